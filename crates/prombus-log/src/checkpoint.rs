@@ -1,0 +1,155 @@
+//! Snapshots of what a replay from the log's start would give: the topics, the newest id, and the caller's state, as of one
+//! committed batch. Opening starts from the newest one that is whole; two are kept.
+//!
+//! A checkpoint gets its final name at once: until the manifest names it nobody looks at it, and a torn one is removed.
+
+use crate::error::{Fault, FaultKind};
+use crate::fields::{Fields, PutFields};
+use crate::id::EventId;
+use crate::layout::{CHECKPOINT_MAGIC, FORMAT_VERSION, checkpoint_name};
+use crate::storage::{OpenMode, Storage, SyncPoint, read_whole};
+use std::io;
+
+const HEAD_BYTES: usize = 24;
+
+/// The end of a committed batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Mark {
+    /// The segment that holds it; zero before the first batch.
+    pub(crate) segment: u64,
+    pub(crate) position: u64,
+    /// Number of the batch.
+    pub(crate) batch: u64,
+    /// The chain value of its COMMIT.
+    pub(crate) chain: u32,
+}
+
+/// A topic in a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TopicRow {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    /// The newest seq; seqs go on behind it whatever was cleaned away.
+    pub(crate) last_seq: u64,
+}
+
+/// The content of a checkpoint file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    pub(crate) mark: Mark,
+    pub(crate) last_own_id: EventId,
+    pub(crate) last_commit_ms: i64,
+    /// Internal ids of topics are never used again, so this only rises.
+    pub(crate) next_topic: u32,
+    pub(crate) topics: Vec<TopicRow>,
+    /// The caller's snapshot.
+    pub(crate) state: Vec<u8>,
+}
+
+impl Checkpoint {
+    fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(256 + self.topics.len() * 40 + self.state.len());
+        body.put_u64(self.mark.segment);
+        body.put_u64(self.mark.position);
+        body.put_u64(self.mark.batch);
+        body.put_u32(self.mark.chain);
+        body.put_u128(self.last_own_id.as_u128());
+        body.put_i64(self.last_commit_ms);
+        body.put_u32(self.next_topic);
+        body.put_u32(self.topics.len() as u32);
+        for topic in &self.topics {
+            body.put_u32(topic.id);
+            body.put_u64(topic.last_seq);
+            body.put_string(topic.name.as_bytes());
+        }
+        body.put_string(&self.state);
+        let mut file = Vec::with_capacity(HEAD_BYTES + body.len());
+        file.extend_from_slice(&CHECKPOINT_MAGIC);
+        file.put_u32(FORMAT_VERSION);
+        file.put_u32(crc32c::crc32c(&body));
+        file.put_u64(body.len() as u64);
+        file.extend_from_slice(&body);
+        file
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(bytes);
+        let magic = fields.bytes(8)?;
+        let version = fields.u32()?;
+        let crc = fields.u32()?;
+        let length = usize::try_from(fields.u64()?).ok()?;
+        let body = fields.bytes(length)?;
+        let whole = HEAD_BYTES + length == bytes.len();
+        if magic != CHECKPOINT_MAGIC || version != FORMAT_VERSION || crc32c::crc32c(body) != crc || !whole {
+            return None;
+        }
+        let mut fields = Fields::new(body);
+        let mark = Mark {
+            segment: fields.u64()?,
+            position: fields.u64()?,
+            batch: fields.u64()?,
+            chain: fields.u32()?,
+        };
+        let last_own_id = EventId::from_u128(fields.u128()?);
+        let last_commit_ms = fields.i64()?;
+        let next_topic = fields.u32()?;
+        let mut topics = Vec::new();
+        for _ in 0..fields.count(16)? {
+            let id = fields.u32()?;
+            let last_seq = fields.u64()?;
+            let name = String::from_utf8(fields.string()?.to_vec()).ok()?;
+            topics.push(TopicRow { id, name, last_seq });
+        }
+        let state = fields.string()?.to_vec();
+        Some(Self { mark, last_own_id, last_commit_ms, next_topic, topics, state })
+    }
+
+    /// Makes the checkpoint durable. The manifest must name it before it counts.
+    pub(crate) fn write(&self, storage: &dyn Storage, number: u64) -> io::Result<()> {
+        let name = checkpoint_name(number);
+        let written = (|| {
+            let file = storage.open(&name, OpenMode::Create)?;
+            file.write_at(&self.encode(), 0)?;
+            file.sync(SyncPoint::Checkpoint)?;
+            storage.sync_folder(SyncPoint::CheckpointFolder)
+        })();
+        if written.is_err() {
+            let _ = storage.remove(&name);
+        }
+        written
+    }
+
+    pub(crate) fn read(storage: &dyn Storage, number: u64) -> io::Result<Result<Self, Fault>> {
+        let name = checkpoint_name(number);
+        let fault = || Fault::new(&name, 0, FaultKind::Checkpoint);
+        let file = match storage.open(&name, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Err(fault())),
+            opened => opened?,
+        };
+        Ok(Self::parse(&read_whole(&*file)?).ok_or_else(fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_of_a_checkpoint_is_found() {
+        let checkpoint = Checkpoint {
+            mark: Mark { segment: 1, position: 2, batch: 3, chain: 4 },
+            last_own_id: EventId::from_u128(5),
+            last_commit_ms: 6,
+            next_topic: 7,
+            topics: vec![TopicRow { id: 1, name: "orders.placed".into(), last_seq: 9 }],
+            state: b"groups".to_vec(),
+        };
+        let bytes = checkpoint.encode();
+        assert_eq!(Checkpoint::parse(&bytes), Some(checkpoint));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Checkpoint::parse(&damaged), None, "bit {bit} was not found");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! From a time, an id or a key to a seq, over all segments.
+
+use crate::error::{Fault, FaultKind, ReadError};
+use crate::id::{EventId, is_own};
+use crate::index::{Entry, EntrySearch, Index, KeyEntry};
+use crate::index_file::{IndexError, IndexFile};
+use crate::layout::{SEGMENT_DATA_START, index_name};
+use crate::log::Shared;
+use crate::observer::Notice;
+use crate::reader::{Chunk, ReadLimit};
+use crate::record::FLAG_KEY;
+use crate::record::HEADER_BYTES;
+use crate::replay::index_segment;
+use crate::segment::{Segment, SegmentIndex};
+use std::sync::Arc;
+
+/// One entry is read at a time; it holds at most this many events.
+const ENTRY_LIMIT: ReadLimit = ReadLimit { events: usize::MAX, bytes: 1 };
+
+impl Shared {
+    /// Calls `use_entries` with a topic's entries in a segment, wherever they are kept.
+    pub(crate) fn with_entries<R>(
+        &self,
+        segment: &Segment,
+        topic: u32,
+        use_entries: impl FnOnce(&[Entry]) -> R,
+    ) -> Result<R, ReadError> {
+        let file = {
+            // The view first: under it a segment never turns from growing to sealed.
+            let view = self.view.read();
+            match &*segment.index.read() {
+                SegmentIndex::Growing => return Ok(use_entries(view.active_index.entries(topic))),
+                SegmentIndex::Memory(index) => return Ok(use_entries(index.entries(topic))),
+                SegmentIndex::File(file) => Arc::clone(file),
+            }
+        };
+        match file.directory() {
+            Ok(directory) => Ok(use_entries(directory.entries(topic))),
+            Err(error) => {
+                let index = self.rebuild_index(segment, error)?;
+                Ok(use_entries(index.entries(topic)))
+            }
+        }
+    }
+
+    /// Asks a sealed segment's index file; rebuilds the index when it is bad. `None` when it has no file yet.
+    fn ask_index_file<R>(
+        &self,
+        segment: &Segment,
+        ask: impl Fn(&IndexFile) -> Result<R, IndexError>,
+    ) -> Result<Option<R>, ReadError> {
+        loop {
+            let file = match &*segment.index.read() {
+                SegmentIndex::File(file) => Arc::clone(file),
+                _ => return Ok(None),
+            };
+            match ask(&file) {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(error) => {
+                    let index = self.rebuild_index(segment, error)?;
+                    let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
+                    let (id, storage) = (segment.id, &*self.storage);
+                    let written =
+                        crate::index_file::write(storage, &index, id.number, id.salt, sealed, self.hash);
+                    let file = written.map_err(|source| ReadError::Io {
+                        file: index_name(id.number),
+                        position: 0,
+                        source,
+                    })?;
+                    *segment.index.write() = SegmentIndex::File(Arc::new(file));
+                }
+            }
+        }
+    }
+
+    /// Makes a segment's index again from the segment, and names what is wrong.
+    fn rebuild_index(&self, segment: &Segment, error: IndexError) -> Result<Arc<Index>, ReadError> {
+        let name = index_name(segment.id.number);
+        match error {
+            IndexError::Io(source) => return Err(ReadError::Io { file: name, position: 0, source }),
+            IndexError::Damaged { position } => {
+                self.report_fault(Fault::new(&name, position, FaultKind::Index));
+            }
+        }
+        let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
+        let index = index_segment(segment, sealed, self.hash).map_err(segment.read_error(0))?;
+        self.observer().notice(&Notice::IndexRebuilt { file: name });
+        Ok(Arc::new(index))
+    }
+
+    pub(crate) fn index_memory_bytes(&self, segments: &[Arc<Segment>]) -> usize {
+        let of_segment = |segment: &Arc<Segment>| match &*segment.index.read() {
+            SegmentIndex::File(file) => file.memory_bytes(),
+            _ => 0,
+        };
+        segments.iter().map(of_segment).sum()
+    }
+
+    fn segments(&self) -> Arc<Vec<Arc<Segment>>> {
+        Arc::clone(&self.view.read().segments)
+    }
+
+    pub(crate) fn first_seq(&self, topic: u32) -> Result<Option<u64>, ReadError> {
+        let segments = self.segments();
+        self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        match self.first_segment_reaching(&segments, topic, 1)? {
+            None => Ok(None),
+            Some(at) => self
+                .with_entries(&segments[at], topic, |entries| entries.first().map(|entry| entry.first_seq)),
+        }
+    }
+
+    pub(crate) fn first_at_or_after(&self, topic: u32, ts: i64) -> Result<Option<u64>, ReadError> {
+        self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        let mut chunk = Chunk::default();
+        let mut candidates = Vec::new();
+        for segment in self.segments().iter() {
+            candidates.clear();
+            self.with_entries(segment, topic, |entries| {
+                candidates.extend(entries.iter().filter(|entry| entry.max_ts >= ts));
+            })?;
+            for entry in &candidates {
+                let found = self.in_entry(topic, entry, &mut chunk, |chunk| {
+                    chunk.events().find(|event| event.ts >= ts).map(|event| event.seq)
+                })?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn last_at_or_before(&self, topic: u32, ts: i64) -> Result<Option<u64>, ReadError> {
+        self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        let mut chunk = Chunk::default();
+        let mut candidates = Vec::new();
+        for segment in self.segments().iter().rev() {
+            candidates.clear();
+            self.with_entries(segment, topic, |entries| {
+                candidates.extend(entries.iter().rev().filter(|entry| entry.min_ts <= ts));
+            })?;
+            for entry in &candidates {
+                let mut last = None;
+                self.in_entry(topic, entry, &mut chunk, |chunk| {
+                    let in_chunk =
+                        chunk.events().filter(|event| event.ts <= ts).map(|event| event.seq).last();
+                    last = in_chunk.or(last);
+                    None::<()>
+                })?;
+                if last.is_some() {
+                    return Ok(last);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the events of an entry, chunk by chunk, until `look` finds something.
+    fn in_entry<R>(
+        &self,
+        topic: u32,
+        entry: &Entry,
+        chunk: &mut Chunk,
+        mut look: impl FnMut(&Chunk) -> Option<R>,
+    ) -> Result<Option<R>, ReadError> {
+        let mut seq = entry.first_seq;
+        while seq <= entry.last_seq {
+            let limit = ReadLimit { events: (entry.last_seq - seq + 1) as usize, ..ENTRY_LIMIT };
+            self.read(topic, seq, ReadLimit { bytes: usize::MAX, ..limit }, chunk)?;
+            if let Some(found) = look(chunk) {
+                return Ok(Some(found));
+            }
+            if chunk.next_seq() == seq {
+                break;
+            }
+            seq = chunk.next_seq();
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn find_id(&self, topic: u32, id: EventId) -> Result<Option<u64>, ReadError> {
+        // Ids that only memory has belong to the newest segments, and may not be durable yet.
+        let recent = self.append.lock().recent_ids.get(topic, id);
+        let last = self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        if let Some(seq) = recent {
+            return Ok((seq <= last).then_some(seq));
+        }
+        let segments = self.segments();
+        if let Some(seq) = self.find_client_id(&segments, topic, id)? {
+            return Ok(Some(seq));
+        }
+        if is_own(self.hash, id) { self.find_own_id(&segments, topic, id) } else { Ok(None) }
+    }
+
+    /// Looks a publisher's id up in the index files.
+    pub(crate) fn find_client_id(
+        &self,
+        segments: &[Arc<Segment>],
+        topic: u32,
+        id: EventId,
+    ) -> Result<Option<u64>, ReadError> {
+        let hash = self.hash.of_id(topic, id);
+        for segment in segments.iter().rev() {
+            let found = self.ask_index_file(segment, |file| file.find_id(topic, id, hash, self.hash))?;
+            if let Some(Some(entry)) = found {
+                return Ok(Some(entry.seq));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks up an id that the log made: they rise with the log.
+    pub(crate) fn find_own_id(
+        &self,
+        segments: &[Arc<Segment>],
+        topic: u32,
+        id: EventId,
+    ) -> Result<Option<u64>, ReadError> {
+        let may_have = |segment: &Segment| {
+            let view = self.view.read();
+            match &*segment.index.read() {
+                SegmentIndex::Growing => view.active_index.summary.may_have_own_id(id),
+                SegmentIndex::Memory(index) => index.summary.may_have_own_id(id),
+                SegmentIndex::File(file) => file.summary().may_have_own_id(id),
+            }
+        };
+        let mut chunk = Chunk::default();
+        for segment in segments.iter().rev().filter(|segment| may_have(segment)) {
+            let Some(entry) = self.with_entries(segment, topic, |entries| entries.for_own_id(id))? else {
+                continue;
+            };
+            let found = self.in_entry(topic, &entry, &mut chunk, |chunk| {
+                chunk.events().find(|event| event.id == id).map(|event| event.seq)
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn find_key(&self, topic: u32, key: &[u8]) -> Result<Option<u64>, ReadError> {
+        self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        let hash = self.hash.of_key(topic, key);
+        for segment in self.segments().iter().rev() {
+            let Some(entry) = self.key_entry(segment, hash)? else { continue };
+            if entry.topic != topic {
+                continue;
+            }
+            // The index knows hashes; the record has the key. A damaged record leaves the one before it.
+            let Some((header, frame)) = self.read_frame(segment, entry.position)? else {
+                let topic = self.topic_name(topic);
+                let place = Fault::new(segment.name(), u64::from(entry.position), FaultKind::Event);
+                self.report_fault(Fault { topic, ..place });
+                continue;
+            };
+            let found = &frame[HEADER_BYTES..HEADER_BYTES + header.key_length as usize];
+            if header.topic == topic && header.flags & FLAG_KEY != 0 && found == key {
+                return Ok(Some(header.seq));
+            }
+        }
+        Ok(None)
+    }
+
+    fn key_entry(&self, segment: &Segment, hash: u64) -> Result<Option<KeyEntry>, ReadError> {
+        {
+            let view = self.view.read();
+            match &*segment.index.read() {
+                SegmentIndex::Growing => return Ok(view.active_index.keys.get(&hash).copied()),
+                SegmentIndex::Memory(index) => return Ok(index.keys.get(&hash).copied()),
+                SegmentIndex::File(_) => {}
+            }
+        }
+        Ok(self.ask_index_file(segment, |file| file.find_key(hash))?.flatten())
+    }
+}

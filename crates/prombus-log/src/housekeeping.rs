@@ -1,0 +1,349 @@
+//! What is done off the hot path, by one thread: preparing segments ahead of need, writing the index of sealed ones,
+//! checkpoints, and the manifest that names them all. It alone writes the manifest.
+
+use crate::append::Spare;
+use crate::commit::Step;
+use crate::index_file;
+use crate::layout::{checkpoint_name, index_name, segment_name};
+use crate::log::Shared;
+use crate::manifest::{Manifest, SegmentRow};
+use crate::observer::Notice;
+use crate::record::{HEADER_BYTES, trusted_frame_length};
+use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
+use crate::storage::is_full;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Room that stays free for the manifest, checkpoints and indexes when a segment is made.
+const FREE_MARGIN_BYTES: u64 = 8 << 20;
+
+/// The background worker's memory.
+pub(crate) struct Housekeeper {
+    pub(crate) manifest: Manifest,
+    /// Segments that the manifest no longer names; recycled when the last reader is gone.
+    pub(crate) retired: Vec<Arc<Segment>>,
+    /// The last try to make a segment found no room.
+    is_full: bool,
+}
+
+impl Housekeeper {
+    pub(crate) fn new(manifest: Manifest) -> Self {
+        Self { manifest, retired: Vec::new(), is_full: false }
+    }
+
+    /// Does the most urgent piece of work.
+    pub(crate) fn step(&mut self, shared: &Shared) -> Step {
+        if shared.poison.get().is_some() {
+            return Step::Stopped;
+        }
+        let jobs = [Self::prepare_segment, Self::write_index, Self::checkpoint_if_due];
+        for job in jobs {
+            match job(self, shared) {
+                Ok(Step::Idle) => {}
+                Ok(step) => return step,
+                Err(error) => {
+                    shared.poison(format!("housekeeping: {error}"));
+                    return Step::Stopped;
+                }
+            }
+        }
+        self.trim_index_cache(shared);
+        Step::Idle
+    }
+
+    /// At close: what a later open would otherwise have to do.
+    pub(crate) fn finish(&mut self, shared: &Shared) {
+        let finished = (|| {
+            while self.write_index(shared)? == Step::Worked {}
+            let (changed, mark) = {
+                let view = shared.view.read();
+                (view.since_checkpoint > 0, view.mark)
+            };
+            let is_covered = !changed || mark.batch == 0 || self.checkpoint(shared)?;
+            if is_covered {
+                self.manifest.clean = true;
+                self.write_manifest(shared)?;
+            }
+            Ok::<(), io::Error>(())
+        })();
+        match finished {
+            Ok(()) => {}
+            // The next open replays instead.
+            Err(error) if is_full(&error) => {
+                shared.observer().notice(&Notice::CheckpointFailed { error: error.to_string() });
+            }
+            Err(error) => shared.poison(format!("closing: {error}")),
+        }
+    }
+
+    /// Brings the manifest's segments up to date and writes it.
+    pub(crate) fn write_manifest(&mut self, shared: &Shared) -> io::Result<()> {
+        let segments = Arc::clone(&shared.view.read().segments);
+        let mut rows: Vec<SegmentRow> = Vec::with_capacity(self.manifest.segments.len() + 1);
+        for segment in segments.iter() {
+            let reserve = self.row(segment.id.number).is_some_and(|row| row.reserve);
+            rows.push(SegmentRow { id: segment.id, sealed: segment.sealed(), reserve });
+        }
+        // Prepared ones, and one that is on its way from there into the view.
+        let in_view = |number| segments.iter().any(|segment| segment.id.number == number);
+        rows.extend(self.manifest.segments.iter().filter(|row| !in_view(row.id.number)));
+        self.manifest.segments = rows;
+        self.manifest.generation += 1;
+        self.manifest.write(&*shared.storage)
+    }
+
+    fn row(&self, number: u64) -> Option<&SegmentRow> {
+        self.manifest.segments.iter().find(|row| row.id.number == number)
+    }
+
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.manifest.next_number += 1;
+        self.manifest.next_number - 1
+    }
+
+    /// Makes a segment ready if one is missing: recycles a retired file, or fills a new one with zeros.
+    fn prepare_segment(&mut self, shared: &Shared) -> io::Result<Step> {
+        let (ready, has_reserve) = {
+            let state = shared.append.lock();
+            let reserves = state.spares.iter().filter(|spare| spare.is_reserve).count();
+            (state.spares.len() - reserves, reserves > 0)
+        };
+        let is_reserve = ready >= shared.options.prepared_segments;
+        if is_reserve && has_reserve {
+            return Ok(Step::Idle);
+        }
+        let capacity = if is_reserve { shared.options.reserve_bytes } else { shared.options.segment_bytes };
+        match self.make_segment(shared, capacity, is_reserve) {
+            Ok(segment) => {
+                let mut state = shared.append.lock();
+                state.spares.push_back(Spare { segment, is_reserve });
+                let was_full = !is_reserve && std::mem::replace(&mut state.is_full, false);
+                drop(state);
+                shared.room.notify_all();
+                if was_full || std::mem::replace(&mut self.is_full, false) {
+                    shared.observer().notice(&Notice::StorageFreed);
+                }
+                Ok(Step::Worked)
+            }
+            Err(error) if is_full(&error) => {
+                if !is_reserve {
+                    shared.append.lock().is_full = true;
+                    shared.room.notify_all();
+                }
+                if !std::mem::replace(&mut self.is_full, true) {
+                    shared.observer().notice(&Notice::StorageFull { error: error.to_string() });
+                }
+                Ok(Step::Idle)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A segment that is durable and named by the manifest.
+    fn make_segment(&mut self, shared: &Shared, capacity: u64, reserve: bool) -> io::Result<Arc<Segment>> {
+        let id = self.make_file(shared, capacity, SegmentKind::Log)?;
+        self.manifest.segments.push(SegmentRow { id, sealed: None, reserve });
+        if let Err(error) = self.write_manifest(shared) {
+            if is_full(&error) {
+                self.manifest.segments.retain(|row| row.id != id);
+                let _ = shared.storage.remove(&segment_name(id.number));
+            }
+            return Err(error);
+        }
+        let storage = Arc::clone(&shared.storage);
+        let segment = Segment::new(storage, id, None, SegmentIndex::Growing);
+        // Opened here and not when the first batch waits for it.
+        segment.file()?;
+        Ok(Arc::new(segment))
+    }
+
+    /// A segment file that is durable; the manifest does not name it yet.
+    pub(crate) fn make_file(
+        &mut self,
+        shared: &Shared,
+        capacity: u64,
+        kind: SegmentKind,
+    ) -> io::Result<SegmentId> {
+        let number = self.next_number();
+        let old = self.take_retired(shared, capacity)?;
+        let old_salt = old.as_ref().map(|old| old.salt);
+        let salt =
+            std::iter::repeat_with(|| shared.storage.random() as u32).find(|&salt| Some(salt) != old_salt);
+        let salt = salt.expect("the iterator does not end");
+        let life = old.as_ref().map_or(0, |old| old.life + 1);
+        let id = SegmentId { number, salt, kind, capacity, life };
+        match old {
+            Some(old) => segment::recycle(&*shared.storage, old.number, &id, shared.log_id)?,
+            None => {
+                let is_tight = |free| free < capacity + FREE_MARGIN_BYTES;
+                if shared.storage.free_bytes().is_some_and(is_tight) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::StorageFull,
+                        "not enough free space for a segment",
+                    ));
+                }
+                segment::create(&*shared.storage, &id, shared.log_id)?;
+            }
+        }
+        Ok(id)
+    }
+
+    /// A retired file of the right size that nobody reads any more. Files of another size are removed on the way.
+    fn take_retired(&mut self, shared: &Shared, capacity: u64) -> io::Result<Option<SegmentId>> {
+        let mut taken = None;
+        let mut at = 0;
+        while at < self.retired.len() {
+            let id = self.retired[at].id;
+            if Arc::strong_count(&self.retired[at]) > 1 || (taken.is_some() && id.capacity == capacity) {
+                at += 1;
+                continue;
+            }
+            if id.capacity == capacity {
+                taken = Some(id);
+                self.retired.swap_remove(at);
+            } else if id.capacity == shared.options.segment_bytes
+                || id.capacity == shared.options.reserve_bytes
+            {
+                at += 1;
+            } else {
+                shared.storage.remove(&segment_name(id.number))?;
+                self.retired.swap_remove(at);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Writes the index file of the oldest sealed segment without one, and forgets its ids from memory.
+    fn write_index(&mut self, shared: &Shared) -> io::Result<Step> {
+        let segments = Arc::clone(&shared.view.read().segments);
+        let in_memory = |segment: &&Arc<Segment>| matches!(&*segment.index.read(), SegmentIndex::Memory(_));
+        let Some(segment) = segments.iter().find(in_memory) else { return Ok(Step::Idle) };
+        let index = match &*segment.index.read() {
+            SegmentIndex::Memory(index) => Arc::clone(index),
+            _ => return Ok(Step::Idle),
+        };
+        let id = segment.id;
+        let sealed = segment.sealed().unwrap_or(crate::layout::SEGMENT_DATA_START);
+        let file = match index_file::write(&*shared.storage, &index, id.number, id.salt, sealed, shared.hash)
+        {
+            Ok(file) => file,
+            // It stays in memory; the next round tries again.
+            Err(error) if is_full(&error) => return Ok(Step::Idle),
+            Err(error) => return Err(error),
+        };
+        // First the file answers for the ids, then memory forgets them: at no time nobody does.
+        *segment.index.write() = SegmentIndex::File(Arc::new(file));
+        let forgotten = {
+            let mut state = shared.append.lock();
+            let forgotten = state.recent_ids.forget(id.number);
+            shared.forgotten_ids.store(state.recent_ids.forgotten(), Ordering::Release);
+            forgotten
+        };
+        drop(forgotten);
+        Ok(Step::Worked)
+    }
+
+    fn checkpoint_if_due(&mut self, shared: &Shared) -> io::Result<Step> {
+        if shared.view.read().since_checkpoint < shared.options.checkpoint_bytes {
+            return Ok(Step::Idle);
+        }
+        self.checkpoint(shared)?;
+        Ok(Step::Worked)
+    }
+
+    /// Writes a checkpoint as of now. False when there was no room: the older ones still stand.
+    pub(crate) fn checkpoint(&mut self, shared: &Shared) -> io::Result<bool> {
+        let (mut checkpoint, records) = {
+            let mut view = shared.view.write();
+            view.since_checkpoint = 0;
+            (view.checkpoint(), std::mem::take(&mut view.state_records))
+        };
+        {
+            let mut state = shared.state.lock();
+            for frames in records {
+                let mut rest = &frames[..];
+                while !rest.is_empty() {
+                    let (frame, behind) = rest.split_at(trusted_frame_length(rest));
+                    state.apply(crate::fields::u32_at(frame, 20), &frame[HEADER_BYTES..]);
+                    rest = behind;
+                }
+            }
+            state.snapshot(&mut checkpoint.state);
+        }
+        let number = self.next_number();
+        let [older, newer] = self.manifest.checkpoints;
+        let written = checkpoint.write(&*shared.storage, number).and_then(|()| {
+            self.manifest.checkpoints = [newer, number];
+            self.write_manifest(shared)
+        });
+        match written {
+            Ok(()) => {
+                if older != newer {
+                    // Left behind after a crash here, it is removed at the next open.
+                    let _ = shared.storage.remove(&checkpoint_name(older));
+                }
+                Ok(true)
+            }
+            Err(error) if is_full(&error) => {
+                self.manifest.checkpoints = [older, newer];
+                let _ = shared.storage.remove(&checkpoint_name(number));
+                shared.observer().notice(&Notice::CheckpointFailed { error: error.to_string() });
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets go of index tables that were read, oldest segments first, when they take too much memory.
+    fn trim_index_cache(&self, shared: &Shared) {
+        let segments = Arc::clone(&shared.view.read().segments);
+        let mut files = Vec::new();
+        for segment in segments.iter() {
+            if let SegmentIndex::File(file) = &*segment.index.read() {
+                files.push(Arc::clone(file));
+            }
+        }
+        let mut bytes: usize = files.iter().map(|file| file.directory_bytes()).sum();
+        for file in files {
+            if bytes <= shared.options.index_cache_bytes {
+                break;
+            }
+            bytes -= file.forget_directory();
+        }
+    }
+
+    /// Takes segments out of the log: the manifest first, then the files. `replaced_by` stands in their place.
+    pub(crate) fn retire(
+        &mut self,
+        shared: &Shared,
+        gone: &[Arc<Segment>],
+        replaced_by: Option<Arc<Segment>>,
+    ) -> io::Result<()> {
+        let is_gone = |number: u64| gone.iter().any(|segment| segment.id.number == number);
+        {
+            let mut view = shared.view.write();
+            let mut segments = Vec::with_capacity(view.segments.len());
+            let mut replacement = replaced_by;
+            for segment in view.segments.iter() {
+                if is_gone(segment.id.number) {
+                    segments.extend(replacement.take());
+                } else {
+                    segments.push(Arc::clone(segment));
+                }
+            }
+            view.segments = Arc::new(segments);
+        }
+        self.manifest.segments.retain(|row| !is_gone(row.id.number));
+        // From here on nobody finds them, also after a crash; only then may the files get another life.
+        self.write_manifest(shared)?;
+        for segment in gone {
+            match shared.storage.remove(&index_name(segment.id.number)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            self.retired.push(Arc::clone(segment));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,387 @@
+//! From seq, time, id and key to a position, for one segment: what the committer builds as it goes.
+//!
+//! One entry per topic and 16 KiB of file. When the segment is sealed the same content goes to an index file
+//! (`index_file.rs`); a lost or bad one is rebuilt from the segment.
+
+use crate::id::{EventId, KeyedHash};
+use crate::record::{FLAG_CLIENT_ID, FLAG_KEY, HEADER_BYTES, Header, Kind};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// An entry takes in what starts within this many bytes of its own start.
+pub(crate) const ENTRY_SPAN_BYTES: u32 = 16 * 1024;
+
+/// Some records of one topic that stand close together; records of other topics may stand between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) first_seq: u64,
+    pub(crate) last_seq: u64,
+    pub(crate) min_ts: i64,
+    pub(crate) max_ts: i64,
+    /// The first id in here that the log made; zero when there is none.
+    pub(crate) first_own_id: EventId,
+    /// Where the first record starts and the last one ends.
+    pub(crate) position: u32,
+    pub(crate) end: u32,
+    pub(crate) count: u32,
+}
+
+/// An id that a publisher chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdEntry {
+    pub(crate) id: EventId,
+    pub(crate) seq: u64,
+    pub(crate) topic: u32,
+    pub(crate) position: u32,
+}
+
+/// The newest record of a key in this segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyEntry {
+    pub(crate) hash: u64,
+    pub(crate) topic: u32,
+    pub(crate) position: u32,
+}
+
+/// What is known of a segment without looking into its tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) events: u64,
+    pub(crate) first_commit_ms: i64,
+    pub(crate) last_commit_ms: i64,
+    /// Range of the ids that the log made; empty when first > last.
+    pub(crate) first_own_id: EventId,
+    pub(crate) last_own_id: EventId,
+    /// Range of the time-ordered ids that publishers chose; empty when first > last.
+    pub(crate) first_client_id: EventId,
+    pub(crate) last_client_id: EventId,
+    /// How many other ids publishers chose.
+    pub(crate) unordered_ids: u64,
+}
+
+impl Default for Summary {
+    fn default() -> Self {
+        Self {
+            events: 0,
+            first_commit_ms: i64::MAX,
+            last_commit_ms: i64::MIN,
+            first_own_id: EventId::from_u128(u128::MAX),
+            last_own_id: EventId::default(),
+            first_client_id: EventId::from_u128(u128::MAX),
+            last_client_id: EventId::default(),
+            unordered_ids: 0,
+        }
+    }
+}
+
+impl Summary {
+    fn add(&mut self, header: &Header) {
+        self.events += 1;
+        self.first_commit_ms = self.first_commit_ms.min(header.commit_ms);
+        self.last_commit_ms = self.last_commit_ms.max(header.commit_ms);
+        if header.flags & FLAG_CLIENT_ID == 0 {
+            self.first_own_id = self.first_own_id.min(header.id);
+            self.last_own_id = self.last_own_id.max(header.id);
+        } else if header.id.is_time_ordered() {
+            self.first_client_id = self.first_client_id.min(header.id);
+            self.last_client_id = self.last_client_id.max(header.id);
+        } else {
+            self.unordered_ids += 1;
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.events += other.events;
+        self.first_commit_ms = self.first_commit_ms.min(other.first_commit_ms);
+        self.last_commit_ms = self.last_commit_ms.max(other.last_commit_ms);
+        self.first_own_id = self.first_own_id.min(other.first_own_id);
+        self.last_own_id = self.last_own_id.max(other.last_own_id);
+        self.first_client_id = self.first_client_id.min(other.first_client_id);
+        self.last_client_id = self.last_client_id.max(other.last_client_id);
+        self.unordered_ids += other.unordered_ids;
+    }
+
+    /// Whether a publisher's id may be in the segment, by its range alone.
+    pub(crate) fn may_have_client_id(&self, id: EventId) -> bool {
+        if id.is_time_ordered() {
+            self.first_client_id <= id && id <= self.last_client_id
+        } else {
+            self.unordered_ids > 0
+        }
+    }
+
+    /// Whether an id that the log made may be in the segment.
+    pub(crate) fn may_have_own_id(&self, id: EventId) -> bool {
+        self.first_own_id <= id && id <= self.last_own_id
+    }
+}
+
+/// What one run of a batch adds to the index. Positions count from the start of the run until the batch has its place.
+#[derive(Debug, Default)]
+pub(crate) struct RunIndex {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) ids: Vec<IdEntry>,
+    pub(crate) keys: Vec<KeyEntry>,
+    pub(crate) summary: Summary,
+}
+
+impl RunIndex {
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.ids.clear();
+        self.keys.clear();
+        self.summary = Summary::default();
+    }
+
+    /// Takes in an event frame at `position` of the run; `key` is its key, if it has one.
+    pub(crate) fn add(&mut self, header: &Header, position: u32, key: &[u8], hash: KeyedHash) {
+        self.summary.add(header);
+        add_to_entries(&mut self.entries, entry_of(header, position));
+        if header.flags & FLAG_CLIENT_ID != 0 {
+            self.ids.push(IdEntry { id: header.id, seq: header.seq, topic: header.topic, position });
+        }
+        if header.flags & FLAG_KEY != 0 {
+            self.keys.push(KeyEntry { hash: hash.of_key(header.topic, key), topic: header.topic, position });
+        }
+    }
+}
+
+/// The entry of a single event.
+fn entry_of(header: &Header, position: u32) -> Entry {
+    debug_assert_eq!(header.kind, Kind::Event);
+    let own_id = if header.flags & FLAG_CLIENT_ID == 0 { header.id } else { EventId::default() };
+    Entry {
+        first_seq: header.seq,
+        last_seq: header.seq,
+        min_ts: header.ts,
+        max_ts: header.ts,
+        first_own_id: own_id,
+        position,
+        end: position + header.frame_length() as u32,
+        count: 1,
+    }
+}
+
+/// Adds an entry behind the others, or to the last one if it starts within that one's span.
+fn add_to_entries(entries: &mut Vec<Entry>, entry: Entry) {
+    match entries.last_mut() {
+        Some(last) if entry.position - last.position < ENTRY_SPAN_BYTES => {
+            last.last_seq = entry.last_seq;
+            last.min_ts = last.min_ts.min(entry.min_ts);
+            last.max_ts = last.max_ts.max(entry.max_ts);
+            last.end = entry.end;
+            last.count += entry.count;
+            if last.first_own_id == EventId::default() {
+                last.first_own_id = entry.first_own_id;
+            }
+        }
+        _ => entries.push(entry),
+    }
+}
+
+pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+
+/// The index of a segment as it grows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    pub(crate) topics: NumberMap<u32, Vec<Entry>>,
+    pub(crate) ids: Vec<IdEntry>,
+    pub(crate) keys: NumberMap<u64, KeyEntry>,
+    pub(crate) summary: Summary,
+}
+
+impl Index {
+    /// Takes in a run that was committed at `start` of the segment.
+    pub(crate) fn add_run(&mut self, topic: u32, run: &RunIndex, start: u32) {
+        let entries = self.topics.entry(topic).or_default();
+        for entry in &run.entries {
+            let placed = Entry { position: entry.position + start, end: entry.end + start, ..*entry };
+            add_to_entries(entries, placed);
+        }
+        self.ids.extend(run.ids.iter().map(|id| IdEntry { position: id.position + start, ..*id }));
+        for key in &run.keys {
+            self.keys.insert(key.hash, KeyEntry { position: key.position + start, ..*key });
+        }
+        self.summary.merge(&run.summary);
+    }
+
+    /// Takes in a single event frame at `position` of the segment.
+    pub(crate) fn add_event(&mut self, header: &Header, frame: &[u8], position: u32, hash: KeyedHash) {
+        self.summary.add(header);
+        add_to_entries(self.topics.entry(header.topic).or_default(), entry_of(header, position));
+        if header.flags & FLAG_CLIENT_ID != 0 {
+            self.ids.push(IdEntry { id: header.id, seq: header.seq, topic: header.topic, position });
+        }
+        if header.flags & FLAG_KEY != 0 {
+            let key = &frame[HEADER_BYTES..HEADER_BYTES + header.key_length as usize];
+            let entry = KeyEntry { hash: hash.of_key(header.topic, key), topic: header.topic, position };
+            self.keys.insert(entry.hash, entry);
+        }
+    }
+
+    /// Makes the entries say that a run stands at `position..end`, although some of its records are damaged: a reader then
+    /// comes across the damage and names it, instead of taking the seqs for cleaned.
+    pub(crate) fn cover_run(&mut self, topic: u32, first_seq: u64, last_seq: u64, position: u32, end: u32) {
+        let entries = self.topics.entry(topic).or_default();
+        let mut own_id = EventId::default();
+        while let Some(last) = entries.last().filter(|last| last.position >= position) {
+            if last.first_own_id != EventId::default() {
+                own_id = last.first_own_id;
+            }
+            entries.pop();
+        }
+        let covered = Entry {
+            first_seq,
+            last_seq,
+            min_ts: i64::MIN,
+            max_ts: i64::MAX,
+            first_own_id: own_id,
+            position,
+            end,
+            count: u32::try_from(last_seq - first_seq + 1).unwrap_or(u32::MAX),
+        };
+        add_to_entries(entries, covered);
+    }
+
+    pub(crate) fn entries(&self, topic: u32) -> &[Entry] {
+        self.topics.get(&topic).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Searches in the entries of one topic, which are in seq order.
+pub(crate) trait EntrySearch {
+    /// The first entry that reaches `seq` or past it.
+    fn from_seq(&self, seq: u64) -> Option<Entry>;
+    /// The entry that would hold an id that the log made.
+    fn for_own_id(&self, id: EventId) -> Option<Entry>;
+}
+
+impl EntrySearch for [Entry] {
+    fn from_seq(&self, seq: u64) -> Option<Entry> {
+        self.get(self.partition_point(|entry| entry.last_seq < seq)).copied()
+    }
+
+    fn for_own_id(&self, id: EventId) -> Option<Entry> {
+        // Ids that the log made rise with the seq, but entries with publishers' ids only have none: walk back over those.
+        let mut low = 0;
+        let mut high = self.len();
+        let mut best = None;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let Some(probe) = (low..=middle).rev().find(|&at| self[at].first_own_id != EventId::default())
+            else {
+                low = middle + 1;
+                continue;
+            };
+            if self[probe].first_own_id <= id {
+                best = Some(self[probe]);
+                low = middle + 1;
+            } else {
+                high = probe;
+            }
+        }
+        best
+    }
+}
+
+/// Hashes numbers that nobody outside chooses (internal ids), or that are hashes already.
+#[derive(Default)]
+pub(crate) struct NumberHasher {
+    state: u64,
+}
+
+impl NumberHasher {
+    pub(crate) fn seeded(seed: u64) -> Self {
+        Self { state: seed }
+    }
+}
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.state
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let product = u128::from(self.state ^ value ^ 0x2545_f491_4f6c_dd1d) * 0x9e37_79b9_7f4a_7c15;
+        self.state = product as u64 ^ (product >> 64) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(first_seq: u64, own: u128) -> Entry {
+        Entry {
+            first_seq,
+            last_seq: first_seq + 9,
+            min_ts: 0,
+            max_ts: 0,
+            first_own_id: EventId::from_u128(own),
+            position: 0,
+            end: 0,
+            count: 10,
+        }
+    }
+
+    #[test]
+    fn a_seq_is_found_in_its_entry_or_the_next() {
+        let entries = [entry(1, 0), entry(11, 0), entry(31, 0)];
+        let first = |seq| entries.from_seq(seq).map(|entry| entry.first_seq);
+        assert_eq!(
+            [first(1), first(10), first(11), first(25), first(40), first(41)],
+            [Some(1), Some(1), Some(11), Some(31), Some(31), None]
+        );
+    }
+
+    #[test]
+    fn an_own_id_is_found_between_entries_without_any() {
+        let entries = [entry(1, 0), entry(11, 100), entry(21, 0), entry(31, 0), entry(41, 300), entry(51, 0)];
+        let first = |id| entries.for_own_id(EventId::from_u128(id)).map(|entry| entry.first_seq);
+        assert_eq!(
+            [first(50), first(100), first(299), first(300), first(999)],
+            [None, Some(11), Some(11), Some(41), Some(41)]
+        );
+        let none: [Entry; 3] = [entry(1, 0), entry(11, 0), entry(21, 0)];
+        assert_eq!(none.for_own_id(EventId::from_u128(5)), None);
+    }
+
+    #[test]
+    fn small_runs_of_a_topic_share_an_entry_until_its_span_is_full() {
+        let hash = KeyedHash::new([1, 2]);
+        let mut index = Index::default();
+        let mut header = Header {
+            kind: Kind::Event,
+            flags: 0,
+            key_length: 0,
+            body_length: 936,
+            body_crc: 0,
+            topic: 3,
+            seq: 0,
+            commit_ms: 5,
+            ts: 0,
+            id: EventId::from_u128(1),
+        };
+        let frame = vec![0; 1000];
+        for seq in 1..=40 {
+            header.seq = seq;
+            header.ts = -(seq as i64);
+            index.add_event(&header, &frame, 4096 + 1000 * (seq as u32 - 1), hash);
+        }
+        let entries = index.entries(3);
+        assert_eq!(entries.iter().map(|entry| entry.count).collect::<Vec<_>>(), [17, 17, 6]);
+        assert_eq!((entries[1].first_seq, entries[1].last_seq), (18, 34));
+        assert_eq!((entries[1].min_ts, entries[1].max_ts), (-34, -18));
+        assert_eq!(entries[1].end, 4096 + 34_000);
+    }
+}

@@ -1,0 +1,90 @@
+//! Names, magic numbers, versions and sizes of the files in a log's folder. `docs/disk-format.md` says the same in prose.
+
+/// The version of the disk format that this code writes. It opens this one and all before it.
+pub const FORMAT_VERSION: u32 = 1;
+
+pub(crate) const MANIFEST: &str = "MANIFEST";
+pub(crate) const MANIFEST_NEW: &str = "MANIFEST.new";
+pub(crate) const LOCK: &str = "LOCK";
+
+pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"PROMBSEG";
+pub(crate) const INDEX_MAGIC: [u8; 8] = *b"PROMBIDX";
+pub(crate) const MANIFEST_MAGIC: [u8; 8] = *b"PROMBMAN";
+pub(crate) const CHECKPOINT_MAGIC: [u8; 8] = *b"PROMBCKP";
+
+/// The first byte never occurs in UTF-8, so no JSON body contains the start of a frame.
+pub(crate) const FRAME_MAGIC: [u8; 4] = [0xf5, b'p', b'm', b'b'];
+
+/// Where the first frame of a segment stands; the segment header has the page before it to itself.
+pub(crate) const SEGMENT_DATA_START: u64 = 4096;
+/// A segment smaller than this has no room for a header and one frame worth the name.
+pub(crate) const SEGMENT_BYTES_MIN: u64 = 8 * 1024;
+/// Positions inside a segment are 32 bits wide in the index.
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 1 << 31;
+
+/// What a file name of a log's folder stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    Manifest,
+    ManifestNew,
+    Lock,
+    Segment(u64),
+    Index(u64),
+    Checkpoint(u64),
+    Cut,
+}
+
+pub(crate) fn segment_name(number: u64) -> String {
+    format!("{number:016x}.seg")
+}
+
+pub(crate) fn index_name(number: u64) -> String {
+    format!("{number:016x}.idx")
+}
+
+pub(crate) fn checkpoint_name(number: u64) -> String {
+    format!("{number:016x}.ckpt")
+}
+
+pub(crate) fn cut_name(segment: u64, position: u64) -> String {
+    format!("cut-{segment:016x}-{position}.bin")
+}
+
+/// Says what a name stands for; `None` for a file that is not the log's.
+pub(crate) fn file_kind(name: &str) -> Option<FileKind> {
+    match name {
+        MANIFEST => return Some(FileKind::Manifest),
+        MANIFEST_NEW => return Some(FileKind::ManifestNew),
+        LOCK => return Some(FileKind::Lock),
+        _ => {}
+    }
+    if name.starts_with("cut-") && name.ends_with(".bin") {
+        return Some(FileKind::Cut);
+    }
+    let (stem, extension) = name.split_once('.')?;
+    if stem.len() != 16 || stem.bytes().any(|byte| !matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        return None;
+    }
+    let number = u64::from_str_radix(stem, 16).ok()?;
+    match extension {
+        "seg" => Some(FileKind::Segment(number)),
+        "idx" => Some(FileKind::Index(number)),
+        "ckpt" => Some(FileKind::Checkpoint(number)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back_as_they_are_made() {
+        assert_eq!(file_kind(&segment_name(0x2a)), Some(FileKind::Segment(0x2a)));
+        assert_eq!(file_kind(&index_name(u64::MAX)), Some(FileKind::Index(u64::MAX)));
+        assert_eq!(file_kind(&checkpoint_name(7)), Some(FileKind::Checkpoint(7)));
+        assert_eq!(file_kind(&cut_name(1, 4096)), Some(FileKind::Cut));
+        assert_eq!(file_kind("notes.txt"), None);
+        assert_eq!(file_kind("000000000000002A.seg"), None);
+    }
+}

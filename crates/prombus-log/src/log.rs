@@ -1,0 +1,602 @@
+//! The log itself: opening, appending, reading, closing. Everything else in this crate stands behind [`Log`].
+
+use crate::append::{Append, AppendState, Outcomes, Ticket, TopicId};
+use crate::clean::{CleanReport, Liveness};
+use crate::commit::{Committer, Step};
+use crate::error::{AppendError, Fault, OpenError, ReadError, Unavailable};
+use crate::housekeeping::Housekeeper;
+use crate::id::{EventId, KeyedHash};
+use crate::observer::{Notice, Observer};
+use crate::options::Options;
+use crate::poison::Poison;
+use crate::reader::{Chunk, ReadLimit};
+use crate::recovery;
+use crate::state::{NoState, State};
+use crate::storage::{Folder, Lock, Storage};
+use crate::tail::BufferPool;
+use crate::view::View;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the housekeeper looks again when something could not be done.
+const HOUSEKEEPING_RETRY: Duration = Duration::from_secs(1);
+
+/// A durable log in a folder. A handle: clones share the log; the last one to go closes it.
+#[derive(Clone)]
+pub struct Log {
+    handle: Arc<Handle>,
+}
+
+/// A topic of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicInfo {
+    /// Its internal id.
+    pub id: TopicId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The newest durable seq; zero for none.
+    pub last_seq: u64,
+}
+
+/// Figures of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Segments that hold records.
+    pub segments: usize,
+    /// Bytes of records in them.
+    pub bytes: u64,
+    /// Bytes that index filters and tables take in memory.
+    pub index_memory_bytes: usize,
+    /// The newest durable batch.
+    pub durable_batch: u64,
+    /// Places of damage named since the log was opened.
+    pub faults: u64,
+}
+
+/// What the threads and all handles share.
+pub(crate) struct Shared {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) options: Options,
+    pub(crate) hash: KeyedHash,
+    pub(crate) log_id: u64,
+    pub(crate) append: Mutex<AppendState>,
+    /// Appenders wait here, with the append lock, for room.
+    pub(crate) room: Condvar,
+    pub(crate) view: RwLock<View>,
+    pub(crate) topics: RwLock<TopicTable>,
+    pub(crate) durable: Durable,
+    pub(crate) poison: Poison,
+    /// How many segments' ids went from memory to index files; mirrors `RecentIds`.
+    pub(crate) forgotten_ids: AtomicU64,
+    pub(crate) batch_pool: Arc<BufferPool>,
+    pub(crate) read_pool: Arc<BufferPool>,
+    pub(crate) state: Mutex<Box<dyn State>>,
+    committer: Mutex<Committer>,
+    housekeeper: Mutex<Housekeeper>,
+    commit_bell: Bell,
+    house_bell: Bell,
+    /// Damage that was named already, by file and position.
+    named_faults: Mutex<HashSet<(String, u64)>>,
+    faults: AtomicU64,
+}
+
+/// The names of topics, also of those that are not durable yet.
+#[derive(Default)]
+pub(crate) struct TopicTable {
+    by_name: HashMap<Arc<str>, TopicId>,
+    names: HashMap<TopicId, Arc<str>>,
+}
+
+impl TopicTable {
+    pub(crate) fn add(&mut self, id: TopicId, name: Arc<str>) {
+        self.by_name.insert(Arc::clone(&name), id);
+        self.names.insert(id, name);
+    }
+
+    pub(crate) fn remove(&mut self, id: TopicId) {
+        if let Some(name) = self.names.get(&id) {
+            self.by_name.remove(name);
+        }
+    }
+}
+
+/// The newest durable batch, and those who wait for one.
+#[derive(Default)]
+pub(crate) struct Durable {
+    batch: AtomicU64,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Durable {
+    pub(crate) fn new(batch: u64) -> Self {
+        Self { batch: AtomicU64::new(batch), ..Self::default() }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.batch.load(Ordering::Acquire)
+    }
+
+    /// One wake-up for all who wait, whatever the batch holds.
+    pub(crate) fn advance(&self, batch: u64) {
+        self.batch.store(batch, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        drop(self.lock.lock());
+        self.changed.notify_all();
+    }
+}
+
+/// Wakes one thread, which finds out itself what there is to do. Ringing an already rung bell costs one atomic load.
+#[derive(Default)]
+struct Bell {
+    rung: AtomicBool,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        if !self.rung.load(Ordering::SeqCst) && !self.rung.swap(true, Ordering::SeqCst) {
+            drop(self.lock.lock());
+            self.wake.notify_one();
+        }
+    }
+
+    fn wait(&self, timeout: Option<Duration>) {
+        let mut guard = self.lock.lock();
+        while !self.rung.swap(false, Ordering::SeqCst) {
+            match timeout {
+                None => self.wake.wait(&mut guard),
+                Some(timeout) => {
+                    if self.wake.wait_for(&mut guard, timeout).timed_out() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What recovery hands over.
+pub(crate) struct Parts {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) options: Options,
+    pub(crate) hash: KeyedHash,
+    pub(crate) log_id: u64,
+    pub(crate) append: AppendState,
+    pub(crate) view: View,
+    pub(crate) state: Box<dyn State>,
+    pub(crate) committer: Committer,
+    pub(crate) housekeeper: Housekeeper,
+    pub(crate) named_faults: HashSet<(String, u64)>,
+}
+
+impl Shared {
+    fn new(parts: Parts) -> Self {
+        let mut topics = TopicTable::default();
+        for (id, topic) in parts.view.topics.iter().enumerate() {
+            if let Some(topic) = topic.as_ref().filter(|topic| !topic.is_deleted) {
+                topics.add(TopicId(id as u32), Arc::clone(&topic.name));
+            }
+        }
+        let faults = parts.named_faults.len() as u64;
+        Self {
+            storage: parts.storage,
+            hash: parts.hash,
+            log_id: parts.log_id,
+            append: Mutex::new(parts.append),
+            room: Condvar::new(),
+            topics: RwLock::new(topics),
+            durable: Durable::new(parts.view.mark.batch),
+            view: RwLock::new(parts.view),
+            poison: Poison::default(),
+            forgotten_ids: AtomicU64::new(0),
+            batch_pool: BufferPool::new(64),
+            read_pool: BufferPool::new(16),
+            state: Mutex::new(parts.state),
+            committer: Mutex::new(parts.committer),
+            housekeeper: Mutex::new(parts.housekeeper),
+            commit_bell: Bell::default(),
+            house_bell: Bell::default(),
+            named_faults: Mutex::new(parts.named_faults),
+            faults: AtomicU64::new(faults),
+            options: parts.options,
+        }
+    }
+
+    pub(crate) fn observer(&self) -> &dyn Observer {
+        &*self.options.observer
+    }
+
+    pub(crate) fn wake_committer(&self) {
+        self.commit_bell.ring();
+    }
+
+    pub(crate) fn wake_housekeeper(&self) {
+        self.house_bell.ring();
+    }
+
+    /// Stops writing for good, and tells everyone who waits.
+    pub(crate) fn poison(&self, reason: String) {
+        if self.poison.set(reason.clone()) {
+            self.observer().notice(&Notice::Poisoned { reason });
+        }
+        self.durable.wake();
+        drop(self.append.lock());
+        self.room.notify_all();
+        self.wake_committer();
+        self.wake_housekeeper();
+    }
+
+    pub(crate) fn topic_id(&self, name: &str) -> Option<TopicId> {
+        self.topics.read().by_name.get(name).copied()
+    }
+
+    pub(crate) fn topic_name(&self, topic: u32) -> Option<String> {
+        self.topics.read().names.get(&TopicId(topic)).map(ToString::to_string)
+    }
+
+    /// Counts and names a place of damage, once.
+    pub(crate) fn report_fault(&self, fault: Fault) {
+        if self.named_faults.lock().insert((fault.file.clone(), fault.position)) {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+            self.observer().notice(&Notice::Damaged(fault));
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.append.lock().is_closed
+    }
+
+    fn run_committer(&self) {
+        loop {
+            match self.committer.lock().step(self) {
+                Step::Worked => {}
+                Step::Stopped => return,
+                Step::Idle if self.is_closed() => return,
+                Step::Idle => self.commit_bell.wait(None),
+            }
+        }
+    }
+
+    fn run_housekeeper(&self) {
+        loop {
+            match self.housekeeper.lock().step(self) {
+                Step::Worked => {}
+                Step::Stopped => return,
+                Step::Idle if self.is_closed() => return,
+                Step::Idle => self.house_bell.wait(Some(HOUSEKEEPING_RETRY)),
+            }
+        }
+    }
+}
+
+/// Keeps the threads and the folder's lock; dropped with the last [`Log`].
+struct Handle {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    lock: Mutex<Option<Box<dyn Lock>>>,
+}
+
+impl Handle {
+    fn close(&self) -> Result<(), Unavailable> {
+        let was_closed = std::mem::replace(&mut self.shared.append.lock().is_closed, true);
+        self.shared.room.notify_all();
+        self.shared.wake_committer();
+        self.shared.wake_housekeeper();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked must not be mistaken for one that finished its work.
+            if thread.join().is_err() {
+                self.shared.poison("a thread of the log panicked".to_owned());
+            }
+        }
+        if !was_closed {
+            while self.shared.committer.lock().step(&self.shared) == Step::Worked {}
+            if self.shared.poison.get().is_none() {
+                self.shared.housekeeper.lock().finish(&self.shared);
+            }
+        }
+        self.lock.lock().take();
+        self.shared.poison.check()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Whoever wants to know whether it worked calls `close`.
+        let _ = self.close();
+    }
+}
+
+impl Log {
+    /// Opens the log in a folder, or makes one there.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; the folder is left as it was.
+    pub fn open(folder: &Path, options: Options) -> Result<Self, OpenError> {
+        Self::open_with_state(folder, options, Box::new(NoState))
+    }
+
+    /// Opens the log in a folder, or makes one there, and replays the state records into `state`.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; the folder is left as it was.
+    pub fn open_with_state(
+        folder: &Path,
+        options: Options,
+        state: Box<dyn State>,
+    ) -> Result<Self, OpenError> {
+        options.check()?;
+        let opened = Folder::open_or_create(folder);
+        let storage =
+            opened.map_err(|error| recovery::open_error(&folder.display().to_string(), "open", error))?;
+        Self::open_storage(Arc::new(storage), options, state)
+    }
+
+    /// Opens the log on any storage.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; the storage is left as it was.
+    pub fn open_storage(
+        storage: Arc<dyn Storage>,
+        options: Options,
+        state: Box<dyn State>,
+    ) -> Result<Self, OpenError> {
+        options.check()?;
+        let threads = options.threads;
+        let (parts, lock) = recovery::open(storage, options, state)?;
+        let shared = Arc::new(Shared::new(parts));
+        let handle = Handle {
+            shared: Arc::clone(&shared),
+            threads: Mutex::new(Vec::new()),
+            lock: Mutex::new(Some(lock)),
+        };
+        if threads {
+            let spawn = |name: &str, run: fn(&Shared)| {
+                let shared = Arc::clone(&shared);
+                std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+                    let guard = PanicGuard { shared: &shared };
+                    run(&shared);
+                    std::mem::forget(guard);
+                })
+            };
+            let started = spawn("prombus-commit", Shared::run_committer).and_then(|commit| {
+                handle.threads.lock().push(commit);
+                spawn("prombus-house", Shared::run_housekeeper)
+            });
+            match started {
+                Ok(house) => handle.threads.lock().push(house),
+                Err(error) => {
+                    return Err(recovery::open_error(&shared.storage.location(), "start a thread", error));
+                }
+            }
+        }
+        Ok(Self { handle: Arc::new(handle) })
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.handle.shared
+    }
+
+    /// Appends events and state records as one atomic batch; waits while the commit queue is full. It returns when everything
+    /// has its seq and its place; it is durable when the ticket is.
+    ///
+    /// # Errors
+    /// See [`AppendError`]: nothing was appended.
+    pub fn append(&self, append: &Append<'_>, outcomes: &mut Outcomes) -> Result<Ticket, AppendError> {
+        self.shared().append(append, outcomes, true)
+    }
+
+    /// Like [`append`](Self::append), but answers [`AppendError::QueueFull`] instead of waiting.
+    ///
+    /// # Errors
+    /// See [`AppendError`]: nothing was appended.
+    pub fn try_append(&self, append: &Append<'_>, outcomes: &mut Outcomes) -> Result<Ticket, AppendError> {
+        self.shared().append(append, outcomes, false)
+    }
+
+    /// Waits until an append is durable.
+    ///
+    /// # Errors
+    /// [`Unavailable`] when writing stopped before: the fate of the append is unknown until the log is opened again.
+    pub fn wait(&self, ticket: Ticket) -> Result<(), Unavailable> {
+        let durable = &self.shared().durable;
+        if durable.get() >= ticket.batch {
+            return Ok(());
+        }
+        let mut guard = durable.lock.lock();
+        while durable.get() < ticket.batch {
+            self.shared().poison.check()?;
+            durable.changed.wait(&mut guard);
+        }
+        Ok(())
+    }
+
+    /// The newest durable batch: every ticket up to it is durable.
+    pub fn durable_batch(&self) -> u64 {
+        self.shared().durable.get()
+    }
+
+    /// Whether an append is durable.
+    pub fn is_durable(&self, ticket: Ticket) -> bool {
+        self.durable_batch() >= ticket.batch
+    }
+
+    /// Why writing stopped, if it did.
+    pub fn unavailable(&self) -> Option<Unavailable> {
+        self.shared().poison.check().err()
+    }
+
+    /// The id of a topic, which is made if it is not there.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn ensure_topic(&self, name: &str) -> Result<TopicId, AppendError> {
+        self.shared().ensure_topic(name)
+    }
+
+    /// The id of a topic that is there.
+    pub fn topic(&self, name: &str) -> Option<TopicId> {
+        self.shared().topic_id(name)
+    }
+
+    /// Deletes a topic. A topic made later under the same name is another one and starts at seq 1.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn delete_topic(&self, topic: TopicId) -> Result<Ticket, AppendError> {
+        self.shared().delete_topic(topic)
+    }
+
+    /// All topics that are durable, in the order they were made.
+    pub fn topics(&self) -> Vec<TopicInfo> {
+        let view = self.shared().view.read();
+        let topics = view.topics.iter().enumerate().filter_map(|(id, topic)| {
+            let topic = topic.as_ref().filter(|topic| !topic.is_deleted)?;
+            Some(TopicInfo {
+                id: TopicId(id as u32),
+                name: Arc::clone(&topic.name),
+                last_seq: topic.last_seq,
+            })
+        });
+        topics.collect()
+    }
+
+    /// The newest durable seq of a topic; zero when it has none, or there is no such topic.
+    pub fn last_seq(&self, topic: TopicId) -> u64 {
+        self.shared().view.read().last_seq(topic.0).unwrap_or(0)
+    }
+
+    /// The oldest seq of a topic that is kept.
+    ///
+    /// # Errors
+    /// [`ReadError`] when an index cannot be read.
+    pub fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError> {
+        self.shared().first_seq(topic.0)
+    }
+
+    /// Reads events of a topic from a seq on, as many as the limit allows, into `chunk`. An empty chunk whose
+    /// [`next_seq`](Chunk::next_seq) is `from` means: nothing there yet.
+    ///
+    /// # Errors
+    /// [`ReadError`] when there is no such topic, or the system refuses to read. Damage is no error: it is left out, named to
+    /// the observer, and listed in [`Chunk::missing`].
+    pub fn read(
+        &self,
+        topic: TopicId,
+        from: u64,
+        limit: ReadLimit,
+        chunk: &mut Chunk,
+    ) -> Result<(), ReadError> {
+        self.shared().read(topic.0, from, limit, chunk)
+    }
+
+    /// The first seq whose event has this `ts` or a later one, also when publishers' times are out of order.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    pub fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
+        self.shared().first_at_or_after(topic.0, ts)
+    }
+
+    /// The last seq whose event has this `ts` or an earlier one.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    pub fn last_at_or_before(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
+        self.shared().last_at_or_before(topic.0, ts)
+    }
+
+    /// The seq of the event with this id, whoever made the id.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    pub fn find_id(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
+        self.shared().find_id(topic.0, id)
+    }
+
+    /// The seq of the newest event with this key.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    pub fn find_key(&self, topic: TopicId, key: &[u8]) -> Result<Option<u64>, ReadError> {
+        self.shared().find_key(topic.0, key)
+    }
+
+    /// Cleans away what is dead; see [`Liveness`].
+    ///
+    /// # Errors
+    /// [`Unavailable`] when writing stopped.
+    pub fn clean(&self, liveness: &dyn Liveness) -> Result<CleanReport, Unavailable> {
+        let shared = self.shared();
+        shared.poison.check()?;
+        let report = shared.housekeeper.lock().clean(shared, liveness);
+        shared.poison.check()?;
+        shared.wake_housekeeper();
+        Ok(report)
+    }
+
+    /// Figures for metrics and operators.
+    pub fn stats(&self) -> LogStats {
+        let shared = self.shared();
+        let (segments, mark) = {
+            let view = shared.view.read();
+            (Arc::clone(&view.segments), view.mark)
+        };
+        let bytes = segments.iter().map(|segment| match segment.sealed() {
+            Some(length) => length,
+            None => mark.position,
+        });
+        LogStats {
+            segments: segments.len(),
+            bytes: bytes.sum(),
+            index_memory_bytes: shared.index_memory_bytes(&segments),
+            durable_batch: shared.durable.get(),
+            faults: shared.faults.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Closes the log: no more appends, what is pending is made durable, a checkpoint is written. Other handles get
+    /// [`Unavailable::Closed`] from then on; reading goes on.
+    ///
+    /// # Errors
+    /// [`Unavailable::Poisoned`] when writing had stopped, or stopped now.
+    pub fn close(self) -> Result<(), Unavailable> {
+        self.handle.close()
+    }
+
+    /// Commits one batch, in a log without threads.
+    pub fn step_commit(&self) -> Step {
+        self.shared().committer.lock().step(self.shared())
+    }
+
+    /// Does one piece of background work, in a log without threads.
+    pub fn step_housekeeping(&self) -> Step {
+        self.shared().housekeeper.lock().step(self.shared())
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Log({})", self.shared().storage.location())
+    }
+}
+
+/// A panic in a thread of the log must stop the OKs, not leave everyone waiting.
+struct PanicGuard<'a> {
+    shared: &'a Shared,
+}
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        self.shared.poison("a thread of the log panicked".to_owned());
+    }
+}

@@ -1,0 +1,245 @@
+//! The one root: which segments make up the log, in order, and which checkpoints to start from.
+//!
+//! It is small, rewritten whole and renamed into place. The file holds the same content twice, so that a flipped bit costs
+//! nothing but a notice.
+
+use crate::error::{Fault, FaultKind};
+use crate::fields::{Fields, PutFields, u32_at};
+use crate::layout::{FORMAT_VERSION, MANIFEST, MANIFEST_MAGIC, MANIFEST_NEW};
+use crate::segment::{SegmentId, SegmentKind};
+use crate::storage::{OpenMode, Storage, SyncPoint, read_whole};
+use std::io;
+
+const COPY_HEAD_BYTES: usize = 24;
+const COPY_ALIGN_BYTES: usize = 512;
+
+/// What the manifest says of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentRow {
+    pub(crate) id: SegmentId,
+    /// Length of what counts; `None` while it is written, or not yet begun.
+    pub(crate) sealed: Option<u64>,
+    /// A small segment held back for state records and the cleaner.
+    pub(crate) reserve: bool,
+}
+
+/// An index that is kept, after its segment was cleaned away, for the ids in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptIndex {
+    pub(crate) number: u64,
+    pub(crate) salt: u32,
+    pub(crate) covered: u64,
+    pub(crate) expires_ms: i64,
+}
+
+/// The content of the MANIFEST file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    /// Random, one per log: ties segments to it and keys the hashes.
+    pub(crate) log_id: u64,
+    pub(crate) hash_seed: [u64; 2],
+    /// Counts the rewrites of this file.
+    pub(crate) generation: u64,
+    /// The log was closed, and nothing was appended behind the newest checkpoint since.
+    pub(crate) clean: bool,
+    /// No segment or checkpoint ever had this number.
+    pub(crate) next_number: u64,
+    /// In log order; segments that are prepared but not begun come last.
+    pub(crate) segments: Vec<SegmentRow>,
+    pub(crate) kept_indexes: Vec<KeptIndex>,
+    /// Oldest first; two, or the same one twice in a new log.
+    pub(crate) checkpoints: [u64; 2],
+}
+
+/// What reading the manifest found.
+pub(crate) enum ManifestRead {
+    Missing,
+    Newer(u32),
+    Damaged(Fault),
+    Found {
+        manifest: Manifest,
+        /// One of the copies is damaged.
+        fault: Option<Fault>,
+    },
+}
+
+impl Manifest {
+    fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        body.put_u64(self.log_id);
+        body.put_u64(self.hash_seed[0]);
+        body.put_u64(self.hash_seed[1]);
+        body.put_u64(self.generation);
+        body.put_u8(u8::from(self.clean));
+        body.put_u64(self.next_number);
+        body.put_u64(self.checkpoints[0]);
+        body.put_u64(self.checkpoints[1]);
+        body.put_u32(self.segments.len() as u32);
+        for row in &self.segments {
+            body.put_u64(row.id.number);
+            body.put_u32(row.id.salt);
+            body.put_u8(row.id.kind as u8);
+            body.put_u8(u8::from(row.reserve));
+            body.put_u64(row.id.capacity);
+            body.put_u32(row.id.life);
+            body.put_u64(row.sealed.unwrap_or(0));
+        }
+        body.put_u32(self.kept_indexes.len() as u32);
+        for kept in &self.kept_indexes {
+            body.put_u64(kept.number);
+            body.put_u32(kept.salt);
+            body.put_u64(kept.covered);
+            body.put_i64(kept.expires_ms);
+        }
+        let mut copy = Vec::with_capacity(COPY_HEAD_BYTES + body.len());
+        copy.extend_from_slice(&MANIFEST_MAGIC);
+        copy.put_u32(FORMAT_VERSION);
+        copy.put_u32(crc32c::crc32c(&body));
+        copy.put_u64(body.len() as u64);
+        copy.extend_from_slice(&body);
+        copy.resize(copy.len().next_multiple_of(COPY_ALIGN_BYTES), 0);
+        copy.extend_from_within(..);
+        copy
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(body);
+        let log_id = fields.u64()?;
+        let hash_seed = [fields.u64()?, fields.u64()?];
+        let generation = fields.u64()?;
+        let clean = fields.u8()? != 0;
+        let next_number = fields.u64()?;
+        let checkpoints = [fields.u64()?, fields.u64()?];
+        let mut segments = Vec::new();
+        for _ in 0..fields.count(38)? {
+            let number = fields.u64()?;
+            let salt = fields.u32()?;
+            let kind = SegmentKind::from_number(fields.u8()?)?;
+            let reserve = fields.u8()? != 0;
+            let capacity = fields.u64()?;
+            let life = fields.u32()?;
+            let sealed = fields.u64()?;
+            segments.push(SegmentRow {
+                id: SegmentId { number, salt, kind, capacity, life },
+                sealed: (sealed != 0).then_some(sealed),
+                reserve,
+            });
+        }
+        let mut kept_indexes = Vec::new();
+        for _ in 0..fields.count(28)? {
+            kept_indexes.push(KeptIndex {
+                number: fields.u64()?,
+                salt: fields.u32()?,
+                covered: fields.u64()?,
+                expires_ms: fields.i64()?,
+            });
+        }
+        Some(Self { log_id, hash_seed, generation, clean, next_number, segments, kept_indexes, checkpoints })
+    }
+
+    /// Replaces the manifest on disk. After an error the old one still stands, or the new one does: both are whole.
+    pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
+        match storage.remove(MANIFEST_NEW) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = storage.open(MANIFEST_NEW, OpenMode::Create)?;
+        file.write_at(&self.encode(), 0)?;
+        // Before the rename: else a power cut leaves an empty file under the one name that matters.
+        file.sync(SyncPoint::Manifest)?;
+        storage.rename(MANIFEST_NEW, MANIFEST)?;
+        storage.sync_folder(SyncPoint::ManifestFolder)
+    }
+
+    pub(crate) fn read(storage: &dyn Storage) -> io::Result<ManifestRead> {
+        let file = match storage.open(MANIFEST, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ManifestRead::Missing),
+            opened => opened?,
+        };
+        Ok(Self::parse(&read_whole(&*file)?))
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> ManifestRead {
+        let half = bytes.len() / 2;
+        let first = parse_copy(&bytes[..half]);
+        let second = parse_copy(&bytes[half..]);
+        let fault = |position: usize| Fault::new(MANIFEST, position as u64, FaultKind::Manifest);
+        match (first, second) {
+            (Copy::Newer(version), _) | (_, Copy::Newer(version)) => ManifestRead::Newer(version),
+            (Copy::Whole(manifest), Copy::Whole(other)) => {
+                let fault = (manifest != other).then(|| fault(half));
+                ManifestRead::Found { manifest, fault }
+            }
+            (Copy::Whole(manifest), Copy::Damaged) => {
+                ManifestRead::Found { manifest, fault: Some(fault(half)) }
+            }
+            (Copy::Damaged, Copy::Whole(manifest)) => ManifestRead::Found { manifest, fault: Some(fault(0)) },
+            (Copy::Damaged, Copy::Damaged) => ManifestRead::Damaged(fault(0)),
+        }
+    }
+}
+
+enum Copy {
+    Whole(Manifest),
+    Newer(u32),
+    Damaged,
+}
+
+fn parse_copy(bytes: &[u8]) -> Copy {
+    let mut fields = Fields::new(bytes);
+    let head = (|| Some((fields.bytes(8)?, fields.u32()?, fields.u32()?, fields.u64()?)))();
+    let Some((magic, version, crc, length)) = head else { return Copy::Damaged };
+    let Some(body) = usize::try_from(length).ok().and_then(|length| fields.bytes(length)) else {
+        return Copy::Damaged;
+    };
+    let padding = &bytes[COPY_HEAD_BYTES + body.len()..];
+    if magic != MANIFEST_MAGIC || crc32c::crc32c(body) != crc || padding.iter().any(|&byte| byte != 0) {
+        return Copy::Damaged;
+    }
+    if version > FORMAT_VERSION {
+        return Copy::Newer(version);
+    }
+    if version == 0 || u32_at(bytes, 8) != version {
+        return Copy::Damaged;
+    }
+    Manifest::decode(body).map_or(Copy::Damaged, Copy::Whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let id = SegmentId { number: 3, salt: 9, kind: SegmentKind::Rewritten, capacity: 1 << 20, life: 2 };
+        Manifest {
+            log_id: 1,
+            hash_seed: [2, 3],
+            generation: 4,
+            clean: true,
+            next_number: 17,
+            segments: vec![
+                SegmentRow { id, sealed: Some(5000), reserve: false },
+                SegmentRow { id: SegmentId { number: 4, ..id }, sealed: None, reserve: true },
+            ],
+            kept_indexes: vec![KeptIndex { number: 1, salt: 2, covered: 3, expires_ms: 4 }],
+            checkpoints: [7, 8],
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_and_the_other_copy_serves() {
+        let bytes = manifest().encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            match Manifest::parse(&damaged) {
+                ManifestRead::Found { manifest: read, fault } => {
+                    assert_eq!(read, manifest(), "bit {bit}");
+                    assert!(fault.is_some(), "bit {bit} was not found");
+                }
+                ManifestRead::Newer(_) => panic!("bit {bit} looks like a newer version"),
+                _ => panic!("bit {bit} cost the manifest"),
+            }
+        }
+    }
+}

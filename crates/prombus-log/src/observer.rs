@@ -1,0 +1,97 @@
+//! What the log tells its owner: commits, one call a batch, and notices worth a line in somebody's log.
+
+use crate::error::Fault;
+use std::fmt;
+use std::time::Duration;
+
+/// A batch that became durable.
+#[derive(Clone, Copy, Debug)]
+pub struct Committed {
+    /// Its number: every ticket up to it is durable.
+    pub batch: u64,
+    /// How many events it holds.
+    pub events: usize,
+    /// Its bytes in the log.
+    pub bytes: usize,
+    /// What the write and the fdatasync took.
+    pub duration: Duration,
+}
+
+/// Something that somebody should read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    /// Damage; each place is named once.
+    Damaged(Fault),
+    /// An unfinished batch at the end was cut off when the log was opened; no acknowledged event is in it.
+    TornTail {
+        /// The segment.
+        file: String,
+        /// Where it was cut.
+        position: u64,
+        /// Where the bytes are kept.
+        kept_in: String,
+        /// How many they are.
+        bytes: u64,
+    },
+    /// An index file was lost or bad and has been made again.
+    IndexRebuilt {
+        /// The index file.
+        file: String,
+    },
+    /// There is no room for another segment: publishers are refused from when the current one is full.
+    StorageFull {
+        /// What the system said.
+        error: String,
+    },
+    /// There is room again.
+    StorageFreed,
+    /// Writing stopped for good.
+    Poisoned {
+        /// Why.
+        reason: String,
+    },
+    /// A checkpoint could not be written; the log goes on, and opening it takes longer.
+    CheckpointFailed {
+        /// What the system said.
+        error: String,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged(fault) => write!(formatter, "{fault}"),
+            Self::TornTail { file, position, kept_in, bytes } => write!(
+                formatter,
+                "{file}: cut an unfinished batch of {bytes} bytes at position {position}, kept in {kept_in}"
+            ),
+            Self::IndexRebuilt { file } => write!(formatter, "{file}: rebuilt from its segment"),
+            Self::StorageFull { error } => write!(formatter, "no room for another segment: {error}"),
+            Self::StorageFreed => write!(formatter, "there is room for segments again"),
+            Self::Poisoned { reason } => write!(formatter, "writing stopped: {reason}"),
+            Self::CheckpointFailed { error } => {
+                write!(formatter, "a checkpoint could not be written: {error}")
+            }
+        }
+    }
+}
+
+/// Gets told. Calls come from the log's own threads and must return soon.
+pub trait Observer: Send + Sync + 'static {
+    /// A batch is durable.
+    fn committed(&self, committed: &Committed) {
+        let _ = committed;
+    }
+
+    /// Something worth a log line.
+    fn notice(&self, notice: &Notice) {
+        let _ = notice;
+    }
+}
+
+/// Tells nobody.
+#[derive(Debug, Default)]
+pub struct NoObserver;
+
+impl Observer for NoObserver {}

@@ -1,0 +1,119 @@
+//! How a log is opened.
+
+use crate::error::OpenError;
+use crate::layout::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::observer::{NoObserver, Observer};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where the log gets the time from.
+pub trait Clock: Send + Sync + 'static {
+    /// Milliseconds since 1970. It may jump; commit times and ids do not fall with it.
+    fn now_ms(&self) -> i64;
+}
+
+/// The system's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now_ms(&self) -> i64 {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+            Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+/// How a log is opened. The defaults suit a server.
+#[derive(Clone)]
+pub struct Options {
+    /// Size of a segment file; 64 MiB. Changing it counts for new segments.
+    pub segment_bytes: u64,
+    /// Size of the segment that is held back for a full disk; 4 MiB.
+    pub reserve_bytes: u64,
+    /// Segments that are kept ready ahead of need; 1.
+    pub prepared_segments: usize,
+    /// What a batch gathers at most while the one before it is synced; 4 MiB.
+    pub batch_bytes: usize,
+    /// Committed batches that stay in memory for live readers; 64 MiB.
+    pub tail_bytes: usize,
+    /// A checkpoint is written after this much log; 32 MiB.
+    pub checkpoint_bytes: u64,
+    /// Index tables of sealed segments that stay in memory; 32 MiB.
+    pub index_cache_bytes: usize,
+    /// Where the time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// Who is told.
+    pub observer: Arc<dyn Observer>,
+    /// Whether the log runs its own threads. Without them nothing happens but in
+    /// [`Log::step_commit`](crate::Log::step_commit) and [`Log::step_housekeeping`](crate::Log::step_housekeeping).
+    pub threads: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 64 << 20,
+            reserve_bytes: 4 << 20,
+            prepared_segments: 1,
+            batch_bytes: 4 << 20,
+            tail_bytes: 64 << 20,
+            checkpoint_bytes: 32 << 20,
+            index_cache_bytes: 32 << 20,
+            clock: Arc::new(SystemClock),
+            observer: Arc::new(NoObserver),
+            threads: true,
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        let range = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
+        if !range.contains(&self.segment_bytes) {
+            return Err(bad(
+                "segment_bytes",
+                self.segment_bytes,
+                &format!("{} to {}", range.start(), range.end()),
+            ));
+        }
+        if !range.contains(&self.reserve_bytes) {
+            return Err(bad(
+                "reserve_bytes",
+                self.reserve_bytes,
+                &format!("{} to {}", range.start(), range.end()),
+            ));
+        }
+        if self.prepared_segments == 0 {
+            return Err(bad("prepared_segments", 0, "at least 1"));
+        }
+        if self.batch_bytes < 1024 {
+            return Err(bad("batch_bytes", self.batch_bytes as u64, "at least 1024"));
+        }
+        if self.checkpoint_bytes < 1024 {
+            return Err(bad("checkpoint_bytes", self.checkpoint_bytes, "at least 1024"));
+        }
+        Ok(())
+    }
+}
+
+fn bad(name: &str, value: u64, allowed: &str) -> OpenError {
+    OpenError::Options(format!("{name} is {value}; allowed: {allowed}"))
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Options")
+            .field("segment_bytes", &self.segment_bytes)
+            .field("reserve_bytes", &self.reserve_bytes)
+            .field("prepared_segments", &self.prepared_segments)
+            .field("batch_bytes", &self.batch_bytes)
+            .field("tail_bytes", &self.tail_bytes)
+            .field("checkpoint_bytes", &self.checkpoint_bytes)
+            .field("index_cache_bytes", &self.index_cache_bytes)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,350 @@
+//! Reading a topic from a seq on: from the tail in memory when it has it, else from the files in large pieces. Neither holds
+//! up the writer. Every byte that comes from a file is checked; what does not check is left out and named.
+
+use crate::error::{Fault, FaultKind, ReadError};
+use crate::index::{Entry, EntrySearch};
+use crate::layout::FRAME_MAGIC;
+use crate::log::Shared;
+use crate::record::{self, Event, HEADER_BYTES, Header, Kind, trusted_event};
+use crate::scan::PIECE_BYTES;
+use crate::segment::Segment;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Entries this close to each other are read in one piece.
+const JOIN_BYTES: u32 = 16 * 1024;
+
+/// How much a read takes at most. At least one event is read whatever its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLimit {
+    /// The most events.
+    pub events: usize,
+    /// The most bytes of records.
+    pub bytes: usize,
+}
+
+impl Default for ReadLimit {
+    fn default() -> Self {
+        Self { events: usize::MAX, bytes: PIECE_BYTES }
+    }
+}
+
+/// Why seqs are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingReason {
+    /// Retention, compaction or deletion took them.
+    Cleaned,
+    /// They are damaged.
+    Corrupt,
+}
+
+/// Seqs that a read passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The first one.
+    pub first_seq: u64,
+    /// The last one.
+    pub last_seq: u64,
+    /// Why.
+    pub reason: MissingReason,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RecordPlace {
+    buffer: u32,
+    offset: u32,
+}
+
+/// Events that were read together. Reuse one for many reads: it keeps its memory.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    buffers: Vec<Bytes>,
+    records: Vec<RecordPlace>,
+    missing: Vec<Missing>,
+    bytes: usize,
+    next_seq: u64,
+}
+
+impl Chunk {
+    /// The events, in seq order.
+    pub fn events(&self) -> impl ExactSizeIterator<Item = Event<'_>> + '_ {
+        self.records
+            .iter()
+            .map(|place| trusted_event(&self.buffers[place.buffer as usize][place.offset as usize..]))
+    }
+
+    /// How many events it holds.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether it holds no event.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Seqs in the range read that are not there.
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
+    }
+
+    /// Where the next read goes on.
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    fn clear(&mut self, from: u64) {
+        self.buffers.clear();
+        self.records.clear();
+        self.missing.clear();
+        self.bytes = 0;
+        self.next_seq = from;
+    }
+
+    fn is_full(&self, limit: ReadLimit) -> bool {
+        !self.records.is_empty() && (self.records.len() >= limit.events || self.bytes >= limit.bytes)
+    }
+
+    /// Takes the events of a run in memory from `from` on; false when the limit is reached.
+    pub(crate) fn take_run(&mut self, run: &Bytes, from: u64, limit: ReadLimit) -> bool {
+        let buffer = self.buffers.len() as u32;
+        self.buffers.push(run.clone());
+        let mut offset = 0;
+        while offset < run.len() {
+            let frame = &run[offset..];
+            let length = record::trusted_frame_length(frame);
+            let seq = crate::fields::u64_at(frame, 24);
+            if seq >= from {
+                if self.is_full(limit) {
+                    return false;
+                }
+                self.records.push(RecordPlace { buffer, offset: offset as u32 });
+                self.bytes += length;
+                self.next_seq = seq + 1;
+            }
+            offset += length;
+        }
+        true
+    }
+
+    fn skip_to(&mut self, seq: u64, reason: MissingReason) {
+        if seq > self.next_seq {
+            self.missing.push(Missing { first_seq: self.next_seq, last_seq: seq - 1, reason });
+            self.next_seq = seq;
+        }
+    }
+}
+
+/// A file's part that a read takes in one go.
+struct Piece {
+    segment: Arc<Segment>,
+    position: u32,
+    end: u32,
+    /// The last seq that stands in it.
+    last_seq: u64,
+    /// The first one.
+    first_seq: u64,
+}
+
+impl Shared {
+    pub(crate) fn read(
+        &self,
+        topic: u32,
+        from: u64,
+        limit: ReadLimit,
+        chunk: &mut Chunk,
+    ) -> Result<(), ReadError> {
+        let from = from.max(1);
+        chunk.clear(from);
+        {
+            let view = self.view.read();
+            let last = view.last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+            if from > last || view.tail.read(topic, from, limit, chunk) {
+                return Ok(());
+            }
+        }
+        match self.piece_from(topic, from, limit)? {
+            Some(piece) => self.read_piece(topic, &piece, limit, chunk),
+            None => {
+                // Everything from here to the end is cleaned away.
+                let last = self.view.read().last_seq(topic).unwrap_or(0);
+                chunk.skip_to(last + 1, MissingReason::Cleaned);
+                Ok(())
+            }
+        }
+    }
+
+    /// The part of a file to read for `from`.
+    fn piece_from(&self, topic: u32, from: u64, limit: ReadLimit) -> Result<Option<Piece>, ReadError> {
+        let segments = Arc::clone(&self.view.read().segments);
+        let span = limit.bytes.clamp(1, PIECE_BYTES) as u32;
+        let piece = |segment: &Arc<Segment>, entries: &[Entry]| {
+            let first = entries.from_seq(from)?;
+            let at = entries.partition_point(|entry| entry.last_seq < from);
+            let mut piece = Piece {
+                segment: Arc::clone(segment),
+                position: first.position,
+                end: first.end,
+                first_seq: first.first_seq,
+                last_seq: first.last_seq,
+            };
+            for entry in &entries[at + 1..] {
+                if entry.position.saturating_sub(piece.end) > JOIN_BYTES || entry.end - piece.position > span
+                {
+                    break;
+                }
+                piece.end = entry.end;
+                piece.last_seq = entry.last_seq;
+            }
+            Some(piece)
+        };
+        let found = self.first_segment_reaching(&segments, topic, from)?;
+        match found {
+            None => Ok(None),
+            Some(at) => self.with_entries(&segments[at], topic, |entries| piece(&segments[at], entries)),
+        }
+    }
+
+    /// The first segment that holds this seq of the topic or a later one.
+    pub(crate) fn first_segment_reaching(
+        &self,
+        segments: &[Arc<Segment>],
+        topic: u32,
+        seq: u64,
+    ) -> Result<Option<usize>, ReadError> {
+        let mut low = 0;
+        let mut high = segments.len();
+        let mut found = None;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            // A segment without the topic says nothing: look before it.
+            let mut probe = None;
+            for at in (low..=middle).rev() {
+                let last = self.with_entries(&segments[at], topic, |entries| entries.last().copied())?;
+                if let Some(last) = last {
+                    probe = Some((at, last.last_seq));
+                    break;
+                }
+            }
+            match probe {
+                Some((at, last_seq)) if last_seq >= seq => {
+                    found = Some(at);
+                    high = at;
+                }
+                _ => low = middle + 1,
+            }
+        }
+        Ok(found)
+    }
+
+    fn read_piece(
+        &self,
+        topic: u32,
+        piece: &Piece,
+        limit: ReadLimit,
+        chunk: &mut Chunk,
+    ) -> Result<(), ReadError> {
+        let length = (piece.end - piece.position) as usize;
+        let mut buffer = self.read_pool.take();
+        buffer.resize(length, 0);
+        let position = u64::from(piece.position);
+        let file = piece.segment.file().map_err(piece.segment.read_error(position))?;
+        let read = file.read_at(&mut buffer, position).map_err(piece.segment.read_error(position))?;
+        // A file cut short: what is missing does not check.
+        buffer[read..].fill(0);
+        let buffer = self.read_pool.share(buffer);
+
+        if piece.first_seq > chunk.next_seq {
+            chunk.skip_to(piece.first_seq, MissingReason::Cleaned);
+        }
+        let salt = piece.segment.id.salt;
+        let mut offset = 0;
+        let mut damage: Option<usize> = None;
+        while offset < length {
+            let Some(header) = Header::checked(&buffer[offset..], salt) else {
+                damage.get_or_insert(offset);
+                offset = next_frame(&buffer, offset + 1, salt);
+                continue;
+            };
+            let frame_length = header.frame_length();
+            if header.kind == Kind::Event && header.topic == topic && header.seq >= chunk.next_seq {
+                if chunk.is_full(limit) {
+                    return Ok(());
+                }
+                if let Some(at) = damage.take() {
+                    let last_seq = header.seq - 1;
+                    self.lose(topic, piece, at, chunk, last_seq);
+                }
+                if header.seq > chunk.next_seq {
+                    chunk.skip_to(header.seq, MissingReason::Cleaned);
+                }
+                if record::body_checks(&header, &buffer[offset..]) {
+                    if chunk.buffers.is_empty() {
+                        chunk.buffers.push(buffer.clone());
+                    }
+                    chunk.records.push(RecordPlace { buffer: 0, offset: offset as u32 });
+                    chunk.bytes += frame_length;
+                    chunk.next_seq = header.seq + 1;
+                } else {
+                    self.lose(topic, piece, offset, chunk, header.seq);
+                }
+            }
+            offset += frame_length;
+        }
+        if let Some(at) = damage {
+            self.lose(topic, piece, at, chunk, piece.last_seq);
+        }
+        if chunk.next_seq <= piece.last_seq {
+            chunk.skip_to(piece.last_seq + 1, MissingReason::Cleaned);
+        }
+        Ok(())
+    }
+
+    /// Counts the seqs up to `last_seq` as damaged, and names the place. Damage that hit none of this topic's seqs is left to
+    /// the readers of the topic that it hit, and to `verify`.
+    fn lose(&self, topic: u32, piece: &Piece, offset: usize, chunk: &mut Chunk, last_seq: u64) {
+        if chunk.next_seq > last_seq {
+            return;
+        }
+        let position = u64::from(piece.position) + offset as u64;
+        self.report_fault(Fault {
+            topic: self.topic_name(topic),
+            seq: Some(chunk.next_seq),
+            last_seq: Some(last_seq),
+            ..Fault::new(piece.segment.name(), position, FaultKind::Event)
+        });
+        chunk.skip_to(last_seq + 1, MissingReason::Corrupt);
+    }
+
+    /// Reads the single frame at a position; `None` if it does not check.
+    pub(crate) fn read_frame(
+        &self,
+        segment: &Segment,
+        position: u32,
+    ) -> Result<Option<(Header, Vec<u8>)>, ReadError> {
+        let position = u64::from(position);
+        let error = || segment.read_error(position);
+        let file = segment.file().map_err(error())?;
+        let mut frame = vec![0; HEADER_BYTES];
+        let read = file.read_at(&mut frame, position).map_err(error())?;
+        let Some(header) = Header::checked(&frame[..read], segment.id.salt) else { return Ok(None) };
+        frame.resize(header.frame_length(), 0);
+        file.read_at(&mut frame[HEADER_BYTES..], position + HEADER_BYTES as u64).map_err(error())?;
+        Ok(record::body_checks(&header, &frame).then_some((header, frame)))
+    }
+}
+
+/// The next offset with a header that checks, or the end.
+fn next_frame(buffer: &[u8], from: usize, salt: u32) -> usize {
+    let mut offset = from;
+    while let Some(skipped) =
+        buffer[offset.min(buffer.len())..].iter().position(|&byte| byte == FRAME_MAGIC[0])
+    {
+        offset += skipped;
+        if Header::checked(&buffer[offset..], salt).is_some() {
+            return offset;
+        }
+        offset += 1;
+    }
+    buffer.len()
+}

@@ -1,0 +1,613 @@
+//! What open does: finds the log or makes one, replays what stands behind the newest checkpoint, cuts a torn tail, and makes
+//! what it found durable before anyone sees it.
+//!
+//! Until the new manifest is written nothing that counts is changed, so a crash at any point only means to do it again.
+
+use crate::append::{AppendState, Place, RecentIds, Spare, TopicAppend};
+use crate::checkpoint::{Checkpoint, Mark};
+use crate::commit::{Committer, Pending};
+use crate::error::{Fault, FaultKind, OpenError};
+use crate::housekeeping::Housekeeper;
+use crate::id::{EventId, IdMaker, KeyedHash};
+use crate::index::Index;
+use crate::index_file::{self, IndexError, IndexFile};
+use crate::layout::{
+    FORMAT_VERSION, FileKind, LOCK, MANIFEST, MANIFEST_NEW, SEGMENT_DATA_START, checkpoint_name, cut_name,
+    file_kind, index_name, segment_name,
+};
+use crate::log::Parts;
+use crate::manifest::{Manifest, ManifestRead, SegmentRow};
+use crate::observer::Notice;
+use crate::options::Options;
+use crate::record::Kind;
+use crate::replay::{Proof, Replay, SegmentEnd, index_segment};
+use crate::scan::{Found, PIECE_BYTES, Scan, end_of_nonzero};
+use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
+use crate::state::State;
+use crate::storage::{Lock, OpenMode, Storage, SyncPoint, is_full, read_whole};
+use crate::tail::Tail;
+use crate::view::View;
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+/// Maps what the system said to what the operator can do.
+pub(crate) fn open_error(folder: &str, action: &str, source: io::Error) -> OpenError {
+    let folder = folder.to_owned();
+    match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            OpenError::ReadOnly { folder, source }
+        }
+        _ => OpenError::Io { folder, action: action.to_owned(), source },
+    }
+}
+
+/// Opens the log on a storage; see the module's text.
+pub(crate) fn open(
+    storage: Arc<dyn Storage>,
+    options: Options,
+    state: Box<dyn State>,
+) -> Result<(Parts, Box<dyn Lock>), OpenError> {
+    let folder = storage.location();
+    let io = |action: &'static str| {
+        let folder = folder.clone();
+        move |error| open_error(&folder, action, error)
+    };
+    // Look before taking the lock: in a folder that is not ours not even the lock file may appear.
+    if let ManifestRead::Missing = read_manifest(&*storage)? {
+        check_empty(&*storage)?;
+    }
+    let lock = storage.lock().map_err(io("lock the folder"))?;
+    let lock = lock.ok_or_else(|| OpenError::Locked { folder: folder.clone() })?;
+    let found = match read_manifest(&*storage)? {
+        ManifestRead::Missing => {
+            check_empty(&*storage)?;
+            create(&*storage, &options)?
+        }
+        found => found,
+    };
+    let ManifestRead::Found { manifest, fault } = found else {
+        unreachable!("read_manifest answers missing or found")
+    };
+    let parts = Recovery::new(storage, options, manifest, fault).run(state)?;
+    Ok((parts, lock))
+}
+
+/// Reads the manifest: missing or found, everything else is an error.
+pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenError> {
+    let read = Manifest::read(storage);
+    match read.map_err(|error| open_error(&storage.location(), "read the MANIFEST", error))? {
+        ManifestRead::Newer(found) => {
+            Err(OpenError::Newer { file: MANIFEST.to_owned(), found, supported: FORMAT_VERSION })
+        }
+        ManifestRead::Damaged(fault) => Err(OpenError::ManifestDamaged(fault)),
+        found => Ok(found),
+    }
+}
+
+/// A folder without a manifest must be empty, or hold no more than an interrupted first open left behind.
+fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
+    let folder = storage.location();
+    let names = storage.list().map_err(|error| open_error(&folder, "list the folder", error))?;
+    for name in names {
+        match file_kind(&name) {
+            None => return Err(OpenError::NotALog { folder, example: name }),
+            Some(FileKind::Segment(_)) => {
+                let has_frames = has_frames(storage, &name);
+                if has_frames.map_err(|error| open_error(&folder, "read a segment", error))? {
+                    return Err(OpenError::ManifestMissing { folder, segment: name });
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn has_frames(storage: &dyn Storage, name: &str) -> io::Result<bool> {
+    let file = storage.open(name, OpenMode::Read)?;
+    let bytes = read_whole(&*file)?;
+    let Some(salt) = segment::header_salt(&bytes) else { return Ok(bytes.iter().any(|&byte| byte != 0)) };
+    let mut scan = Scan::new(&*file, salt, SEGMENT_DATA_START, bytes.len() as u64, false);
+    while let Some(found) = scan.next()? {
+        if matches!(found, Found::Frame { .. }) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Makes the first files of a new log. After a failure the folder is empty again.
+fn create(storage: &dyn Storage, options: &Options) -> Result<ManifestRead, OpenError> {
+    let folder = storage.location();
+    let created = create_files(storage, options);
+    created.map_err(|error| {
+        for name in storage.list().unwrap_or_default() {
+            if file_kind(&name).is_some() {
+                let _ = storage.remove(&name);
+            }
+        }
+        if is_full(&error) {
+            let needed_bytes = options.segment_bytes + options.reserve_bytes;
+            return OpenError::Full { folder: folder.clone(), needed_bytes, source: error };
+        }
+        open_error(&folder, "make a new log", error)
+    })
+}
+
+fn create_files(storage: &dyn Storage, options: &Options) -> io::Result<ManifestRead> {
+    for name in storage.list()? {
+        if !matches!(file_kind(&name), Some(FileKind::Lock)) {
+            storage.remove(&name)?;
+        }
+    }
+    let log_id = storage.random();
+    let id = SegmentId {
+        number: 1,
+        salt: storage.random() as u32,
+        kind: SegmentKind::Log,
+        capacity: options.segment_bytes,
+        life: 0,
+    };
+    segment::create(storage, &id, log_id)?;
+    let checkpoint = Checkpoint {
+        mark: Mark::default(),
+        last_own_id: EventId::default(),
+        last_commit_ms: i64::MIN,
+        next_topic: 1,
+        topics: Vec::new(),
+        state: Vec::new(),
+    };
+    checkpoint.write(storage, 2)?;
+    checkpoint.write(storage, 3)?;
+    let manifest = Manifest {
+        log_id,
+        hash_seed: [storage.random(), storage.random()],
+        generation: 1,
+        clean: true,
+        next_number: 4,
+        segments: vec![SegmentRow { id, sealed: None, reserve: false }],
+        kept_indexes: Vec::new(),
+        checkpoints: [2, 3],
+    };
+    manifest.write(storage)?;
+    Ok(ManifestRead::Found { manifest, fault: None })
+}
+
+struct Recovery {
+    storage: Arc<dyn Storage>,
+    options: Options,
+    manifest: Manifest,
+    hash: KeyedHash,
+    faults: Vec<Fault>,
+    /// The log was closed cleanly and the newest checkpoint is whole: nothing stands behind it.
+    ends_at_checkpoint: bool,
+}
+
+/// A segment that has records, with what is known of it.
+struct Used {
+    segment: Arc<Segment>,
+    /// The index, where it is not in a file.
+    index: Option<Index>,
+    /// Where the part behind the checkpoint starts.
+    from: u64,
+    end: u64,
+    torn_to: Option<u64>,
+}
+
+impl Recovery {
+    fn new(storage: Arc<dyn Storage>, options: Options, manifest: Manifest, fault: Option<Fault>) -> Self {
+        let hash = KeyedHash::new(manifest.hash_seed);
+        let ends_at_checkpoint = manifest.clean;
+        Self { storage, options, manifest, hash, faults: fault.into_iter().collect(), ends_at_checkpoint }
+    }
+
+    fn error(&self, action: &str, error: io::Error) -> OpenError {
+        open_error(&self.storage.location(), action, error)
+    }
+
+    fn notice(&self, notice: &Notice) {
+        self.options.observer.notice(notice);
+    }
+
+    fn run(mut self, mut state: Box<dyn State>) -> Result<Parts, OpenError> {
+        let (checkpoint, number) = self.read_checkpoint()?;
+        // A new log has no snapshot to restore.
+        if checkpoint.mark.batch > 0 {
+            let restored = state.restore(&checkpoint.state);
+            restored.map_err(|reason| OpenError::State { file: checkpoint_name(number), reason })?;
+        }
+        self.check_segments()?;
+        let mut replay = Replay::new(&checkpoint, state, self.hash);
+        let (mut used, spares) = self.replay_segments(&mut replay)?;
+        self.faults.append(&mut replay.faults);
+
+        let last = used.len();
+        for (at, one) in used.iter_mut().enumerate() {
+            self.cut(one).map_err(|error| self.error("keep the bytes of a cut", error))?;
+            self.make_durable(one).map_err(|error| self.error("rewrite the recovered tail", error))?;
+            let is_growing = at + 1 == last && one.segment.sealed().is_none() && one.torn_to.is_none();
+            if !is_growing {
+                one.segment.seal(one.end);
+            }
+        }
+        let mut recent_ids = RecentIds::new(self.storage.random());
+        let active_index = self.settle_indexes(&mut used, &mut recent_ids)?;
+        self.finish(replay, &used, spares, recent_ids, active_index)
+    }
+
+    /// The newest checkpoint that is whole.
+    fn read_checkpoint(&mut self) -> Result<(Checkpoint, u64), OpenError> {
+        let [older, newer] = self.manifest.checkpoints;
+        let read = |number| {
+            let read = Checkpoint::read(&*self.storage, number);
+            read.map_err(|error| self.error("read a checkpoint", error))
+        };
+        let newer_fault = match read(newer)? {
+            Ok(checkpoint) => return Ok((checkpoint, newer)),
+            Err(fault) => fault,
+        };
+        match read(older)? {
+            Ok(checkpoint) => {
+                self.faults.push(newer_fault);
+                // So that the next one takes the place of the bad one.
+                self.manifest.checkpoints = [older, older];
+                self.ends_at_checkpoint = false;
+                Ok((checkpoint, older))
+            }
+            Err(older_fault) => Err(OpenError::CheckpointsDamaged { newer: newer_fault, older: older_fault }),
+        }
+    }
+
+    /// Every segment that the manifest names must be there; a header that does not check is named and not needed.
+    fn check_segments(&mut self) -> Result<(), OpenError> {
+        for row in &self.manifest.segments {
+            let name = segment_name(row.id.number);
+            let file = match self.storage.open(&name, OpenMode::Read) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(OpenError::SegmentMissing { folder: self.storage.location(), segment: name });
+                }
+                opened => opened.map_err(|error| self.error("open a segment", error))?,
+            };
+            let fault = segment::check_header(&*file, &row.id, self.manifest.log_id);
+            let length = file.len();
+            if let Some(fault) = fault.map_err(|error| self.error("read a segment", error))? {
+                self.faults.push(fault);
+            }
+            if length.map_err(|error| self.error("read a segment", error))?
+                < row.sealed.unwrap_or(row.id.capacity)
+            {
+                self.faults.push(Fault::new(name, row.id.capacity, FaultKind::SegmentShort));
+            }
+        }
+        Ok(())
+    }
+
+    fn segment_of(&self, row: &SegmentRow) -> Arc<Segment> {
+        let storage = Arc::clone(&self.storage);
+        Arc::new(Segment::new(storage, row.id, row.sealed, SegmentIndex::Growing))
+    }
+
+    /// Replays everything behind the checkpoint. Answers the segments with records, in log order, and the unused ones.
+    fn replay_segments(
+        &mut self,
+        replay: &mut Replay,
+    ) -> Result<(Vec<Used>, Vec<(SegmentRow, Arc<Segment>)>), OpenError> {
+        let mark = replay.mark;
+        let is_clean = self.manifest.clean;
+        let rows = self.manifest.segments.clone();
+        let mark_at = rows.iter().position(|row| row.id.number == mark.segment);
+        if mark.segment != 0 && mark_at.is_none() {
+            let segment = segment_name(mark.segment);
+            return Err(OpenError::SegmentMissing { folder: self.storage.location(), segment });
+        }
+        let mut used = Vec::new();
+        let mut begun: Vec<(u64, Used)> = Vec::new();
+        let mut spares = Vec::new();
+        for (at, row) in rows.iter().enumerate() {
+            let segment = self.segment_of(row);
+            let from = if Some(at) == mark_at { mark.position } else { SEGMENT_DATA_START };
+            let one =
+                |from, end| Used { segment: Arc::clone(&segment), index: None, from, end, torn_to: None };
+            match row.sealed {
+                Some(sealed)
+                    if mark_at.is_some_and(|mark_at| at < mark_at)
+                        || row.id.kind == SegmentKind::Rewritten =>
+                {
+                    used.push(one(sealed, sealed));
+                }
+                Some(sealed) => used.push(one(from, sealed)),
+                None if Some(at) == mark_at => begun.push((mark.batch, one(from, row.id.capacity))),
+                None if self.ends_at_checkpoint => spares.push((*row, segment)),
+                None => {
+                    let probe = self.first_batch(&segment);
+                    match probe.map_err(|error| self.error("scan a segment", error))? {
+                        Some(batch) => begun.push((batch, one(from, row.id.capacity))),
+                        None => spares.push((*row, segment)),
+                    }
+                }
+            }
+        }
+        begun.sort_by_key(|(batch, _)| *batch);
+        used.extend(begun.into_iter().map(|(_, one)| one));
+
+        let last = used.len();
+        for (at, one) in used.iter_mut().enumerate() {
+            if one.from == one.end {
+                continue;
+            }
+            let sealed = one.segment.sealed();
+            let proof = match sealed {
+                Some(_) => Proof::Exact,
+                None if self.ends_at_checkpoint => Proof::Exact,
+                None if at + 1 < last || is_clean => Proof::Later,
+                None => Proof::None,
+            };
+            let error = |error| open_error(&self.storage.location(), "replay a segment", error);
+            let mut index = if one.from > SEGMENT_DATA_START {
+                index_segment(&one.segment, one.from, self.hash).map_err(error)?
+            } else {
+                Index::default()
+            };
+            let to = if self.ends_at_checkpoint { one.from } else { one.end };
+            let mut found = replay.segment(&one.segment, one.from, to, proof, &mut index).map_err(error)?;
+            if sealed.is_none() && !is_clean && found.torn_to.is_none() && one.segment.id.life == 0 {
+                // Bytes of an unfinished batch without one whole header. (A recycled file has old bytes there.)
+                let file = one.segment.file().map_err(error)?;
+                found.torn_to = end_of_nonzero(&**file, found.end, one.segment.id.capacity).map_err(error)?;
+            }
+            if sealed.is_none() {
+                let SegmentEnd { end, torn_to } = found;
+                (one.end, one.torn_to) = (end, torn_to);
+            }
+            one.index = Some(index);
+        }
+        Ok((used, spares))
+    }
+
+    /// The number of the first batch that a segment holds; the highest number if it holds remains of one; `None` for an unused
+    /// segment.
+    fn first_batch(&self, segment: &Segment) -> io::Result<Option<u64>> {
+        let file = segment.file()?;
+        let end = segment.id.capacity;
+        let mut scan = Scan::new(&**file, segment.id.salt, SEGMENT_DATA_START, end, false);
+        let mut has_remains = false;
+        while let Some(found) = scan.next()? {
+            if let Found::Frame { header, .. } = found {
+                has_remains = true;
+                if header.kind == Kind::Commit {
+                    return Ok(Some(header.seq));
+                }
+            }
+        }
+        if !has_remains && segment.id.life == 0 {
+            has_remains = end_of_nonzero(&**file, SEGMENT_DATA_START, end)?.is_some();
+        }
+        Ok(has_remains.then_some(u64::MAX))
+    }
+
+    /// Keeps the bytes of an unfinished batch aside. The segment is sealed before them and never appended to again.
+    fn cut(&self, one: &Used) -> io::Result<()> {
+        let Some(torn_to) = one.torn_to else { return Ok(()) };
+        let mut bytes = vec![0; (torn_to - one.end) as usize];
+        let read = one.segment.file()?.read_at(&mut bytes, one.end)?;
+        bytes.truncate(read);
+        let name = cut_name(one.segment.id.number, one.end);
+        let kept = (|| {
+            match self.storage.remove(&name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let file = self.storage.open(&name, OpenMode::Create)?;
+            file.write_at(&bytes, 0)?;
+            file.sync(SyncPoint::Cut)?;
+            self.storage.sync_folder(SyncPoint::Cut)
+        })();
+        let kept_in = match kept {
+            Ok(()) => name,
+            Err(error) if is_full(&error) => {
+                let _ = self.storage.remove(&name);
+                one.segment.name()
+            }
+            Err(error) => return Err(error),
+        };
+        self.notice(&Notice::TornTail {
+            file: one.segment.name(),
+            position: one.end,
+            kept_in,
+            bytes: bytes.len() as u64,
+        });
+        Ok(())
+    }
+
+    /// After kill -9 the page cache may hold what the disk does not, and after a failed fsync it says otherwise: what was found
+    /// is written again and synced before it is served.
+    fn make_durable(&self, one: &Used) -> io::Result<()> {
+        if self.manifest.clean || one.from >= one.end {
+            return Ok(());
+        }
+        let file = one.segment.file()?;
+        let mut buffer = vec![0; PIECE_BYTES.min((one.end - one.from) as usize)];
+        let mut position = one.from;
+        while position < one.end {
+            let length = buffer.len().min((one.end - position) as usize);
+            let read = file.read_at(&mut buffer[..length], position)?;
+            if read == 0 {
+                break;
+            }
+            file.write_at(&buffer[..read], position)?;
+            position += read as u64;
+        }
+        file.sync(SyncPoint::RecoveredTail)
+    }
+
+    /// Gives every sealed segment its index file. Answers the index of the growing one.
+    fn settle_indexes(&mut self, used: &mut [Used], recent_ids: &mut RecentIds) -> Result<Index, OpenError> {
+        let mut active = Index::default();
+        for one in used {
+            let id = one.segment.id;
+            let Some(sealed) = one.segment.sealed() else {
+                active = one.index.take().unwrap_or_default();
+                for entry in &active.ids {
+                    recent_ids.insert(entry.topic, entry.id, entry.seq);
+                }
+                continue;
+            };
+            let file = match IndexFile::open(&*self.storage, id.number, id.salt, sealed) {
+                Ok(file) => file,
+                Err(IndexError::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(self.error("read an index", error));
+                }
+                Err(error) => {
+                    if let IndexError::Damaged { position } = error {
+                        // One that is merely unfinished is no damage: its segment was not sealed in the manifest.
+                        let was_sealed = self
+                            .manifest
+                            .segments
+                            .iter()
+                            .any(|row| row.id == id && row.sealed == Some(sealed));
+                        if was_sealed {
+                            self.faults.push(Fault::new(index_name(id.number), position, FaultKind::Index));
+                        }
+                    }
+                    let index = match one.index.take() {
+                        Some(index) => index,
+                        None => index_segment(&one.segment, sealed, self.hash)
+                            .map_err(|error| self.error("rebuild an index", error))?,
+                    };
+                    let written =
+                        index_file::write(&*self.storage, &index, id.number, id.salt, sealed, self.hash);
+                    match written {
+                        Ok(file) => {
+                            self.notice(&Notice::IndexRebuilt { file: index_name(id.number) });
+                            file
+                        }
+                        Err(error) if is_full(&error) => {
+                            // It stays in memory until there is room.
+                            for entry in &index.ids {
+                                recent_ids.insert(entry.topic, entry.id, entry.seq);
+                            }
+                            recent_ids.roll(id.number);
+                            *one.segment.index.write() = SegmentIndex::Memory(Arc::new(index));
+                            continue;
+                        }
+                        Err(error) => return Err(self.error("write an index", error)),
+                    }
+                }
+            };
+            *one.segment.index.write() = SegmentIndex::File(Arc::new(file));
+        }
+        Ok(active)
+    }
+
+    fn finish(
+        mut self,
+        replay: Replay,
+        used: &[Used],
+        spares: Vec<(SegmentRow, Arc<Segment>)>,
+        recent_ids: RecentIds,
+        active_index: Index,
+    ) -> Result<Parts, OpenError> {
+        let row_of = |one: &Used| {
+            let reserve = self.manifest.segments.iter().any(|row| row.id == one.segment.id && row.reserve);
+            SegmentRow { id: one.segment.id, sealed: one.segment.sealed(), reserve }
+        };
+        let mut rows: Vec<SegmentRow> = used.iter().map(row_of).collect();
+        let active = used.last().filter(|one| one.segment.sealed().is_none());
+        let place = Place {
+            segment: active.map_or(0, |one| one.segment.id.number),
+            salt: active.map_or(0, |one| one.segment.id.salt),
+            remaining: active.map_or(0, |one| one.segment.id.capacity - one.end),
+            is_reserve: rows.last().is_some_and(|row| row.reserve && row.sealed.is_none()),
+        };
+        let scanned = used.iter().map(|one| one.end.saturating_sub(one.from)).sum();
+        let mut mark = replay.mark;
+        if let Some(one) = active {
+            (mark.segment, mark.position) = (one.segment.id.number, one.end);
+        }
+        rows.extend(spares.iter().map(|(row, _)| *row));
+        let spares: VecDeque<Spare> =
+            spares.into_iter().map(|(row, segment)| Spare { segment, is_reserve: row.reserve }).collect();
+
+        self.manifest.segments = rows;
+        self.manifest.clean = false;
+        self.manifest.generation += 1;
+        self.manifest.write(&*self.storage).map_err(|source| {
+            let folder = self.storage.location();
+            if is_full(&source) {
+                let needed_bytes = 1 << 20;
+                return OpenError::Full { folder, needed_bytes, source };
+            }
+            open_error(&folder, "write the MANIFEST", source)
+        })?;
+        self.remove_leftovers();
+
+        let topics = replay.topics.iter().map(|topic| match topic {
+            Some(topic) => TopicAppend::new(topic.last_seq, topic.is_deleted),
+            None => TopicAppend::new(0, true),
+        });
+        let ids = IdMaker::new(replay.last_own_id, self.storage.random(), self.hash);
+        let pending = Pending::new(mark.batch + 1);
+        let append = AppendState::new(
+            pending,
+            topics.collect(),
+            ids,
+            replay.last_commit_ms,
+            recent_ids,
+            place,
+            spares,
+        );
+        let segments: Vec<Arc<Segment>> = used.iter().map(|one| Arc::clone(&one.segment)).collect();
+        let committer = Committer::new(active.map(|one| Arc::clone(&one.segment)), mark);
+        let view = View {
+            tail: Tail::new(self.options.tail_bytes),
+            segments: Arc::new(segments),
+            active_index,
+            mark,
+            topics: replay.topics,
+            last_own_id: replay.last_own_id,
+            last_commit_ms: replay.last_commit_ms,
+            state_records: Vec::new(),
+            since_checkpoint: scanned,
+        };
+        let mut named_faults = HashSet::new();
+        for fault in &self.faults {
+            if named_faults.insert((fault.file.clone(), fault.position)) {
+                self.notice(&Notice::Damaged(fault.clone()));
+            }
+        }
+        let log_id = self.manifest.log_id;
+        Ok(Parts {
+            storage: self.storage,
+            options: self.options,
+            hash: self.hash,
+            log_id,
+            append,
+            view,
+            state: replay.state,
+            committer,
+            housekeeper: Housekeeper::new(self.manifest),
+            named_faults,
+        })
+    }
+
+    /// Files that an interrupted step left behind and the manifest does not name.
+    fn remove_leftovers(&self) {
+        let named = |number: u64| self.manifest.segments.iter().any(|row| row.id.number == number);
+        let kept = |number: u64| self.manifest.kept_indexes.iter().any(|kept| kept.number == number);
+        for name in self.storage.list().unwrap_or_default() {
+            let is_leftover = match file_kind(&name) {
+                Some(FileKind::Segment(number)) => !named(number),
+                Some(FileKind::Index(number)) => !named(number) && !kept(number),
+                Some(FileKind::Checkpoint(number)) => !self.manifest.checkpoints.contains(&number),
+                Some(FileKind::ManifestNew) => true,
+                Some(FileKind::Manifest | FileKind::Lock | FileKind::Cut) | None => false,
+            };
+            debug_assert!(!is_leftover || (name != MANIFEST && name != LOCK) || name == MANIFEST_NEW);
+            if is_leftover {
+                // It is in nobody's way; the next open tries again.
+                let _ = self.storage.remove(&name);
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! One file of the log: a header page, then frames. Its blocks are written before they are needed, because an fdatasync of
+//! blocks that exist is twice as fast as one that has to allocate.
+
+use crate::error::{Fault, FaultKind, ReadError};
+use crate::fields::{PutFields, u32_at, u64_at};
+use crate::index::Index;
+use crate::index_file::IndexFile;
+use crate::layout::{FORMAT_VERSION, SEGMENT_DATA_START, SEGMENT_MAGIC, segment_name};
+use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint};
+use parking_lot::RwLock;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+const HEADER_BYTES: usize = 64;
+const FILL_BYTES: usize = 1 << 20;
+
+/// How the records of a segment came there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum SegmentKind {
+    /// Batches in commit order.
+    Log = 0,
+    /// What cleaning kept of other segments, clustered by topic; sealed from the start.
+    Rewritten = 1,
+}
+
+impl SegmentKind {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Log),
+            1 => Some(Self::Rewritten),
+            _ => None,
+        }
+    }
+}
+
+/// What names a segment in the manifest and stands in its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentId {
+    pub(crate) number: u64,
+    /// Drawn for each life of the file; salts every checksum in it.
+    pub(crate) salt: u32,
+    pub(crate) kind: SegmentKind,
+    /// Length of the file.
+    pub(crate) capacity: u64,
+    /// Zero when the file was filled with zeros, else how often it was recycled.
+    pub(crate) life: u32,
+}
+
+/// Where a segment's index is.
+pub(crate) enum SegmentIndex {
+    /// With the committer: the segment is being written.
+    Growing,
+    /// In memory: sealed, and the file is not written yet.
+    Memory(Arc<Index>),
+    File(Arc<IndexFile>),
+}
+
+/// One segment, shared by the committer and all readers.
+pub(crate) struct Segment {
+    pub(crate) id: SegmentId,
+    /// Length of what counts, once it is sealed; zero before.
+    sealed: AtomicU64,
+    pub(crate) index: RwLock<SegmentIndex>,
+    storage: Arc<dyn Storage>,
+    mode: OpenMode,
+    file: OnceLock<Arc<dyn StorageFile>>,
+}
+
+impl Segment {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        id: SegmentId,
+        sealed: Option<u64>,
+        index: SegmentIndex,
+    ) -> Self {
+        let sealed = AtomicU64::new(sealed.unwrap_or(0));
+        let (index, file) = (RwLock::new(index), OnceLock::new());
+        Self { id, sealed, index, storage, mode: OpenMode::Write, file }
+    }
+
+    /// A segment that is only looked at, also in a folder that cannot be written.
+    pub(crate) fn new_read_only(
+        storage: Arc<dyn Storage>,
+        id: SegmentId,
+        sealed: Option<u64>,
+        index: SegmentIndex,
+    ) -> Self {
+        Self { mode: OpenMode::Read, ..Self::new(storage, id, sealed, index) }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        segment_name(self.id.number)
+    }
+
+    pub(crate) fn sealed(&self) -> Option<u64> {
+        match self.sealed.load(Ordering::Acquire) {
+            0 => None,
+            length => Some(length),
+        }
+    }
+
+    pub(crate) fn seal(&self, length: u64) {
+        self.sealed.store(length, Ordering::Release);
+    }
+
+    /// Bytes for frames when it is empty.
+    pub(crate) fn room(&self) -> u64 {
+        self.id.capacity - SEGMENT_DATA_START
+    }
+
+    /// The file, opened at the first use and kept open, also when it is renamed later.
+    pub(crate) fn file(&self) -> io::Result<&Arc<dyn StorageFile>> {
+        if let Some(file) = self.file.get() {
+            return Ok(file);
+        }
+        let file = self.storage.open(&self.name(), self.mode)?;
+        Ok(self.file.get_or_init(|| file))
+    }
+
+    pub(crate) fn read_error(&self, position: u64) -> impl FnOnce(io::Error) -> ReadError {
+        let file = self.name();
+        move |source| ReadError::Io { file, position, source }
+    }
+}
+
+fn encode_header(id: &SegmentId, log_id: u64) -> Vec<u8> {
+    let mut header = Vec::with_capacity(HEADER_BYTES);
+    header.extend_from_slice(&SEGMENT_MAGIC);
+    header.put_u32(FORMAT_VERSION);
+    header.put_u32(0);
+    header.put_u64(id.number);
+    header.put_u64(log_id);
+    header.put_u32(id.salt);
+    header.put_u32(id.kind as u32);
+    header.put_u64(id.capacity);
+    header.put_u32(id.life);
+    header.resize(HEADER_BYTES, 0);
+    let crc = crc32c::crc32c(&header[16..]);
+    header[12..16].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// Checks that the header on disk is the one the manifest speaks of.
+pub(crate) fn check_header(file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<Option<Fault>> {
+    let mut header = [0; HEADER_BYTES];
+    let read = file.read_at(&mut header, 0)?;
+    let name = segment_name(id.number);
+    if read == HEADER_BYTES && header[..] == encode_header(id, log_id)[..] {
+        return Ok(None);
+    }
+    Ok(Some(Fault::new(name, 0, FaultKind::SegmentHeader)))
+}
+
+/// What a segment header says, for `inspect`.
+pub(crate) fn describe_header(bytes: &[u8]) -> Option<String> {
+    let header = bytes.get(..HEADER_BYTES)?;
+    if header[..8] != SEGMENT_MAGIC {
+        return None;
+    }
+    let checks =
+        if u32_at(header, 12) == crc32c::crc32c(&header[16..]) { "checks" } else { "DOES NOT CHECK" };
+    Some(format!(
+        "segment {:016x}, version {}, header {checks}, log {:016x}, salt {:08x}, kind {}, capacity {}, life {}",
+        u64_at(header, 16),
+        u32_at(header, 8),
+        u64_at(header, 24),
+        u32_at(header, 32),
+        u32_at(header, 36),
+        u64_at(header, 40),
+        u32_at(header, 48)
+    ))
+}
+
+/// The salt in a header that checks.
+pub(crate) fn header_salt(bytes: &[u8]) -> Option<u32> {
+    let header = bytes.get(..HEADER_BYTES)?;
+    (header[..8] == SEGMENT_MAGIC && u32_at(header, 12) == crc32c::crc32c(&header[16..]))
+        .then(|| u32_at(header, 32))
+}
+
+/// Makes a segment file of zeros with its header, durable with its name. The manifest does not name it yet.
+pub(crate) fn create(storage: &dyn Storage, id: &SegmentId, log_id: u64) -> io::Result<()> {
+    let name = segment_name(id.number);
+    let made = create_unchecked(storage, id, log_id, &name);
+    if made.is_err() {
+        // Give the room back; a name that stays behind is removed at the next open.
+        let _ = storage.remove(&name);
+    }
+    made
+}
+
+fn create_unchecked(storage: &dyn Storage, id: &SegmentId, log_id: u64, name: &str) -> io::Result<()> {
+    let file = storage.open(name, OpenMode::Create)?;
+    let zeros = vec![0; FILL_BYTES.min(id.capacity as usize)];
+    let mut position = 0;
+    while position < id.capacity {
+        let length = zeros.len().min((id.capacity - position) as usize);
+        file.write_at(&zeros[..length], position)?;
+        position += length as u64;
+    }
+    finish(storage, &*file, id, log_id)
+}
+
+/// Gives a retired file a new life under a new number. The manifest names neither the old nor the new one now.
+pub(crate) fn recycle(storage: &dyn Storage, old_number: u64, id: &SegmentId, log_id: u64) -> io::Result<()> {
+    let name = segment_name(id.number);
+    storage.rename(&segment_name(old_number), &name)?;
+    let file = storage.open(&name, OpenMode::Write)?;
+    finish(storage, &*file, id, log_id)
+}
+
+/// The header must be durable before the manifest names the segment: else a power cut leaves the salt of an earlier life.
+fn finish(storage: &dyn Storage, file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<()> {
+    file.write_at(&encode_header(id, log_id), 0)?;
+    file.sync(SyncPoint::Segment)?;
+    storage.sync_folder(SyncPoint::SegmentFolder)
+}

@@ -1,0 +1,112 @@
+//! The few file operations the log needs, and nothing else touches a file.
+//!
+//! Two implementations: [`Folder`] is a real folder, `simulated::Disk` is a disk that loses what was not synced. Every
+//! sync names its [`SyncPoint`], so that a test can take one kind of sync out and prove that it was needed.
+//!
+//! There is no append, no truncate and no mmap here on purpose: the log writes at positions it knows, into blocks that
+//! exist already.
+
+mod folder;
+#[cfg(any(test, feature = "test-util"))]
+pub mod simulated;
+
+pub use folder::Folder;
+
+use std::io;
+use std::sync::Arc;
+
+/// Which durability step a sync belongs to. The real storage ignores it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SyncPoint {
+    /// A batch of the log: what an acknowledgement waits for.
+    LogData,
+    /// A zero-filled or recycled segment with its header, before it may be named by the manifest.
+    Segment,
+    /// The folder, after a segment file was made or renamed.
+    SegmentFolder,
+    /// The new manifest, before it replaces the old one.
+    Manifest,
+    /// The folder, after the new manifest was renamed over the old one.
+    ManifestFolder,
+    /// A checkpoint, before the manifest names it.
+    Checkpoint,
+    /// The folder, after a checkpoint was made.
+    CheckpointFolder,
+    /// What recovery found behind the last checkpoint, before it is served.
+    RecoveredTail,
+    /// Bytes that recovery cut off and keeps aside.
+    Cut,
+    /// An index file; it can always be rebuilt.
+    Index,
+}
+
+/// How [`Storage::open`] opens a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// An existing file, to read.
+    Read,
+    /// An existing file, to read and write.
+    Write,
+    /// A new file, to read and write; an existing one of that name is an error.
+    Create,
+}
+
+/// One folder of files.
+///
+/// A name is durable only after [`sync_folder`](Storage::sync_folder), a file's bytes only after
+/// [`StorageFile::sync`]: neither implies the other.
+pub trait Storage: Send + Sync + 'static {
+    /// The names of all files in the folder, in no particular order.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Opens a file of the folder.
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn StorageFile>>;
+    /// Renames a file, replacing a file of the new name. Open handles stay valid.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file's name. Open handles stay valid.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes all names of the folder durable.
+    fn sync_folder(&self, point: SyncPoint) -> io::Result<()>;
+    /// Takes the folder's exclusive lock, or answers `None` when someone else holds it. Dropped = released.
+    fn lock(&self) -> io::Result<Option<Box<dyn Lock>>>;
+    /// Random bits for salts and ids.
+    fn random(&self) -> u64;
+    /// Bytes that may still be written, where that is known.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+    /// Where the folder is, for messages.
+    fn location(&self) -> String;
+}
+
+/// One open file.
+pub trait StorageFile: Send + Sync {
+    /// The file's length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Reads up to `buffer.len()` bytes at `position`; fewer only at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
+    /// Writes all of `bytes` at `position`; a file grows as needed.
+    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
+    /// Makes the bytes (and the length) durable: fdatasync.
+    fn sync(&self, point: SyncPoint) -> io::Result<()>;
+}
+
+/// The folder's lock; dropping it releases the folder.
+pub trait Lock: Send + Sync {}
+
+/// Reads a whole file.
+pub(crate) fn read_whole(file: &dyn StorageFile) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(file.len()?).map_err(|_| io::Error::other("file larger than memory"))?;
+    let mut bytes = vec![0; length];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Whether an error means that the disk is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -1,0 +1,157 @@
+//! A real folder.
+
+use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const LOCK_NAME: &str = "LOCK";
+
+/// A folder of the file system.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// The folder itself: names are resolved against it and it is what a folder fsync syncs.
+    handle: File,
+}
+
+impl Folder {
+    /// Opens the folder, and makes it (durably) if it is not there.
+    pub fn open_or_create(path: &Path) -> io::Result<Self> {
+        if !path.try_exists()? {
+            create_durably(path)?;
+        }
+        Self::open(path)
+    }
+
+    /// Opens a folder that is there.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let handle = File::open(path)?;
+        if !handle.metadata()?.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a folder"));
+        }
+        Ok(Self { path: path.to_owned(), handle })
+    }
+}
+
+/// Makes the folder and those above it, and syncs each parent, so that a power cut cannot take the folder back.
+fn create_durably(path: &Path) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if !parent.try_exists()? {
+        create_durably(parent)?;
+    }
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    File::open(parent)?.sync_all()
+}
+
+impl Storage for Folder {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        Ok(names)
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn StorageFile>> {
+        let flags = match mode {
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Write => OFlags::RDWR,
+            OpenMode::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        let file =
+            rustix::fs::openat(&self.handle, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))?;
+        Ok(Arc::new(RealFile { file: File::from(file) }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.handle, from, &self.handle, to)?)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.handle, name, rustix::fs::AtFlags::empty())?)
+    }
+
+    fn sync_folder(&self, _point: SyncPoint) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Lock>>> {
+        // Without write access (a read-only mount that is being verified) an existing LOCK can still be locked.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.handle, LOCK_NAME, flags, Mode::from_raw_mode(0o644)) {
+            Err(rustix::io::Errno::ROFS | rustix::io::Errno::ACCESS) => {
+                rustix::fs::openat(&self.handle, LOCK_NAME, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?
+            }
+            opened => opened?,
+        };
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Box::new(FolderLock { _file: File::from(file) }))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+            .expect("getrandom of 8 bytes does not fail once the system is up");
+        u64::from_le_bytes(bytes)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let stats = rustix::fs::fstatvfs(&self.handle).ok()?;
+        stats.f_bavail.checked_mul(stats.f_frsize)
+    }
+
+    fn location(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+struct FolderLock {
+    /// The flock lives as long as this descriptor.
+    _file: File,
+}
+
+impl Lock for FolderLock {}
+
+struct RealFile {
+    file: File,
+}
+
+impl StorageFile for RealFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], position + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, position)
+    }
+
+    fn sync(&self, _point: SyncPoint) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+}

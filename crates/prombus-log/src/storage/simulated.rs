@@ -1,0 +1,868 @@
+//! A disk in memory that loses, reorders and tears whatever was not synced.
+//!
+//! What a read sees is the page cache; what is durable is kept beside it, in sectors of 512 bytes. A sync of
+//! a file makes its bytes and its length durable and not its name; a sync of the folder makes names durable
+//! and no bytes. [`Disk::power_cut`] draws what survives of the rest. Everything drawn comes from the seed:
+//! the same seed and the same operations lose the same bytes.
+//!
+//! One long file, because names, sectors and faults are only right together: first what tests call, then
+//! `State` (the machine and its names), `Inode` (the sectors of one file) and `Fate` (what survives).
+//!
+//! Not modelled: a sector is never torn inside itself, and what survives of it is its last synced or its
+//! newest content, never a version between the two.
+//!
+//! Files and locks from before a power cut are dead, but a [`Disk`] is the machine, not the process: drop
+//! what still works on it before the power comes back.
+
+use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
+
+const SECTOR_BYTES: usize = 512;
+/// A write beyond this is a wrong position; answering it with an error beats allocating it.
+const LARGEST_FILE_BYTES: u64 = 1 << 30;
+
+const EIO: i32 = 5;
+const EBADF: i32 = 9;
+const EFBIG: i32 = 27;
+const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
+
+/// The simulated disk. Clones are the same disk; [`fork`](Disk::fork) makes another one.
+#[derive(Clone)]
+pub struct Disk {
+    state: Arc<Mutex<State>>,
+}
+
+/// A mutating operation: what [`Disk::cut_after`] counts and what [`Disk::last_cut`] names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Bytes were written into a file.
+    Write,
+    /// A file was synced.
+    Sync(SyncPoint),
+    /// The folder was synced.
+    SyncFolder(SyncPoint),
+    /// A file was renamed.
+    Rename,
+    /// A file was removed.
+    Remove,
+    /// A file was created.
+    Create,
+}
+
+impl Disk {
+    /// An empty disk, all of whose chances follow from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self::from_state(State {
+            chance: Random { state: seed },
+            salts: Random { state: !seed },
+            inodes: BTreeMap::new(),
+            next_inode: 0,
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            pending: Vec::new(),
+            epoch: 0,
+            locked: false,
+            off: false,
+            last_cut: None,
+            operations: 0,
+            armed: Armed::default(),
+            lied_about: None,
+            capacity_bytes: None,
+            read_only: false,
+        })
+    }
+
+    fn from_state(state: State) -> Self {
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Cuts the power, settles what survived, and switches the power on again. Files and locks from before
+    /// are dead, and cuts and failures that were asked for and did not happen yet are forgotten.
+    pub fn power_cut(&self) {
+        let mut state = self.state.lock();
+        if !state.off {
+            state.last_cut = None;
+        }
+        state.settle();
+        state.off = false;
+        state.armed = Armed::default();
+        state.end_process();
+    }
+
+    /// The power goes off at the `operations`-th mutating operation from now: 1 is the next one, 0 is at
+    /// once.
+    ///
+    /// That operation may still take effect in part or as a whole. It and everything after it fail with
+    /// "power is off" until [`power_cut`](Disk::power_cut).
+    pub fn cut_after(&self, operations: u64) {
+        let mut state = self.state.lock();
+        if operations == 0 {
+            state.off = true;
+            state.last_cut = None;
+        }
+        state.armed.cut_at = Some(state.operations.saturating_add(operations));
+    }
+
+    /// Whether a [`cut_after`](Disk::cut_after) has switched the power off.
+    pub fn is_off(&self) -> bool {
+        self.state.lock().off
+    }
+
+    /// How many mutating operations the disk has seen. One that is refused before it starts (a read-only
+    /// disk, no such file, a create on a full disk) is not counted; one that a fault hits is.
+    pub fn operations(&self) -> u64 {
+        self.state.lock().operations
+    }
+
+    /// The operation at which the power last went off; `None` when it was cut between operations.
+    pub fn last_cut(&self) -> Option<Step> {
+        self.state.lock().last_cut
+    }
+
+    /// The process dies and the machine goes on: files and locks are dead, the page cache stays as it is.
+    pub fn kill(&self) {
+        self.state.lock().end_process();
+    }
+
+    /// From now on syncs at this point answer that all is well and do nothing. They still count as
+    /// operations.
+    pub fn lie_about(&self, point: Option<SyncPoint>) {
+        self.state.lock().lied_about = point;
+    }
+
+    /// The next sync at this point fails with EIO, also when the point is lied about.
+    ///
+    /// As on Linux, part of the dirty sectors has become durable by then, and the others count as clean:
+    /// reads see them, but no later sync writes them unless they are written again. Names that did not become
+    /// durable stay pending.
+    pub fn fail_next_sync(&self, point: SyncPoint) {
+        self.state.lock().armed.fail_syncs.push(point);
+    }
+
+    /// The next write fails with EIO after any part of it, from its start, was written.
+    pub fn fail_next_write(&self) {
+        self.state.lock().armed.fail_write = true;
+    }
+
+    /// The `operations`-th mutating operation from now (1 is the next one) fails with EIO, once. A write or a
+    /// sync leaves what it leaves after [`fail_next_write`](Disk::fail_next_write) or
+    /// [`fail_next_sync`](Disk::fail_next_sync); any other operation has no effect.
+    pub fn fail_at(&self, operations: u64) {
+        let mut state = self.state.lock();
+        state.armed.fail_at = Some(state.operations.saturating_add(operations.max(1)));
+    }
+
+    /// Limits the lengths of all files together. A write that needs more writes what fits and fails; on a
+    /// full disk no file can be created. Both errors are of kind `StorageFull`.
+    pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
+        self.state.lock().capacity_bytes = capacity_bytes;
+    }
+
+    /// The lengths of all files that have a name, together.
+    pub fn used_bytes(&self) -> u64 {
+        self.state.lock().used_bytes()
+    }
+
+    /// Lets every mutating operation, and opening a file to write, fail with EROFS.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.state.lock().read_only = read_only;
+    }
+
+    /// Flips a bit of a file, in the cache and in what is durable.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such file, byte or bit: a test that flips nothing proves nothing.
+    pub fn flip_bit(&self, name: &str, position: u64, bit: u8) {
+        assert!(bit < 8, "a byte has no bit {bit}");
+        let mut state = self.state.lock();
+        let inode = state.names.get(name).copied().and_then(|number| state.inodes.get_mut(&number));
+        let byte = usize::try_from(position).ok();
+        let flipped = inode.zip(byte).is_some_and(|(inode, byte)| inode.flip_bit(byte, bit));
+        assert!(flipped, "no byte {position} in a file {name}");
+    }
+
+    /// What a read of the whole file would see.
+    pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.state.lock();
+        let inode = state.inodes.get(state.names.get(name)?)?;
+        Some(inode.current.clone())
+    }
+
+    /// Puts a new file there, durable in name and bytes. Open files of that name keep the old one.
+    pub fn replace(&self, name: &str, contents: Vec<u8>) {
+        let mut state = self.state.lock();
+        let number =
+            state.add_inode(Inode { durable_length: contents.len(), current: contents, ..Inode::default() });
+        state.change_name(NameChange { certain: true, ..NameChange::new(number, None, Some(name)) });
+    }
+
+    /// The names of all files, sorted.
+    pub fn names(&self) -> Vec<String> {
+        self.state.lock().names.keys().cloned().collect()
+    }
+
+    /// An independent copy, cache and durable state alike, with the power on, nothing open, and no cut or
+    /// failure ahead. Lies, capacity and read-only are copied.
+    pub fn fork(&self) -> Disk {
+        let mut copy = self.state.lock().clone();
+        copy.off = false;
+        copy.armed = Armed::default();
+        copy.end_process();
+        Self::from_state(copy)
+    }
+
+    /// Lets all further chances follow from `seed`. The salts of [`Storage::random`] go on as they were: they
+    /// must not come twice on one disk.
+    pub fn reseed(&self, seed: u64) {
+        self.state.lock().chance = Random { state: seed };
+    }
+
+    fn powered(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        if state.off { Err(power_is_off()) } else { Ok(state) }
+    }
+
+    fn powered_to_write(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.powered()?;
+        if state.read_only {
+            return Err(os_error(EROFS));
+        }
+        Ok(state)
+    }
+}
+
+impl Storage for Disk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.powered()?.names.keys().cloned().collect())
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn StorageFile>> {
+        let mut state = if mode == OpenMode::Read { self.powered()? } else { self.powered_to_write()? };
+        let number = if mode == OpenMode::Create { state.create(name)? } else { state.find(name)? };
+        state.inode_mut(number).open_files += 1;
+        let epoch = state.epoch;
+        Ok(Arc::new(OpenFile { disk: self.clone(), epoch, number, writable: mode != OpenMode::Read }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.powered_to_write()?;
+        let number = state.find(from)?;
+        state.perform_name_change(Step::Rename, NameChange::new(number, Some(from), Some(to)))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.powered_to_write()?;
+        let number = state.find(name)?;
+        state.perform_name_change(Step::Remove, NameChange::new(number, Some(name), None))
+    }
+
+    fn sync_folder(&self, point: SyncPoint) -> io::Result<()> {
+        let mut state = self.powered_to_write()?;
+        let verdict = state.begin(Step::SyncFolder(point));
+        match verdict {
+            Verdict::Proceed => state.sync_names(),
+            Verdict::Fail => state.sync_names_partly(None),
+            Verdict::Cut if state.lied_about != Some(point) => state.sync_names_partly(None),
+            Verdict::Cut | Verdict::Lie => {}
+        }
+        verdict.outcome()
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Lock>>> {
+        let mut state = self.powered()?;
+        if std::mem::replace(&mut state.locked, true) {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(HeldLock { disk: self.clone(), epoch: state.epoch })))
+    }
+
+    fn random(&self) -> u64 {
+        self.state.lock().salts.next()
+    }
+
+    fn location(&self) -> String {
+        "simulated disk".to_owned()
+    }
+}
+
+struct OpenFile {
+    disk: Disk,
+    /// The process that opened it; in any other one the file is dead.
+    epoch: u64,
+    number: u64,
+    writable: bool,
+}
+
+impl OpenFile {
+    fn alive(&self, state: &State) -> io::Result<()> {
+        if state.epoch != self.epoch {
+            return Err(power_is_off());
+        }
+        Ok(())
+    }
+}
+
+impl StorageFile for OpenFile {
+    fn len(&self) -> io::Result<u64> {
+        let mut state = self.disk.powered()?;
+        self.alive(&state)?;
+        Ok(state.inode_mut(self.number).current.len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let mut state = self.disk.powered()?;
+        self.alive(&state)?;
+        let current = &state.inode_mut(self.number).current;
+        let start = usize::try_from(position).map_or(current.len(), |start| start.min(current.len()));
+        let read = buffer.len().min(current.len() - start);
+        buffer[..read].copy_from_slice(&current[start..start + read]);
+        Ok(read)
+    }
+
+    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        let mut state = self.disk.powered_to_write()?;
+        self.alive(&state)?;
+        if !self.writable {
+            return Err(os_error(EBADF));
+        }
+        if position.saturating_add(bytes.len() as u64) > LARGEST_FILE_BYTES {
+            return Err(os_error(EFBIG));
+        }
+        let start = usize::try_from(position).map_err(|_| os_error(EFBIG))?;
+        let fitting = state.fitting_bytes(self.number, start, bytes.len());
+        let verdict = state.begin(Step::Write);
+        let (written, outcome) = match verdict {
+            Verdict::Proceed | Verdict::Lie if fitting < bytes.len() => (fitting, Err(os_error(ENOSPC))),
+            Verdict::Proceed | Verdict::Lie => (fitting, Ok(())),
+            Verdict::Fail | Verdict::Cut => (state.chance.part_of(fitting), verdict.outcome()),
+        };
+        state.inode_mut(self.number).write(&bytes[..written], start);
+        outcome
+    }
+
+    fn sync(&self, point: SyncPoint) -> io::Result<()> {
+        let mut state = self.disk.powered_to_write()?;
+        self.alive(&state)?;
+        let verdict = state.begin(Step::Sync(point));
+        let honest = state.lied_about != Some(point);
+        let State { inodes, chance, .. } = &mut *state;
+        let inode = inodes.get_mut(&self.number).expect("an open file keeps its inode");
+        match verdict {
+            Verdict::Proceed => inode.sync(),
+            Verdict::Fail => {
+                inode.sync_partly(chance);
+                inode.forget_dirty();
+            }
+            Verdict::Cut if honest => inode.sync_partly(chance),
+            Verdict::Cut | Verdict::Lie => {}
+        }
+        verdict.outcome()
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        let mut state = self.disk.state.lock();
+        if state.epoch == self.epoch
+            && let Some(inode) = state.inodes.get_mut(&self.number)
+        {
+            inode.open_files -= 1;
+        }
+    }
+}
+
+struct HeldLock {
+    disk: Disk,
+    epoch: u64,
+}
+
+impl Lock for HeldLock {}
+
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        let mut state = self.disk.state.lock();
+        if state.epoch == self.epoch {
+            state.locked = false;
+        }
+    }
+}
+
+/// The machine. All maps are ordered, because what is drawn must not depend on the order of a hash.
+#[derive(Clone)]
+struct State {
+    /// Decides what is lost and torn.
+    chance: Random,
+    /// Answers [`Storage::random`].
+    salts: Random,
+    inodes: BTreeMap<u64, Inode>,
+    next_inode: u64,
+    /// The folder as the process sees it.
+    names: BTreeMap<String, u64>,
+    /// The folder as it is on disk.
+    durable_names: BTreeMap<String, u64>,
+    /// What leads from `durable_names` to `names`, oldest first.
+    pending: Vec<NameChange>,
+    /// Counts the processes that the machine has run; files and locks of earlier ones are dead.
+    epoch: u64,
+    locked: bool,
+    off: bool,
+    last_cut: Option<Step>,
+    operations: u64,
+    armed: Armed,
+    lied_about: Option<SyncPoint>,
+    capacity_bytes: Option<u64>,
+    read_only: bool,
+}
+
+/// Faults that were asked for and did not happen yet. Positions are values of `State::operations`.
+#[derive(Clone, Default)]
+struct Armed {
+    cut_at: Option<u64>,
+    fail_at: Option<u64>,
+    fail_syncs: Vec<SyncPoint>,
+    fail_write: bool,
+}
+
+/// What becomes of a mutating operation.
+#[derive(Clone, Copy)]
+enum Verdict {
+    Proceed,
+    /// Answers that all is well and does nothing.
+    Lie,
+    Fail,
+    /// The power goes off in the middle of it.
+    Cut,
+}
+
+impl Verdict {
+    fn outcome(self) -> io::Result<()> {
+        match self {
+            Verdict::Proceed | Verdict::Lie => Ok(()),
+            Verdict::Fail => Err(os_error(EIO)),
+            Verdict::Cut => Err(power_is_off()),
+        }
+    }
+}
+
+impl State {
+    /// Counts an operation and decides what becomes of it.
+    fn begin(&mut self, step: Step) -> Verdict {
+        self.operations += 1;
+        if self.armed.cut_at == Some(self.operations) {
+            self.off = true;
+            self.last_cut = Some(step);
+            return Verdict::Cut;
+        }
+        let fails_by_step = match step {
+            Step::Write => std::mem::take(&mut self.armed.fail_write),
+            Step::Sync(point) | Step::SyncFolder(point) => {
+                let asked = self.armed.fail_syncs.iter().position(|&asked| asked == point);
+                asked.map(|index| self.armed.fail_syncs.remove(index)).is_some()
+            }
+            Step::Rename | Step::Remove | Step::Create => false,
+        };
+        let fails_by_count = self.armed.fail_at.take_if(|at| *at == self.operations).is_some();
+        match step {
+            _ if fails_by_step || fails_by_count => Verdict::Fail,
+            Step::Sync(point) | Step::SyncFolder(point) if self.lied_about == Some(point) => Verdict::Lie,
+            _ => Verdict::Proceed,
+        }
+    }
+
+    fn find(&self, name: &str) -> io::Result<u64> {
+        self.names.get(name).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn inode_mut(&mut self, number: u64) -> &mut Inode {
+        self.inodes.get_mut(&number).expect("whatever has a name or is open has an inode")
+    }
+
+    fn add_inode(&mut self, inode: Inode) -> u64 {
+        let number = self.next_inode;
+        self.next_inode += 1;
+        self.inodes.insert(number, inode);
+        number
+    }
+
+    fn create(&mut self, name: &str) -> io::Result<u64> {
+        if self.names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if self.capacity_bytes.is_some_and(|capacity| self.used_bytes() >= capacity) {
+            return Err(os_error(ENOSPC));
+        }
+        let number = self.add_inode(Inode::default());
+        self.perform_name_change(Step::Create, NameChange::new(number, None, Some(name)))?;
+        Ok(number)
+    }
+
+    fn perform_name_change(&mut self, step: Step, change: NameChange) -> io::Result<()> {
+        let verdict = self.begin(step);
+        let takes_effect = match verdict {
+            Verdict::Proceed | Verdict::Lie => true,
+            Verdict::Fail => false,
+            Verdict::Cut => self.chance.below(2) == 0,
+        };
+        if takes_effect {
+            self.change_name(change);
+        }
+        verdict.outcome()
+    }
+
+    fn change_name(&mut self, change: NameChange) {
+        if change.apply(&mut self.names) {
+            self.pending.push(change);
+        }
+    }
+
+    fn sync_names(&mut self) {
+        self.durable_names.clone_from(&self.names);
+        self.pending.clear();
+        self.collect_inodes();
+    }
+
+    /// Makes some of the pending changes durable; the others stay pending. A change that needs one that was
+    /// lost, or that a lost one would have made room for, has no effect.
+    fn sync_names_partly(&mut self, fate: Option<Fate>) {
+        let fate = fate.unwrap_or_else(|| Fate::draw(&mut self.chance, self.pending.len()));
+        if matches!(fate, Fate::Kept) {
+            return self.sync_names();
+        }
+        let mut index = 0;
+        self.pending.retain(|change| {
+            let kept = fate.keeps(&mut self.chance, index) || change.certain;
+            index += 1;
+            !(kept && change.apply(&mut self.durable_names))
+        });
+    }
+
+    /// The loss of a power cut: what survives is from now on both durable and what reads see.
+    fn settle(&mut self) {
+        let fate = Fate::draw_for_the_disk(&mut self.chance);
+        self.sync_names_partly(fate);
+        self.pending.clear();
+        self.names.clone_from(&self.durable_names);
+        let survivors: BTreeSet<u64> = self.names.values().copied().collect();
+        self.inodes.retain(|number, _| survivors.contains(number));
+        for inode in self.inodes.values_mut() {
+            inode.settle(&mut self.chance, fate);
+        }
+    }
+
+    fn end_process(&mut self) {
+        self.epoch += 1;
+        self.locked = false;
+        for inode in self.inodes.values_mut() {
+            inode.open_files = 0;
+        }
+        self.collect_inodes();
+    }
+
+    /// Drops the inodes that nothing can reach again.
+    fn collect_inodes(&mut self) {
+        let named = self.names.values().chain(self.durable_names.values()).copied();
+        let reachable: BTreeSet<u64> = named.chain(self.pending.iter().map(|change| change.number)).collect();
+        self.inodes.retain(|number, inode| inode.open_files > 0 || reachable.contains(number));
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.names
+            .values()
+            .filter_map(|number| self.inodes.get(number))
+            .map(|inode| inode.current.len() as u64)
+            .sum()
+    }
+
+    /// How many of `length` bytes at `start` the capacity lets a file take.
+    fn fitting_bytes(&mut self, number: u64, start: usize, length: usize) -> usize {
+        let Some(capacity) = self.capacity_bytes else {
+            return length;
+        };
+        let free = usize::try_from(capacity.saturating_sub(self.used_bytes())).unwrap_or(usize::MAX);
+        let end_of_space = self.inode_mut(number).current.len().saturating_add(free);
+        length.min(end_of_space.saturating_sub(start))
+    }
+}
+
+/// One change of the folder: a name gone, a name new, or both at once. It knows its inode, so that it never
+/// hits another file that has the name by then.
+#[derive(Clone)]
+struct NameChange {
+    number: u64,
+    from: Option<String>,
+    to: Option<String>,
+    /// Durable from the start and in any case; it waits among the others only to stay in order with them.
+    certain: bool,
+}
+
+impl NameChange {
+    fn new(number: u64, from: Option<&str>, to: Option<&str>) -> Self {
+        Self { number, from: from.map(str::to_owned), to: to.map(str::to_owned), certain: false }
+    }
+
+    /// Changes `names` and says whether it could.
+    fn apply(&self, names: &mut BTreeMap<String, u64>) -> bool {
+        let possible = match (&self.from, &self.to) {
+            (Some(from), _) => names.get(from) == Some(&self.number),
+            (None, Some(to)) => self.certain || !names.contains_key(to),
+            (None, None) => false,
+        };
+        if !possible {
+            return false;
+        }
+        if let Some(from) = &self.from {
+            names.remove(from);
+        }
+        if let Some(to) = &self.to {
+            names.insert(to.clone(), self.number);
+        }
+        true
+    }
+}
+
+/// A file without its name.
+#[derive(Clone, Default)]
+struct Inode {
+    /// What reads see.
+    current: Vec<u8>,
+    /// Never more than the length of `current`: there is no truncate.
+    durable_length: usize,
+    /// Whether a sync would make the length durable. Can be false with the length not durable: after a failed
+    /// sync.
+    length_dirty: bool,
+    /// The sectors that may differ from the disk, by index. All others are durable as they are in `current`.
+    unsynced: BTreeMap<usize, UnsyncedSector>,
+    open_files: usize,
+}
+
+#[derive(Clone)]
+struct UnsyncedSector {
+    /// `None` when the disk has nothing there: the sector was beyond the durable length.
+    durable: Option<Box<[u8; SECTOR_BYTES]>>,
+    /// Whether a sync would write it, and a power cut may have written it.
+    dirty: bool,
+}
+
+impl Inode {
+    fn write(&mut self, bytes: &[u8], start: usize) {
+        if bytes.is_empty() {
+            return;
+        }
+        let end = start + bytes.len();
+        for index in start / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES) {
+            self.mark_dirty(index);
+        }
+        if end > self.current.len() {
+            self.current.resize(end, 0);
+            self.length_dirty = true;
+        }
+        self.current[start..end].copy_from_slice(bytes);
+    }
+
+    fn mark_dirty(&mut self, index: usize) {
+        let Self { current, durable_length, unsynced, .. } = self;
+        let sector = unsynced.entry(index).or_insert_with(|| {
+            let start = index * SECTOR_BYTES;
+            let durable = (start < *durable_length).then(|| {
+                let on_disk = &current[start..current.len().min(start + SECTOR_BYTES)];
+                let mut saved = Box::new([0; SECTOR_BYTES]);
+                saved[..on_disk.len()].copy_from_slice(on_disk);
+                saved
+            });
+            UnsyncedSector { durable, dirty: true }
+        });
+        sector.dirty = true;
+    }
+
+    fn sync(&mut self) {
+        self.durable_length = self.durable_length.max(self.reachable_length());
+        self.length_dirty = false;
+        self.unsynced.retain(|_, sector| !sector.dirty);
+    }
+
+    /// Some dirty sectors, and perhaps the length, become durable; what remains stays dirty.
+    fn sync_partly(&mut self, chance: &mut Random) {
+        let fate = Fate::draw(chance, self.unsynced.len());
+        self.durable_length = self.surviving_length(chance, fate);
+        let mut index = 0;
+        self.unsynced.retain(|_, sector| {
+            let kept = sector.dirty && fate.keeps(chance, index);
+            index += 1;
+            !kept
+        });
+    }
+
+    /// Makes the kernel believe that everything was written.
+    fn forget_dirty(&mut self) {
+        self.length_dirty = false;
+        for sector in self.unsynced.values_mut() {
+            sector.dirty = false;
+        }
+    }
+
+    fn settle(&mut self, chance: &mut Random, fate: Option<Fate>) {
+        let fate = fate.unwrap_or_else(|| Fate::draw(chance, self.unsynced.len()));
+        let length = self.surviving_length(chance, fate);
+        for (order, (index, sector)) in std::mem::take(&mut self.unsynced).into_iter().enumerate() {
+            if sector.dirty && fate.keeps(chance, order) {
+                continue;
+            }
+            let start = index * SECTOR_BYTES;
+            let end = self.current.len().min(start + SECTOR_BYTES);
+            let lost = &mut self.current[start..end];
+            match sector.durable {
+                Some(durable) => lost.copy_from_slice(&durable[..lost.len()]),
+                None if start >= self.durable_length && chance.below(16) == 0 => chance.fill(lost),
+                None => lost.fill(0),
+            }
+        }
+        self.current.truncate(length);
+        self.durable_length = length;
+        self.length_dirty = false;
+    }
+
+    /// The greatest length that can be durable without a further write.
+    fn reachable_length(&self) -> usize {
+        if self.length_dirty {
+            return self.current.len();
+        }
+        let last_dirty = self.unsynced.iter().rev().find(|(_, sector)| sector.dirty);
+        let end = last_dirty.map_or(0, |(index, _)| (index + 1) * SECTOR_BYTES);
+        end.min(self.current.len()).max(self.durable_length)
+    }
+
+    /// A growth that was not synced survives as a whole, not at all, or up to the end of some sector.
+    fn surviving_length(&self, chance: &mut Random, fate: Fate) -> usize {
+        let (shortest, longest) = (self.durable_length, self.reachable_length());
+        if shortest == longest {
+            return longest;
+        }
+        match fate {
+            Fate::Lost => shortest,
+            Fate::Kept => longest,
+            Fate::First(_) | Fate::Each { .. } => {
+                let first_end = shortest / SECTOR_BYTES + 1;
+                let ends = longest.div_ceil(SECTOR_BYTES) - first_end;
+                match chance.below(4) {
+                    0 => shortest,
+                    1 => longest,
+                    _ if ends == 0 => longest,
+                    _ => (first_end + chance.index_below(ends)) * SECTOR_BYTES,
+                }
+            }
+        }
+    }
+
+    fn flip_bit(&mut self, position: usize, bit: u8) -> bool {
+        let Some(byte) = self.current.get_mut(position) else {
+            return false;
+        };
+        *byte ^= 1 << bit;
+        let unsynced = self.unsynced.get_mut(&(position / SECTOR_BYTES));
+        if let Some(durable) = unsynced.and_then(|sector| sector.durable.as_mut()) {
+            durable[position % SECTOR_BYTES] ^= 1 << bit;
+        }
+        true
+    }
+}
+
+/// How much of what was not synced survives. Independent coins alone would hardly ever keep all, nothing, or
+/// a clean prefix of many sectors, and those are what real disks do most.
+#[derive(Clone, Copy)]
+enum Fate {
+    Lost,
+    Kept,
+    /// Only so many, from the first on.
+    First(usize),
+    /// Each with this chance.
+    Each {
+        eighths: u64,
+    },
+}
+
+impl Fate {
+    fn draw(chance: &mut Random, count: usize) -> Self {
+        match chance.below(16) {
+            0 => Self::Lost,
+            1 => Self::Kept,
+            2..=5 => Self::First(chance.index_below(count + 1)),
+            6..=8 => Self::Each { eighths: 1 },
+            9..=11 => Self::Each { eighths: 7 },
+            _ => Self::Each { eighths: 4 },
+        }
+    }
+
+    /// One fate for all files and names, or `None` when each draws its own.
+    fn draw_for_the_disk(chance: &mut Random) -> Option<Self> {
+        match chance.below(8) {
+            0 => Some(Self::Lost),
+            1 => Some(Self::Kept),
+            _ => None,
+        }
+    }
+
+    fn keeps(self, chance: &mut Random, index: usize) -> bool {
+        match self {
+            Self::Lost => false,
+            Self::Kept => true,
+            Self::First(count) => index < count,
+            Self::Each { eighths } => chance.below(8) < eighths,
+        }
+    }
+}
+
+/// splitmix64: small, fast, and its numbers do not repeat.
+#[derive(Clone)]
+struct Random {
+    state: u64,
+}
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = self.state;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        bits ^ (bits >> 31)
+    }
+
+    /// A number below `limit`, which is small and not 0.
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn index_below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.below(limit as u64)).expect("less than a usize")
+    }
+
+    /// None, all or some of `length`.
+    fn part_of(&mut self, length: usize) -> usize {
+        match self.below(4) {
+            0 => 0,
+            1 => length,
+            _ => self.index_below(length + 1),
+        }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+fn power_is_off() -> io::Error {
+    io::Error::other("power is off")
+}
+
+fn os_error(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code)
+}

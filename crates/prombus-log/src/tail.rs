@@ -1,0 +1,153 @@
+//! The newest committed batches, in memory, shared by all who read live. A batch gets here only after its fdatasync, and
+//! leaves when the limit is reached; readers that still hold it keep it alive.
+
+use crate::index::NumberMap;
+use crate::reader::{Chunk, ReadLimit};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+/// A run of one topic inside a committed batch.
+#[derive(Debug)]
+struct TailRun {
+    first_seq: u64,
+    last_seq: u64,
+    bytes: Bytes,
+}
+
+#[derive(Debug)]
+struct TailBatch {
+    bytes: usize,
+    topics: Vec<u32>,
+}
+
+/// A bounded window on the end of the log.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    topics: NumberMap<u32, VecDeque<TailRun>>,
+    batches: VecDeque<TailBatch>,
+    bytes: usize,
+    limit_bytes: usize,
+    /// Topic lists of batches that left, to be used again.
+    spare_lists: Vec<Vec<u32>>,
+}
+
+/// Where a run stands in a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunPlace {
+    pub(crate) topic: u32,
+    pub(crate) first_seq: u64,
+    pub(crate) last_seq: u64,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Tail {
+    pub(crate) fn new(limit_bytes: usize) -> Self {
+        let (topics, batches, spare_lists) = Default::default();
+        Self { topics, batches, bytes: 0, limit_bytes, spare_lists }
+    }
+
+    pub(crate) fn push(&mut self, batch: &Bytes, runs: impl Iterator<Item = RunPlace>) {
+        let mut topics = self.spare_lists.pop().unwrap_or_default();
+        for run in runs {
+            topics.push(run.topic);
+            self.topics.entry(run.topic).or_default().push_back(TailRun {
+                first_seq: run.first_seq,
+                last_seq: run.last_seq,
+                bytes: batch.slice(run.start..run.end),
+            });
+        }
+        self.bytes += batch.len();
+        self.batches.push_back(TailBatch { bytes: batch.len(), topics });
+        while self.bytes > self.limit_bytes {
+            let Some(mut oldest) = self.batches.pop_front() else { break };
+            self.bytes -= oldest.bytes;
+            for topic in oldest.topics.drain(..) {
+                let runs =
+                    self.topics.get_mut(&topic).expect("a batch's topics are in the tail as long as it is");
+                runs.pop_front();
+                if runs.is_empty() {
+                    self.topics.remove(&topic);
+                }
+            }
+            self.spare_lists.push(oldest.topics);
+        }
+    }
+
+    /// Forgets a topic's runs.
+    pub(crate) fn remove_topic(&mut self, topic: u32) {
+        if self.topics.remove(&topic).is_some() {
+            for batch in &mut self.batches {
+                batch.topics.retain(|&other| other != topic);
+            }
+        }
+    }
+
+    /// Reads from `from` on, if the tail has it; false sends the reader to the files.
+    pub(crate) fn read(&self, topic: u32, from: u64, limit: ReadLimit, chunk: &mut Chunk) -> bool {
+        let Some(runs) = self.topics.get(&topic) else { return false };
+        let at = runs.partition_point(|run| run.last_seq < from);
+        match runs.get(at) {
+            Some(run) if run.first_seq <= from => {}
+            _ => return false,
+        }
+        for run in runs.range(at..) {
+            // A batch whose own records were left out (cleaned, damaged) is never in the tail, so runs follow each other.
+            if !chunk.take_run(&run.bytes, from, limit) {
+                break;
+            }
+        }
+        true
+    }
+}
+
+/// Buffers of batches and reads, used again when the last holder lets go. Allocating them anew would cost a page fault for
+/// every 4 KiB on the hot path.
+#[derive(Debug)]
+pub(crate) struct BufferPool {
+    free: Mutex<Vec<Vec<u8>>>,
+    /// No more than this many are kept.
+    kept: usize,
+}
+
+impl BufferPool {
+    pub(crate) fn new(kept: usize) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::new(Vec::with_capacity(kept)), kept })
+    }
+
+    /// An empty buffer, with or without capacity.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.free.lock().pop().unwrap_or_default()
+    }
+
+    /// Shares a filled buffer; it comes back here when the last share is dropped.
+    pub(crate) fn share(self: &Arc<Self>, buffer: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Pooled { buffer, pool: Arc::downgrade(self) })
+    }
+}
+
+struct Pooled {
+    buffer: Vec<u8>,
+    pool: Weak<BufferPool>,
+}
+
+impl AsRef<[u8]> for Pooled {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.clear();
+            let mut free = pool.free.lock();
+            if free.len() < pool.kept {
+                free.push(buffer);
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Reads everything in a log's folder and reports each fault. Changes nothing, and repairs nothing.
+
+use crate::checkpoint::{Checkpoint, Mark};
+use crate::error::{Fault, FaultKind, OpenError, VerifyError};
+use crate::id::{EventId, KeyedHash};
+use crate::index::Index;
+use crate::index_file::{IndexError, IndexFile};
+use crate::layout::{SEGMENT_DATA_START, index_name, segment_name};
+use crate::manifest::{Manifest, ManifestRead, SegmentRow};
+use crate::record::{self, Kind};
+use crate::recovery::{open_error, read_manifest};
+use crate::replay::{Proof, Replay};
+use crate::scan::{Found, Scan};
+use crate::segment::{self, Segment, SegmentIndex, SegmentKind};
+use crate::state::NoState;
+use crate::storage::{Folder, OpenMode, Storage};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How far verifying is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of segments read.
+    pub bytes_done: u64,
+    /// Bytes of segments to read in all.
+    pub bytes_total: u64,
+}
+
+/// What verifying found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Every fault, in the order it was found. None means that all is well.
+    pub faults: Vec<Fault>,
+    /// Segments read.
+    pub segments: usize,
+    /// Events that check.
+    pub events: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// The remains of an unfinished batch at the end: no fault, the next open cuts it.
+    pub torn_tail_bytes: u64,
+}
+
+/// Verifies the log in a folder; nobody may have it open.
+///
+/// # Errors
+/// [`VerifyError`] when the folder cannot be read as a log at all. Faults are not errors: they are in the report.
+pub fn verify(folder: &Path, progress: impl FnMut(Progress)) -> Result<VerifyReport, VerifyError> {
+    let storage = Folder::open(folder).map_err(|error| {
+        VerifyError::Open(open_error(&folder.display().to_string(), "open the folder", error))
+    })?;
+    verify_storage(Arc::new(storage), progress)
+}
+
+/// Verifies the log on any storage; nobody may have it open.
+///
+/// # Errors
+/// See [`verify`].
+pub fn verify_storage(
+    storage: Arc<dyn Storage>,
+    progress: impl FnMut(Progress),
+) -> Result<VerifyReport, VerifyError> {
+    let location = storage.location();
+    let ManifestRead::Found { manifest, fault } = read_manifest(&*storage)? else {
+        let example = "no MANIFEST".to_owned();
+        return Err(OpenError::NotALog { folder: location, example }.into());
+    };
+    let lock = storage.lock().map_err(|error| open_error(&location, "lock the folder", error))?;
+    let _lock = lock.ok_or(OpenError::Locked { folder: location })?;
+    let mut verifier = Verifier {
+        hash: KeyedHash::new(manifest.hash_seed),
+        storage,
+        manifest,
+        report: VerifyReport { faults: fault.into_iter().collect(), ..VerifyReport::default() },
+        progress,
+    };
+    verifier.run()?;
+    Ok(verifier.report)
+}
+
+struct Verifier<P> {
+    storage: Arc<dyn Storage>,
+    manifest: Manifest,
+    hash: KeyedHash,
+    report: VerifyReport,
+    progress: P,
+}
+
+fn io_error(file: &str) -> impl FnOnce(io::Error) -> VerifyError {
+    let file = file.to_owned();
+    move |source| VerifyError::Io { file, source }
+}
+
+impl<P: FnMut(Progress)> Verifier<P> {
+    fn run(&mut self) -> Result<(), VerifyError> {
+        let checkpoint = self.checkpoints()?;
+        let mark = checkpoint.mark;
+        let mut replay = Replay::new(&checkpoint, Box::new(NoState), self.hash);
+        let rows = self.manifest.segments.clone();
+        let bytes_total = rows.iter().map(|row| row.sealed.unwrap_or(row.id.capacity)).sum();
+        let mut bytes_done = 0;
+        (self.progress)(Progress { bytes_done, bytes_total });
+        let mut last_begun = self.last_begun(&rows, mark)?;
+        for row in &rows {
+            self.segment(row, mark, &mut replay, &mut last_begun)?;
+            bytes_done += row.sealed.unwrap_or(row.id.capacity);
+            (self.progress)(Progress { bytes_done, bytes_total });
+        }
+        self.report.faults.append(&mut replay.faults);
+        self.report.events = replay.events;
+        self.report.bytes = bytes_done;
+        self.report.segments = rows.len();
+        Ok(())
+    }
+
+    /// Checks both checkpoints; answers the newest one that is whole, or an empty one.
+    fn checkpoints(&mut self) -> Result<Checkpoint, VerifyError> {
+        let mut best = None;
+        let [older, newer] = self.manifest.checkpoints;
+        for number in if older == newer { vec![newer] } else { vec![older, newer] } {
+            match Checkpoint::read(&*self.storage, number).map_err(io_error("a checkpoint"))? {
+                Ok(checkpoint) => best = Some(checkpoint),
+                Err(fault) => self.report.faults.push(fault),
+            }
+        }
+        Ok(best.unwrap_or(Checkpoint {
+            mark: Mark::default(),
+            last_own_id: EventId::default(),
+            last_commit_ms: 0,
+            next_topic: 1,
+            topics: Vec::new(),
+            state: Vec::new(),
+        }))
+    }
+
+    /// The unsealed segment that was written last: only there an unfinished batch is no fault.
+    fn last_begun(&self, rows: &[SegmentRow], mark: Mark) -> Result<Option<u64>, VerifyError> {
+        let mut last: Option<(u64, u64)> = None;
+        for row in rows.iter().filter(|row| row.sealed.is_none()) {
+            let segment = self.segment_of(row);
+            let name = segment.name();
+            let file = match segment.file() {
+                Ok(file) => file,
+                Err(_) => continue,
+            };
+            let first =
+                first_commit(&**file, row, SEGMENT_DATA_START, row.id.capacity).map_err(io_error(&name))?;
+            let order = match first {
+                Some(commit) => commit.batch,
+                None if row.id.number == mark.segment => mark.batch,
+                None => continue,
+            };
+            if last.is_none_or(|(batch, _)| batch < order) {
+                last = Some((order, row.id.number));
+            }
+        }
+        Ok(last.map(|(_, number)| number))
+    }
+
+    fn segment_of(&self, row: &SegmentRow) -> Segment {
+        Segment::new_read_only(Arc::clone(&self.storage), row.id, row.sealed, SegmentIndex::Growing)
+    }
+
+    fn segment(
+        &mut self,
+        row: &SegmentRow,
+        mark: Mark,
+        replay: &mut Replay,
+        last_begun: &mut Option<u64>,
+    ) -> Result<(), VerifyError> {
+        let name = segment_name(row.id.number);
+        let file = match self.storage.open(&name, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.report.faults.push(Fault::new(&name, 0, FaultKind::SegmentShort));
+                return Ok(());
+            }
+            opened => opened.map_err(io_error(&name))?,
+        };
+        let fault = segment::check_header(&*file, &row.id, self.manifest.log_id).map_err(io_error(&name))?;
+        self.report.faults.extend(fault);
+        let length = file.len().map_err(io_error(&name))?;
+        if length < row.sealed.unwrap_or(row.id.capacity) {
+            self.report.faults.push(Fault::new(&name, length, FaultKind::SegmentShort));
+        }
+        let segment = self.segment_of(row);
+        let is_last = *last_begun == Some(row.id.number);
+        // What is known to be durable of it, and whether something may stand behind that.
+        let (durable_to, goes_on) = match row.sealed {
+            Some(sealed) => (sealed, false),
+            None if mark.segment == row.id.number => (mark.position, !self.manifest.clean),
+            None => (SEGMENT_DATA_START, !self.manifest.clean),
+        };
+        let to = if goes_on { row.id.capacity } else { durable_to };
+        self.begin_chain(&*file, row, to, replay).map_err(io_error(&name))?;
+        let mut index = Index::default();
+        let durable = replay.segment(&segment, SEGMENT_DATA_START, durable_to, Proof::Exact, &mut index);
+        durable.map_err(io_error(&name))?;
+        if goes_on {
+            let proof = if is_last { Proof::None } else { Proof::Later };
+            let end = replay.segment(&segment, durable_to, to, proof, &mut index).map_err(io_error(&name))?;
+            if let Some(torn_to) = end.torn_to {
+                self.report.torn_tail_bytes += torn_to - end.end;
+            }
+        }
+        if let Some(sealed) = row.sealed {
+            self.index(row, sealed)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the chain where the segment's first whole COMMIT says it does, unless it goes on from the segment before.
+    fn begin_chain(
+        &self,
+        file: &dyn crate::storage::StorageFile,
+        row: &SegmentRow,
+        to: u64,
+        replay: &mut Replay,
+    ) -> io::Result<()> {
+        let Some(commit) = first_commit(file, row, SEGMENT_DATA_START, to)? else { return Ok(()) };
+        let goes_on = row.id.kind == SegmentKind::Log && commit.batch == replay.mark.batch + 1;
+        if !goes_on || replay.mark.segment == 0 {
+            replay.mark.batch = commit.batch - 1;
+            replay.mark.chain = commit.previous;
+        }
+        Ok(())
+    }
+
+    fn index(&mut self, row: &SegmentRow, sealed: u64) -> Result<(), VerifyError> {
+        let name = index_name(row.id.number);
+        let checked = IndexFile::open(&*self.storage, row.id.number, row.id.salt, sealed)
+            .and_then(|index| index.check());
+        match checked {
+            Ok(()) => {}
+            Err(IndexError::Damaged { position }) => {
+                self.report.faults.push(Fault::new(name, position, FaultKind::Index));
+            }
+            // The next open writes a missing one.
+            Err(IndexError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(IndexError::Io(error)) => return Err(io_error(&name)(error)),
+        }
+        Ok(())
+    }
+}
+
+fn first_commit(
+    file: &dyn crate::storage::StorageFile,
+    row: &SegmentRow,
+    from: u64,
+    to: u64,
+) -> io::Result<Option<record::Commit>> {
+    let mut scan = Scan::new(file, row.id.salt, from, to, false);
+    while let Some(found) = scan.next()? {
+        if let Found::Frame { header, body_checks: true, .. } = found {
+            if header.kind == Kind::Commit {
+                if let Some(commit) = record::read_commit(&header, scan.frame()) {
+                    return Ok(Some(commit));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
