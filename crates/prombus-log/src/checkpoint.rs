@@ -65,22 +65,28 @@ impl Checkpoint {
         body.put_string(&self.state);
         let mut file = Vec::with_capacity(HEAD_BYTES + body.len());
         file.extend_from_slice(&CHECKPOINT_MAGIC);
+        file.put_u32(0);
         file.put_u32(FORMAT_VERSION);
-        file.put_u32(crc32c::crc32c(&body));
         file.put_u64(body.len() as u64);
         file.extend_from_slice(&body);
+        let crc = crc32c::crc32c(&file[12..]);
+        file[8..12].copy_from_slice(&crc.to_le_bytes());
         file
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(bytes);
         let magic = fields.bytes(8)?;
-        let version = fields.u32()?;
         let crc = fields.u32()?;
+        let version = fields.u32()?;
         let length = usize::try_from(fields.u64()?).ok()?;
         let body = fields.bytes(length)?;
         let whole = HEAD_BYTES + length == bytes.len();
-        if magic != CHECKPOINT_MAGIC || version != FORMAT_VERSION || crc32c::crc32c(body) != crc || !whole {
+        if magic != CHECKPOINT_MAGIC
+            || version != FORMAT_VERSION
+            || crc32c::crc32c(&bytes[12..]) != crc
+            || !whole
+        {
             return None;
         }
         let mut fields = Fields::new(body);

@@ -17,15 +17,13 @@ pub enum OpenError {
         /// A file in it that is not the log's.
         example: String,
     },
-    /// There are segments with events in them, but the root that names them is gone.
-    #[error(
-        "{folder} has events in {segment} but no MANIFEST; restore the MANIFEST from a backup of this folder"
-    )]
+    /// There are files of a log, but the root that names them is gone.
+    #[error("{folder} has {file} but no MANIFEST; restore the MANIFEST from a backup of this folder")]
     ManifestMissing {
         /// The folder.
         folder: String,
-        /// A segment with events.
-        segment: String,
+        /// A file of the log.
+        file: String,
     },
     /// Another process, or another handle of this one, has the folder open.
     #[error("{folder} is in use by another process; stop it first, or ask it")]

@@ -78,6 +78,7 @@ impl Shared {
         let name = index_name(segment.id.number);
         match error {
             IndexError::Io(source) => return Err(ReadError::Io { file: name, position: 0, source }),
+            IndexError::Stale => {}
             IndexError::Damaged { position } => {
                 self.report_fault(Fault::new(&name, position, FaultKind::Index));
             }

@@ -5,7 +5,7 @@ use crate::fields::{Fields, PutFields, u32_at, u64_at};
 use crate::filter::Filter;
 use crate::id::{EventId, KeyedHash};
 use crate::index::{Entry, IdEntry, Index, KeyEntry, Summary};
-use crate::layout::{FORMAT_VERSION, INDEX_MAGIC, index_name};
+use crate::layout::{FORMAT_VERSION, INDEX_MAGIC, index_name, index_new_name};
 use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint};
 use parking_lot::Mutex;
 use std::io;
@@ -27,6 +27,8 @@ pub(crate) enum IndexError {
     Damaged {
         position: u64,
     },
+    /// Whole, but of another life or length of the segment: rebuild the index.
+    Stale,
     Io(io::Error),
 }
 
@@ -238,20 +240,23 @@ pub(crate) fn write(
 ) -> io::Result<IndexFile> {
     let bytes = encode(index, segment, salt, covered, hash);
     let name = index_name(segment);
-    match storage.remove(&name) {
+    let new_name = index_new_name(segment);
+    match storage.remove(&new_name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let file = storage.open(&name, OpenMode::Create)?;
+    let file = storage.open(&new_name, OpenMode::Create)?;
+    // Synced before it gets its name: under that name a bad index is damage, and never the remains of a power cut.
     let written = file.write_at(&bytes, 0).and_then(|()| file.sync(SyncPoint::Index));
     if let Err(error) = written {
-        // A half-written index would only be found bad and rebuilt, but it takes room on a full disk.
         drop(file);
-        let _ = storage.remove(&name);
+        let _ = storage.remove(&new_name);
         return Err(error);
     }
+    storage.rename(&new_name, &name)?;
     IndexFile::from_file(file, segment, salt, covered).map_err(|error| match error {
         IndexError::Io(error) => error,
+        IndexError::Stale => io::Error::other(format!("{name} reads back as another one")),
         IndexError::Damaged { position } => {
             io::Error::other(format!("{name} reads back wrong at position {position}"))
         }
@@ -288,7 +293,7 @@ impl IndexFile {
         let mut fields = Fields::new(&head[16..]);
         let Some((owner, summary, sections)) = read_head(&mut fields) else { return Err(damaged) };
         if owner != (segment, salt, covered) {
-            return Err(damaged);
+            return Err(IndexError::Stale);
         }
         let id_filter = read_filter(&*file, &sections[IDS_FILTER])?;
         let key_filter = read_filter(&*file, &sections[KEYS_FILTER])?;

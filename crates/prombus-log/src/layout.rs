@@ -30,6 +30,7 @@ pub(crate) enum FileKind {
     Lock,
     Segment(u64),
     Index(u64),
+    IndexNew,
     Checkpoint(u64),
     Cut,
 }
@@ -40,6 +41,11 @@ pub(crate) fn segment_name(number: u64) -> String {
 
 pub(crate) fn index_name(number: u64) -> String {
     format!("{number:016x}.idx")
+}
+
+/// An index that is being written.
+pub(crate) fn index_new_name(number: u64) -> String {
+    format!("{number:016x}.idx.new")
 }
 
 pub(crate) fn checkpoint_name(number: u64) -> String {
@@ -69,6 +75,7 @@ pub(crate) fn file_kind(name: &str) -> Option<FileKind> {
     match extension {
         "seg" => Some(FileKind::Segment(number)),
         "idx" => Some(FileKind::Index(number)),
+        "idx.new" => Some(FileKind::IndexNew),
         "ckpt" => Some(FileKind::Checkpoint(number)),
         _ => None,
     }

@@ -4,7 +4,7 @@
 //! nothing but a notice.
 
 use crate::error::{Fault, FaultKind};
-use crate::fields::{Fields, PutFields, u32_at};
+use crate::fields::{Fields, PutFields};
 use crate::layout::{FORMAT_VERSION, MANIFEST, MANIFEST_MAGIC, MANIFEST_NEW};
 use crate::segment::{SegmentId, SegmentKind};
 use crate::storage::{OpenMode, Storage, SyncPoint, read_whole};
@@ -93,10 +93,12 @@ impl Manifest {
         }
         let mut copy = Vec::with_capacity(COPY_HEAD_BYTES + body.len());
         copy.extend_from_slice(&MANIFEST_MAGIC);
+        copy.put_u32(0);
         copy.put_u32(FORMAT_VERSION);
-        copy.put_u32(crc32c::crc32c(&body));
         copy.put_u64(body.len() as u64);
         copy.extend_from_slice(&body);
+        let crc = crc32c::crc32c(&copy[12..]);
+        copy[8..12].copy_from_slice(&crc.to_le_bytes());
         copy.resize(copy.len().next_multiple_of(COPY_ALIGN_BYTES), 0);
         copy.extend_from_within(..);
         copy
@@ -111,7 +113,7 @@ impl Manifest {
         let next_number = fields.u64()?;
         let checkpoints = [fields.u64()?, fields.u64()?];
         let mut segments = Vec::new();
-        for _ in 0..fields.count(38)? {
+        for _ in 0..fields.count(34)? {
             let number = fields.u64()?;
             let salt = fields.u32()?;
             let kind = SegmentKind::from_number(fields.u8()?)?;
@@ -188,19 +190,17 @@ enum Copy {
 fn parse_copy(bytes: &[u8]) -> Copy {
     let mut fields = Fields::new(bytes);
     let head = (|| Some((fields.bytes(8)?, fields.u32()?, fields.u32()?, fields.u64()?)))();
-    let Some((magic, version, crc, length)) = head else { return Copy::Damaged };
+    let Some((magic, crc, version, length)) = head else { return Copy::Damaged };
     let Some(body) = usize::try_from(length).ok().and_then(|length| fields.bytes(length)) else {
         return Copy::Damaged;
     };
-    let padding = &bytes[COPY_HEAD_BYTES + body.len()..];
-    if magic != MANIFEST_MAGIC || crc32c::crc32c(body) != crc || padding.iter().any(|&byte| byte != 0) {
+    let end = COPY_HEAD_BYTES + body.len();
+    let padding_is_clean = bytes[end..].iter().all(|&byte| byte == 0);
+    if magic != MANIFEST_MAGIC || crc32c::crc32c(&bytes[12..end]) != crc || !padding_is_clean {
         return Copy::Damaged;
     }
     if version > FORMAT_VERSION {
         return Copy::Newer(version);
-    }
-    if version == 0 || u32_at(bytes, 8) != version {
-        return Copy::Damaged;
     }
     Manifest::decode(body).map_or(Copy::Damaged, Copy::Whole)
 }

@@ -12,8 +12,8 @@ use crate::id::{EventId, IdMaker, KeyedHash};
 use crate::index::Index;
 use crate::index_file::{self, IndexError, IndexFile};
 use crate::layout::{
-    FORMAT_VERSION, FileKind, LOCK, MANIFEST, MANIFEST_NEW, SEGMENT_DATA_START, checkpoint_name, cut_name,
-    file_kind, index_name, segment_name,
+    FORMAT_VERSION, FileKind, MANIFEST, SEGMENT_DATA_START, checkpoint_name, cut_name, file_kind, index_name,
+    segment_name,
 };
 use crate::log::Parts;
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
@@ -24,12 +24,16 @@ use crate::replay::{Proof, Replay, SegmentEnd, index_segment};
 use crate::scan::{Found, PIECE_BYTES, Scan, end_of_nonzero};
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::state::State;
-use crate::storage::{Lock, OpenMode, Storage, SyncPoint, is_full, read_whole};
+use crate::storage::{Lock, OpenMode, Storage, SyncPoint, is_full};
 use crate::tail::Tail;
 use crate::view::View;
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
+
+/// The numbers of the files that a new log starts with.
+const FIRST_SEGMENT: u64 = 1;
+const FIRST_CHECKPOINTS: [u64; 2] = [2, 3];
 
 /// Maps what the system said to what the operator can do.
 pub(crate) fn open_error(folder: &str, action: &str, source: io::Error) -> OpenError {
@@ -85,30 +89,36 @@ pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenE
     }
 }
 
-/// A folder without a manifest must be empty, or hold no more than an interrupted first open left behind.
+/// A folder without a manifest must be empty, or hold no more than an interrupted first open left behind: that one makes
+/// [`FIRST_SEGMENT`] and [`FIRST_CHECKPOINTS`], and writes no frame before there is a manifest.
 fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
     let folder = storage.location();
     let names = storage.list().map_err(|error| open_error(&folder, "list the folder", error))?;
     for name in names {
-        match file_kind(&name) {
+        let is_leftover = match file_kind(&name) {
             None => return Err(OpenError::NotALog { folder, example: name }),
-            Some(FileKind::Segment(_)) => {
+            Some(FileKind::Segment(FIRST_SEGMENT)) => {
                 let has_frames = has_frames(storage, &name);
-                if has_frames.map_err(|error| open_error(&folder, "read a segment", error))? {
-                    return Err(OpenError::ManifestMissing { folder, segment: name });
-                }
+                !has_frames.map_err(|error| open_error(&folder, "read a segment", error))?
             }
-            Some(_) => {}
+            Some(FileKind::Checkpoint(number)) => FIRST_CHECKPOINTS.contains(&number),
+            Some(FileKind::Lock | FileKind::ManifestNew) => true,
+            Some(_) => false,
+        };
+        if !is_leftover {
+            return Err(OpenError::ManifestMissing { folder, file: name });
         }
     }
     Ok(())
 }
 
+/// Whether a segment has frames; without a whole header it is the remains of making it.
 fn has_frames(storage: &dyn Storage, name: &str) -> io::Result<bool> {
     let file = storage.open(name, OpenMode::Read)?;
-    let bytes = read_whole(&*file)?;
-    let Some(salt) = segment::header_salt(&bytes) else { return Ok(bytes.iter().any(|&byte| byte != 0)) };
-    let mut scan = Scan::new(&*file, salt, SEGMENT_DATA_START, bytes.len() as u64, false);
+    let mut header = [0; SEGMENT_DATA_START as usize];
+    let read = file.read_at(&mut header, 0)?;
+    let Some(salt) = segment::header_salt(&header[..read]) else { return Ok(false) };
+    let mut scan = Scan::new(&*file, salt, SEGMENT_DATA_START, file.len()?, false);
     while let Some(found) = scan.next()? {
         if matches!(found, Found::Frame { .. }) {
             return Ok(true);
@@ -143,7 +153,7 @@ fn create_files(storage: &dyn Storage, options: &Options) -> io::Result<Manifest
     }
     let log_id = storage.random();
     let id = SegmentId {
-        number: 1,
+        number: FIRST_SEGMENT,
         salt: storage.random() as u32,
         kind: SegmentKind::Log,
         capacity: options.segment_bytes,
@@ -158,17 +168,18 @@ fn create_files(storage: &dyn Storage, options: &Options) -> io::Result<Manifest
         topics: Vec::new(),
         state: Vec::new(),
     };
-    checkpoint.write(storage, 2)?;
-    checkpoint.write(storage, 3)?;
+    for number in FIRST_CHECKPOINTS {
+        checkpoint.write(storage, number)?;
+    }
     let manifest = Manifest {
         log_id,
         hash_seed: [storage.random(), storage.random()],
         generation: 1,
         clean: true,
-        next_number: 4,
+        next_number: FIRST_CHECKPOINTS[1] + 1,
         segments: vec![SegmentRow { id, sealed: None, reserve: false }],
         kept_indexes: Vec::new(),
-        checkpoints: [2, 3],
+        checkpoints: FIRST_CHECKPOINTS,
     };
     manifest.write(storage)?;
     Ok(ManifestRead::Found { manifest, fault: None })
@@ -460,15 +471,7 @@ impl Recovery {
                 }
                 Err(error) => {
                     if let IndexError::Damaged { position } = error {
-                        // One that is merely unfinished is no damage: its segment was not sealed in the manifest.
-                        let was_sealed = self
-                            .manifest
-                            .segments
-                            .iter()
-                            .any(|row| row.id == id && row.sealed == Some(sealed));
-                        if was_sealed {
-                            self.faults.push(Fault::new(index_name(id.number), position, FaultKind::Index));
-                        }
+                        self.faults.push(Fault::new(index_name(id.number), position, FaultKind::Index));
                     }
                     let index = match one.index.take() {
                         Some(index) => index,
@@ -600,10 +603,9 @@ impl Recovery {
                 Some(FileKind::Segment(number)) => !named(number),
                 Some(FileKind::Index(number)) => !named(number) && !kept(number),
                 Some(FileKind::Checkpoint(number)) => !self.manifest.checkpoints.contains(&number),
-                Some(FileKind::ManifestNew) => true,
+                Some(FileKind::ManifestNew | FileKind::IndexNew) => true,
                 Some(FileKind::Manifest | FileKind::Lock | FileKind::Cut) | None => false,
             };
-            debug_assert!(!is_leftover || (name != MANIFEST && name != LOCK) || name == MANIFEST_NEW);
             if is_leftover {
                 // It is in nobody's way; the next open tries again.
                 let _ = self.storage.remove(&name);

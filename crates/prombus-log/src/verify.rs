@@ -235,7 +235,8 @@ impl<P: FnMut(Progress)> Verifier<P> {
             Err(IndexError::Damaged { position }) => {
                 self.report.faults.push(Fault::new(name, position, FaultKind::Index));
             }
-            // The next open writes a missing one.
+            // The next open writes a missing or outdated one.
+            Err(IndexError::Stale) => {}
             Err(IndexError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(IndexError::Io(error)) => return Err(io_error(&name)(error)),
         }

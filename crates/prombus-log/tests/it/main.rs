@@ -1,0 +1,15 @@
+//! The log from outside: what it promises, on a simulated disk that loses things and on a real one.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print their seeds")]
+
+mod basics;
+mod damage;
+mod fixture;
+mod full_disk;
+mod kill;
+mod lookup;
+mod open;
+mod poison;
+mod power_cut;
+mod support;
