@@ -107,7 +107,6 @@ pub(crate) fn encode(index: &Index, segment: u64, salt: u32, covered: u64, hash:
     let mut sections = [Section::default(); SECTIONS];
     let mut file = vec![0; HEAD_BYTES];
     let mut section = |file: &mut Vec<u8>, at: usize, count: usize, body: Vec<u8>| {
-        file.resize(file.len().next_multiple_of(64), 0);
         sections[at] = Section {
             offset: file.len() as u64,
             length: body.len() as u64,

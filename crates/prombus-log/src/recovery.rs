@@ -344,10 +344,11 @@ impl Recovery {
 
         let last = used.len();
         for (at, one) in used.iter_mut().enumerate() {
-            if one.from == one.end {
+            let sealed = one.segment.sealed();
+            if sealed.is_some() && one.from == one.end {
+                // Nothing of it stands behind the checkpoint, and it has an index file.
                 continue;
             }
-            let sealed = one.segment.sealed();
             let proof = match sealed {
                 Some(_) => Proof::Exact,
                 None if self.ends_at_checkpoint => Proof::Exact,

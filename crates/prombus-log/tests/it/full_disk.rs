@@ -1,1 +1,99 @@
+//! A full disk refuses publishers, lets consumers go on, and is healed by cleaning or by room.
 
+use crate::support::{Rig, event, read_all, small_options};
+use prombus_log::storage::simulated::Disk;
+use prombus_log::{
+    Append, AppendError, Liveness, NewState, Notice, OpenError, Outcomes, RecordInfo, TopicId,
+};
+
+/// Publishes until the disk is full; answers how many were taken.
+fn fill_up(rig: &Rig, topic: TopicId) -> u64 {
+    let append = Append { events: &[event(topic, &[b'x'; 200])], ..Append::default() };
+    let mut outcomes = Outcomes::default();
+    for _ in 0..100_000 {
+        match rig.log.try_append(&append, &mut outcomes) {
+            Ok(_) | Err(AppendError::QueueFull) => rig.settle(),
+            Err(AppendError::StorageFull) => return rig.log.last_seq(topic),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("the disk never got full");
+}
+
+fn full_rig(seed: u64) -> (Rig, TopicId, u64) {
+    let rig = Rig::new(seed);
+    let topic = rig.topic("t");
+    rig.settle();
+    rig.disk.set_capacity(Some(rig.disk.used_bytes() + 60 * 1024));
+    let count = fill_up(&rig, topic);
+    (rig, topic, count)
+}
+
+#[test]
+fn a_full_disk_refuses_publishers_and_loses_nothing() {
+    let (rig, topic, count) = full_rig(1);
+    assert!(count > 50, "{count}");
+    assert!(rig.log.unavailable().is_none(), "a full disk is no poison");
+    let notices = rig.listener.notices();
+    assert_eq!(notices.iter().filter(|notice| matches!(notice, Notice::StorageFull { .. })).count(), 1);
+    let events = read_all(&rig.log, topic);
+    assert!(events.iter().enumerate().all(|(at, read)| read.seq == at as u64 + 1));
+    assert_eq!(events.len() as u64, count);
+    // The refused publishes used no seq.
+    rig.disk.set_capacity(None);
+    rig.settle();
+    assert_eq!(rig.put_events(&[event(topic, b"again")])[0].seq, count + 1);
+    let notices = rig.listener.notices();
+    assert!(notices.iter().any(|notice| matches!(notice, Notice::StorageFreed)));
+}
+
+#[test]
+fn state_records_go_on_in_the_reserve_when_publishers_are_refused() {
+    let (rig, topic, count) = full_rig(2);
+    for number in 1..=20_u64 {
+        let body = number.to_le_bytes();
+        let append = Append {
+            states: &[NewState { tag: number as u32, body: &body }],
+            use_reserve: true,
+            ..Append::default()
+        };
+        rig.put(&append);
+    }
+    let append = Append { events: &[event(topic, b"x")], ..Append::default() };
+    let refused = rig.log.try_append(&append, &mut Outcomes::default());
+    assert_eq!(refused, Err(AppendError::StorageFull), "the reserve is not for publishers");
+    rig.disk.set_capacity(None);
+    let rig = rig.reopen();
+    assert_eq!(rig.state.all(), (1..=20).collect::<Vec<_>>());
+    assert_eq!(rig.log.last_seq(topic), count);
+}
+
+struct Nothing;
+
+impl Liveness for Nothing {
+    fn is_live(&self, _record: &RecordInfo<'_>) -> bool {
+        false
+    }
+}
+
+#[test]
+fn cleaning_heals_a_full_disk() {
+    let (rig, topic, count) = full_rig(3);
+    let report = rig.log.clean(&Nothing).unwrap();
+    assert!(report.segments_retired > 0, "{report:?}");
+    rig.settle();
+    let outcome = rig.put_events(&[event(topic, b"there is room")])[0];
+    assert_eq!(outcome.seq, count + 1);
+}
+
+#[test]
+fn a_disk_without_room_for_a_new_log_is_said_and_left_empty() {
+    let disk = Disk::new(4);
+    disk.set_capacity(Some(10_000));
+    match Rig::open(&disk, small_options()) {
+        Err(error @ OpenError::Full { .. }) => assert!(error.to_string().contains("full"), "{error}"),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it opened"),
+    }
+    assert_eq!(disk.used_bytes(), 0, "{:?}", disk.names());
+}

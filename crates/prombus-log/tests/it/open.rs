@@ -1,1 +1,173 @@
+//! Folders that cannot be opened get a clear error and stay as they are.
 
+use crate::support::{Rig, read_all, small_options};
+use prombus_log::storage::simulated::Disk;
+use prombus_log::{Log, OpenError, Options, verify};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn contents(disk: &Disk) -> BTreeMap<String, Vec<u8>> {
+    disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name).unwrap())).collect()
+}
+
+/// A disk with a closed log of three segments.
+fn closed_log(seed: u64) -> Disk {
+    let rig = Rig::new(seed);
+    rig.fill("t", 150);
+    let disk = rig.disk.clone();
+    rig.log.close().unwrap();
+    disk
+}
+
+fn refuse(disk: &Disk) -> OpenError {
+    let before = contents(disk);
+    let error = match Rig::open(disk, small_options()) {
+        Err(error) => error,
+        Ok(_) => panic!("it opened"),
+    };
+    assert_eq!(contents(disk), before, "the folder was touched");
+    error
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("prombus-log-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    folder
+}
+
+#[test]
+fn a_folder_with_other_files_is_not_touched() {
+    let folder = scratch("not-ours");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("letter.txt"), "dear").unwrap();
+    let error = Log::open(&folder, Options::default()).unwrap_err();
+    assert!(matches!(error, OpenError::NotALog { .. }), "{error}");
+    assert!(error.to_string().contains("letter.txt"), "{error}");
+    let names: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["letter.txt"]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_path_that_is_a_file_is_said() {
+    let file = scratch("file");
+    std::fs::write(&file, "x").unwrap();
+    assert!(Log::open(&file, Options::default()).is_err());
+    assert_eq!(std::fs::read(&file).unwrap(), b"x");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_log_is_opened_once_at_a_time() {
+    let folder = scratch("locked");
+    let options = || Options { segment_bytes: 64 * 1024, reserve_bytes: 8192, ..Options::default() };
+    let log = Log::open(&folder, options()).unwrap();
+    assert!(matches!(Log::open(&folder, options()), Err(OpenError::Locked { .. })));
+    assert!(verify(&folder, |_| {}).unwrap_err().to_string().contains("in use"));
+    log.close().unwrap();
+    Log::open(&folder, options()).unwrap().close().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let disk = closed_log(1);
+    let mut manifest = disk.contents("MANIFEST").unwrap();
+    let half = manifest.len() / 2;
+    for start in [0, half] {
+        manifest[start + 12..start + 16].copy_from_slice(&9_u32.to_le_bytes());
+        let length = u64::from_le_bytes(manifest[start + 16..start + 24].try_into().unwrap()) as usize;
+        let crc = crc32c::crc32c(&manifest[start + 12..start + 24 + length]);
+        manifest[start + 8..start + 12].copy_from_slice(&crc.to_le_bytes());
+    }
+    disk.replace("MANIFEST", manifest);
+    let error = refuse(&disk);
+    assert!(matches!(error, OpenError::Newer { found: 9, .. }), "{error}");
+}
+
+#[test]
+fn a_read_only_folder_is_said() {
+    let disk = closed_log(2);
+    disk.set_read_only(true);
+    let error = refuse(&disk);
+    assert!(matches!(error, OpenError::ReadOnly { .. }), "{error}");
+}
+
+#[test]
+fn a_missing_segment_is_refused_and_named() {
+    let disk = closed_log(3);
+    let name = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
+    let without = disk.fork();
+    prombus_log::storage::Storage::remove(&without, &name).unwrap();
+    let error = refuse(&without);
+    assert!(error.to_string().contains(&name), "{error}");
+}
+
+#[test]
+fn a_missing_manifest_is_refused_when_there_are_events() {
+    let disk = closed_log(4);
+    prombus_log::storage::Storage::remove(&disk, "MANIFEST").unwrap();
+    let error = refuse(&disk);
+    assert!(matches!(error, OpenError::ManifestMissing { .. }), "{error}");
+}
+
+#[test]
+fn two_bad_copies_of_the_manifest_are_refused() {
+    let disk = closed_log(5);
+    let length = disk.contents("MANIFEST").unwrap().len() as u64;
+    disk.flip_bit("MANIFEST", 40, 3);
+    disk.flip_bit("MANIFEST", length / 2 + 40, 3);
+    let error = refuse(&disk);
+    assert!(matches!(error, OpenError::ManifestDamaged(_)), "{error}");
+}
+
+#[test]
+fn two_bad_checkpoints_are_refused() {
+    let disk = closed_log(6);
+    for name in disk.names().into_iter().filter(|name| name.ends_with(".ckpt")) {
+        disk.flip_bit(&name, 50, 1);
+    }
+    let error = refuse(&disk);
+    assert!(matches!(error, OpenError::CheckpointsDamaged { .. }), "{error}");
+}
+
+#[test]
+fn options_that_cannot_work_are_named() {
+    for (options, name) in [
+        (Options { segment_bytes: 100, ..Options::default() }, "segment_bytes"),
+        (Options { segment_bytes: 1 << 40, ..Options::default() }, "segment_bytes"),
+        (Options { reserve_bytes: 1, ..Options::default() }, "reserve_bytes"),
+        (Options { prepared_segments: 0, ..Options::default() }, "prepared_segments"),
+        (Options { batch_bytes: 0, ..Options::default() }, "batch_bytes"),
+        (Options { checkpoint_bytes: 0, ..Options::default() }, "checkpoint_bytes"),
+    ] {
+        let error = Log::open(Path::new("/nonexistent/never"), options).unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn index_files_that_are_gone_are_made_again() {
+    let disk = closed_log(7);
+    let names: Vec<String> = disk.names().into_iter().filter(|name| name.ends_with(".idx")).collect();
+    assert!(names.len() >= 2);
+    for name in &names {
+        prombus_log::storage::Storage::remove(&disk, name).unwrap();
+    }
+    let rig = Rig::open(&disk, small_options()).unwrap();
+    assert_eq!(read_all(&rig.log, rig.log.topic("t").unwrap()).len(), 150);
+    assert!(names.iter().all(|name| disk.contents(name).is_some()));
+    assert!(rig.listener.faults().is_empty(), "a missing index is no damage");
+}
+
+#[test]
+fn a_segment_size_that_changes_counts_for_new_segments() {
+    let disk = closed_log(8);
+    for segment_bytes in [32 * 1024, 9 * 1024, 16 * 1024] {
+        let rig = Rig::open(&disk, Options { segment_bytes, ..small_options() }).unwrap();
+        rig.fill("t", 100);
+        rig.log.close().unwrap();
+    }
+    let rig = Rig::open(&disk, small_options()).unwrap();
+    assert_eq!(read_all(&rig.log, rig.log.topic("t").unwrap()).len(), 450);
+}

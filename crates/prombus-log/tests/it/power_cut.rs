@@ -416,7 +416,10 @@ impl History {
                         && event.body == expected.body;
                     ensure(same, || format!("{topic}: seq {} is another event", expected.seq))?;
                 }
-                None => ensure(expected.seq <= floor, || format!("{topic}: seq {} is lost", expected.seq))?,
+                None => ensure(expected.seq <= floor, || {
+                    let there: Vec<u64> = events.iter().map(|event| event.seq).collect();
+                    format!("{topic}: seq {} is lost; floor {floor}, there are {there:?}", expected.seq)
+                })?,
             }
         }
         ensure(by_seq.is_empty(), || format!("{topic}: {:?} were never whole", by_seq.keys()))
