@@ -187,8 +187,7 @@ impl AppendState {
         let may_stay = use_reserve || !self.place.is_reserve;
         let with_commit = self.pending.bytes() as u64 + bytes + HEADER_BYTES as u64;
         if !self.pending.is_empty() {
-            let fits =
-                may_stay && with_commit <= self.place.remaining && with_commit <= batch_limit.max(bytes);
+            let fits = may_stay && with_commit <= self.place.remaining && with_commit <= batch_limit;
             return if fits {
                 Room::Ready
             } else if !may_stay && self.is_full && !self.spares.iter().any(|spare| !spare.is_reserve) {
@@ -219,13 +218,18 @@ impl AppendState {
     /// The next batch starts a new segment.
     fn roll(&mut self, spare: &Spare) {
         self.recent_ids.roll(self.place.segment);
+        let was_reserve = self.place.is_reserve;
         self.place = Place {
             segment: spare.segment.id.number,
             salt: spare.segment.id.salt,
             remaining: spare.segment.room(),
             is_reserve: spare.is_reserve,
         };
-        self.pending.roll_to(Arc::clone(&spare.segment));
+        if let Some(unused) = self.pending.roll_to(Arc::clone(&spare.segment)) {
+            // The append before this one rolled and then had nothing to add.
+            let is_reserve = was_reserve;
+            self.spares.push_front(Spare { segment: unused, is_reserve });
+        }
     }
 
     /// The newest ticket: everything appended so far is durable when it is.
@@ -320,7 +324,7 @@ impl Shared {
             match state.make_room(bytes, append.use_reserve, self.options.batch_bytes as u64) {
                 Room::Ready => break,
                 Room::Full => return Err(AppendError::StorageFull),
-                Room::Wait if !wait => return Err(AppendError::QueueFull),
+                Room::Wait if !wait || !self.options.threads => return Err(AppendError::QueueFull),
                 Room::Wait => self.room.wait(&mut state),
             }
         }
@@ -374,15 +378,14 @@ impl Shared {
             return Ok(None);
         }
         let forgotten = self.forgotten_ids.load(Ordering::Acquire);
-        let segments = Arc::clone(&self.view.read().segments);
         for (event, prepared) in append.events.iter().zip(&mut outcomes.prepared) {
             let Some(id) = event.id else { continue };
             let topic = event.topic.0;
             let lookup = || -> Result<Option<u64>, ReadError> {
-                if let Some(seq) = self.find_client_id(&segments, topic, id)? {
+                if let Some(seq) = self.find_client_id(topic, id)? {
                     return Ok(Some(seq));
                 }
-                if is_own(self.hash, id) { self.find_own_id(&segments, topic, id) } else { Ok(None) }
+                if is_own(self.hash, id) { self.find_own_id(topic, id) } else { Ok(None) }
             };
             prepared.duplicate_of =
                 lookup().map_err(|error| AppendError::Lookup(error.to_string()))?.unwrap_or(0);

@@ -7,9 +7,8 @@
 
 use crate::append::TopicId;
 use crate::checkpoint::Checkpoint;
-use crate::error::Unavailable;
 use crate::housekeeping::Housekeeper;
-use crate::index::Index;
+use crate::index::{FoundEvent, Index};
 use crate::index_file;
 use crate::layout::SEGMENT_DATA_START;
 use crate::log::Shared;
@@ -72,113 +71,156 @@ struct Census {
     is_damaged: bool,
 }
 
-/// Frames that stay, with where they go.
+/// Neighbours that are rewritten together.
+#[derive(Default)]
+struct Group {
+    segments: Vec<Arc<Segment>>,
+    live_bytes: u64,
+    dead_events: u64,
+}
+
+/// Frames that stay, by topic and seq.
 type Kept = Vec<(u32, u64, Vec<u8>)>;
 
 impl Housekeeper {
-    /// Cleans what can be cleaned now.
-    pub(crate) fn clean(&mut self, shared: &Shared, liveness: &dyn Liveness) -> CleanReport {
+    /// Cleans what can be cleaned now; `None` when the log is closed.
+    pub(crate) fn clean(&mut self, shared: &Shared, liveness: &dyn Liveness) -> Option<CleanReport> {
+        if self.is_finished {
+            return None;
+        }
         let mut report = CleanReport::default();
-        match self.clean_inner(shared, liveness, &mut report) {
+        let cleaned = self
+            .retire_dead(shared, liveness, &mut report)
+            .and_then(|sparse| self.rewrite_sparse(shared, sparse, liveness, &mut report));
+        match cleaned {
             Ok(()) => {}
             Err(error) if is_full(&error) => report.was_full = true,
             Err(error) => shared.poison(format!("cleaning: {error}")),
         }
-        report
+        Some(report)
     }
 
-    fn clean_inner(
+    /// Retires the segments without a live record. Answers the groups of neighbours that are worth rewriting.
+    fn retire_dead(
         &mut self,
         shared: &Shared,
         liveness: &dyn Liveness,
         report: &mut CleanReport,
-    ) -> io::Result<()> {
+    ) -> io::Result<Vec<Group>> {
         let Ok(older) = Checkpoint::read(&*shared.storage, self.manifest.checkpoints[0])? else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let segments = Arc::clone(&shared.view.read().segments);
         let covered =
             segments.iter().position(|segment| segment.id.number == older.mark.segment).unwrap_or(0);
-        let mut group: Vec<(Arc<Segment>, Census)> = Vec::new();
+        let room = rewritten_room(shared.options.segment_bytes);
+        let mut groups: Vec<Group> = vec![Group::default()];
         for segment in &segments[..covered] {
+            // Reading a segment takes a while; publishers must not run out of segments meanwhile.
+            self.prepare_segment(shared)?;
             let Some(sealed) = segment.sealed() else { break };
             let census = census(shared, segment, sealed, liveness)?;
-            let used = sealed - SEGMENT_DATA_START;
             if census.live_events == 0 && !census.is_damaged {
                 report.segments_retired += 1;
                 report.events_removed += census.dead_events;
-                report.bytes_removed += used;
+                report.bytes_removed += sealed - SEGMENT_DATA_START;
                 self.retire(shared, &[Arc::clone(segment)], None)?;
-            } else if census.is_damaged || census.live_bytes * 2 > used {
-                // A damaged segment stays as it is: what cannot be read cannot be judged.
-                self.rewrite(shared, &mut group, liveness, report)?;
-            } else {
-                let together: u64 = group.iter().map(|(_, census)| census.live_bytes).sum();
-                if together + census.live_bytes > shared.options.segment_bytes / 2 {
-                    self.rewrite(shared, &mut group, liveness, report)?;
-                }
-                group.push((Arc::clone(segment), census));
+                continue;
+            }
+            // A damaged segment stays as it is: what cannot be read cannot be judged.
+            if census.is_damaged || census.live_bytes * 2 > room {
+                groups.push(Group::default());
+                continue;
+            }
+            if groups.last().is_none_or(|group| group.live_bytes + census.live_bytes > room) {
+                groups.push(Group::default());
+            }
+            if let Some(group) = groups.last_mut() {
+                group.live_bytes += census.live_bytes;
+                group.dead_events += census.dead_events;
+                group.segments.push(Arc::clone(segment));
             }
         }
-        self.rewrite(shared, &mut group, liveness, report)
+        // One alone would only move to another file of the same size.
+        groups.retain(|group| group.segments.len() > 1);
+        Ok(groups)
     }
 
-    /// Puts what lives in a group of neighbours into one new segment that takes their place.
-    fn rewrite(
+    /// Puts what lives in each group of neighbours into one new segment that takes their place.
+    fn rewrite_sparse(
         &mut self,
         shared: &Shared,
-        group: &mut Vec<(Arc<Segment>, Census)>,
+        groups: Vec<Group>,
         liveness: &dyn Liveness,
         report: &mut CleanReport,
     ) -> io::Result<()> {
-        let group = std::mem::take(group);
-        if group.is_empty() {
-            return Ok(());
+        for group in groups {
+            self.prepare_segment(shared)?;
+            let mut kept: Kept = Vec::new();
+            for segment in &group.segments {
+                let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
+                for_each_event(segment, sealed, |header, frame| {
+                    if is_live(shared, liveness, header, frame) {
+                        kept.push((header.topic, header.seq, frame.to_vec()));
+                    }
+                })?;
+            }
+            kept.sort_by_key(|(topic, seq, _)| (*topic, *seq));
+            let replacement = self.write_rewritten(shared, &kept)?;
+            let before: u64 = group.segments.iter().filter_map(|segment| segment.sealed()).sum();
+            self.retire(shared, &group.segments, Some(&replacement))?;
+            report.segments_rewritten += group.segments.len();
+            report.events_removed += group.dead_events;
+            report.bytes_removed += before.saturating_sub(replacement.sealed().unwrap_or(0));
         }
-        let mut kept: Kept = Vec::new();
-        for (segment, _) in &group {
-            let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
-            for_each_event(segment, sealed, |header, frame| {
-                if is_live(shared, liveness, header, frame) {
-                    kept.push((header.topic, header.seq, frame.to_vec()));
-                }
-            })?;
-        }
-        kept.sort_by_key(|(topic, seq, _)| (*topic, *seq));
-        let replacement = self.write_rewritten(shared, &kept)?;
-        report.segments_rewritten += group.len();
-        report.events_removed += group.iter().map(|(_, census)| census.dead_events).sum::<u64>();
-        let before: u64 = group.iter().filter_map(|(segment, _)| segment.sealed()).sum();
-        report.bytes_removed += before.saturating_sub(replacement.sealed().unwrap_or(0));
-        let gone: Vec<_> = group.into_iter().map(|(segment, _)| segment).collect();
-        self.retire(shared, &gone, Some(replacement))
+        Ok(())
     }
 
+    /// A sealed segment with these frames; the manifest does not name it yet.
     fn write_rewritten(&mut self, shared: &Shared, kept: &Kept) -> io::Result<Arc<Segment>> {
         let id = self.make_file(shared, shared.options.segment_bytes, SegmentKind::Rewritten)?;
         let segment = Segment::new(Arc::clone(&shared.storage), id, None, SegmentIndex::Growing);
-        let file = Arc::clone(segment.file()?);
-        let mut writer = RewrittenWriter { salt: id.salt, chain: 0, batch: 0, position: SEGMENT_DATA_START };
-        let mut index = Index::default();
-        let mut frames = Vec::new();
-        for (at, (_, _, frame)) in kept.iter().enumerate() {
-            frames.push(&frame[..]);
-            let gathered: usize = frames.iter().map(|frame| frame.len()).sum();
-            if gathered >= REWRITTEN_BATCH_BYTES || at + 1 == kept.len() {
-                let bytes = writer.batch(&frames, &mut index, shared);
-                file.write_at(&bytes, writer.position)?;
-                writer.position += bytes.len() as u64;
-                frames.clear();
-            }
+        let written = fill_rewritten(shared, &segment, kept);
+        if written.is_err() {
+            let _ = shared.storage.remove(&segment.name());
         }
-        // Before the manifest names it in place of the originals: they are recycled right after.
-        file.sync(SyncPoint::Segment)?;
-        segment.seal(writer.position);
-        let index =
-            index_file::write(&*shared.storage, &index, id.number, id.salt, writer.position, shared.hash)?;
-        *segment.index.write() = SegmentIndex::File(Arc::new(index));
+        written?;
         Ok(Arc::new(segment))
     }
+}
+
+fn fill_rewritten(shared: &Shared, segment: &Segment, kept: &Kept) -> io::Result<()> {
+    let id = segment.id;
+    let file = Arc::clone(segment.file()?);
+    let mut writer = RewrittenWriter { salt: id.salt, chain: 0, batch: 0, position: SEGMENT_DATA_START };
+    let mut index = Index::default();
+    let mut frames: Vec<&[u8]> = Vec::new();
+    let mut gathered = 0;
+    for (at, (_, _, frame)) in kept.iter().enumerate() {
+        frames.push(frame);
+        gathered += frame.len();
+        if gathered >= REWRITTEN_BATCH_BYTES || at + 1 == kept.len() {
+            let bytes = writer.batch(&frames, &mut index, shared);
+            file.write_at(&bytes, writer.position)?;
+            writer.position += bytes.len() as u64;
+            frames.clear();
+            gathered = 0;
+        }
+    }
+    // Before the manifest names it in place of the originals: they are recycled right after.
+    file.sync(SyncPoint::Segment)?;
+    segment.seal(writer.position);
+    let index =
+        index_file::write(&*shared.storage, &index, id.number, id.salt, writer.position, shared.hash)?;
+    *segment.index.write() = SegmentIndex::File(Arc::new(index));
+    Ok(())
+}
+
+/// What a rewritten segment takes for sure, whatever the COMMITs need.
+fn rewritten_room(segment_bytes: u64) -> u64 {
+    let room = segment_bytes - SEGMENT_DATA_START;
+    let commits = room / REWRITTEN_BATCH_BYTES as u64 + 2;
+    room.saturating_sub(commits * HEADER_BYTES as u64)
 }
 
 struct RewrittenWriter {
@@ -204,7 +246,8 @@ impl RewrittenWriter {
             commit_ms = commit_ms.max(header.commit_ms);
             header.put(self.salt, &mut bytes);
             bytes.extend_from_slice(&frame[HEADER_BYTES..]);
-            index.add_event(&header, &bytes[start..], (self.position + start as u64) as u32, shared.hash);
+            let position = self.position + start as u64;
+            index.add_event(&FoundEvent::new(header, &bytes[start..], position, shared.hash), true);
             // A run's seqs follow each other: where cleaning left a gap a new run starts.
             let goes_on = run.is_some_and(|run| {
                 run.topic == header.topic && run.first_seq + u64::from(run.count) == header.seq
@@ -280,11 +323,5 @@ impl CleanReport {
     /// Whether anything was removed.
     pub fn is_empty(&self) -> bool {
         self.segments_retired == 0 && self.segments_rewritten == 0
-    }
-}
-
-impl From<Unavailable> for io::Error {
-    fn from(error: Unavailable) -> Self {
-        Self::other(error)
     }
 }

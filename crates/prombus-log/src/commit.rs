@@ -132,9 +132,10 @@ impl Pending {
         self.bytes == 0
     }
 
-    pub(crate) fn roll_to(&mut self, segment: Arc<Segment>) {
+    /// The batch starts a new segment; answers one that it was to start before.
+    pub(crate) fn roll_to(&mut self, segment: Arc<Segment>) -> Option<Arc<Segment>> {
         debug_assert!(self.is_empty());
-        self.roll_to = Some(segment);
+        self.roll_to.replace(segment)
     }
 
     pub(crate) fn begin_run(&mut self, topic: u32, first_seq: u64) -> usize {
@@ -223,6 +224,13 @@ pub enum Step {
     Stopped,
 }
 
+/// A batch that starts a new segment.
+struct Rolled {
+    /// The segment before it and its length.
+    old: Option<(Arc<Segment>, u64)>,
+    next: Arc<Segment>,
+}
+
 /// Writes batches. There is one, and it alone writes into segments.
 pub(crate) struct Committer {
     segment: Option<Arc<Segment>>,
@@ -232,7 +240,9 @@ pub(crate) struct Committer {
     chain: u32,
     /// The other batch: empty, with buffers to use.
     spare: Pending,
+    /// The run table of the batch that is written, as bytes and as places.
     table: Vec<u8>,
+    places: Vec<RunPlace>,
 }
 
 impl Committer {
@@ -243,6 +253,7 @@ impl Committer {
             chain: mark.chain,
             spare: Pending::new(0),
             table: Vec::new(),
+            places: Vec::new(),
         }
     }
 
@@ -293,14 +304,20 @@ impl Committer {
             Some(next) => {
                 let old = self.segment.replace(Arc::clone(&next)).map(|segment| (segment, self.position));
                 self.position = SEGMENT_DATA_START;
-                Some((old, next))
+                Some(Rolled { old, next })
             }
         };
         let segment = Arc::clone(self.segment.as_ref().expect("a batch has a place before it is taken"));
 
         self.table.clear();
+        self.places.clear();
+        let mut start = 0;
         for run in self.spare.all_runs() {
             run.entry().put(&mut self.table);
+            let end = start + run.bytes.len();
+            let last_seq = (run.first_seq + u64::from(run.count)).saturating_sub(1);
+            self.places.push(RunPlace { topic: run.topic, first_seq: run.first_seq, last_seq, start, end });
+            start = end;
         }
         let mut block = self.gather(shared);
         let content = block.len();
@@ -344,49 +361,23 @@ impl Committer {
     }
 
     /// Shows the batch, which is durable now, to readers and to those who wait for it.
-    fn publish(
-        &mut self,
-        shared: &Shared,
-        rolled: Option<(Option<(Arc<Segment>, u64)>, Arc<Segment>)>,
-        block: Vec<u8>,
-        start: u64,
-        mark: Mark,
-    ) {
+    fn publish(&mut self, shared: &Shared, rolled: Option<Rolled>, block: Vec<u8>, start: u64, mark: Mark) {
         let has_rolled = rolled.is_some();
         let pending = &self.spare;
         let block = shared.batch_pool.share(block);
         let mut view = shared.view.write();
-        if let Some((old, next)) = rolled {
+        if let Some(Rolled { old, next }) = rolled {
             view.roll(old, next);
         }
-        let table = &self.table;
-        let places = || {
-            let mut offset = 0;
-            table.chunks_exact(RUN_BYTES).map(move |entry| {
-                let length = crate::fields::u32_at(entry, 16) as usize;
-                let first_seq = crate::fields::u64_at(entry, 8);
-                let place = RunPlace {
-                    topic: crate::fields::u32_at(entry, 0),
-                    first_seq,
-                    last_seq: (first_seq + u64::from(crate::fields::u32_at(entry, 4))).saturating_sub(1),
-                    start: offset,
-                    end: offset + length,
-                };
-                offset += length;
-                place
-            })
-        };
-        let is_event_run = |place: &RunPlace| place.topic != TOPIC_RECORDS && place.topic != STATE_RECORDS;
         view.apply_topic_changes(&pending.topic_changes);
-        for (run, place) in pending.event_runs().iter().zip(places().filter(is_event_run)) {
+        let event_places = || self.places.iter().copied().filter(RunPlace::is_events);
+        for (run, place) in pending.event_runs().iter().zip(event_places()) {
             view.active_index.add_run(run.topic, &run.index, start as u32 + place.start as u32);
             view.set_last_seq(place.topic, place.last_seq);
         }
-        view.tail.push(&block, places().filter(is_event_run));
-        if pending.state_records.count > 0 {
-            if let Some(place) = places().last() {
-                view.state_records.push(block.slice(place.start..place.end));
-            }
+        view.tail.push(&block, event_places());
+        if let Some(place) = self.places.last().filter(|place| place.topic == STATE_RECORDS) {
+            view.state_records.push(block.slice(place.start..place.end));
         }
         if pending.last_own_id != EventId::default() {
             view.last_own_id = pending.last_own_id;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// Why a log could not be opened. Nothing in the folder was changed.
+/// Why a log could not be opened. Nothing that the folder held was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -61,14 +61,14 @@ pub enum OpenError {
     },
     /// Both copies of the root are damaged.
     #[error("{0}; restore the folder from a backup")]
-    ManifestDamaged(Fault),
+    ManifestDamaged(Box<Fault>),
     /// Neither checkpoint can be read, and without one the state of groups is not known.
     #[error("both checkpoints are damaged ({newer}; {older}); restore the folder from a backup")]
     CheckpointsDamaged {
         /// What is wrong with the newer one.
-        newer: Fault,
+        newer: Box<Fault>,
         /// What is wrong with the older one.
-        older: Fault,
+        older: Box<Fault>,
     },
     /// A segment that the manifest names is not there.
     #[error(

@@ -38,7 +38,7 @@ impl Filter {
     }
 
     fn block_of(&self, hash: u64) -> usize {
-        ((hash >> 32) * self.blocks.len() as u64 >> 32) as usize
+        (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize
     }
 
     pub(crate) fn put(&self, into: &mut Vec<u8>) {
@@ -49,7 +49,7 @@ impl Filter {
 
     /// Reads what [`put`](Self::put) wrote; `None` if it is not whole blocks.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() % (BLOCK_WORDS * 8) != 0 {
+        if !bytes.len().is_multiple_of(BLOCK_WORDS * 8) {
             return None;
         }
         let blocks = bytes

@@ -14,8 +14,42 @@ use crate::replay::index_segment;
 use crate::segment::{Segment, SegmentIndex};
 use std::sync::Arc;
 
-/// One entry is read at a time; it holds at most this many events.
-const ENTRY_LIMIT: ReadLimit = ReadLimit { events: usize::MAX, bytes: 1 };
+/// A segment whose index file knows publishers' ids. The ranges stand side by side in memory, because every publish with an
+/// id looks at all of them.
+pub(crate) struct IdFile {
+    first: EventId,
+    last: EventId,
+    has_unordered: bool,
+    file: Arc<IndexFile>,
+    segment: Arc<Segment>,
+}
+
+impl IdFile {
+    fn may_contain(&self, id: EventId, hash: u64) -> bool {
+        let in_range =
+            if id.is_time_ordered() { self.first <= id && id <= self.last } else { self.has_unordered };
+        in_range && self.file.may_contain_id(hash)
+    }
+}
+
+pub(crate) fn id_files(segments: &[Arc<Segment>]) -> Vec<IdFile> {
+    let mut files = Vec::new();
+    for segment in segments {
+        if let SegmentIndex::File(file) = &*segment.index.read() {
+            let summary = file.summary();
+            if summary.first_client_id <= summary.last_client_id || summary.unordered_ids > 0 {
+                files.push(IdFile {
+                    first: summary.first_client_id,
+                    last: summary.last_client_id,
+                    has_unordered: summary.unordered_ids > 0,
+                    file: Arc::clone(file),
+                    segment: Arc::clone(segment),
+                });
+            }
+        }
+    }
+    files
+}
 
 impl Shared {
     /// Calls `use_entries` with a topic's entries in a segment, wherever they are kept.
@@ -36,44 +70,33 @@ impl Shared {
         };
         match file.directory() {
             Ok(directory) => Ok(use_entries(directory.entries(topic))),
-            Err(error) => {
-                let index = self.rebuild_index(segment, error)?;
-                Ok(use_entries(index.entries(topic)))
-            }
+            Err(error) => Ok(use_entries(self.rebuild_index(segment, error)?.entries(topic))),
         }
     }
 
-    /// Asks a sealed segment's index file; rebuilds the index when it is bad. `None` when it has no file yet.
-    fn ask_index_file<R>(
+    /// Asks a segment's index, in its file or in memory.
+    fn ask_index<R>(
         &self,
         segment: &Segment,
-        ask: impl Fn(&IndexFile) -> Result<R, IndexError>,
-    ) -> Result<Option<R>, ReadError> {
-        loop {
-            let file = match &*segment.index.read() {
+        ask_file: impl FnOnce(&IndexFile) -> Result<R, IndexError>,
+        ask_memory: impl FnOnce(&Index) -> R,
+    ) -> Result<R, ReadError> {
+        let file = {
+            let view = self.view.read();
+            match &*segment.index.read() {
+                SegmentIndex::Growing => return Ok(ask_memory(&view.active_index)),
+                SegmentIndex::Memory(index) => return Ok(ask_memory(index)),
                 SegmentIndex::File(file) => Arc::clone(file),
-                _ => return Ok(None),
-            };
-            match ask(&file) {
-                Ok(answer) => return Ok(Some(answer)),
-                Err(error) => {
-                    let index = self.rebuild_index(segment, error)?;
-                    let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
-                    let (id, storage) = (segment.id, &*self.storage);
-                    let written =
-                        crate::index_file::write(storage, &index, id.number, id.salt, sealed, self.hash);
-                    let file = written.map_err(|source| ReadError::Io {
-                        file: index_name(id.number),
-                        position: 0,
-                        source,
-                    })?;
-                    *segment.index.write() = SegmentIndex::File(Arc::new(file));
-                }
             }
+        };
+        match ask_file(&file) {
+            Ok(answer) => Ok(answer),
+            Err(error) => Ok(ask_memory(&*self.rebuild_index(segment, error)?)),
         }
     }
 
-    /// Makes a segment's index again from the segment, and names what is wrong.
+    /// Makes a segment's index again from the segment, and names what is wrong. It answers from memory until the housekeeper
+    /// has written the file.
     fn rebuild_index(&self, segment: &Segment, error: IndexError) -> Result<Arc<Index>, ReadError> {
         let name = index_name(segment.id.number);
         match error {
@@ -85,8 +108,11 @@ impl Shared {
         }
         let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
         let index = index_segment(segment, sealed, self.hash).map_err(segment.read_error(0))?;
+        let index = Arc::new(index);
+        *segment.index.write() = SegmentIndex::Memory(Arc::clone(&index));
         self.observer().notice(&Notice::IndexRebuilt { file: name });
-        Ok(Arc::new(index))
+        self.wake_housekeeper();
+        Ok(index)
     }
 
     pub(crate) fn index_memory_bytes(&self, segments: &[Arc<Segment>]) -> usize {
@@ -167,8 +193,8 @@ impl Shared {
     ) -> Result<Option<R>, ReadError> {
         let mut seq = entry.first_seq;
         while seq <= entry.last_seq {
-            let limit = ReadLimit { events: (entry.last_seq - seq + 1) as usize, ..ENTRY_LIMIT };
-            self.read(topic, seq, ReadLimit { bytes: usize::MAX, ..limit }, chunk)?;
+            let limit = ReadLimit { events: (entry.last_seq - seq + 1) as usize, bytes: usize::MAX };
+            self.read(topic, seq, limit, chunk)?;
             if let Some(found) = look(chunk) {
                 return Ok(Some(found));
             }
@@ -187,37 +213,37 @@ impl Shared {
         if let Some(seq) = recent {
             return Ok((seq <= last).then_some(seq));
         }
-        let segments = self.segments();
-        if let Some(seq) = self.find_client_id(&segments, topic, id)? {
+        if let Some(seq) = self.find_client_id(topic, id)? {
             return Ok(Some(seq));
         }
-        if is_own(self.hash, id) { self.find_own_id(&segments, topic, id) } else { Ok(None) }
+        if is_own(self.hash, id) { self.find_own_id(topic, id) } else { Ok(None) }
     }
 
     /// Looks a publisher's id up in the index files.
-    pub(crate) fn find_client_id(
-        &self,
-        segments: &[Arc<Segment>],
-        topic: u32,
-        id: EventId,
-    ) -> Result<Option<u64>, ReadError> {
+    pub(crate) fn find_client_id(&self, topic: u32, id: EventId) -> Result<Option<u64>, ReadError> {
         let hash = self.hash.of_id(topic, id);
-        for segment in segments.iter().rev() {
-            let found = self.ask_index_file(segment, |file| file.find_id(topic, id, hash, self.hash))?;
-            if let Some(Some(entry)) = found {
+        let candidates = Arc::clone(&self.id_files.read());
+        for candidate in candidates.iter().rev().filter(|candidate| candidate.may_contain(id, hash)) {
+            let found = self.ask_index(
+                &candidate.segment,
+                |file| file.find_id(topic, id, hash, self.hash),
+                |index| index.ids.iter().find(|entry| entry.id == id && entry.topic == topic).copied(),
+            )?;
+            if let Some(entry) = found {
                 return Ok(Some(entry.seq));
             }
         }
         Ok(None)
     }
 
+    /// Makes the list that publishers' ids are looked up in, after an index file came or a segment went.
+    pub(crate) fn refresh_id_files(&self) {
+        *self.id_files.write() = Arc::new(id_files(&self.view.read().segments));
+    }
+
     /// Looks up an id that the log made: they rise with the log.
-    pub(crate) fn find_own_id(
-        &self,
-        segments: &[Arc<Segment>],
-        topic: u32,
-        id: EventId,
-    ) -> Result<Option<u64>, ReadError> {
+    pub(crate) fn find_own_id(&self, topic: u32, id: EventId) -> Result<Option<u64>, ReadError> {
+        let segments = self.segments();
         let may_have = |segment: &Segment| {
             let view = self.view.read();
             match &*segment.index.read() {
@@ -265,14 +291,6 @@ impl Shared {
     }
 
     fn key_entry(&self, segment: &Segment, hash: u64) -> Result<Option<KeyEntry>, ReadError> {
-        {
-            let view = self.view.read();
-            match &*segment.index.read() {
-                SegmentIndex::Growing => return Ok(view.active_index.keys.get(&hash).copied()),
-                SegmentIndex::Memory(index) => return Ok(index.keys.get(&hash).copied()),
-                SegmentIndex::File(_) => {}
-            }
-        }
-        Ok(self.ask_index_file(segment, |file| file.find_key(hash))?.flatten())
+        self.ask_index(segment, |file| file.find_key(hash), |index| index.keys.get(&hash).copied())
     }
 }

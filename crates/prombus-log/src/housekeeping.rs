@@ -23,18 +23,22 @@ pub(crate) struct Housekeeper {
     pub(crate) manifest: Manifest,
     /// Segments that the manifest no longer names; recycled when the last reader is gone.
     pub(crate) retired: Vec<Arc<Segment>>,
+    /// The batch of the newest checkpoint that the manifest names.
+    checkpointed_batch: u64,
     /// The last try to make a segment found no room.
     is_full: bool,
+    /// The log is closed: the folder may belong to someone else now.
+    pub(crate) is_finished: bool,
 }
 
 impl Housekeeper {
-    pub(crate) fn new(manifest: Manifest) -> Self {
-        Self { manifest, retired: Vec::new(), is_full: false }
+    pub(crate) fn new(manifest: Manifest, checkpointed_batch: u64) -> Self {
+        Self { manifest, retired: Vec::new(), checkpointed_batch, is_full: false, is_finished: false }
     }
 
     /// Does the most urgent piece of work.
     pub(crate) fn step(&mut self, shared: &Shared) -> Step {
-        if shared.poison.get().is_some() {
+        if shared.poison.get().is_some() || self.is_finished {
             return Step::Stopped;
         }
         let jobs = [Self::prepare_segment, Self::write_index, Self::checkpoint_if_due];
@@ -52,16 +56,14 @@ impl Housekeeper {
         Step::Idle
     }
 
-    /// At close: what a later open would otherwise have to do.
+    /// At close: what a later open would otherwise have to do. Nothing is done any more after it.
     pub(crate) fn finish(&mut self, shared: &Shared) {
+        self.is_finished = true;
         let finished = (|| {
             while self.write_index(shared)? == Step::Worked {}
-            let (changed, mark) = {
-                let view = shared.view.read();
-                (view.since_checkpoint > 0, view.mark)
-            };
-            let is_covered = !changed || mark.batch == 0 || self.checkpoint(shared)?;
-            if is_covered {
+            let last_batch = shared.view.read().mark.batch;
+            // Only a checkpoint of the very last batch may be called the end of the log.
+            if last_batch == self.checkpointed_batch || self.checkpoint(shared)? {
                 self.manifest.clean = true;
                 self.write_manifest(shared)?;
             }
@@ -80,17 +82,32 @@ impl Housekeeper {
     /// Brings the manifest's segments up to date and writes it.
     pub(crate) fn write_manifest(&mut self, shared: &Shared) -> io::Result<()> {
         let segments = Arc::clone(&shared.view.read().segments);
+        self.write_manifest_of(shared, &segments, &[])
+    }
+
+    /// Writes the manifest of a log with these segments and without those that are gone.
+    fn write_manifest_of(
+        &mut self,
+        shared: &Shared,
+        segments: &[Arc<Segment>],
+        gone: &[Arc<Segment>],
+    ) -> io::Result<()> {
         let mut rows: Vec<SegmentRow> = Vec::with_capacity(self.manifest.segments.len() + 1);
-        for segment in segments.iter() {
+        for segment in segments {
             let reserve = self.row(segment.id.number).is_some_and(|row| row.reserve);
             rows.push(SegmentRow { id: segment.id, sealed: segment.sealed(), reserve });
         }
         // Prepared ones, and one that is on its way from there into the view.
-        let in_view = |number| segments.iter().any(|segment| segment.id.number == number);
-        rows.extend(self.manifest.segments.iter().filter(|row| !in_view(row.id.number)));
-        self.manifest.segments = rows;
+        let is_in = |list: &[Arc<Segment>], number| list.iter().any(|segment| segment.id.number == number);
+        let is_other = |row: &&SegmentRow| !is_in(segments, row.id.number) && !is_in(gone, row.id.number);
+        rows.extend(self.manifest.segments.iter().filter(is_other));
+        let before = std::mem::replace(&mut self.manifest.segments, rows);
         self.manifest.generation += 1;
-        self.manifest.write(&*shared.storage)
+        let written = self.manifest.write(&*shared.storage);
+        if written.is_err() {
+            self.manifest.segments = before;
+        }
+        written
     }
 
     fn row(&self, number: u64) -> Option<&SegmentRow> {
@@ -103,7 +120,7 @@ impl Housekeeper {
     }
 
     /// Makes a segment ready if one is missing: recycles a retired file, or fills a new one with zeros.
-    fn prepare_segment(&mut self, shared: &Shared) -> io::Result<Step> {
+    pub(crate) fn prepare_segment(&mut self, shared: &Shared) -> io::Result<Step> {
         let (ready, has_reserve) = {
             let state = shared.append.lock();
             let reserves = state.spares.iter().filter(|spare| spare.is_reserve).count();
@@ -145,8 +162,8 @@ impl Housekeeper {
         let id = self.make_file(shared, capacity, SegmentKind::Log)?;
         self.manifest.segments.push(SegmentRow { id, sealed: None, reserve });
         if let Err(error) = self.write_manifest(shared) {
+            self.manifest.segments.retain(|row| row.id != id);
             if is_full(&error) {
-                self.manifest.segments.retain(|row| row.id != id);
                 let _ = shared.storage.remove(&segment_name(id.number));
             }
             return Err(error);
@@ -234,6 +251,7 @@ impl Housekeeper {
         };
         // First the file answers for the ids, then memory forgets them: at no time nobody does.
         *segment.index.write() = SegmentIndex::File(Arc::new(file));
+        shared.refresh_id_files();
         let forgotten = {
             let mut state = shared.append.lock();
             let forgotten = state.recent_ids.forget(id.number);
@@ -272,6 +290,7 @@ impl Housekeeper {
             state.snapshot(&mut checkpoint.state);
         }
         let number = self.next_number();
+        let batch = checkpoint.mark.batch;
         let [older, newer] = self.manifest.checkpoints;
         let written = checkpoint.write(&*shared.storage, number).and_then(|()| {
             self.manifest.checkpoints = [newer, number];
@@ -279,6 +298,7 @@ impl Housekeeper {
         });
         match written {
             Ok(()) => {
+                self.checkpointed_batch = batch;
                 if older != newer {
                     // Left behind after a crash here, it is removed at the next open.
                     let _ = shared.storage.remove(&checkpoint_name(older));
@@ -313,30 +333,34 @@ impl Housekeeper {
         }
     }
 
-    /// Takes segments out of the log: the manifest first, then the files. `replaced_by` stands in their place.
+    /// Takes segments out of the log: the manifest first, then the view, then the files. `replaced_by` stands in their place.
     pub(crate) fn retire(
         &mut self,
         shared: &Shared,
         gone: &[Arc<Segment>],
-        replaced_by: Option<Arc<Segment>>,
+        replaced_by: Option<&Arc<Segment>>,
     ) -> io::Result<()> {
-        let is_gone = |number: u64| gone.iter().any(|segment| segment.id.number == number);
-        {
-            let mut view = shared.view.write();
-            let mut segments = Vec::with_capacity(view.segments.len());
+        let without = |segments: &[Arc<Segment>]| {
+            let mut kept = Vec::with_capacity(segments.len());
             let mut replacement = replaced_by;
-            for segment in view.segments.iter() {
-                if is_gone(segment.id.number) {
-                    segments.extend(replacement.take());
+            for segment in segments {
+                if gone.iter().any(|other| other.id.number == segment.id.number) {
+                    kept.extend(replacement.take().cloned());
                 } else {
-                    segments.push(Arc::clone(segment));
+                    kept.push(Arc::clone(segment));
                 }
             }
-            view.segments = Arc::new(segments);
+            kept
+        };
+        let segments = Arc::clone(&shared.view.read().segments);
+        // After a crash nobody finds them any more; only then may the files get another life.
+        self.write_manifest_of(shared, &without(&segments), gone)?;
+        drop(segments);
+        {
+            let mut view = shared.view.write();
+            view.segments = Arc::new(without(&view.segments));
         }
-        self.manifest.segments.retain(|row| !is_gone(row.id.number));
-        // From here on nobody finds them, also after a crash; only then may the files get another life.
-        self.write_manifest(shared)?;
+        shared.refresh_id_files();
         for segment in gone {
             match shared.storage.remove(&index_name(segment.id.number)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

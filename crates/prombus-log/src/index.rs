@@ -8,7 +8,7 @@ use crate::record::{FLAG_CLIENT_ID, FLAG_KEY, HEADER_BYTES, Header, Kind};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// An entry takes in what starts within this many bytes of its own start.
+/// An entry takes in what starts within this many bytes of its own start; a run's own entries may reach as far again.
 pub(crate) const ENTRY_SPAN_BYTES: u32 = 16 * 1024;
 
 /// Some records of one topic that stand close together; records of other topics may stand between them.
@@ -101,15 +101,6 @@ impl Summary {
         self.unordered_ids += other.unordered_ids;
     }
 
-    /// Whether a publisher's id may be in the segment, by its range alone.
-    pub(crate) fn may_have_client_id(&self, id: EventId) -> bool {
-        if id.is_time_ordered() {
-            self.first_client_id <= id && id <= self.last_client_id
-        } else {
-            self.unordered_ids > 0
-        }
-    }
-
     /// Whether an id that the log made may be in the segment.
     pub(crate) fn may_have_own_id(&self, id: EventId) -> bool {
         self.first_own_id <= id && id <= self.last_own_id
@@ -179,6 +170,31 @@ fn add_to_entries(entries: &mut Vec<Entry>, entry: Entry) {
     }
 }
 
+/// An event frame that was found in a segment.
+pub(crate) struct FoundEvent {
+    pub(crate) header: Header,
+    pub(crate) position: u32,
+    pub(crate) key_hash: Option<u64>,
+}
+
+impl FoundEvent {
+    pub(crate) fn new(header: Header, frame: &[u8], position: u64, hash: KeyedHash) -> Self {
+        let key = &frame[HEADER_BYTES..HEADER_BYTES + header.key_length as usize];
+        let key_hash = (header.flags & FLAG_KEY != 0).then(|| hash.of_key(header.topic, key));
+        Self { header, position: position as u32, key_hash }
+    }
+}
+
+/// A run with damaged records in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CoveredRun {
+    pub(crate) topic: u32,
+    pub(crate) first_seq: u64,
+    pub(crate) last_seq: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
 pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// The index of a segment as it grows.
@@ -205,42 +221,36 @@ impl Index {
         self.summary.merge(&run.summary);
     }
 
-    /// Takes in a single event frame at `position` of the segment.
-    pub(crate) fn add_event(&mut self, header: &Header, frame: &[u8], position: u32, hash: KeyedHash) {
+    /// Takes in an event that was found in the segment. Without `with_entry` the run that it belongs to is covered as a whole.
+    pub(crate) fn add_event(&mut self, event: &FoundEvent, with_entry: bool) {
+        let header = &event.header;
         self.summary.add(header);
-        add_to_entries(self.topics.entry(header.topic).or_default(), entry_of(header, position));
+        let position = event.position;
+        if with_entry {
+            add_to_entries(self.topics.entry(header.topic).or_default(), entry_of(header, position));
+        }
         if header.flags & FLAG_CLIENT_ID != 0 {
             self.ids.push(IdEntry { id: header.id, seq: header.seq, topic: header.topic, position });
         }
-        if header.flags & FLAG_KEY != 0 {
-            let key = &frame[HEADER_BYTES..HEADER_BYTES + header.key_length as usize];
-            let entry = KeyEntry { hash: hash.of_key(header.topic, key), topic: header.topic, position };
-            self.keys.insert(entry.hash, entry);
+        if let Some(hash) = event.key_hash {
+            self.keys.insert(hash, KeyEntry { hash, topic: header.topic, position });
         }
     }
 
     /// Makes the entries say that a run stands at `position..end`, although some of its records are damaged: a reader then
     /// comes across the damage and names it, instead of taking the seqs for cleaned.
-    pub(crate) fn cover_run(&mut self, topic: u32, first_seq: u64, last_seq: u64, position: u32, end: u32) {
-        let entries = self.topics.entry(topic).or_default();
-        let mut own_id = EventId::default();
-        while let Some(last) = entries.last().filter(|last| last.position >= position) {
-            if last.first_own_id != EventId::default() {
-                own_id = last.first_own_id;
-            }
-            entries.pop();
-        }
+    pub(crate) fn cover_run(&mut self, run: &CoveredRun, first_own_id: EventId) {
         let covered = Entry {
-            first_seq,
-            last_seq,
+            first_seq: run.first_seq,
+            last_seq: run.last_seq,
             min_ts: i64::MIN,
             max_ts: i64::MAX,
-            first_own_id: own_id,
-            position,
-            end,
-            count: u32::try_from(last_seq - first_seq + 1).unwrap_or(u32::MAX),
+            first_own_id,
+            position: run.start as u32,
+            end: run.end as u32,
+            count: u32::try_from(run.last_seq - run.first_seq + 1).unwrap_or(u32::MAX),
         };
-        add_to_entries(entries, covered);
+        add_to_entries(self.topics.entry(run.topic).or_default(), covered);
     }
 
     pub(crate) fn entries(&self, topic: u32) -> &[Entry] {
@@ -251,13 +261,13 @@ impl Index {
 /// Searches in the entries of one topic, which are in seq order.
 pub(crate) trait EntrySearch {
     /// The first entry that reaches `seq` or past it.
-    fn from_seq(&self, seq: u64) -> Option<Entry>;
+    fn reaching(&self, seq: u64) -> Option<Entry>;
     /// The entry that would hold an id that the log made.
     fn for_own_id(&self, id: EventId) -> Option<Entry>;
 }
 
 impl EntrySearch for [Entry] {
-    fn from_seq(&self, seq: u64) -> Option<Entry> {
+    fn reaching(&self, seq: u64) -> Option<Entry> {
         self.get(self.partition_point(|entry| entry.last_seq < seq)).copied()
     }
 
@@ -337,7 +347,7 @@ mod tests {
     #[test]
     fn a_seq_is_found_in_its_entry_or_the_next() {
         let entries = [entry(1, 0), entry(11, 0), entry(31, 0)];
-        let first = |seq| entries.from_seq(seq).map(|entry| entry.first_seq);
+        let first = |seq| entries.reaching(seq).map(|entry| entry.first_seq);
         assert_eq!(
             [first(1), first(10), first(11), first(25), first(40), first(41)],
             [Some(1), Some(1), Some(11), Some(31), Some(31), None]
@@ -376,7 +386,7 @@ mod tests {
         for seq in 1..=40 {
             header.seq = seq;
             header.ts = -(seq as i64);
-            index.add_event(&header, &frame, 4096 + 1000 * (seq as u32 - 1), hash);
+            index.add_event(&FoundEvent::new(header, &frame, 4096 + 1000 * (seq - 1), hash), true);
         }
         let entries = index.entries(3);
         assert_eq!(entries.iter().map(|entry| entry.count).collect::<Vec<_>>(), [17, 17, 6]);

@@ -161,8 +161,8 @@ fn encode_head(
 ) -> Vec<u8> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
     head.extend_from_slice(&INDEX_MAGIC);
-    head.put_u32(FORMAT_VERSION);
     head.put_u32(0);
+    head.put_u32(FORMAT_VERSION);
     head.put_u64(segment);
     head.put_u32(salt);
     head.put_u32(0);
@@ -182,8 +182,8 @@ fn encode_head(
         head.put_u32(section.count);
     }
     head.resize(HEAD_BYTES, 0);
-    let crc = crc32c::crc32c(&head[16..]);
-    head[12..16].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&head[12..]);
+    head[8..12].copy_from_slice(&crc.to_le_bytes());
     head
 }
 
@@ -283,11 +283,12 @@ impl IndexFile {
         let mut head = [0; HEAD_BYTES];
         let read = file.read_at(&mut head, 0)?;
         let damaged = IndexError::Damaged { position: 0 };
-        if read < HEAD_BYTES || head[..8] != INDEX_MAGIC || u32_at(&head, 12) != crc32c::crc32c(&head[16..]) {
+        if read < HEAD_BYTES || head[..8] != INDEX_MAGIC || u32_at(&head, 8) != crc32c::crc32c(&head[12..]) {
             return Err(damaged);
         }
-        if u32_at(&head, 8) > FORMAT_VERSION {
-            return Err(damaged);
+        if u32_at(&head, 12) != FORMAT_VERSION {
+            // Of a newer build: made again for this one.
+            return Err(IndexError::Stale);
         }
         let mut fields = Fields::new(&head[16..]);
         let Some((owner, summary, sections)) = read_head(&mut fields) else { return Err(damaged) };
@@ -350,7 +351,12 @@ impl IndexFile {
         Ok(Directory { rows: parsed, entries })
     }
 
-    /// Looks up an id that a publisher chose.
+    /// Whether a publisher's id with this hash may be in here.
+    pub(crate) fn may_contain_id(&self, hash: u64) -> bool {
+        self.id_filter.may_contain(hash)
+    }
+
+    /// Looks up an id that a publisher chose; ask the filter first.
     pub(crate) fn find_id(
         &self,
         topic: u32,
@@ -358,9 +364,6 @@ impl IndexFile {
         hash: u64,
         hasher: KeyedHash,
     ) -> Result<Option<IdEntry>, IndexError> {
-        if !self.summary.may_have_client_id(id) || !self.id_filter.may_contain(hash) {
-            return Ok(None);
-        }
         let hash_of = |item: &[u8]| hasher.of_id(u32_at(item, 24), id_from(item));
         let mut found = None;
         self.search(IDS, ID_BYTES, hash, hash_of, |item| {
@@ -527,7 +530,7 @@ fn read_filter(file: &dyn StorageFile, section: &Section) -> Result<Filter, Inde
 
 /// What an index file holds, for `inspect`.
 pub(crate) fn describe(bytes: &[u8], out: &mut dyn io::Write) -> io::Result<()> {
-    let head = bytes.get(..HEAD_BYTES).filter(|head| u32_at(head, 12) == crc32c::crc32c(&head[16..]));
+    let head = bytes.get(..HEAD_BYTES).filter(|head| u32_at(head, 8) == crc32c::crc32c(&head[12..]));
     let Some(((segment, salt, covered), summary, sections)) =
         head.and_then(|head| read_head(&mut Fields::new(&head[16..])))
     else {

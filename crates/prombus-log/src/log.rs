@@ -4,6 +4,7 @@ use crate::append::{Append, AppendState, Outcomes, Ticket, TopicId};
 use crate::clean::{CleanReport, Liveness};
 use crate::commit::{Committer, Step};
 use crate::error::{AppendError, Fault, OpenError, ReadError, Unavailable};
+use crate::find::{IdFile, id_files};
 use crate::housekeeping::Housekeeper;
 use crate::id::{EventId, KeyedHash};
 use crate::observer::{Notice, Observer};
@@ -73,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) poison: Poison,
     /// How many segments' ids went from memory to index files; mirrors `RecentIds`.
     pub(crate) forgotten_ids: AtomicU64,
+    /// Where publishers' ids are looked up.
+    pub(crate) id_files: RwLock<Arc<Vec<IdFile>>>,
     pub(crate) batch_pool: Arc<BufferPool>,
     pub(crate) read_pool: Arc<BufferPool>,
     pub(crate) state: Mutex<Box<dyn State>>,
@@ -196,6 +199,7 @@ impl Shared {
             room: Condvar::new(),
             topics: RwLock::new(topics),
             durable: Durable::new(parts.view.mark.batch),
+            id_files: RwLock::new(Arc::new(id_files(&parts.view.segments))),
             view: RwLock::new(parts.view),
             poison: Poison::default(),
             forgotten_ids: AtomicU64::new(0),
@@ -288,6 +292,8 @@ struct Handle {
 
 impl Handle {
     fn close(&self) -> Result<(), Unavailable> {
+        // Held to the end: a second closer must not give the folder away while the first still writes.
+        let mut lock = self.lock.lock();
         let was_closed = std::mem::replace(&mut self.shared.append.lock().is_closed, true);
         self.shared.room.notify_all();
         self.shared.wake_committer();
@@ -304,7 +310,7 @@ impl Handle {
                 self.shared.housekeeper.lock().finish(&self.shared);
             }
         }
-        self.lock.lock().take();
+        lock.take();
         self.shared.poison.check()
     }
 }
@@ -386,8 +392,9 @@ impl Log {
         &self.handle.shared
     }
 
-    /// Appends events and state records as one atomic batch; waits while the commit queue is full. It returns when everything
-    /// has its seq and its place; it is durable when the ticket is.
+    /// Appends events and state records as one atomic batch; waits while the commit queue is full (in a log without threads it
+    /// answers [`AppendError::QueueFull`] then). It returns when everything has its seq and its place; it is durable when the
+    /// ticket is.
     ///
     /// # Errors
     /// See [`AppendError`]: nothing was appended.
@@ -534,11 +541,11 @@ impl Log {
     /// Cleans away what is dead; see [`Liveness`].
     ///
     /// # Errors
-    /// [`Unavailable`] when writing stopped.
+    /// [`Unavailable`] when writing stopped, or the log is closed.
     pub fn clean(&self, liveness: &dyn Liveness) -> Result<CleanReport, Unavailable> {
         let shared = self.shared();
         shared.poison.check()?;
-        let report = shared.housekeeper.lock().clean(shared, liveness);
+        let report = shared.housekeeper.lock().clean(shared, liveness).ok_or(Unavailable::Closed)?;
         shared.poison.check()?;
         shared.wake_housekeeper();
         Ok(report)

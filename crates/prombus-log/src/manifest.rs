@@ -150,7 +150,8 @@ impl Manifest {
         // Before the rename: else a power cut leaves an empty file under the one name that matters.
         file.sync(SyncPoint::Manifest)?;
         storage.rename(MANIFEST_NEW, MANIFEST)?;
-        storage.sync_folder(SyncPoint::ManifestFolder)
+        // From here on it is not known which one a crash leaves: no error may be taken for a mere lack of room.
+        storage.sync_folder(SyncPoint::ManifestFolder).map_err(io::Error::other)
     }
 
     pub(crate) fn read(storage: &dyn Storage) -> io::Result<ManifestRead> {

@@ -105,26 +105,26 @@ impl Chunk {
         !self.records.is_empty() && (self.records.len() >= limit.events || self.bytes >= limit.bytes)
     }
 
-    /// Takes the events of a run in memory from `from` on; false when the limit is reached.
-    pub(crate) fn take_run(&mut self, run: &Bytes, from: u64, limit: ReadLimit) -> bool {
-        let buffer = self.buffers.len() as u32;
-        self.buffers.push(run.clone());
-        let mut offset = 0;
-        while offset < run.len() {
-            let frame = &run[offset..];
-            let length = record::trusted_frame_length(frame);
-            let seq = crate::fields::u64_at(frame, 24);
-            if seq >= from {
-                if self.is_full(limit) {
-                    return false;
+    /// Finds the events in the runs that the tail gave, up to the limit.
+    fn take_runs(&mut self, from: u64, limit: ReadLimit) {
+        for at in 0..self.buffers.len() {
+            let run = self.buffers[at].clone();
+            let mut offset = 0;
+            while offset < run.len() {
+                let frame = &run[offset..];
+                let length = record::trusted_frame_length(frame);
+                let seq = crate::fields::u64_at(frame, 24);
+                if seq >= from {
+                    if self.is_full(limit) {
+                        return;
+                    }
+                    self.records.push(RecordPlace { buffer: at as u32, offset: offset as u32 });
+                    self.bytes += length;
+                    self.next_seq = seq + 1;
                 }
-                self.records.push(RecordPlace { buffer, offset: offset as u32 });
-                self.bytes += length;
-                self.next_seq = seq + 1;
+                offset += length;
             }
-            offset += length;
         }
-        true
     }
 
     fn skip_to(&mut self, seq: u64, reason: MissingReason) {
@@ -156,12 +156,17 @@ impl Shared {
     ) -> Result<(), ReadError> {
         let from = from.max(1);
         chunk.clear(from);
-        {
+        let is_in_tail = {
             let view = self.view.read();
             let last = view.last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
-            if from > last || view.tail.read(topic, from, limit, chunk) {
+            if from > last {
                 return Ok(());
             }
+            view.tail.collect(topic, from, limit, &mut chunk.buffers)
+        };
+        if is_in_tail {
+            chunk.take_runs(from, limit);
+            return Ok(());
         }
         match self.piece_from(topic, from, limit)? {
             Some(piece) => self.read_piece(topic, &piece, limit, chunk),
@@ -179,7 +184,7 @@ impl Shared {
         let segments = Arc::clone(&self.view.read().segments);
         let span = limit.bytes.clamp(1, PIECE_BYTES) as u32;
         let piece = |segment: &Arc<Segment>, entries: &[Entry]| {
-            let first = entries.from_seq(from)?;
+            let first = entries.reaching(from)?;
             let at = entries.partition_point(|entry| entry.last_seq < from);
             let mut piece = Piece {
                 segment: Arc::clone(segment),
@@ -267,7 +272,12 @@ impl Shared {
                 continue;
             };
             let frame_length = header.frame_length();
-            if header.kind == Kind::Event && header.topic == topic && header.seq >= chunk.next_seq {
+            let is_ours = header.kind == Kind::Event && header.topic == topic;
+            if is_ours && header.seq < chunk.next_seq {
+                // What is damaged before it is not asked for.
+                damage = None;
+            }
+            if is_ours && header.seq >= chunk.next_seq {
                 if chunk.is_full(limit) {
                     return Ok(());
                 }

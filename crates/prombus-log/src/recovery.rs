@@ -19,8 +19,7 @@ use crate::log::Parts;
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::observer::Notice;
 use crate::options::Options;
-use crate::record::Kind;
-use crate::replay::{Proof, Replay, SegmentEnd, index_segment};
+use crate::replay::{Proof, Replay, SegmentEnd, first_batch, index_segment};
 use crate::scan::{Found, PIECE_BYTES, Scan, end_of_nonzero};
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::state::State;
@@ -84,7 +83,7 @@ pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenE
         ManifestRead::Newer(found) => {
             Err(OpenError::Newer { file: MANIFEST.to_owned(), found, supported: FORMAT_VERSION })
         }
-        ManifestRead::Damaged(fault) => Err(OpenError::ManifestDamaged(fault)),
+        ManifestRead::Damaged(fault) => Err(OpenError::ManifestDamaged(Box::new(fault))),
         found => Ok(found),
     }
 }
@@ -195,6 +194,9 @@ struct Recovery {
     ends_at_checkpoint: bool,
 }
 
+/// A segment that is prepared and not begun.
+type Unused = (SegmentRow, Arc<Segment>);
+
 /// A segment that has records, with what is known of it.
 struct Used {
     segment: Arc<Segment>,
@@ -229,6 +231,7 @@ impl Recovery {
             restored.map_err(|reason| OpenError::State { file: checkpoint_name(number), reason })?;
         }
         self.check_segments()?;
+        let checkpointed = checkpoint.mark.batch;
         let mut replay = Replay::new(&checkpoint, state, self.hash);
         let (mut used, spares) = self.replay_segments(&mut replay)?;
         self.faults.append(&mut replay.faults);
@@ -244,7 +247,7 @@ impl Recovery {
         }
         let mut recent_ids = RecentIds::new(self.storage.random());
         let active_index = self.settle_indexes(&mut used, &mut recent_ids)?;
-        self.finish(replay, &used, spares, recent_ids, active_index)
+        self.finish(replay, checkpointed, &used, spares, recent_ids, active_index)
     }
 
     /// The newest checkpoint that is whole.
@@ -266,7 +269,10 @@ impl Recovery {
                 self.ends_at_checkpoint = false;
                 Ok((checkpoint, older))
             }
-            Err(older_fault) => Err(OpenError::CheckpointsDamaged { newer: newer_fault, older: older_fault }),
+            Err(older_fault) => Err(OpenError::CheckpointsDamaged {
+                newer: Box::new(newer_fault),
+                older: Box::new(older_fault),
+            }),
         }
     }
 
@@ -281,14 +287,12 @@ impl Recovery {
                 opened => opened.map_err(|error| self.error("open a segment", error))?,
             };
             let fault = segment::check_header(&*file, &row.id, self.manifest.log_id);
-            let length = file.len();
+            let length = file.len().map_err(|error| self.error("read a segment", error))?;
             if let Some(fault) = fault.map_err(|error| self.error("read a segment", error))? {
                 self.faults.push(fault);
             }
-            if length.map_err(|error| self.error("read a segment", error))?
-                < row.sealed.unwrap_or(row.id.capacity)
-            {
-                self.faults.push(Fault::new(name, row.id.capacity, FaultKind::SegmentShort));
+            if length < row.sealed.unwrap_or(row.id.capacity) {
+                self.faults.push(Fault::new(name, length, FaultKind::SegmentShort));
             }
         }
         Ok(())
@@ -300,10 +304,7 @@ impl Recovery {
     }
 
     /// Replays everything behind the checkpoint. Answers the segments with records, in log order, and the unused ones.
-    fn replay_segments(
-        &mut self,
-        replay: &mut Replay,
-    ) -> Result<(Vec<Used>, Vec<(SegmentRow, Arc<Segment>)>), OpenError> {
+    fn replay_segments(&mut self, replay: &mut Replay) -> Result<(Vec<Used>, Vec<Unused>), OpenError> {
         let mark = replay.mark;
         let is_clean = self.manifest.clean;
         let rows = self.manifest.segments.clone();
@@ -331,7 +332,7 @@ impl Recovery {
                 None if Some(at) == mark_at => begun.push((mark.batch, one(from, row.id.capacity))),
                 None if self.ends_at_checkpoint => spares.push((*row, segment)),
                 None => {
-                    let probe = self.first_batch(&segment);
+                    let probe = first_batch(&segment);
                     match probe.map_err(|error| self.error("scan a segment", error))? {
                         Some(batch) => begun.push((batch, one(from, row.id.capacity))),
                         None => spares.push((*row, segment)),
@@ -363,7 +364,7 @@ impl Recovery {
             };
             let to = if self.ends_at_checkpoint { one.from } else { one.end };
             let mut found = replay.segment(&one.segment, one.from, to, proof, &mut index).map_err(error)?;
-            if sealed.is_none() && !is_clean && found.torn_to.is_none() && one.segment.id.life == 0 {
+            if proof == Proof::None && found.torn_to.is_none() && one.segment.id.life == 0 {
                 // Bytes of an unfinished batch without one whole header. (A recycled file has old bytes there.)
                 let file = one.segment.file().map_err(error)?;
                 found.torn_to = end_of_nonzero(&**file, found.end, one.segment.id.capacity).map_err(error)?;
@@ -375,27 +376,6 @@ impl Recovery {
             one.index = Some(index);
         }
         Ok((used, spares))
-    }
-
-    /// The number of the first batch that a segment holds; the highest number if it holds remains of one; `None` for an unused
-    /// segment.
-    fn first_batch(&self, segment: &Segment) -> io::Result<Option<u64>> {
-        let file = segment.file()?;
-        let end = segment.id.capacity;
-        let mut scan = Scan::new(&**file, segment.id.salt, SEGMENT_DATA_START, end, false);
-        let mut has_remains = false;
-        while let Some(found) = scan.next()? {
-            if let Found::Frame { header, .. } = found {
-                has_remains = true;
-                if header.kind == Kind::Commit {
-                    return Ok(Some(header.seq));
-                }
-            }
-        }
-        if !has_remains && segment.id.life == 0 {
-            has_remains = end_of_nonzero(&**file, SEGMENT_DATA_START, end)?.is_some();
-        }
-        Ok(has_remains.then_some(u64::MAX))
     }
 
     /// Keeps the bytes of an unfinished batch aside. The segment is sealed before them and never appended to again.
@@ -507,8 +487,9 @@ impl Recovery {
     fn finish(
         mut self,
         replay: Replay,
+        checkpointed_batch: u64,
         used: &[Used],
-        spares: Vec<(SegmentRow, Arc<Segment>)>,
+        spares: Vec<Unused>,
         recent_ids: RecentIds,
         active_index: Index,
     ) -> Result<Parts, OpenError> {
@@ -529,6 +510,12 @@ impl Recovery {
         if let Some(one) = active {
             (mark.segment, mark.position) = (one.segment.id.number, one.end);
         }
+        // A spare of another size than is wanted now may be too small for what is allowed: it goes with the leftovers.
+        let wanted = |row: &SegmentRow| {
+            let bytes = if row.reserve { self.options.reserve_bytes } else { self.options.segment_bytes };
+            row.id.capacity == bytes
+        };
+        let spares: Vec<_> = spares.into_iter().filter(|(row, _)| wanted(row)).collect();
         rows.extend(spares.iter().map(|(row, _)| *row));
         let spares: VecDeque<Spare> =
             spares.into_iter().map(|(row, segment)| Spare { segment, is_reserve: row.reserve }).collect();
@@ -590,7 +577,7 @@ impl Recovery {
             view,
             state: replay.state,
             committer,
-            housekeeper: Housekeeper::new(self.manifest),
+            housekeeper: Housekeeper::new(self.manifest, checkpointed_batch),
             named_faults,
         })
     }

@@ -7,15 +7,17 @@
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::error::{Fault, FaultKind};
 use crate::id::{EventId, KeyedHash};
-use crate::index::Index;
+use crate::index::{CoveredRun, FoundEvent, Index};
+use crate::layout::SEGMENT_DATA_START;
 use crate::record::{
     self, Commit, FLAG_CLIENT_ID, FLAG_DELETED, HEADER_BYTES, Header, Kind, STATE_RECORDS, TOPIC_RECORDS,
     digest_add,
 };
-use crate::scan::{Found, Scan};
+use crate::scan::{Found, Scan, end_of_nonzero};
 use crate::segment::Segment;
 use crate::state::State;
 use crate::view::TopicView;
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ pub(crate) struct Replay {
     pub(crate) faults: Vec<Fault>,
     /// How many events were replayed.
     pub(crate) events: u64,
+    /// A batch lost its COMMIT: what the next one is chained to is not known.
+    lost_commit: bool,
     hash: KeyedHash,
 }
 
@@ -84,6 +88,7 @@ impl Replay {
             state,
             faults: Vec::new(),
             events: 0,
+            lost_commit: false,
             hash,
         }
     }
@@ -120,13 +125,12 @@ impl Replay {
                 seen.push(SeenFrame { position, end, header_crc: crc, checks: body_checks });
                 continue;
             };
-            let follows = start == last_end;
-            if !follows {
-                // A batch before this one lost its COMMIT.
+            if start > last_end {
                 self.take_region(segment, last_end, start, None, index)?;
+                self.lost_commit = true;
             }
             let chained =
-                !follows || self.mark.batch + 1 == commit.batch && self.mark.chain == commit.previous;
+                self.lost_commit || self.mark.batch + 1 == commit.batch && self.mark.chain == commit.previous;
             if chained && batch_checks(&seen, start, position, &commit) {
                 self.take_region(segment, start, end, Some(&commit), index)?;
                 self.advance(segment, end, &commit);
@@ -147,8 +151,8 @@ impl Replay {
         }
         let end = if proof == Proof::Exact { to } else { remains_end.unwrap_or(last_end) };
         if end > last_end {
-            // The last batch lost its COMMIT.
             self.take_region(segment, last_end, end, None, index)?;
+            self.lost_commit = true;
             if proof == Proof::Later {
                 self.faults.push(Fault::new(segment.name(), end, FaultKind::Commit));
             }
@@ -158,9 +162,16 @@ impl Replay {
     }
 
     fn advance(&mut self, segment: &Segment, end: u64, commit: &Commit) {
+        self.lost_commit = false;
         self.mark =
             Mark { segment: segment.id.number, position: end, batch: commit.batch, chain: commit.chain };
         self.last_commit_ms = self.last_commit_ms.max(commit.commit_ms);
+    }
+
+    /// Goes on from a mark that is known.
+    pub(crate) fn resume_at(&mut self, mark: Mark) {
+        self.mark = mark;
+        self.lost_commit = false;
     }
 
     fn take_suspect(&mut self, segment: &Segment, batch: &Suspect, index: &mut Index) -> io::Result<()> {
@@ -181,35 +192,37 @@ impl Replay {
         let file = Arc::clone(segment.file()?);
         let mut scan = Scan::new(&*file, segment.id.salt, from, to, true);
         let mut damage: Vec<Damage> = Vec::new();
-        let mut events: Vec<(u32, u64)> = Vec::new();
+        let mut events: Vec<FoundEvent> = Vec::new();
         while let Some(found) = scan.next()? {
             match found {
-                Found::Gap { position, end } => damage.push(Damage { position, end, kind: FaultKind::Frame }),
+                Found::Gap { position, end } => damage.push(Damage { position, end }),
                 Found::Frame { position, header, body_checks: false } => {
-                    let kind = fault_kind(header.kind);
-                    damage.push(Damage { position, end: scan.position(), kind });
+                    damage.push(Damage { position, end: scan.position() });
                     if header.kind == Kind::Event {
-                        self.topic(header.topic).last_seq = self.topic(header.topic).last_seq.max(header.seq);
+                        let topic = self.topic(header.topic);
+                        topic.last_seq = topic.last_seq.max(header.seq);
                     }
-                    if commit.is_none() || header.kind != Kind::Event {
-                        self.faults.push(self.named(segment, position, kind, &header));
+                    if commit.is_none() {
+                        self.faults.push(self.named(segment, position, &header));
                     }
                 }
                 Found::Frame { position, header, body_checks: true } => {
                     self.take_frame(&header, scan.frame());
                     if header.kind == Kind::Event {
-                        index.add_event(&header, scan.frame(), position as u32, self.hash);
-                        events.push((header.topic, header.seq));
+                        events.push(FoundEvent::new(header, scan.frame(), position, self.hash));
                     }
                 }
             }
         }
-        match commit {
-            _ if damage.is_empty() => {}
-            Some(commit) => self.name_losses(segment, from, commit, &damage, &events, index),
-            None => {
-                for place in damage.iter().filter(|place| place.kind == FaultKind::Frame) {
-                    self.faults.push(Fault::new(segment.name(), place.position, place.kind));
+        let losses = commit.map_or(Vec::new(), |commit| losses(from, commit, &damage, &events));
+        index_batch(index, &events, &losses);
+        if commit.is_some() {
+            self.name_losses(segment, &losses);
+        } else {
+            for place in damage {
+                let is_named = self.faults.iter().any(|fault| fault.position == place.position);
+                if !is_named {
+                    self.faults.push(Fault::new(segment.name(), place.position, FaultKind::Frame));
                 }
             }
         }
@@ -252,8 +265,8 @@ impl Replay {
         })
     }
 
-    fn named(&self, segment: &Segment, position: u64, kind: FaultKind, header: &Header) -> Fault {
-        let mut fault = Fault::new(segment.name(), position, kind);
+    fn named(&self, segment: &Segment, position: u64, header: &Header) -> Fault {
+        let mut fault = Fault::new(segment.name(), position, fault_kind(header.kind));
         if header.kind == Kind::Event {
             fault.topic = self.topic_name(header.topic);
             fault.seq = Some(header.seq);
@@ -266,31 +279,15 @@ impl Replay {
     }
 
     /// With the run table of the COMMIT every lost seq has a name, also when its header is gone.
-    fn name_losses(
-        &mut self,
-        segment: &Segment,
-        start: u64,
-        commit: &Commit,
-        damage: &[Damage],
-        events: &[(u32, u64)],
-        index: &mut Index,
-    ) {
-        let losses = losses(start, commit, damage, events);
-        for loss in &losses {
+    fn name_losses(&mut self, segment: &Segment, losses: &[Loss]) {
+        for loss in losses {
             let mut fault = Fault::new(segment.name(), loss.position, loss.kind);
             if let Some((first, last)) = loss.seqs {
-                let topic = self.topic(loss.topic);
-                topic.last_seq = topic.last_seq.max(loss.run_last_seq);
-                fault.topic = self.topic_name(loss.topic);
+                let topic = self.topic(loss.run.topic);
+                topic.last_seq = topic.last_seq.max(loss.run.last_seq);
+                fault.topic = self.topic_name(loss.run.topic);
                 fault.seq = Some(first);
                 fault.last_seq = (last > first).then_some(last);
-                index.cover_run(
-                    loss.topic,
-                    loss.run_first_seq,
-                    loss.run_last_seq,
-                    loss.run_start as u32,
-                    loss.run_end as u32,
-                );
             }
             self.faults.push(fault);
         }
@@ -298,70 +295,92 @@ impl Replay {
 }
 
 /// A damaged place inside a batch.
-pub(crate) struct Damage {
-    pub(crate) position: u64,
-    pub(crate) end: u64,
-    pub(crate) kind: FaultKind,
+struct Damage {
+    position: u64,
+    end: u64,
 }
 
 /// What a damaged place cost.
-pub(crate) struct Loss {
-    pub(crate) position: u64,
-    pub(crate) kind: FaultKind,
-    pub(crate) topic: u32,
+struct Loss {
+    position: u64,
+    kind: FaultKind,
     /// First and last lost seq, for events.
-    pub(crate) seqs: Option<(u64, u64)>,
-    pub(crate) run_first_seq: u64,
-    pub(crate) run_last_seq: u64,
-    pub(crate) run_start: u64,
-    pub(crate) run_end: u64,
+    seqs: Option<(u64, u64)>,
+    run: CoveredRun,
 }
 
-/// Says, by a COMMIT's run table, what each damaged place of its batch cost. `events` are the topic and seq of those that check.
-pub(crate) fn losses(start: u64, commit: &Commit, damage: &[Damage], events: &[(u32, u64)]) -> Vec<Loss> {
+/// Says, by a COMMIT's run table, what each damaged place of its batch cost. `events` are those that check.
+fn losses(start: u64, commit: &Commit, damage: &[Damage], events: &[FoundEvent]) -> Vec<Loss> {
     let mut losses = Vec::new();
+    if damage.is_empty() {
+        return losses;
+    }
     let mut run_start = start;
-    for run in &commit.runs {
-        let run_end = run_start + u64::from(run.length);
-        let run_last_seq = run.first_seq + u64::from(run.count).saturating_sub(1);
+    for entry in &commit.runs {
+        let run = CoveredRun {
+            topic: entry.topic,
+            first_seq: entry.first_seq,
+            last_seq: entry.first_seq + u64::from(entry.count).saturating_sub(1),
+            start: run_start,
+            end: run_start + u64::from(entry.length),
+        };
+        run_start = run.end;
+        let kind = match run.topic {
+            TOPIC_RECORDS => FaultKind::Topic,
+            STATE_RECORDS => FaultKind::State,
+            _ => FaultKind::Event,
+        };
         let mut lost: Vec<u64> = Vec::new();
-        let is_events = run.topic != TOPIC_RECORDS && run.topic != STATE_RECORDS;
-        if is_events {
-            let there: std::collections::HashSet<u64> =
-                events.iter().filter(|(topic, _)| *topic == run.topic).map(|&(_, seq)| seq).collect();
-            lost = (run.first_seq..=run_last_seq).filter(|seq| !there.contains(seq)).collect();
+        if kind == FaultKind::Event {
+            let there: HashSet<u64> = events
+                .iter()
+                .filter(|event| event.header.topic == run.topic)
+                .map(|event| event.header.seq)
+                .collect();
+            lost = (run.first_seq..=run.last_seq).filter(|seq| !there.contains(seq)).collect();
         }
-        let places: Vec<&Damage> =
-            damage.iter().filter(|place| place.position < run_end && place.end > run_start).collect();
+        let is_hit = |place: &&Damage| place.position < run.end && place.end > run.start;
+        let places: Vec<&Damage> = damage.iter().filter(is_hit).collect();
         for (at, place) in places.iter().enumerate() {
             // Losses and places are both in order; the last place has whatever is left over.
             let share = if at + 1 == places.len() { lost.len() } else { lost.len().min(1) };
             let seqs: Vec<u64> = lost.drain(..share).collect();
-            let kind = match run.topic {
-                TOPIC_RECORDS => FaultKind::Topic,
-                STATE_RECORDS => FaultKind::State,
-                _ => FaultKind::Event,
-            };
-            if is_events && seqs.is_empty() {
-                continue;
+            let seqs = seqs.first().copied().zip(seqs.last().copied());
+            if kind != FaultKind::Event || seqs.is_some() {
+                losses.push(Loss { position: place.position.max(run.start), kind, seqs, run });
             }
-            losses.push(Loss {
-                position: place.position.max(run_start),
-                kind,
-                topic: run.topic,
-                seqs: seqs.first().copied().zip(seqs.last().copied()),
-                run_first_seq: run.first_seq,
-                run_last_seq,
-                run_start,
-                run_end,
-            });
         }
-        run_start = run_end;
     }
     losses
 }
 
-pub(crate) fn fault_kind(kind: Kind) -> FaultKind {
+/// Adds the events of a batch, in order; runs with losses are covered as a whole.
+fn index_batch(index: &mut Index, events: &[FoundEvent], losses: &[Loss]) {
+    let mut covered: Vec<CoveredRun> =
+        losses.iter().filter(|loss| loss.seqs.is_some()).map(|loss| loss.run).collect();
+    covered.dedup();
+    let mut next = covered.iter().peekable();
+    let own_id_in = |run: &CoveredRun| {
+        let own = events.iter().find(|event| {
+            let position = u64::from(event.position);
+            (run.start..run.end).contains(&position) && event.header.flags & FLAG_CLIENT_ID == 0
+        });
+        own.map_or(EventId::default(), |event| event.header.id)
+    };
+    for event in events {
+        let position = u64::from(event.position);
+        while let Some(run) = next.next_if(|run| run.start <= position) {
+            index.cover_run(run, own_id_in(run));
+        }
+        let is_covered = covered.iter().any(|run| (run.start..run.end).contains(&position));
+        index.add_event(event, !is_covered);
+    }
+    for run in next {
+        index.cover_run(run, own_id_in(run));
+    }
+}
+
+fn fault_kind(kind: Kind) -> FaultKind {
     match kind {
         Kind::Event => FaultKind::Event,
         Kind::State => FaultKind::State,
@@ -396,28 +415,23 @@ fn batch_checks(seen: &[SeenFrame], start: u64, commit_position: u64, commit: &C
 /// damaged records, so that readers come across the damage.
 pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> io::Result<Index> {
     let file = Arc::clone(segment.file()?);
-    let from = crate::layout::SEGMENT_DATA_START;
-    let mut scan = Scan::new(&*file, segment.id.salt, from, end, false);
+    let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, false);
     let mut index = Index::default();
-    let mut is_damaged = false;
-    let mut events: Vec<(u32, u64)> = Vec::new();
+    let mut events: Vec<FoundEvent> = Vec::new();
     let mut damage: Vec<Damage> = Vec::new();
     while let Some(found) = scan.next()? {
         match found {
-            Found::Gap { position, end } => {
-                is_damaged = true;
-                damage.push(Damage { position, end, kind: FaultKind::Frame });
-            }
+            Found::Gap { position, end } => damage.push(Damage { position, end }),
             Found::Frame { header, position, body_checks: true } => match header.kind {
-                Kind::Event => {
-                    index.add_event(&header, scan.frame(), position as u32, hash);
-                    events.push((header.topic, header.seq));
-                }
+                Kind::Event => events.push(FoundEvent::new(header, scan.frame(), position, hash)),
                 Kind::Commit => {
-                    if is_damaged {
-                        cover_losses(&header, &scan, &damage, &events, &mut index);
-                    }
-                    is_damaged = false;
+                    let commit =
+                        if damage.is_empty() { None } else { record::read_commit(&header, scan.frame()) };
+                    let losses = commit.and_then(|commit| {
+                        let start = scan.position().checked_sub(commit.length)?;
+                        Some(losses(start, &commit, &damage, &events))
+                    });
+                    index_batch(&mut index, &events, &losses.unwrap_or_default());
                     damage.clear();
                     events.clear();
                 }
@@ -426,20 +440,27 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> io:
             Found::Frame { body_checks: false, .. } => {}
         }
     }
+    index_batch(&mut index, &events, &[]);
     Ok(index)
 }
 
-fn cover_losses(
-    header: &Header,
-    scan: &Scan<'_>,
-    damage: &[Damage],
-    events: &[(u32, u64)],
-    index: &mut Index,
-) {
-    let Some(commit) = record::read_commit(header, scan.frame()) else { return };
-    let Some(start) = scan.position().checked_sub(commit.length) else { return };
-    for loss in losses(start, &commit, damage, events).iter().filter(|loss| loss.seqs.is_some()) {
-        let (from, to) = (loss.run_start as u32, loss.run_end as u32);
-        index.cover_run(loss.topic, loss.run_first_seq, loss.run_last_seq, from, to);
+/// The number of the first batch that a segment holds; the highest number if it holds only remains of one; `None` for an
+/// unused segment.
+pub(crate) fn first_batch(segment: &Segment) -> io::Result<Option<u64>> {
+    let file = segment.file()?;
+    let end = segment.id.capacity;
+    let mut scan = Scan::new(&**file, segment.id.salt, SEGMENT_DATA_START, end, false);
+    let mut has_remains = false;
+    while let Some(found) = scan.next()? {
+        if let Found::Frame { header, .. } = found {
+            has_remains = true;
+            if header.kind == Kind::Commit {
+                return Ok(Some(header.seq));
+            }
+        }
     }
+    if !has_remains && segment.id.life == 0 {
+        has_remains = end_of_nonzero(&**file, SEGMENT_DATA_START, end)?.is_some();
+    }
+    Ok(has_remains.then_some(u64::MAX))
 }

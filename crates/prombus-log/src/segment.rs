@@ -128,8 +128,8 @@ impl Segment {
 fn encode_header(id: &SegmentId, log_id: u64) -> Vec<u8> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend_from_slice(&SEGMENT_MAGIC);
-    header.put_u32(FORMAT_VERSION);
     header.put_u32(0);
+    header.put_u32(FORMAT_VERSION);
     header.put_u64(id.number);
     header.put_u64(log_id);
     header.put_u32(id.salt);
@@ -137,8 +137,8 @@ fn encode_header(id: &SegmentId, log_id: u64) -> Vec<u8> {
     header.put_u64(id.capacity);
     header.put_u32(id.life);
     header.resize(HEADER_BYTES, 0);
-    let crc = crc32c::crc32c(&header[16..]);
-    header[12..16].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&header[12..]);
+    header[8..12].copy_from_slice(&crc.to_le_bytes());
     header
 }
 
@@ -159,12 +159,11 @@ pub(crate) fn describe_header(bytes: &[u8]) -> Option<String> {
     if header[..8] != SEGMENT_MAGIC {
         return None;
     }
-    let checks =
-        if u32_at(header, 12) == crc32c::crc32c(&header[16..]) { "checks" } else { "DOES NOT CHECK" };
+    let checks = if u32_at(header, 8) == crc32c::crc32c(&header[12..]) { "checks" } else { "DOES NOT CHECK" };
     Some(format!(
         "segment {:016x}, version {}, header {checks}, log {:016x}, salt {:08x}, kind {}, capacity {}, life {}",
         u64_at(header, 16),
-        u32_at(header, 8),
+        u32_at(header, 12),
         u64_at(header, 24),
         u32_at(header, 32),
         u32_at(header, 36),
@@ -176,7 +175,7 @@ pub(crate) fn describe_header(bytes: &[u8]) -> Option<String> {
 /// The salt in a header that checks.
 pub(crate) fn header_salt(bytes: &[u8]) -> Option<u32> {
     let header = bytes.get(..HEADER_BYTES)?;
-    (header[..8] == SEGMENT_MAGIC && u32_at(header, 12) == crc32c::crc32c(&header[16..]))
+    (header[..8] == SEGMENT_MAGIC && u32_at(header, 8) == crc32c::crc32c(&header[12..]))
         .then(|| u32_at(header, 32))
 }
 

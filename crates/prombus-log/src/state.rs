@@ -3,9 +3,10 @@
 /// What a caller keeps in the log next to the events.
 ///
 /// The log owns a copy that only ever holds what is durable: it is restored from a checkpoint, gets every committed record in
-/// order, and is asked for a snapshot when a checkpoint is due. Calls come from the log's own thread, off the hot path.
+/// order, and is asked for a snapshot when a checkpoint is due. Calls come from whoever opens or closes the log and from its
+/// own background thread, one at a time, off the hot path.
 pub trait State: Send + 'static {
-    /// Replaces everything by what [`snapshot`](Self::snapshot) once wrote.
+    /// Replaces everything by what [`snapshot`](Self::snapshot) once wrote. Not called for a log without a batch.
     ///
     /// # Errors
     /// A message for the operator when the snapshot cannot be understood; the log then does not open.

@@ -2,7 +2,8 @@
 //! leaves when the limit is reached; readers that still hold it keep it alive.
 
 use crate::index::NumberMap;
-use crate::reader::{Chunk, ReadLimit};
+use crate::reader::ReadLimit;
+use crate::record::{STATE_RECORDS, TOPIC_RECORDS};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -41,6 +42,13 @@ pub(crate) struct RunPlace {
     pub(crate) last_seq: u64,
     pub(crate) start: usize,
     pub(crate) end: usize,
+}
+
+impl RunPlace {
+    /// Whether it is a run of events, not of topic or state records.
+    pub(crate) fn is_events(&self) -> bool {
+        self.topic != TOPIC_RECORDS && self.topic != STATE_RECORDS
+    }
 }
 
 impl Tail {
@@ -85,19 +93,24 @@ impl Tail {
         }
     }
 
-    /// Reads from `from` on, if the tail has it; false sends the reader to the files.
-    pub(crate) fn read(&self, topic: u32, from: u64, limit: ReadLimit, chunk: &mut Chunk) -> bool {
+    /// Takes the runs from `from` on that a read with this limit needs; false when the tail does not have `from`. They are
+    /// parsed outside the lock.
+    pub(crate) fn collect(&self, topic: u32, from: u64, limit: ReadLimit, into: &mut Vec<Bytes>) -> bool {
         let Some(runs) = self.topics.get(&topic) else { return false };
         let at = runs.partition_point(|run| run.last_seq < from);
         match runs.get(at) {
             Some(run) if run.first_seq <= from => {}
             _ => return false,
         }
+        let (mut events, mut bytes) = (0, 0);
         for run in runs.range(at..) {
-            // A batch whose own records were left out (cleaned, damaged) is never in the tail, so runs follow each other.
-            if !chunk.take_run(&run.bytes, from, limit) {
+            into.push(run.bytes.clone());
+            events += (run.last_seq - run.first_seq.max(from) + 1) as usize;
+            // The first run may be needed in part only, so its bytes do not count.
+            if events >= limit.events || bytes >= limit.bytes {
                 break;
             }
+            bytes += run.bytes.len();
         }
         true
     }

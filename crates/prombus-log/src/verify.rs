@@ -9,7 +9,7 @@ use crate::layout::{SEGMENT_DATA_START, index_name, segment_name};
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::record::{self, Kind};
 use crate::recovery::{open_error, read_manifest};
-use crate::replay::{Proof, Replay};
+use crate::replay::{Proof, Replay, first_batch};
 use crate::scan::{Found, Scan};
 use crate::segment::{self, Segment, SegmentIndex, SegmentKind};
 use crate::state::NoState;
@@ -140,14 +140,11 @@ impl<P: FnMut(Progress)> Verifier<P> {
         for row in rows.iter().filter(|row| row.sealed.is_none()) {
             let segment = self.segment_of(row);
             let name = segment.name();
-            let file = match segment.file() {
-                Ok(file) => file,
-                Err(_) => continue,
-            };
-            let first =
-                first_commit(&**file, row, SEGMENT_DATA_START, row.id.capacity).map_err(io_error(&name))?;
-            let order = match first {
-                Some(commit) => commit.batch,
+            if segment.file().is_err() {
+                continue;
+            }
+            let order = match first_batch(&segment).map_err(io_error(&name))? {
+                Some(batch) => batch,
                 None if row.id.number == mark.segment => mark.batch,
                 None => continue,
             };
@@ -196,6 +193,9 @@ impl<P: FnMut(Progress)> Verifier<P> {
         let mut index = Index::default();
         let durable = replay.segment(&segment, SEGMENT_DATA_START, durable_to, Proof::Exact, &mut index);
         durable.map_err(io_error(&name))?;
+        if mark.segment == row.id.number {
+            replay.resume_at(mark);
+        }
         if goes_on {
             let proof = if is_last { Proof::None } else { Proof::Later };
             let end = replay.segment(&segment, durable_to, to, proof, &mut index).map_err(io_error(&name))?;
@@ -252,12 +252,11 @@ fn first_commit(
 ) -> io::Result<Option<record::Commit>> {
     let mut scan = Scan::new(file, row.id.salt, from, to, false);
     while let Some(found) = scan.next()? {
-        if let Found::Frame { header, body_checks: true, .. } = found {
-            if header.kind == Kind::Commit {
-                if let Some(commit) = record::read_commit(&header, scan.frame()) {
-                    return Ok(Some(commit));
-                }
-            }
+        if let Found::Frame { header, body_checks: true, .. } = found
+            && header.kind == Kind::Commit
+            && let Some(commit) = record::read_commit(&header, scan.frame())
+        {
+            return Ok(Some(commit));
         }
     }
     Ok(None)

@@ -81,7 +81,7 @@ fn used_parts(disk: &Disk) -> Vec<(String, Vec<std::ops::Range<u64>>)> {
             let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |at| at as u64 + 1);
             parts.push((name, vec![0..64, 4096..used.max(4096)]));
         } else if name == "MANIFEST" || name.ends_with(".ckpt") || name.ends_with(".idx") {
-            parts.push((name, vec![0..length]));
+            parts.push((name, Vec::from([0..length])));
         }
     }
     parts
@@ -129,7 +129,7 @@ fn flip_everywhere(close: bool, flips: u64) {
                 // Nothing proves that the last batch was durable: it is cut as a whole, and its bytes are kept.
                 assert!(missing.len() <= 4, "{place}: {missing:?}");
                 let kept = damaged.names().into_iter().any(|name| name.starts_with("cut-"));
-                assert!(kept, "{place}: the cut bytes are not kept");
+                assert!(kept, "{place}: the cut bytes are not kept: {report:?} {:?}", rig.listener.notices());
                 continue;
             }
             assert!(missing.len() <= 1, "{place} cost {missing:?}");

@@ -88,10 +88,10 @@ fn kill_9_twenty_times_in_a_row_loses_nothing_acknowledged() {
                 let Ok(line) = line else { break };
                 let words: Vec<&str> = line.split(' ').collect();
                 // The last line may be cut short by the kill; its crc would be wrong, so only whole ones count.
-                if let ["ACK", topic, seq, crc] = words[..] {
-                    if let (Ok(seq), Ok(crc)) = (seq.parse::<u64>(), crc.parse::<u32>()) {
-                        lines.push(((topic.to_owned(), seq), crc));
-                    }
+                if let ["ACK", topic, seq, crc] = words[..]
+                    && let (Ok(seq), Ok(crc)) = (seq.parse::<u64>(), crc.parse::<u32>())
+                {
+                    lines.push(((topic.to_owned(), seq), crc));
                 }
             }
             // A line without its end is not an acknowledgement anyone read.
