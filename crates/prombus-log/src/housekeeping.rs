@@ -4,19 +4,22 @@
 use crate::append::Spare;
 use crate::commit::Step;
 use crate::index_file;
-use crate::layout::{checkpoint_name, index_name, segment_name};
+use crate::layout::{RESERVE, checkpoint_name, index_name, segment_name};
 use crate::log::Shared;
 use crate::manifest::{Manifest, SegmentRow};
 use crate::observer::Notice;
 use crate::record::{HEADER_BYTES, trusted_frame_length};
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
-use crate::storage::is_full;
+use crate::storage::{OpenMode, is_full};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Room that stays free for the manifest, checkpoints and indexes when a segment is made.
 const FREE_MARGIN_BYTES: u64 = 8 << 20;
+
+/// Size of the file that is given up for the manifest and checkpoints when somebody else filled the disk.
+const RESERVE_FILE_BYTES: u64 = 256 << 10;
 
 /// The background worker's memory.
 pub(crate) struct Housekeeper {
@@ -27,13 +30,22 @@ pub(crate) struct Housekeeper {
     checkpointed_batch: u64,
     /// The last try to make a segment found no room.
     is_full: bool,
+    /// The file whose room can be given up is there.
+    has_reserve_file: bool,
     /// The log is closed: the folder may belong to someone else now.
     pub(crate) is_finished: bool,
 }
 
 impl Housekeeper {
     pub(crate) fn new(manifest: Manifest, checkpointed_batch: u64) -> Self {
-        Self { manifest, retired: Vec::new(), checkpointed_batch, is_full: false, is_finished: false }
+        Self {
+            manifest,
+            retired: Vec::new(),
+            checkpointed_batch,
+            is_full: false,
+            has_reserve_file: false,
+            is_finished: false,
+        }
     }
 
     /// Does the most urgent piece of work.
@@ -41,7 +53,8 @@ impl Housekeeper {
         if shared.poison.get().is_some() || self.is_finished {
             return Step::Stopped;
         }
-        let jobs = [Self::prepare_segment, Self::write_index, Self::checkpoint_if_due];
+        let jobs =
+            [Self::prepare_segment, Self::write_index, Self::checkpoint_if_due, Self::hold_reserve_file];
         for job in jobs {
             match job(self, shared) {
                 Ok(Step::Idle) => {}
@@ -103,7 +116,10 @@ impl Housekeeper {
         rows.extend(self.manifest.segments.iter().filter(is_other));
         let before = std::mem::replace(&mut self.manifest.segments, rows);
         self.manifest.generation += 1;
-        let written = self.manifest.write(&*shared.storage);
+        let mut written = self.manifest.write(&*shared.storage);
+        if written.as_ref().is_err_and(is_full) && self.give_up_reserve_file(shared) {
+            written = self.manifest.write(&*shared.storage);
+        }
         if written.is_err() {
             self.manifest.segments = before;
         }
@@ -292,7 +308,11 @@ impl Housekeeper {
         let number = self.next_number();
         let batch = checkpoint.mark.batch;
         let [older, newer] = self.manifest.checkpoints;
-        let written = checkpoint.write(&*shared.storage, number).and_then(|()| {
+        let mut written = checkpoint.write(&*shared.storage, number);
+        if written.as_ref().is_err_and(is_full) && self.give_up_reserve_file(shared) {
+            written = checkpoint.write(&*shared.storage, number);
+        }
+        let written = written.and_then(|()| {
             self.manifest.checkpoints = [newer, number];
             self.write_manifest(shared)
         });
@@ -313,6 +333,38 @@ impl Housekeeper {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Makes the file whose room can be given up, if it is not there and there is room.
+    fn hold_reserve_file(&mut self, shared: &Shared) -> io::Result<Step> {
+        if self.has_reserve_file || self.is_full {
+            return Ok(Step::Idle);
+        }
+        let made = (|| {
+            match shared.storage.remove(RESERVE) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let file = shared.storage.open(RESERVE, OpenMode::Create)?;
+            let length = shared.options.reserve_bytes.min(RESERVE_FILE_BYTES);
+            file.write_at(&vec![0; length as usize], 0)
+        })();
+        match made {
+            Ok(()) => {
+                self.has_reserve_file = true;
+                Ok(Step::Worked)
+            }
+            Err(error) if is_full(&error) => {
+                let _ = shared.storage.remove(RESERVE);
+                Ok(Step::Idle)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Frees the room that was held back; false when it was given up before.
+    fn give_up_reserve_file(&mut self, shared: &Shared) -> bool {
+        std::mem::replace(&mut self.has_reserve_file, false) && shared.storage.remove(RESERVE).is_ok()
     }
 
     /// Lets go of index tables that were read, oldest segments first, when they take too much memory.

@@ -6,6 +6,8 @@ pub const FORMAT_VERSION: u32 = 1;
 pub(crate) const MANIFEST: &str = "MANIFEST";
 pub(crate) const MANIFEST_NEW: &str = "MANIFEST.new";
 pub(crate) const LOCK: &str = "LOCK";
+/// Takes room that is given up when the disk is full, so that the manifest can still be written.
+pub(crate) const RESERVE: &str = "RESERVE";
 
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"PROMBSEG";
 pub(crate) const INDEX_MAGIC: [u8; 8] = *b"PROMBIDX";
@@ -28,6 +30,7 @@ pub(crate) enum FileKind {
     Manifest,
     ManifestNew,
     Lock,
+    Reserve,
     Segment(u64),
     Index(u64),
     IndexNew,
@@ -62,6 +65,7 @@ pub(crate) fn file_kind(name: &str) -> Option<FileKind> {
         MANIFEST => return Some(FileKind::Manifest),
         MANIFEST_NEW => return Some(FileKind::ManifestNew),
         LOCK => return Some(FileKind::Lock),
+        RESERVE => return Some(FileKind::Reserve),
         _ => {}
     }
     if name.starts_with("cut-") && name.ends_with(".bin") {

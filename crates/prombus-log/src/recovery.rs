@@ -12,8 +12,8 @@ use crate::id::{EventId, IdMaker, KeyedHash};
 use crate::index::Index;
 use crate::index_file::{self, IndexError, IndexFile};
 use crate::layout::{
-    FORMAT_VERSION, FileKind, MANIFEST, SEGMENT_DATA_START, checkpoint_name, cut_name, file_kind, index_name,
-    segment_name,
+    FORMAT_VERSION, FileKind, MANIFEST, RESERVE, SEGMENT_DATA_START, checkpoint_name, cut_name, file_kind,
+    index_name, segment_name,
 };
 use crate::log::Parts;
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
@@ -101,7 +101,7 @@ fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
                 !has_frames.map_err(|error| open_error(&folder, "read a segment", error))?
             }
             Some(FileKind::Checkpoint(number)) => FIRST_CHECKPOINTS.contains(&number),
-            Some(FileKind::Lock | FileKind::ManifestNew) => true,
+            Some(FileKind::Lock | FileKind::ManifestNew | FileKind::Reserve) => true,
             Some(_) => false,
         };
         if !is_leftover {
@@ -523,11 +523,14 @@ impl Recovery {
         self.manifest.segments = rows;
         self.manifest.clean = false;
         self.manifest.generation += 1;
-        self.manifest.write(&*self.storage).map_err(|source| {
+        let mut written = self.manifest.write(&*self.storage);
+        if written.as_ref().is_err_and(is_full) && self.storage.remove(RESERVE).is_ok() {
+            written = self.manifest.write(&*self.storage);
+        }
+        written.map_err(|source| {
             let folder = self.storage.location();
             if is_full(&source) {
-                let needed_bytes = 1 << 20;
-                return OpenError::Full { folder, needed_bytes, source };
+                return OpenError::Full { folder, needed_bytes: 1 << 20, source };
             }
             open_error(&folder, "write the MANIFEST", source)
         })?;
@@ -592,7 +595,7 @@ impl Recovery {
                 Some(FileKind::Index(number)) => !named(number) && !kept(number),
                 Some(FileKind::Checkpoint(number)) => !self.manifest.checkpoints.contains(&number),
                 Some(FileKind::ManifestNew | FileKind::IndexNew) => true,
-                Some(FileKind::Manifest | FileKind::Lock | FileKind::Cut) | None => false,
+                Some(FileKind::Manifest | FileKind::Lock | FileKind::Reserve | FileKind::Cut) | None => false,
             };
             if is_leftover {
                 // It is in nobody's way; the next open tries again.

@@ -1,9 +1,11 @@
 //! One flipped bit anywhere: it is found and named, the damaged event is never served, and every other one is.
 
 use crate::support::{Random, Read, Rig, event, read_all, setting, small_options};
+use prombus_log::storage::Storage;
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
-    Append, Fault, FaultKind, MissingReason, NewEvent, NewState, Options, ReadLimit, verify_storage,
+    Append, Fault, FaultKind, Liveness, MissingReason, NewEvent, NewState, Notice, Options, ReadLimit,
+    RecordInfo, verify_storage,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -217,4 +219,121 @@ fn a_body_that_holds_a_whole_segment_fools_nothing() {
         assert_eq!(events.len(), if damage { 6 } else { 7 });
         assert!(rig.state.all().is_empty(), "state records came out of a body");
     }
+}
+
+/// Where the last COMMIT of a segment starts.
+fn last_commit(disk: &Disk, segment: &str) -> u64 {
+    let bytes = disk.contents(segment).unwrap();
+    let is_commit = |&at: &usize| bytes[at..at + 4] == [0xf5, b'p', b'm', b'b'] && bytes[at + 8] == 4;
+    (0..bytes.len() - 64).rev().find(is_commit).unwrap() as u64
+}
+
+#[test]
+fn a_lost_commit_at_the_end_of_a_segment_costs_nothing_in_the_next() {
+    // No checkpoint: both segments are replayed.
+    let options = || Options { checkpoint_bytes: 1 << 30, ..small_options() };
+    let rig = Rig::open(&Disk::new(6), options()).unwrap();
+    let topic = rig.fill("t", 1);
+    while rig.log.stats().segments == 1 {
+        rig.fill("t", 1);
+    }
+    let last = rig.log.last_seq(topic);
+    let survivor = rig.disk.fork();
+    rig.disk.cut_after(0);
+    drop(rig);
+    let first = survivor.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
+    survivor.flip_bit(&first, last_commit(&survivor, &first) + 30, 1);
+    let rig = Rig::open(&survivor, options()).unwrap();
+    assert_eq!(rig.log.last_seq(topic), last);
+    assert_eq!(read_all(&rig.log, topic).len() as u64, last);
+    assert_eq!(rig.listener.faults().len(), 1, "{:?}", rig.listener.faults());
+}
+
+#[test]
+fn an_unfinished_first_batch_of_a_segment_is_no_fault() {
+    let options = || Options { checkpoint_bytes: 1 << 30, ..small_options() };
+    let rig = Rig::open(&Disk::new(7), options()).unwrap();
+    let topic = rig.fill("t", 1);
+    while rig.log.stats().segments == 1 {
+        rig.fill("t", 1);
+    }
+    let last = rig.log.last_seq(topic);
+    let survivor = rig.disk.fork();
+    rig.disk.cut_after(0);
+    drop(rig);
+    let is_second = |name: &String| {
+        let bytes = survivor.contents(name).unwrap();
+        name.ends_with(".seg")
+            && bytes[4096..]
+                .windows(12)
+                .any(|window| window == format!("{{\"n\":{last},\"pad").as_bytes()[..12].to_vec())
+    };
+    let second = survivor.names().into_iter().find(is_second).unwrap();
+    let mut bytes = survivor.contents(&second).unwrap();
+    let commit = last_commit(&survivor, &second) as usize;
+    bytes[commit..].fill(0);
+    survivor.replace(&second, bytes);
+    let report = verify_storage(Arc::new(survivor.clone()), |_| {}).unwrap();
+    assert_eq!(report.faults, []);
+    assert!(report.torn_tail_bytes > 0);
+    let rig = Rig::open(&survivor, options()).unwrap();
+    assert_eq!(read_all(&rig.log, topic).len() as u64, last - 1);
+    assert!(survivor.names().iter().any(|name| name.starts_with("cut-")));
+    assert_eq!(rig.put_events(&[event(topic, b"again")])[0].seq, last);
+}
+
+/// Keeps runs of events with gaps between them.
+struct Islands;
+
+impl Liveness for Islands {
+    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
+        record.seq > 200 || record.seq % 20 < 4
+    }
+}
+
+#[test]
+fn damage_in_a_rewritten_segment_hides_nothing_behind_it_when_its_index_is_lost() {
+    let rig = Rig::new(8);
+    let topic = rig.fill("t", 300);
+    let report = rig.log.clean(&Islands).unwrap();
+    assert!(report.segments_rewritten > 1, "{report:?}");
+    let before: Vec<u64> = read_all(&rig.log, topic).iter().map(|read| read.seq).collect();
+    let disk = rig.disk.clone();
+    rig.log.close().unwrap();
+    let is_rewritten = |name: &String| name.ends_with(".seg") && disk.contents(name).unwrap()[36] == 1;
+    let segment = disk.names().into_iter().find(is_rewritten).unwrap();
+    let bytes = disk.contents(&segment).unwrap();
+    let body = bytes.windows(9).position(|window| window == b"{\"n\":22,\"").unwrap() as u64;
+    // In the header of seq 22: the search for the next frame begins.
+    disk.flip_bit(&segment, body - 30, 1);
+    Storage::remove(&disk, &segment.replace(".seg", ".idx")).unwrap();
+    let rig = Rig::open(&disk, Options { tail_bytes: 0, ..small_options() }).unwrap();
+    let after: Vec<u64> = read_all(&rig.log, topic).iter().map(|read| read.seq).collect();
+    let expected: Vec<u64> = before.into_iter().filter(|&seq| seq != 22).collect();
+    assert_eq!(after, expected);
+    let faults = rig.listener.faults();
+    assert!(faults.iter().any(|fault| names(fault, "t", 22)), "{faults:?}");
+}
+
+#[test]
+fn a_damaged_index_is_rebuilt_once() {
+    let rig =
+        Rig::open(&Disk::new(9), Options { tail_bytes: 0, index_cache_bytes: 0, ..small_options() }).unwrap();
+    let topic = rig.fill("t", 300);
+    let name = rig.disk.names().into_iter().find(|name| name.ends_with(".idx")).unwrap();
+    let length = rig.disk.contents(&name).unwrap().len() as u64;
+    for position in 512..length {
+        rig.disk.flip_bit(&name, position, 3);
+    }
+    for _ in 0..5 {
+        assert_eq!(read_all(&rig.log, topic).len(), 300);
+        rig.settle();
+    }
+    let rebuilt =
+        rig.listener.notices().into_iter().filter(|notice| matches!(notice, Notice::IndexRebuilt { .. }));
+    assert_eq!(rebuilt.count(), 1);
+    assert_eq!(rig.listener.faults().len(), 1);
+    let disk = rig.disk.clone();
+    rig.log.close().unwrap();
+    assert_eq!(verify_storage(Arc::new(disk), |_| {}).unwrap().faults, []);
 }

@@ -3,8 +3,10 @@
 use crate::support::{Rig, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
-    Append, AppendError, Liveness, NewState, Notice, OpenError, Outcomes, RecordInfo, TopicId,
+    Append, AppendError, Liveness, Log, NewState, Notice, OpenError, Outcomes, RecordInfo, State, Step,
+    TopicId,
 };
+use std::sync::Arc;
 
 /// Publishes until the disk is full; answers how many were taken.
 fn fill_up(rig: &Rig, topic: TopicId) -> u64 {
@@ -96,4 +98,65 @@ fn a_disk_without_room_for_a_new_log_is_said_and_left_empty() {
         Ok(_) => panic!("it opened"),
     }
     assert_eq!(disk.used_bytes(), 0, "{:?}", disk.names());
+}
+
+/// A state whose snapshot does not fit where the rest still does.
+struct LargeState;
+
+impl State for LargeState {
+    fn restore(&mut self, _snapshot: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn apply(&mut self, _tag: u32, _body: &[u8]) {}
+
+    fn snapshot(&self, into: &mut Vec<u8>) {
+        into.resize(into.len() + 600 * 1024, 7);
+    }
+}
+
+#[test]
+fn a_close_without_room_for_its_checkpoint_loses_nothing() {
+    let disk = Disk::new(5);
+    let open = || Log::open_storage(Arc::new(disk.clone()), small_options(), Box::new(LargeState)).unwrap();
+    let settle = |log: &Log| {
+        while log.step_commit() == Step::Worked || log.step_housekeeping() == Step::Worked {}
+    };
+    let log = open();
+    let topic = log.ensure_topic("t").unwrap();
+    let append = Append { events: &[event(topic, &[b'x'; 900])], ..Append::default() };
+    let mut outcomes = Outcomes::default();
+    for round in 0..18 {
+        if round == 8 {
+            // The manifest still fits, a checkpoint does not.
+            disk.set_capacity(Some(disk.used_bytes() + 20_000));
+        }
+        log.try_append(&append, &mut outcomes).unwrap();
+        settle(&log);
+    }
+    let count = log.last_seq(topic);
+    log.close().unwrap();
+    disk.set_capacity(None);
+    let log = open();
+    assert_eq!(log.last_seq(topic), count);
+    assert_eq!(read_all(&log, topic).len() as u64, count);
+}
+
+/// Keeps a few events in the first segments and nothing behind them.
+struct Few;
+
+impl Liveness for Few {
+    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
+        record.seq < 100 && record.seq % 20 == 0
+    }
+}
+
+#[test]
+fn dead_segments_are_retired_when_there_is_no_room_to_rewrite_the_sparse_ones() {
+    let rig = Rig::new(6);
+    rig.fill("t", 600);
+    rig.disk.set_capacity(Some(rig.disk.used_bytes()));
+    let report = rig.log.clean(&Few).unwrap();
+    assert!(report.segments_retired > 3, "{report:?}");
+    assert!(rig.log.unavailable().is_none());
 }

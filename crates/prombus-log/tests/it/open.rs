@@ -1,8 +1,8 @@
 //! Folders that cannot be opened get a clear error and stay as they are.
 
-use crate::support::{Rig, read_all, small_options};
+use crate::support::{Rig, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
-use prombus_log::{Log, OpenError, Options, verify};
+use prombus_log::{Liveness, Log, OpenError, Options, RecordInfo, Step, Unavailable, verify};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -170,4 +170,35 @@ fn a_segment_size_that_changes_counts_for_new_segments() {
     }
     let rig = Rig::open(&disk, small_options()).unwrap();
     assert_eq!(read_all(&rig.log, rig.log.topic("t").unwrap()).len(), 450);
+}
+
+#[test]
+fn a_spare_of_a_smaller_size_does_not_hold_up_a_large_append() {
+    let disk = closed_log(9);
+    let rig = Rig::open(&disk, Options { segment_bytes: 256 * 1024, ..small_options() }).unwrap();
+    let topic = rig.log.topic("t").unwrap();
+    rig.put_events(&[event(topic, &[b'x'; 100_000])]);
+    assert_eq!(rig.log.last_seq(topic), 151);
+}
+
+#[test]
+fn after_close_nothing_is_written_whatever_other_handles_do() {
+    struct Nothing;
+    impl Liveness for Nothing {
+        fn is_live(&self, _record: &RecordInfo<'_>) -> bool {
+            false
+        }
+    }
+    let rig = Rig::new(10);
+    let topic = rig.fill("t", 300);
+    let other = rig.log.clone();
+    rig.log.close().unwrap();
+    for name in rig.disk.names().into_iter().filter(|name| name.ends_with(".idx")) {
+        rig.disk.flip_bit(&name, 600, 1);
+    }
+    let operations = rig.disk.operations();
+    assert_eq!(other.clean(&Nothing), Err(Unavailable::Closed));
+    assert_eq!(other.step_housekeeping(), Step::Stopped);
+    assert_eq!(read_all(&other, topic).len(), 300);
+    assert_eq!(rig.disk.operations(), operations);
 }
