@@ -1,0 +1,110 @@
+//! Which loads are measured, and what each needs of the disk.
+
+use crate::arguments::Arguments;
+use crate::ids::IdKind;
+use crate::machine;
+use crate::publisher::EVENT_BYTES;
+use prombus_log::Options;
+use std::path::Path;
+use std::time::Duration;
+
+/// A burst is measured in this many slices, each with the raw loop right behind it.
+const BURST_SLICES: u32 = 4;
+
+/// What becomes of full segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segments {
+    /// A burst. Retired segments lie ready, as in a log that retention has been through: no new file is filled with zeros
+    /// while the clock runs.
+    Ready,
+    /// Sustained, and everything is kept: every segment is a new file that has to be filled with zeros first.
+    Kept,
+    /// Sustained, and everything that is sealed is cleaned away and recycled all the time.
+    Retention,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppendRow {
+    pub in_flight: usize,
+    pub topics: usize,
+    pub ids: IdKind,
+    pub segments: Segments,
+}
+
+/// How a round goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub slices: u32,
+    pub slice: Duration,
+    /// Segments to fill before the clock runs.
+    pub warm_up_segments: usize,
+}
+
+/// All rows.
+pub fn rows() -> Vec<AppendRow> {
+    let mut rows = Vec::new();
+    for in_flight in [1, 64, 1_024] {
+        for topics in [1, 100] {
+            for ids in [IdKind::Server, IdKind::ClientV7] {
+                rows.push(AppendRow { in_flight, topics, ids, segments: Segments::Ready });
+            }
+        }
+    }
+    let row = |ids, segments| AppendRow { in_flight: 1_024, topics: 1, ids, segments };
+    rows.push(row(IdKind::ClientV4, Segments::Ready));
+    rows.push(row(IdKind::Server, Segments::Kept));
+    rows.push(row(IdKind::ClientV7, Segments::Kept));
+    rows.push(row(IdKind::Server, Segments::Retention));
+    rows
+}
+
+impl AppendRow {
+    pub fn name(&self) -> String {
+        let Self { in_flight, topics, ids, segments } = self;
+        let plural = if *topics == 1 { "" } else { "s" };
+        let load = format!("{in_flight} in flight, {topics} topic{plural}, {}", ids.name());
+        match segments {
+            Segments::Ready => format!("append {load}"),
+            Segments::Kept => format!("sustained {load}, all kept"),
+            Segments::Retention => format!("sustained {load}, retention"),
+        }
+    }
+
+    pub fn is_burst(&self) -> bool {
+        self.segments == Segments::Ready
+    }
+
+    pub fn plan(&self, arguments: &Arguments) -> Plan {
+        let (slices, slice, ready) = match self.segments {
+            Segments::Ready => {
+                let slice = arguments.round / BURST_SLICES;
+                (BURST_SLICES, slice, self.segments_in(slice))
+            }
+            Segments::Kept | Segments::Retention => (1, arguments.sustained_round, 0),
+        };
+        Plan { slices, slice, warm_up_segments: arguments.warm_up_segments + ready }
+    }
+
+    /// As many segments as the fastest disk known could fill in this time.
+    fn segments_in(&self, length: Duration) -> usize {
+        let events_per_second = match self.in_flight {
+            1 => 50_000.0,
+            64 => 500_000.0,
+            _ => 2_000_000.0,
+        };
+        let bytes = events_per_second * length.as_secs_f64() * EVENT_BYTES as f64;
+        (bytes / Options::default().segment_bytes as f64).ceil() as usize
+    }
+
+    /// Why the disk is too small for a round, if it is.
+    pub fn lacks_room(&self, plan: Plan, folder: &Path) -> Option<String> {
+        let segments = match self.segments {
+            Segments::Ready | Segments::Kept => self.segments_in(plan.slice),
+            Segments::Retention => 64,
+        };
+        let needed = (segments + 16) as u64 * Options::default().segment_bytes;
+        let free = machine::free_bytes(folder)?;
+        (free < needed).then(|| format!("{} MB free, a round may need {} MB", free >> 20, needed >> 20))
+    }
+}
