@@ -11,6 +11,9 @@ use std::time::Duration;
 /// A burst is measured in this many slices, each with the raw loop right behind it.
 const BURST_SLICES: u32 = 4;
 
+/// Cleaning spares the newest segments: they lie behind the older checkpoint.
+const NEVER_CLEANED: usize = 2;
+
 /// What becomes of full segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segments {
@@ -79,7 +82,7 @@ impl AppendRow {
         let (slices, slice, ready) = match self.segments {
             Segments::Ready => {
                 let slice = arguments.round / BURST_SLICES;
-                (BURST_SLICES, slice, self.segments_in(slice))
+                (BURST_SLICES, slice, self.segments_in(slice) + NEVER_CLEANED)
             }
             Segments::Kept | Segments::Retention => (1, arguments.sustained_round, 0),
         };
