@@ -7,15 +7,14 @@
 use crate::commit::Pending;
 use crate::error::{AppendError, ReadError};
 use crate::id::{EventId, IdMaker, is_own};
-use crate::index::NumberHasher;
 use crate::layout::SEGMENT_DATA_START;
 use crate::log::Shared;
+use crate::recent_ids::RecentIds;
 use crate::record::{
     self, FLAG_CLIENT_ID, FLAG_DELETED, FLAG_KEY, FLAG_TOMBSTONE, HEADER_BYTES, Header, Kind, RUN_BYTES,
 };
 use crate::segment::Segment;
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasher;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -93,6 +92,8 @@ struct Prepared {
     body_crc: u32,
     /// The seq of the durable event that has this id already; zero for none.
     duplicate_of: u64,
+    /// Of the publisher's id.
+    id_hash: u64,
 }
 
 impl std::ops::Deref for Outcomes {
@@ -242,7 +243,10 @@ impl AppendState {
         let topic = event.topic.0;
         if let Some(id) = event.id {
             let duplicate_of = match prepared.duplicate_of {
-                0 => self.recent_ids.insert(topic, id, self.topics[topic as usize].next_seq),
+                0 => {
+                    let seq = self.topics[topic as usize].next_seq;
+                    self.recent_ids.insert(topic, id, prepared.id_hash, seq)
+                }
                 seq => Some(seq),
             };
             if let Some(seq) = duplicate_of {
@@ -301,6 +305,7 @@ impl Shared {
         outcomes.prepared.extend(append.events.iter().map(|event| Prepared {
             body_crc: record::body_crc(event.key.unwrap_or(&[]), event.body),
             duplicate_of: 0,
+            id_hash: event.id.map_or(0, |id| self.hash.of_id(event.topic.0, id)),
         }));
         let now_ms = self.options.clock.now_ms();
         let mut looked_up = self.look_up_ids(append, outcomes)?;
@@ -378,11 +383,12 @@ impl Shared {
             return Ok(None);
         }
         let forgotten = self.forgotten_ids.load(Ordering::Acquire);
+        let files = Arc::clone(&self.id_files.read());
         for (event, prepared) in append.events.iter().zip(&mut outcomes.prepared) {
             let Some(id) = event.id else { continue };
             let topic = event.topic.0;
             let lookup = || -> Result<Option<u64>, ReadError> {
-                if let Some(seq) = self.find_client_id(topic, id)? {
+                if let Some(seq) = self.find_client_id(&files, topic, id, prepared.id_hash)? {
                     return Ok(Some(seq));
                 }
                 if is_own(self.hash, id) { self.find_own_id(topic, id) } else { Ok(None) }
@@ -463,88 +469,4 @@ impl Shared {
 
 fn is_alive(topics: &[TopicAppend], topic: TopicId) -> bool {
     topic.0 != 0 && topics.get(topic.0 as usize).is_some_and(|state| !state.is_deleted)
-}
-
-/// The publishers' ids that no index file has yet, by segment.
-pub(crate) struct RecentIds {
-    current: IdMap,
-    previous: VecDeque<(u64, IdMap)>,
-    forgotten: u64,
-    hasher: SeededHasher,
-}
-
-type IdMap = HashMap<RecentId, u64, SeededHasher>;
-
-#[derive(PartialEq, Eq, Hash)]
-struct RecentId {
-    low: u64,
-    high: u64,
-    topic: u32,
-}
-
-impl RecentIds {
-    pub(crate) fn new(seed: u64) -> Self {
-        let hasher = SeededHasher { seed };
-        let current = HashMap::with_hasher(hasher.clone());
-        Self { current, previous: VecDeque::new(), forgotten: 0, hasher }
-    }
-
-    /// Puts an id in, or answers the seq that has it.
-    pub(crate) fn insert(&mut self, topic: u32, id: EventId, seq: u64) -> Option<u64> {
-        let key = recent_id(topic, id);
-        if let Some(seq) = self.previous.iter().find_map(|(_, ids)| ids.get(&key)) {
-            return Some(*seq);
-        }
-        match self.current.entry(key) {
-            std::collections::hash_map::Entry::Occupied(there) => Some(*there.get()),
-            std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(seq);
-                None
-            }
-        }
-    }
-
-    pub(crate) fn get(&self, topic: u32, id: EventId) -> Option<u64> {
-        let key = recent_id(topic, id);
-        let previous = || self.previous.iter().find_map(|(_, ids)| ids.get(&key));
-        self.current.get(&key).or_else(previous).copied()
-    }
-
-    /// The ids so far belong to a segment that is done.
-    pub(crate) fn roll(&mut self, segment: u64) {
-        let size = self.current.len();
-        let next = HashMap::with_capacity_and_hasher(size + size / 8, self.hasher.clone());
-        let done = std::mem::replace(&mut self.current, next);
-        self.previous.push_back((segment, done));
-    }
-
-    /// A segment's ids are in its index file now. Answers the map, to be dropped outside the lock.
-    pub(crate) fn forget(&mut self, segment: u64) -> Option<impl Sized + use<>> {
-        self.forgotten += 1;
-        let at = self.previous.iter().position(|(number, _)| *number == segment)?;
-        self.previous.remove(at)
-    }
-
-    pub(crate) fn forgotten(&self) -> u64 {
-        self.forgotten
-    }
-}
-
-fn recent_id(topic: u32, id: EventId) -> RecentId {
-    let value = id.as_u128();
-    RecentId { low: value as u64, high: (value >> 64) as u64, topic }
-}
-
-/// Seeded, because publishers choose what is hashed.
-#[derive(Clone)]
-struct SeededHasher {
-    seed: u64,
-}
-
-impl BuildHasher for SeededHasher {
-    type Hasher = NumberHasher;
-
-    fn build_hasher(&self) -> NumberHasher {
-        NumberHasher::seeded(self.seed)
-    }
 }

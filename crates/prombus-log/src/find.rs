@@ -208,22 +208,28 @@ impl Shared {
 
     pub(crate) fn find_id(&self, topic: u32, id: EventId) -> Result<Option<u64>, ReadError> {
         // Ids that only memory has belong to the newest segments, and may not be durable yet.
-        let recent = self.append.lock().recent_ids.get(topic, id);
+        let hash = self.hash.of_id(topic, id);
+        let recent = self.append.lock().recent_ids.get(topic, id, hash);
         let last = self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
         if let Some(seq) = recent {
             return Ok((seq <= last).then_some(seq));
         }
-        if let Some(seq) = self.find_client_id(topic, id)? {
+        let files = Arc::clone(&self.id_files.read());
+        if let Some(seq) = self.find_client_id(&files, topic, id, hash)? {
             return Ok(Some(seq));
         }
         if is_own(self.hash, id) { self.find_own_id(topic, id) } else { Ok(None) }
     }
 
     /// Looks a publisher's id up in the index files.
-    pub(crate) fn find_client_id(&self, topic: u32, id: EventId) -> Result<Option<u64>, ReadError> {
-        let hash = self.hash.of_id(topic, id);
-        let candidates = Arc::clone(&self.id_files.read());
-        for candidate in candidates.iter().rev().filter(|candidate| candidate.may_contain(id, hash)) {
+    pub(crate) fn find_client_id(
+        &self,
+        files: &[IdFile],
+        topic: u32,
+        id: EventId,
+        hash: u64,
+    ) -> Result<Option<u64>, ReadError> {
+        for candidate in files.iter().rev().filter(|candidate| candidate.may_contain(id, hash)) {
             let found = self.ask_index(
                 &candidate.segment,
                 |file| file.find_id(topic, id, hash, self.hash),

@@ -274,7 +274,10 @@ impl Housekeeper {
             shared.forgotten_ids.store(state.recent_ids.forgotten(), Ordering::Release);
             forgotten
         };
-        drop(forgotten);
+        if let Some(mut table) = forgotten {
+            table.clear();
+            shared.append.lock().recent_ids.reuse(table);
+        }
         Ok(Step::Worked)
     }
 

@@ -300,12 +300,6 @@ pub(crate) struct NumberHasher {
     state: u64,
 }
 
-impl NumberHasher {
-    pub(crate) fn seeded(seed: u64) -> Self {
-        Self { state: seed }
-    }
-}
-
 impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
         self.state

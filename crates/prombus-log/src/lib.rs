@@ -46,6 +46,7 @@ mod observer;
 mod options;
 mod poison;
 mod reader;
+mod recent_ids;
 mod record;
 mod recovery;
 mod replay;

@@ -3,7 +3,7 @@
 //!
 //! Until the new manifest is written nothing that counts is changed, so a crash at any point only means to do it again.
 
-use crate::append::{AppendState, Place, RecentIds, Spare, TopicAppend};
+use crate::append::{AppendState, Place, Spare, TopicAppend};
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::commit::{Committer, Pending};
 use crate::error::{Fault, FaultKind, OpenError};
@@ -19,6 +19,7 @@ use crate::log::Parts;
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::observer::Notice;
 use crate::options::Options;
+use crate::recent_ids::RecentIds;
 use crate::replay::{Proof, Replay, SegmentEnd, first_batch, index_segment};
 use crate::scan::{Found, PIECE_BYTES, Scan, end_of_nonzero};
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
@@ -245,7 +246,7 @@ impl Recovery {
                 one.segment.seal(one.end);
             }
         }
-        let mut recent_ids = RecentIds::new(self.storage.random());
+        let mut recent_ids = RecentIds::default();
         let active_index = self.settle_indexes(&mut used, &mut recent_ids)?;
         self.finish(replay, checkpointed, &used, spares, recent_ids, active_index)
     }
@@ -441,7 +442,8 @@ impl Recovery {
             let Some(sealed) = one.segment.sealed() else {
                 active = one.index.take().unwrap_or_default();
                 for entry in &active.ids {
-                    recent_ids.insert(entry.topic, entry.id, entry.seq);
+                    let hash = self.hash.of_id(entry.topic, entry.id);
+                    recent_ids.insert(entry.topic, entry.id, hash, entry.seq);
                 }
                 continue;
             };
@@ -469,7 +471,8 @@ impl Recovery {
                         Err(error) if is_full(&error) => {
                             // It stays in memory until there is room.
                             for entry in &index.ids {
-                                recent_ids.insert(entry.topic, entry.id, entry.seq);
+                                let hash = self.hash.of_id(entry.topic, entry.id);
+                                recent_ids.insert(entry.topic, entry.id, hash, entry.seq);
                             }
                             recent_ids.roll(id.number);
                             *one.segment.index.write() = SegmentIndex::Memory(Arc::new(index));

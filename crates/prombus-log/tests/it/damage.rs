@@ -83,7 +83,7 @@ fn used_parts(disk: &Disk) -> Vec<(String, Vec<std::ops::Range<u64>>)> {
             let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |at| at as u64 + 1);
             parts.push((name, vec![0..64, 4096..used.max(4096)]));
         } else if name == "MANIFEST" || name.ends_with(".ckpt") || name.ends_with(".idx") {
-            parts.push((name, Vec::from([0..length])));
+            parts.push((name, std::iter::once(0..length).collect()));
         }
     }
     parts
