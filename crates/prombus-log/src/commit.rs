@@ -18,10 +18,13 @@ use crate::segment::Segment;
 use crate::storage::SyncPoint;
 use crate::tail::RunPlace;
 use crate::view::TopicChange;
+use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Smaller batches are copied into a buffer of their own size: the large ones are for those who need them.
+const LARGE_BATCH_BYTES: usize = 64 * 1024;
 /// A run whose buffer grew past this gives it back when many topics share a batch.
 const RUN_BUFFER_KEPT_BYTES: usize = 256 * 1024;
 
@@ -344,18 +347,22 @@ impl Committer {
         Ok(())
     }
 
-    /// The frames of all runs in one buffer. A lone run lends its own.
+    /// The frames of all runs in one buffer, with room for the COMMIT. A lone large run lends its own.
     fn gather(&mut self, shared: &Shared) -> Vec<u8> {
         let pending = &mut self.spare;
-        if pending.used_runs == 1 && pending.topic_records.count == 0 && pending.state_records.count == 0 {
-            let mut other = shared.batch_pool.take();
-            std::mem::swap(&mut other, &mut pending.runs[0].bytes);
-            return other;
+        let length = pending.bytes + HEADER_BYTES;
+        let is_lone = pending.used_runs == 1 && self.places.len() == 1;
+        if length < LARGE_BATCH_BYTES {
+            let mut block = Vec::with_capacity(length);
+            pending.all_runs().for_each(|run| block.extend_from_slice(&run.bytes));
+            return block;
         }
         let mut block = shared.batch_pool.take();
-        block.reserve(pending.bytes + HEADER_BYTES);
-        for run in pending.all_runs() {
-            block.extend_from_slice(&run.bytes);
+        if is_lone {
+            std::mem::swap(&mut block, &mut pending.runs[0].bytes);
+        } else {
+            block.reserve(length);
+            pending.all_runs().for_each(|run| block.extend_from_slice(&run.bytes));
         }
         block
     }
@@ -364,7 +371,8 @@ impl Committer {
     fn publish(&mut self, shared: &Shared, rolled: Option<Rolled>, block: Vec<u8>, start: u64, mark: Mark) {
         let has_rolled = rolled.is_some();
         let pending = &self.spare;
-        let block = shared.batch_pool.share(block);
+        let block =
+            if block.len() < LARGE_BATCH_BYTES { Bytes::from(block) } else { shared.batch_pool.share(block) };
         let mut view = shared.view.write();
         if let Some(Rolled { old, next }) = rolled {
             view.roll(old, next);

@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Free buffers that are kept for batches, and as much for reads.
+const POOLED_BYTES: usize = 32 << 20;
 /// How often the housekeeper looks again when something could not be done.
 const HOUSEKEEPING_RETRY: Duration = Duration::from_secs(1);
 
@@ -203,8 +205,8 @@ impl Shared {
             view: RwLock::new(parts.view),
             poison: Poison::default(),
             forgotten_ids: AtomicU64::new(0),
-            batch_pool: BufferPool::new(64),
-            read_pool: BufferPool::new(16),
+            batch_pool: BufferPool::new(POOLED_BYTES),
+            read_pool: BufferPool::new(POOLED_BYTES),
             state: Mutex::new(parts.state),
             committer: Mutex::new(parts.committer),
             housekeeper: Mutex::new(parts.housekeeper),

@@ -23,11 +23,13 @@ pub(crate) struct IdTable {
     hashes: Vec<u64>,
     /// Upper half: bits of the hash. Lower half: place in `ids`, counted from 1; zero for an empty slot. At most half full.
     slots: Vec<u64>,
+    /// The highest time-ordered id: newer ones need no look.
+    last_ordered: EventId,
 }
 
 impl IdTable {
     fn get(&self, topic: u32, id: EventId, hash: u64) -> Option<u64> {
-        if self.slots.is_empty() {
+        if self.slots.is_empty() || (id.is_time_ordered() && id > self.last_ordered) {
             return None;
         }
         let mask = self.slots.len() - 1;
@@ -51,6 +53,9 @@ impl IdTable {
     fn insert(&mut self, topic: u32, id: EventId, hash: u64, seq: u64) {
         if (self.ids.len() + 1) * 2 > self.slots.len() {
             self.grow();
+        }
+        if id.is_time_ordered() {
+            self.last_ordered = self.last_ordered.max(id);
         }
         self.ids.push(RecentId { id, topic, seq });
         self.hashes.push(hash);
@@ -78,6 +83,7 @@ impl IdTable {
         self.ids.clear();
         self.hashes.clear();
         self.slots.fill(0);
+        self.last_ordered = EventId::default();
     }
 }
 

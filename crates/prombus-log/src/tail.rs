@@ -116,28 +116,46 @@ impl Tail {
     }
 }
 
-/// Buffers of batches and reads, used again when the last holder lets go. Allocating them anew would cost a page fault for
-/// every 4 KiB on the hot path.
+/// Buffers of large batches and reads, used again when the last holder lets go. Allocating them anew would cost a page fault
+/// for every 4 KiB on the hot path.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
-    free: Mutex<Vec<Vec<u8>>>,
-    /// No more than this many are kept.
-    kept: usize,
+    free: Mutex<Free>,
+    /// No more than this is kept.
+    limit_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Free {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
 }
 
 impl BufferPool {
-    pub(crate) fn new(kept: usize) -> Arc<Self> {
-        Arc::new(Self { free: Mutex::new(Vec::with_capacity(kept)), kept })
+    pub(crate) fn new(limit_bytes: usize) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::default(), limit_bytes })
     }
 
     /// An empty buffer, with or without capacity.
     pub(crate) fn take(&self) -> Vec<u8> {
-        self.free.lock().pop().unwrap_or_default()
+        let mut free = self.free.lock();
+        let buffer = free.buffers.pop().unwrap_or_default();
+        free.bytes -= buffer.capacity();
+        buffer
     }
 
     /// Shares a filled buffer; it comes back here when the last share is dropped.
     pub(crate) fn share(self: &Arc<Self>, buffer: Vec<u8>) -> Bytes {
         Bytes::from_owner(Pooled { buffer, pool: Arc::downgrade(self) })
+    }
+
+    fn give_back(&self, mut buffer: Vec<u8>) {
+        let mut free = self.free.lock();
+        if free.bytes + buffer.capacity() <= self.limit_bytes {
+            buffer.clear();
+            free.bytes += buffer.capacity();
+            free.buffers.push(buffer);
+        }
     }
 }
 
@@ -155,12 +173,7 @@ impl AsRef<[u8]> for Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            let mut buffer = std::mem::take(&mut self.buffer);
-            buffer.clear();
-            let mut free = pool.free.lock();
-            if free.len() < pool.kept {
-                free.push(buffer);
-            }
+            pool.give_back(std::mem::take(&mut self.buffer));
         }
     }
 }
