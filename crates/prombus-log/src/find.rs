@@ -129,7 +129,7 @@ impl Shared {
 
     pub(crate) fn first_seq(&self, topic: u32) -> Result<Option<u64>, ReadError> {
         let segments = self.segments();
-        self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        self.durable_seq(topic)?;
         match self.first_segment_reaching(&segments, topic, 1)? {
             None => Ok(None),
             Some(at) => self
@@ -138,7 +138,7 @@ impl Shared {
     }
 
     pub(crate) fn first_at_or_after(&self, topic: u32, ts: i64) -> Result<Option<u64>, ReadError> {
-        self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        self.durable_seq(topic)?;
         let mut chunk = Chunk::default();
         let mut candidates = Vec::new();
         for segment in self.segments().iter() {
@@ -159,7 +159,7 @@ impl Shared {
     }
 
     pub(crate) fn last_at_or_before(&self, topic: u32, ts: i64) -> Result<Option<u64>, ReadError> {
-        self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        self.durable_seq(topic)?;
         let mut chunk = Chunk::default();
         let mut candidates = Vec::new();
         for segment in self.segments().iter().rev() {
@@ -210,7 +210,7 @@ impl Shared {
         // Ids that only memory has belong to the newest segments, and may not be durable yet.
         let hash = self.hash.of_id(topic, id);
         let recent = self.append.lock().recent_ids.get(topic, id, hash);
-        let last = self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        let last = self.durable_seq(topic)?;
         if let Some(seq) = recent {
             return Ok((seq <= last).then_some(seq));
         }
@@ -274,7 +274,7 @@ impl Shared {
     }
 
     pub(crate) fn find_key(&self, topic: u32, key: &[u8]) -> Result<Option<u64>, ReadError> {
-        self.view.read().last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
+        self.durable_seq(topic)?;
         let hash = self.hash.of_key(topic, key);
         for segment in self.segments().iter().rev() {
             let Some(entry) = self.key_entry(segment, hash)? else { continue };

@@ -103,6 +103,10 @@ impl TopicTable {
         self.names.insert(id, name);
     }
 
+    pub(crate) fn is_alive(&self, id: TopicId) -> bool {
+        self.names.get(&id).is_some_and(|name| self.by_name.get(name) == Some(&id))
+    }
+
     pub(crate) fn remove(&mut self, id: TopicId) {
         if let Some(name) = self.names.get(&id) {
             self.by_name.remove(name);

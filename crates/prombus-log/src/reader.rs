@@ -1,6 +1,7 @@
 //! Reading a topic from a seq on: from the tail in memory when it has it, else from the files in large pieces. Neither holds
 //! up the writer. Every byte that comes from a file is checked; what does not check is left out and named.
 
+use crate::append::TopicId;
 use crate::error::{Fault, FaultKind, ReadError};
 use crate::index::{Entry, EntrySearch};
 use crate::layout::FRAME_MAGIC;
@@ -156,14 +157,10 @@ impl Shared {
     ) -> Result<(), ReadError> {
         let from = from.max(1);
         chunk.clear(from);
-        let is_in_tail = {
-            let view = self.view.read();
-            let last = view.last_seq(topic).ok_or(ReadError::UnknownTopic(topic))?;
-            if from > last {
-                return Ok(());
-            }
-            view.tail.collect(topic, from, limit, &mut chunk.buffers)
-        };
+        if from > self.durable_seq(topic)? {
+            return Ok(());
+        }
+        let is_in_tail = self.view.read().tail.collect(topic, from, limit, &mut chunk.buffers);
         if is_in_tail {
             chunk.take_runs(from, limit);
             return Ok(());
@@ -177,6 +174,15 @@ impl Shared {
                 Ok(())
             }
         }
+    }
+
+    /// The newest durable seq of a topic; zero when it has none yet.
+    pub(crate) fn durable_seq(&self, topic: u32) -> Result<u64, ReadError> {
+        if let Some(seq) = self.view.read().last_seq(topic) {
+            return Ok(seq);
+        }
+        // It may be so new that its own record is not durable yet.
+        if self.topics.read().is_alive(TopicId(topic)) { Ok(0) } else { Err(ReadError::UnknownTopic(topic)) }
     }
 
     /// The part of a file to read for `from`.

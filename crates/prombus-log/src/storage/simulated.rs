@@ -5,8 +5,8 @@
 //! and no bytes. [`Disk::power_cut`] draws what survives of the rest. Everything drawn comes from the seed:
 //! the same seed and the same operations lose the same bytes.
 //!
-//! One long file, because names, sectors and faults are only right together: first what tests call, then
-//! `State` (the machine and its names), `Inode` (the sectors of one file) and `Fate` (what survives).
+//! Here is what tests call and the machine with its names; `inode.rs` has the sectors of one file, `chance.rs` draws what
+//! survives.
 //!
 //! Not modelled: a sector is never torn inside itself, and what survives of it is its last synced or its
 //! newest content, never a version between the two.
@@ -20,8 +20,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
+mod chance;
+mod inode;
 #[cfg(test)]
 mod tests;
+
+use chance::{Fate, Random};
+use inode::Inode;
 
 const SECTOR_BYTES: usize = 512;
 /// A write beyond this is a wrong position; answering it with an error beats allocating it.
@@ -625,237 +630,6 @@ impl NameChange {
             names.insert(to.clone(), self.number);
         }
         true
-    }
-}
-
-/// A file without its name.
-#[derive(Clone, Default)]
-struct Inode {
-    /// What reads see.
-    current: Vec<u8>,
-    /// Never more than the length of `current`: there is no truncate.
-    durable_length: usize,
-    /// Whether a sync would make the length durable. Can be false with the length not durable: after a failed
-    /// sync.
-    length_dirty: bool,
-    /// The sectors that may differ from the disk, by index. All others are durable as they are in `current`.
-    unsynced: BTreeMap<usize, UnsyncedSector>,
-    open_files: usize,
-}
-
-#[derive(Clone)]
-struct UnsyncedSector {
-    /// `None` when the disk has nothing there: the sector was beyond the durable length.
-    durable: Option<Box<[u8; SECTOR_BYTES]>>,
-    /// Whether a sync would write it, and a power cut may have written it.
-    dirty: bool,
-}
-
-impl Inode {
-    fn write(&mut self, bytes: &[u8], start: usize) {
-        if bytes.is_empty() {
-            return;
-        }
-        let end = start + bytes.len();
-        for index in start / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES) {
-            self.mark_dirty(index);
-        }
-        if end > self.current.len() {
-            self.current.resize(end, 0);
-            self.length_dirty = true;
-        }
-        self.current[start..end].copy_from_slice(bytes);
-    }
-
-    fn mark_dirty(&mut self, index: usize) {
-        let Self { current, durable_length, unsynced, .. } = self;
-        let sector = unsynced.entry(index).or_insert_with(|| {
-            let start = index * SECTOR_BYTES;
-            let durable = (start < *durable_length).then(|| {
-                let on_disk = &current[start..current.len().min(start + SECTOR_BYTES)];
-                let mut saved = Box::new([0; SECTOR_BYTES]);
-                saved[..on_disk.len()].copy_from_slice(on_disk);
-                saved
-            });
-            UnsyncedSector { durable, dirty: true }
-        });
-        sector.dirty = true;
-    }
-
-    fn sync(&mut self) {
-        self.durable_length = self.durable_length.max(self.reachable_length());
-        self.length_dirty = false;
-        self.unsynced.retain(|_, sector| !sector.dirty);
-    }
-
-    /// Some dirty sectors, and perhaps the length, become durable; what remains stays dirty.
-    fn sync_partly(&mut self, chance: &mut Random) {
-        let fate = Fate::draw(chance, self.unsynced.len());
-        self.durable_length = self.surviving_length(chance, fate);
-        let mut index = 0;
-        self.unsynced.retain(|_, sector| {
-            let kept = sector.dirty && fate.keeps(chance, index);
-            index += 1;
-            !kept
-        });
-    }
-
-    /// Makes the kernel believe that everything was written.
-    fn forget_dirty(&mut self) {
-        self.length_dirty = false;
-        for sector in self.unsynced.values_mut() {
-            sector.dirty = false;
-        }
-    }
-
-    fn settle(&mut self, chance: &mut Random, fate: Option<Fate>) {
-        let fate = fate.unwrap_or_else(|| Fate::draw(chance, self.unsynced.len()));
-        let length = self.surviving_length(chance, fate);
-        for (order, (index, sector)) in std::mem::take(&mut self.unsynced).into_iter().enumerate() {
-            if sector.dirty && fate.keeps(chance, order) {
-                continue;
-            }
-            let start = index * SECTOR_BYTES;
-            let end = self.current.len().min(start + SECTOR_BYTES);
-            let lost = &mut self.current[start..end];
-            match sector.durable {
-                Some(durable) => lost.copy_from_slice(&durable[..lost.len()]),
-                None if start >= self.durable_length && chance.below(16) == 0 => chance.fill(lost),
-                None => lost.fill(0),
-            }
-        }
-        self.current.truncate(length);
-        self.durable_length = length;
-        self.length_dirty = false;
-    }
-
-    /// The greatest length that can be durable without a further write.
-    fn reachable_length(&self) -> usize {
-        if self.length_dirty {
-            return self.current.len();
-        }
-        let last_dirty = self.unsynced.iter().rev().find(|(_, sector)| sector.dirty);
-        let end = last_dirty.map_or(0, |(index, _)| (index + 1) * SECTOR_BYTES);
-        end.min(self.current.len()).max(self.durable_length)
-    }
-
-    /// A growth that was not synced survives as a whole, not at all, or up to the end of some sector.
-    fn surviving_length(&self, chance: &mut Random, fate: Fate) -> usize {
-        let (shortest, longest) = (self.durable_length, self.reachable_length());
-        if shortest == longest {
-            return longest;
-        }
-        match fate {
-            Fate::Lost => shortest,
-            Fate::Kept => longest,
-            Fate::First(_) | Fate::Each { .. } => {
-                let first_end = shortest / SECTOR_BYTES + 1;
-                let ends = longest.div_ceil(SECTOR_BYTES) - first_end;
-                match chance.below(4) {
-                    0 => shortest,
-                    1 => longest,
-                    _ if ends == 0 => longest,
-                    _ => (first_end + chance.index_below(ends)) * SECTOR_BYTES,
-                }
-            }
-        }
-    }
-
-    fn flip_bit(&mut self, position: usize, bit: u8) -> bool {
-        let Some(byte) = self.current.get_mut(position) else {
-            return false;
-        };
-        *byte ^= 1 << bit;
-        let unsynced = self.unsynced.get_mut(&(position / SECTOR_BYTES));
-        if let Some(durable) = unsynced.and_then(|sector| sector.durable.as_mut()) {
-            durable[position % SECTOR_BYTES] ^= 1 << bit;
-        }
-        true
-    }
-}
-
-/// How much of what was not synced survives. Independent coins alone would hardly ever keep all, nothing, or
-/// a clean prefix of many sectors, and those are what real disks do most.
-#[derive(Clone, Copy)]
-enum Fate {
-    Lost,
-    Kept,
-    /// Only so many, from the first on.
-    First(usize),
-    /// Each with this chance.
-    Each {
-        eighths: u64,
-    },
-}
-
-impl Fate {
-    fn draw(chance: &mut Random, count: usize) -> Self {
-        match chance.below(16) {
-            0 => Self::Lost,
-            1 => Self::Kept,
-            2..=5 => Self::First(chance.index_below(count + 1)),
-            6..=8 => Self::Each { eighths: 1 },
-            9..=11 => Self::Each { eighths: 7 },
-            _ => Self::Each { eighths: 4 },
-        }
-    }
-
-    /// One fate for all files and names, or `None` when each draws its own.
-    fn draw_for_the_disk(chance: &mut Random) -> Option<Self> {
-        match chance.below(8) {
-            0 => Some(Self::Lost),
-            1 => Some(Self::Kept),
-            _ => None,
-        }
-    }
-
-    fn keeps(self, chance: &mut Random, index: usize) -> bool {
-        match self {
-            Self::Lost => false,
-            Self::Kept => true,
-            Self::First(count) => index < count,
-            Self::Each { eighths } => chance.below(8) < eighths,
-        }
-    }
-}
-
-/// splitmix64: small, fast, and its numbers do not repeat.
-#[derive(Clone)]
-struct Random {
-    state: u64,
-}
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        bits ^ (bits >> 31)
-    }
-
-    /// A number below `limit`, which is small and not 0.
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn index_below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.below(limit as u64)).expect("less than a usize")
-    }
-
-    /// None, all or some of `length`.
-    fn part_of(&mut self, length: usize) -> usize {
-        match self.below(4) {
-            0 => 0,
-            1 => length,
-            _ => self.index_below(length + 1),
-        }
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
-        }
     }
 }
 

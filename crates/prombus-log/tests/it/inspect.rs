@@ -1,0 +1,82 @@
+//! The dump of every kind of file says what is in it, and a damaged one is said to be.
+
+use crate::support::{Rig, event};
+use prombus_log::{Append, NewEvent, NewState, inspect};
+use std::path::{Path, PathBuf};
+
+fn dump(file: &Path) -> String {
+    let mut out = Vec::new();
+    inspect(file, &mut out).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    String::from_utf8(out).unwrap()
+}
+
+/// A closed log with all kinds of files, copied to a real folder.
+fn folder() -> PathBuf {
+    let rig = Rig::new(1);
+    let topic = rig.fill("orders.placed", 200);
+    let secret = NewEvent { key: Some(b"customer-7"), ..event(topic, b"a secret body") };
+    let states = [NewState { tag: 5, body: &5_u64.to_le_bytes() }];
+    rig.put(&Append { events: &[secret], states: &states, use_reserve: false });
+    let disk = rig.disk.clone();
+    rig.log.close().unwrap();
+    let folder = std::env::temp_dir().join(format!("prombus-log-inspect-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in disk.names() {
+        std::fs::write(folder.join(&name), disk.contents(&name).unwrap()).unwrap();
+    }
+    std::fs::write(folder.join("cut-0000000000000001-4096.bin"), [1, 2, 3]).unwrap();
+    folder
+}
+
+#[test]
+fn every_file_of_a_log_can_be_inspected() {
+    let folder = folder();
+    let mut all = String::new();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().is_some_and(|name| name == "RESERVE") {
+            continue;
+        }
+        let text = dump(&path);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let expected = match name.rsplit('.').next().unwrap() {
+            "seg" => "header checks",
+            "idx" => "index of segment",
+            "ckpt" => "topic 1 \"orders.placed\" last seq",
+            "bin" => "3 bytes of an unfinished batch",
+            _ => {
+                if name == "MANIFEST" {
+                    "closed cleanly: true"
+                } else {
+                    "lock"
+                }
+            }
+        };
+        assert!(text.contains(expected), "{name}: {text}");
+        all += &text;
+    }
+    for expected in [
+        "event   topic 1 seq 201",
+        "key \"customer-7\"",
+        "state   tag 5",
+        "\"orders.placed\" made",
+        "commit  batch",
+    ] {
+        assert!(all.contains(expected), "no {expected:?}");
+    }
+    assert!(!all.contains("secret"), "a body was printed");
+
+    let segment = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let segment =
+        segment.filter(|path| path.extension().is_some_and(|extension| extension == "seg")).min().unwrap();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[4096 + 300] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let text = dump(&segment);
+    assert!(text.contains("NO FRAME") || text.contains("DOES NOT CHECK"), "{text}");
+
+    std::fs::write(folder.join("other.txt"), "hello there").unwrap();
+    assert!(inspect(&folder.join("other.txt"), &mut Vec::new()).is_err());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
