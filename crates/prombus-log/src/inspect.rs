@@ -2,12 +2,12 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::index_file::describe;
-use crate::layout::{CHECKPOINT_MAGIC, INDEX_MAGIC, MANIFEST_MAGIC, SEGMENT_DATA_START, SEGMENT_MAGIC};
+use crate::layout::{FileKind, SEGMENT_DATA_START, file_kind};
 use crate::manifest::{Manifest, ManifestRead};
 use crate::record::{self, Header, Kind, trusted_event};
 use crate::scan::{Found, Scan};
 use crate::segment::{describe_header, header_salt};
-use crate::storage::{Folder, OpenMode, Storage, read_whole};
+use crate::storage::{Folder, OpenMode, Storage, StorageFile, read_whole};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -21,29 +21,40 @@ pub fn inspect(file: &Path, out: &mut dyn Write) -> io::Result<()> {
     let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a file name"))?;
     let storage = Folder::open(folder)?;
     let opened = storage.open(name, OpenMode::Read)?;
-    let mut magic = [0; 8];
-    let read = opened.read_at(&mut magic, 0)?;
-    match magic {
-        SEGMENT_MAGIC => inspect_segment(&*opened, out),
-        MANIFEST_MAGIC => inspect_manifest(&read_whole(&*opened)?, out),
-        CHECKPOINT_MAGIC => inspect_checkpoint(&read_whole(&*opened)?, out),
-        INDEX_MAGIC => describe(&read_whole(&*opened)?, out),
-        _ if name == crate::layout::LOCK => writeln!(out, "the lock file; it holds nothing"),
-        _ if name.starts_with("cut-") => {
-            let length = opened.len()?;
-            writeln!(out, "{length} bytes of an unfinished batch, cut off by an open")
+    match file_kind(name) {
+        Some(FileKind::Segment(number)) => inspect_segment(&storage, &*opened, number, out),
+        Some(FileKind::Manifest | FileKind::ManifestNew) => inspect_manifest(&read_whole(&*opened)?, out),
+        Some(FileKind::Checkpoint(_)) => inspect_checkpoint(&read_whole(&*opened)?, out),
+        Some(FileKind::Index(_) | FileKind::IndexNew) => describe(&read_whole(&*opened)?, out),
+        Some(FileKind::Lock) => writeln!(out, "the lock file; it holds nothing"),
+        Some(FileKind::Reserve) => {
+            writeln!(out, "{} bytes of room that is given up when the disk is full", opened.len()?)
         }
-        _ if read == 0 => Err(io::Error::new(io::ErrorKind::InvalidData, "the file is empty")),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of a prombus log")),
+        Some(FileKind::Cut) => {
+            writeln!(out, "{} bytes of an unfinished batch, cut off by an open", opened.len()?)
+        }
+        None => Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of a prombus log, by its name")),
     }
 }
 
-fn inspect_segment(file: &dyn crate::storage::StorageFile, out: &mut dyn Write) -> io::Result<()> {
+fn inspect_segment(
+    storage: &dyn Storage,
+    file: &dyn StorageFile,
+    number: u64,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut header = [0; 64];
     file.read_at(&mut header, 0)?;
-    writeln!(out, "{}", describe_header(&header).unwrap_or_default())?;
-    let Some(salt) = header_salt(&header) else {
-        return writeln!(out, "without the header's salt no frame can be checked");
+    writeln!(
+        out,
+        "{}",
+        describe_header(&header).unwrap_or_else(|| "a segment without its header".to_owned())
+    )?;
+    let Some(salt) = header_salt(&header).or_else(|| salt_in_manifest(storage, number)) else {
+        return writeln!(
+            out,
+            "without the salt, of the header or of a MANIFEST beside it, no frame can be checked"
+        );
     };
     let end = file.len()?;
     let mut scan = Scan::new(file, salt, SEGMENT_DATA_START, end, true);
@@ -64,6 +75,12 @@ fn inspect_segment(file: &dyn crate::storage::StorageFile, out: &mut dyn Write) 
         }
     }
     Ok(())
+}
+
+/// The manifest repeats what a segment's header says.
+fn salt_in_manifest(storage: &dyn Storage, number: u64) -> Option<u32> {
+    let ManifestRead::Found { manifest, .. } = Manifest::read(storage).ok()? else { return None };
+    manifest.segments.iter().find(|row| row.id.number == number).map(|row| row.id.salt)
 }
 
 fn inspect_frame(header: &Header, frame: &[u8], out: &mut dyn Write) -> io::Result<()> {
