@@ -103,7 +103,9 @@ impl AppendRow {
     /// Why the disk is too small for a round, if it is.
     pub fn lacks_room(&self, plan: Plan, folder: &Path) -> Option<String> {
         let segments = match self.segments {
-            Segments::Ready | Segments::Kept => self.segments_in(plan.slice),
+            Segments::Ready => self.segments_in(plan.slice),
+            // Every byte is written twice, the first time as a zero.
+            Segments::Kept => self.segments_in(plan.slice) / 2,
             Segments::Retention => 64,
         };
         let needed = (segments + 16) as u64 * Options::default().segment_bytes;
