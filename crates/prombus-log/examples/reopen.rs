@@ -44,7 +44,9 @@ const EVENT_BYTES: u64 = 480;
 /// Events in one append, and those that may wait for their fdatasync.
 const PIECE: usize = 64;
 const IN_FLIGHT: usize = 1_024;
-const KILLS: u32 = 4;
+/// How long the load lasts before each kill: a log that falls behind with its checkpoints shows it after a while.
+const LOADS: [Duration; 4] =
+    [Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(3)];
 /// A writer under load reports what is durable this often.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 /// A writer that nobody kills ends by itself.
@@ -112,7 +114,7 @@ fn run(settings: &Settings) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let _scratch = Scratch(folder);
     // The load between the kills comes on top of the events.
-    let needed = settings.events * EVENT_BYTES + (8 << 30);
+    let needed = settings.events * EVENT_BYTES + (16 << 30);
     let stats = rustix::fs::statvfs(folder)?;
     if stats.f_bavail * stats.f_frsize < needed {
         return Err(format!("{} has less than {} MB free", folder.display(), needed >> 20).into());
@@ -131,11 +133,12 @@ fn run(settings: &Settings) -> Result<(), Failure> {
         openings.push(opened);
     }
     let mut events = settings.events;
-    for kill in 1..=KILLS {
-        eprintln!("kill {kill} of {KILLS} ...");
-        events += load_and_kill(&log, Duration::from_millis(1_300 + 450 * u64::from(kill)))?;
+    for (at, load) in LOADS.into_iter().enumerate() {
+        eprintln!("kill -9 after {} s of load ...", load.as_secs());
+        events += load_and_kill(&log, load)?;
         // The last time from the disk.
-        let opened = open_in_child(&log, kill == KILLS, After::Kill)?;
+        let is_cold = at + 1 == LOADS.len();
+        let opened = open_in_child(&log, is_cold, After::Kill)?;
         opened.expect_events(events)?;
         events = opened.events;
         openings.push(opened);
@@ -218,9 +221,9 @@ fn drop_from_page_cache(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Starts a writer, kills it in the middle of its load, and answers how many events it had reported as durable.
-fn load_and_kill(log: &Path, after: Duration) -> Result<u64, Failure> {
+fn load_and_kill(log: &Path, length: Duration) -> Result<u64, Failure> {
     let mut writer = child("child-load", log).stdout(Stdio::piped()).spawn()?;
-    let reported = watch(&mut writer, after);
+    let reported = watch(&mut writer, length);
     // SIGKILL.
     let killed = writer.kill();
     writer.wait()?;
