@@ -21,7 +21,7 @@ use crate::view::TopicChange;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Smaller batches are copied into a buffer of their own size: the large ones are for those who need them.
 const LARGE_BATCH_BYTES: usize = 64 * 1024;
@@ -268,14 +268,13 @@ impl Committer {
         if !self.take(shared) {
             return Step::Idle;
         }
-        let started = Instant::now();
         match self.write(shared) {
-            Ok(()) => {
+            Ok(duration) => {
                 shared.observer().committed(&Committed {
                     batch: self.spare.batch,
                     events: self.spare.events,
                     bytes: self.spare.bytes + HEADER_BYTES,
-                    duration: started.elapsed(),
+                    duration,
                 });
                 Step::Worked
             }
@@ -301,7 +300,8 @@ impl Committer {
         true
     }
 
-    fn write(&mut self, shared: &Shared) -> io::Result<()> {
+    /// Answers what the write and the sync took.
+    fn write(&mut self, shared: &Shared) -> io::Result<Duration> {
         let rolled = match self.spare.roll_to.take() {
             None => None,
             Some(next) => {
@@ -335,16 +335,18 @@ impl Committer {
             &self.table,
         );
         let file = segment.file()?;
+        let started = Instant::now();
         file.write_at(&block, self.position)?;
         // The acknowledgement of every record in the batch waits for this one.
         file.sync(SyncPoint::LogData)?;
+        let duration = started.elapsed();
 
         let start = self.position;
         self.chain = chain;
         self.position += block.len() as u64;
         let mark = Mark { segment: segment.id.number, position: self.position, batch: pending.batch, chain };
         self.publish(shared, rolled, block, start, mark);
-        Ok(())
+        Ok(duration)
     }
 
     /// The frames of all runs in one buffer, with room for the COMMIT. A lone large run lends its own.

@@ -20,6 +20,8 @@ pub(crate) struct IdFile {
     first: EventId,
     last: EventId,
     has_unordered: bool,
+    /// No older segment has a time-ordered id above this one.
+    last_so_far: EventId,
     file: Arc<IndexFile>,
     segment: Arc<Segment>,
 }
@@ -34,14 +36,17 @@ impl IdFile {
 
 pub(crate) fn id_files(segments: &[Arc<Segment>]) -> Vec<IdFile> {
     let mut files = Vec::new();
+    let mut last_so_far = EventId::default();
     for segment in segments {
         if let SegmentIndex::File(file) = &*segment.index.read() {
             let summary = file.summary();
             if summary.first_client_id <= summary.last_client_id || summary.unordered_ids > 0 {
+                last_so_far = last_so_far.max(summary.last_client_id);
                 files.push(IdFile {
                     first: summary.first_client_id,
                     last: summary.last_client_id,
                     has_unordered: summary.unordered_ids > 0,
+                    last_so_far,
                     file: Arc::clone(file),
                     segment: Arc::clone(segment),
                 });
@@ -229,7 +234,10 @@ impl Shared {
         id: EventId,
         hash: u64,
     ) -> Result<Option<u64>, ReadError> {
-        for candidate in files.iter().rev().filter(|candidate| candidate.may_contain(id, hash)) {
+        let is_newer = |candidate: &&IdFile| id.is_time_ordered() && id > candidate.last_so_far;
+        // A new time-ordered id is above all that are there, so it is known to be new after one comparison.
+        let candidates = files.iter().rev().take_while(|candidate| !is_newer(candidate));
+        for candidate in candidates.filter(|candidate| candidate.may_contain(id, hash)) {
             let found = self.ask_index(
                 &candidate.segment,
                 |file| file.find_id(topic, id, hash, self.hash),

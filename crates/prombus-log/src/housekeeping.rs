@@ -18,6 +18,8 @@ use std::sync::atomic::Ordering;
 /// Room that stays free for the manifest, checkpoints and indexes when a segment is made.
 const FREE_MARGIN_BYTES: u64 = 8 << 20;
 
+/// More sealed segments than this do not wait for their index file before the next segment is made.
+const UNINDEXED_SEGMENTS_MAX: usize = 2;
 /// Size of the file that is given up for the manifest and checkpoints when somebody else filled the disk.
 const RESERVE_FILE_BYTES: u64 = 256 << 10;
 
@@ -53,8 +55,13 @@ impl Housekeeper {
         if shared.poison.get().is_some() || self.is_finished {
             return Step::Stopped;
         }
-        let jobs =
-            [Self::prepare_segment, Self::write_index, Self::checkpoint_if_due, Self::hold_reserve_file];
+        let jobs = [
+            Self::catch_up,
+            Self::prepare_segment,
+            Self::write_index,
+            Self::checkpoint_if_due,
+            Self::hold_reserve_file,
+        ];
         for job in jobs {
             match job(self, shared) {
                 Ok(Step::Idle) => {}
@@ -133,6 +140,25 @@ impl Housekeeper {
     pub(crate) fn next_number(&mut self) -> u64 {
         self.manifest.next_number += 1;
         self.manifest.next_number - 1
+    }
+
+    /// What is too far behind goes before the next segment: publishers then wait for it, and neither memory nor the time to
+    /// open after a crash grows with the backlog.
+    fn catch_up(&mut self, shared: &Shared) -> io::Result<Step> {
+        let (segments, since_checkpoint) = {
+            let view = shared.view.read();
+            (Arc::clone(&view.segments), view.since_checkpoint)
+        };
+        let in_memory = |segment: &&Arc<Segment>| matches!(&*segment.index.read(), SegmentIndex::Memory(_));
+        if segments.iter().rev().take(UNINDEXED_SEGMENTS_MAX + 1).filter(in_memory).count()
+            > UNINDEXED_SEGMENTS_MAX
+        {
+            return self.write_index(shared);
+        }
+        if since_checkpoint >= shared.options.checkpoint_bytes * 2 {
+            return self.checkpoint_if_due(shared);
+        }
+        Ok(Step::Idle)
     }
 
     /// Makes a segment ready if one is missing: recycles a retired file, or fills a new one with zeros.

@@ -79,7 +79,7 @@ impl fmt::Display for Notice {
 
 /// Gets told. Calls come from the log's own threads and must return soon.
 pub trait Observer: Send + Sync + 'static {
-    /// A batch is durable.
+    /// A batch is durable; those who wait for it are awake already.
     fn committed(&self, committed: &Committed) {
         let _ = committed;
     }

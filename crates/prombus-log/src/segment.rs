@@ -120,8 +120,7 @@ impl Segment {
     }
 
     pub(crate) fn read_error(&self, position: u64) -> impl FnOnce(io::Error) -> ReadError {
-        let file = self.name();
-        move |source| ReadError::Io { file, position, source }
+        move |source| ReadError::Io { file: self.name(), position, source }
     }
 }
 
