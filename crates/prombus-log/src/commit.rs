@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Smaller batches are copied into a buffer of their own size: the large ones are for those who need them.
 const LARGE_BATCH_BYTES: usize = 64 * 1024;
+/// What the kernel caches and writes at once.
+const PAGE_BYTES: u64 = 4096;
 /// A run whose buffer grew past this gives it back when many topics share a batch.
 const RUN_BUFFER_KEPT_BYTES: usize = 256 * 1024;
 
@@ -336,7 +338,12 @@ impl Committer {
         );
         let file = segment.file()?;
         let started = Instant::now();
+        // Up to the end of a page: a part of a page that is not in the cache would have to be read first.
+        let length = block.len();
+        let end = (self.position + length as u64).next_multiple_of(PAGE_BYTES).min(segment.id.capacity);
+        block.resize((end - self.position) as usize, 0);
         file.write_at(&block, self.position)?;
+        block.truncate(length);
         // The acknowledgement of every record in the batch waits for this one.
         file.sync(SyncPoint::LogData)?;
         let duration = started.elapsed();
@@ -355,7 +362,7 @@ impl Committer {
         let length = pending.bytes + HEADER_BYTES;
         let is_lone = pending.used_runs == 1 && self.places.len() == 1;
         if length < LARGE_BATCH_BYTES {
-            let mut block = Vec::with_capacity(length);
+            let mut block = Vec::with_capacity(length + PAGE_BYTES as usize);
             pending.all_runs().for_each(|run| block.extend_from_slice(&run.bytes));
             return block;
         }
@@ -363,7 +370,7 @@ impl Committer {
         if is_lone {
             std::mem::swap(&mut block, &mut pending.runs[0].bytes);
         } else {
-            block.reserve(length);
+            block.reserve(length + PAGE_BYTES as usize);
             pending.all_runs().for_each(|run| block.extend_from_slice(&run.bytes));
         }
         block

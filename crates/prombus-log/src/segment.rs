@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const HEADER_BYTES: usize = 64;
-const FILL_BYTES: usize = 1 << 20;
 
 /// How the records of a segment came there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,13 +190,7 @@ pub(crate) fn create(storage: &dyn Storage, id: &SegmentId, log_id: u64) -> io::
 
 fn create_unchecked(storage: &dyn Storage, id: &SegmentId, log_id: u64, name: &str) -> io::Result<()> {
     let file = storage.open(name, OpenMode::Create)?;
-    let zeros = vec![0; FILL_BYTES.min(id.capacity as usize)];
-    let mut position = 0;
-    while position < id.capacity {
-        let length = zeros.len().min((id.capacity - position) as usize);
-        file.write_at(&zeros[..length], position)?;
-        position += length as u64;
-    }
+    file.write_zeros(id.capacity)?;
     finish(storage, &*file, id, log_id)
 }
 
@@ -211,7 +204,10 @@ pub(crate) fn recycle(storage: &dyn Storage, old_number: u64, id: &SegmentId, lo
 
 /// The header must be durable before the manifest names the segment: else a power cut leaves the salt of an earlier life.
 fn finish(storage: &dyn Storage, file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<()> {
-    file.write_at(&encode_header(id, log_id), 0)?;
+    // The whole page, so that nothing has to be read for it.
+    let mut page = encode_header(id, log_id);
+    page.resize(SEGMENT_DATA_START as usize, 0);
+    file.write_at(&page, 0)?;
     file.sync(SyncPoint::Segment)?;
     storage.sync_folder(SyncPoint::SegmentFolder)
 }

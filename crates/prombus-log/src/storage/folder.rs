@@ -1,6 +1,6 @@
 //! A real folder.
 
-use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint};
+use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint, ZEROS_BYTES, write_repeatedly};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::io;
@@ -125,8 +125,30 @@ struct FolderLock {
 
 impl Lock for FolderLock {}
 
+/// What direct writes ask of memory, positions and lengths.
+const DIRECT_ALIGN: usize = 4096;
+
 struct RealFile {
     file: File,
+}
+
+impl RealFile {
+    fn set_direct(&self, on: bool) -> io::Result<()> {
+        let mut flags = rustix::fs::fcntl_getfl(&self.file)?;
+        flags.set(OFlags::DIRECT, on);
+        Ok(rustix::fs::fcntl_setfl(&self.file, flags)?)
+    }
+
+    /// Past the page cache: no copy, and no pages taken from those who need them.
+    fn write_zeros_direct(&self, length: u64) -> io::Result<()> {
+        let buffer = vec![0; ZEROS_BYTES + DIRECT_ALIGN];
+        let zeros = &buffer[buffer.as_ptr().align_offset(DIRECT_ALIGN)..][..ZEROS_BYTES];
+        write_repeatedly(self, zeros, length)
+    }
+
+    fn write_zeros_cached(&self, length: u64) -> io::Result<()> {
+        write_repeatedly(self, &vec![0; ZEROS_BYTES], length)
+    }
 }
 
 impl StorageFile for RealFile {
@@ -149,6 +171,19 @@ impl StorageFile for RealFile {
 
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, position)
+    }
+
+    fn write_zeros(&self, length: u64) -> io::Result<()> {
+        if length % DIRECT_ALIGN as u64 != 0 || self.set_direct(true).is_err() {
+            return self.write_zeros_cached(length);
+        }
+        let written = self.write_zeros_direct(length);
+        self.set_direct(false)?;
+        match written {
+            // Some file systems take the flag and then refuse the write.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.write_zeros_cached(length),
+            written => written,
+        }
     }
 
     fn sync(&self, _point: SyncPoint) -> io::Result<()> {
