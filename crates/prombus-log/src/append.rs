@@ -12,6 +12,7 @@ use crate::log::Shared;
 use crate::recent_ids::RecentIds;
 use crate::record::{
     self, FLAG_CLIENT_ID, FLAG_DELETED, FLAG_KEY, FLAG_TOMBSTONE, HEADER_BYTES, Header, Kind, RUN_BYTES,
+    TOPIC_MAX,
 };
 use crate::segment::Segment;
 use std::collections::VecDeque;
@@ -218,19 +219,17 @@ impl AppendState {
 
     /// The next batch starts a new segment.
     fn roll(&mut self, spare: &Spare) {
-        self.recent_ids.roll(self.place.segment);
-        let was_reserve = self.place.is_reserve;
+        match self.pending.roll_to(Arc::clone(&spare.segment)) {
+            None => self.recent_ids.roll(self.place.segment),
+            // The append before this one rolled and then had nothing to add.
+            Some(segment) => self.spares.push_front(Spare { segment, is_reserve: self.place.is_reserve }),
+        }
         self.place = Place {
             segment: spare.segment.id.number,
             salt: spare.segment.id.salt,
             remaining: spare.segment.room(),
             is_reserve: spare.is_reserve,
         };
-        if let Some(unused) = self.pending.roll_to(Arc::clone(&spare.segment)) {
-            // The append before this one rolled and then had nothing to add.
-            let is_reserve = was_reserve;
-            self.spares.push_front(Spare { segment: unused, is_reserve });
-        }
     }
 
     /// The newest ticket: everything appended so far is durable when it is.
@@ -407,11 +406,12 @@ impl Shared {
         if name.is_empty() || name.len() > TOPIC_NAME_BYTES_MAX {
             return Err(AppendError::BadTopicName(name.len()));
         }
-        let mut state = self.room_for_topic_record(name.len())?;
+        let mut state = self.room_for_topic_record(name.len(), false)?;
         if let Some(id) = self.topic_id(name) {
             return Ok(id);
         }
-        let id = TopicId(u32::try_from(state.topics.len()).expect("fewer than 2^32 topics in a log's life"));
+        let id = u32::try_from(state.topics.len()).ok().filter(|&id| id <= TOPIC_MAX);
+        let id = TopicId(id.ok_or(AppendError::TooManyTopics)?);
         state.topics.push(TopicAppend::new(0, false));
         self.topics.write().add(id, name.into());
         self.put_topic_record(state, id, name, 0);
@@ -421,7 +421,8 @@ impl Shared {
     /// Deletes a topic: its events are gone for readers once this is durable, and cleaning takes them.
     pub(crate) fn delete_topic(&self, id: TopicId) -> Result<Ticket, AppendError> {
         let name = self.topic_name(id.0).ok_or(AppendError::UnknownTopic(id.0))?;
-        let mut state = self.room_for_topic_record(name.len())?;
+        // Also on a full disk: cleaning can then free what the topic took.
+        let mut state = self.room_for_topic_record(name.len(), true)?;
         if !is_alive(&state.topics, id) {
             return Err(AppendError::UnknownTopic(id.0));
         }
@@ -433,6 +434,7 @@ impl Shared {
     fn room_for_topic_record(
         &self,
         name_length: usize,
+        use_reserve: bool,
     ) -> Result<parking_lot::MutexGuard<'_, AppendState>, AppendError> {
         let bytes = (HEADER_BYTES + name_length + RUN_BYTES) as u64;
         let mut state = self.append.lock();
@@ -441,7 +443,7 @@ impl Shared {
             if state.is_closed {
                 return Err(crate::error::Unavailable::Closed.into());
             }
-            match state.make_room(bytes, false, self.options.batch_bytes as u64) {
+            match state.make_room(bytes, use_reserve, self.options.batch_bytes as u64) {
                 Room::Ready => return Ok(state),
                 Room::Full => return Err(AppendError::StorageFull),
                 Room::Wait if !self.options.threads => return Err(AppendError::QueueFull),

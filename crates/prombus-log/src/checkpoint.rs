@@ -7,6 +7,7 @@ use crate::error::{Fault, FaultKind};
 use crate::fields::{Fields, PutFields};
 use crate::id::EventId;
 use crate::layout::{CHECKPOINT_MAGIC, FORMAT_VERSION, checkpoint_name};
+use crate::record::{SEQ_MAX, TOPIC_MAX};
 use crate::storage::{OpenMode, Storage, SyncPoint, read_whole};
 use std::io;
 
@@ -99,11 +100,17 @@ impl Checkpoint {
         let last_own_id = EventId::from_u128(fields.u128()?);
         let last_commit_ms = fields.i64()?;
         let next_topic = fields.u32()?;
+        if mark.batch > SEQ_MAX || next_topic > TOPIC_MAX + 1 {
+            return None;
+        }
         let mut topics = Vec::new();
         for _ in 0..fields.count(16)? {
             let id = fields.u32()?;
             let last_seq = fields.u64()?;
             let name = String::from_utf8(fields.string()?.to_vec()).ok()?;
+            if id == 0 || id >= next_topic || last_seq > SEQ_MAX {
+                return None;
+            }
             topics.push(TopicRow { id, name, last_seq });
         }
         let state = fields.string()?.to_vec();

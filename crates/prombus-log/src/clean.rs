@@ -7,10 +7,11 @@
 
 use crate::append::TopicId;
 use crate::checkpoint::Checkpoint;
+use crate::commit::Step;
 use crate::housekeeping::Housekeeper;
 use crate::index::{FoundEvent, Index};
 use crate::index_file;
-use crate::layout::SEGMENT_DATA_START;
+use crate::layout::{SEGMENT_DATA_START, index_name};
 use crate::log::Shared;
 use crate::record::{
     self, HEADER_BYTES, Header, Kind, RUN_BYTES, RunEntry, digest_add, header_crc, trusted_event,
@@ -21,6 +22,8 @@ use crate::storage::{SyncPoint, is_full};
 use std::io;
 use std::sync::Arc;
 
+/// Pieces of other work that are done between two segments.
+const STEPS_BETWEEN: usize = 8;
 /// A batch of a rewritten segment is about this large.
 const REWRITTEN_BATCH_BYTES: usize = 1 << 20;
 
@@ -116,8 +119,7 @@ impl Housekeeper {
         let room = rewritten_room(shared.options.segment_bytes);
         let mut groups: Vec<Group> = vec![Group::default()];
         for segment in &segments[..covered] {
-            // Reading a segment takes a while; publishers must not run out of segments meanwhile.
-            self.prepare_segment(shared)?;
+            self.keep_house(shared)?;
             let Some(sealed) = segment.sealed() else { break };
             let census = census(shared, segment, sealed, liveness)?;
             if census.live_events == 0 && !census.is_damaged {
@@ -155,9 +157,9 @@ impl Housekeeper {
         report: &mut CleanReport,
     ) -> io::Result<()> {
         for group in groups {
-            self.prepare_segment(shared)?;
             let mut kept: Kept = Vec::new();
             for segment in &group.segments {
+                self.keep_house(shared)?;
                 let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
                 for_each_event(segment, sealed, |header, frame| {
                     if is_live(shared, liveness, header, frame) {
@@ -168,10 +170,29 @@ impl Housekeeper {
             kept.sort_by_key(|(topic, seq, _)| (*topic, *seq));
             let replacement = self.write_rewritten(shared, &kept)?;
             let before: u64 = group.segments.iter().filter_map(|segment| segment.sealed()).sum();
-            self.retire(shared, &group.segments, Some(&replacement))?;
+            if let Err(error) = self.retire(shared, &group.segments, Some(&replacement)) {
+                if is_full(&error) {
+                    // The manifest does not name it, so it would only take room.
+                    let _ = shared.storage.remove(&replacement.name());
+                    let _ = shared.storage.remove(&index_name(replacement.id.number));
+                }
+                return Err(error);
+            }
             report.segments_rewritten += group.segments.len();
             report.events_removed += group.dead_events;
             report.bytes_removed += before.saturating_sub(replacement.sealed().unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    /// Reading a segment takes a while; publishers must not run out of segments meanwhile, nor the log of checkpoints.
+    fn keep_house(&mut self, shared: &Shared) -> io::Result<()> {
+        for _ in 0..STEPS_BETWEEN {
+            match self.step(shared) {
+                Step::Worked => {}
+                Step::Idle => break,
+                Step::Stopped => return Err(io::Error::other("writing stopped")),
+            }
         }
         Ok(())
     }
@@ -191,7 +212,7 @@ impl Housekeeper {
 
 fn fill_rewritten(shared: &Shared, segment: &Segment, kept: &Kept) -> io::Result<()> {
     let id = segment.id;
-    let file = Arc::clone(segment.file()?);
+    let file = segment.file()?;
     let mut writer = RewrittenWriter { salt: id.salt, chain: 0, batch: 0, position: SEGMENT_DATA_START };
     let mut index = Index::default();
     let mut frames: Vec<&[u8]> = Vec::new();
@@ -210,8 +231,7 @@ fn fill_rewritten(shared: &Shared, segment: &Segment, kept: &Kept) -> io::Result
     // Before the manifest names it in place of the originals: they are recycled right after.
     file.sync(SyncPoint::Segment)?;
     segment.seal(writer.position);
-    let index =
-        index_file::write(&*shared.storage, &index, id.number, id.salt, writer.position, shared.hash)?;
+    let index = index_file::write(&shared.storage, &index, id.number, id.salt, writer.position, shared.hash)?;
     *segment.index.write() = SegmentIndex::File(Arc::new(index));
     Ok(())
 }
@@ -288,7 +308,7 @@ fn census(shared: &Shared, segment: &Segment, sealed: u64, liveness: &dyn Livene
 
 /// Visits every event that checks; answers whether all did.
 fn for_each_event(segment: &Segment, end: u64, mut visit: impl FnMut(&Header, &[u8])) -> io::Result<bool> {
-    let file = Arc::clone(segment.file()?);
+    let file = segment.file()?;
     let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, true);
     let mut is_whole = true;
     while let Some(found) = scan.next()? {

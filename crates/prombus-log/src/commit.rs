@@ -394,7 +394,8 @@ impl Committer {
         }
         view.tail.push(&block, event_places());
         if let Some(place) = self.places.last().filter(|place| place.topic == STATE_RECORDS) {
-            view.state_records.push(block.slice(place.start..place.end));
+            // A copy: it waits for the next checkpoint, and must not keep the whole batch in memory until then.
+            view.state_records.push(Bytes::copy_from_slice(&block[place.start..place.end]));
         }
         if pending.last_own_id != EventId::default() {
             view.last_own_id = pending.last_own_id;

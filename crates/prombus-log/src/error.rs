@@ -130,6 +130,9 @@ pub enum AppendError {
     /// A topic name is empty or too long.
     #[error("a topic name takes 1 to 1024 bytes, not {0}")]
     BadTopicName(usize),
+    /// The log has made as many topics as it can in its life.
+    #[error("no more topics can be made in this log")]
+    TooManyTopics,
     /// No prepared segment is left and the disk has no room for another.
     #[error("the disk is full")]
     StorageFull,

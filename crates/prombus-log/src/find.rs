@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 /// A segment whose index file knows publishers' ids. The ranges stand side by side in memory, because every publish with an
 /// id looks at all of them.
+#[derive(Clone)]
 pub(crate) struct IdFile {
     first: EventId,
     last: EventId,
@@ -34,23 +35,29 @@ impl IdFile {
     }
 }
 
-pub(crate) fn id_files(segments: &[Arc<Segment>]) -> Vec<IdFile> {
-    let mut files = Vec::new();
+pub(crate) fn id_files(segments: &[Arc<Segment>], before: &[IdFile]) -> Vec<IdFile> {
+    let mut files: Vec<IdFile> = Vec::new();
     let mut last_so_far = EventId::default();
     for segment in segments {
-        if let SegmentIndex::File(file) = &*segment.index.read() {
-            let summary = file.summary();
-            if summary.first_client_id <= summary.last_client_id || summary.unordered_ids > 0 {
-                last_so_far = last_so_far.max(summary.last_client_id);
-                files.push(IdFile {
-                    first: summary.first_client_id,
-                    last: summary.last_client_id,
-                    has_unordered: summary.unordered_ids > 0,
-                    last_so_far,
-                    file: Arc::clone(file),
-                    segment: Arc::clone(segment),
-                });
-            }
+        let file = match &*segment.index.read() {
+            SegmentIndex::File(file) => Arc::clone(file),
+            // One whose file is being made again: its old filter still holds, and its index answers from memory.
+            _ => match before.iter().find(|old| old.segment.id == segment.id) {
+                Some(old) => Arc::clone(&old.file),
+                None => continue,
+            },
+        };
+        let summary = *file.summary();
+        if summary.first_client_id <= summary.last_client_id || summary.unordered_ids > 0 {
+            last_so_far = last_so_far.max(summary.last_client_id);
+            files.push(IdFile {
+                first: summary.first_client_id,
+                last: summary.last_client_id,
+                has_unordered: summary.unordered_ids > 0,
+                last_so_far,
+                file,
+                segment: Arc::clone(segment),
+            });
         }
     }
     files
@@ -252,7 +259,9 @@ impl Shared {
 
     /// Makes the list that publishers' ids are looked up in, after an index file came or a segment went.
     pub(crate) fn refresh_id_files(&self) {
-        *self.id_files.write() = Arc::new(id_files(&self.view.read().segments));
+        let segments = self.segments();
+        let mut files = self.id_files.write();
+        *files = Arc::new(id_files(&segments, &files));
     }
 
     /// Looks up an id that the log made: they rise with the log.

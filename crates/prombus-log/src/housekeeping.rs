@@ -2,6 +2,7 @@
 //! checkpoints, and the manifest that names them all. It alone writes the manifest.
 
 use crate::append::Spare;
+use crate::checkpoint::Mark;
 use crate::commit::Step;
 use crate::index_file;
 use crate::layout::{RESERVE, checkpoint_name, index_name, segment_name};
@@ -20,6 +21,10 @@ const FREE_MARGIN_BYTES: u64 = 8 << 20;
 
 /// More sealed segments than this do not wait for their index file before the next segment is made.
 const UNINDEXED_SEGMENTS_MAX: usize = 2;
+/// Retired files that wait to be used again.
+const RETIRED_FILES_MAX: usize = 8;
+/// Sealed segments that stay open.
+const OPEN_FILES_MAX: usize = 64;
 /// Size of the file that is given up for the manifest and checkpoints when somebody else filled the disk.
 const RESERVE_FILE_BYTES: u64 = 256 << 10;
 
@@ -28,8 +33,8 @@ pub(crate) struct Housekeeper {
     pub(crate) manifest: Manifest,
     /// Segments that the manifest no longer names; recycled when the last reader is gone.
     pub(crate) retired: Vec<Arc<Segment>>,
-    /// The batch of the newest checkpoint that the manifest names.
-    checkpointed_batch: u64,
+    /// The mark of the newest checkpoint that the manifest names.
+    checkpointed: Mark,
     /// The last try to make a segment found no room.
     is_full: bool,
     /// The file whose room can be given up is there.
@@ -39,11 +44,11 @@ pub(crate) struct Housekeeper {
 }
 
 impl Housekeeper {
-    pub(crate) fn new(manifest: Manifest, checkpointed_batch: u64) -> Self {
+    pub(crate) fn new(manifest: Manifest, checkpointed: Mark) -> Self {
         Self {
             manifest,
             retired: Vec::new(),
-            checkpointed_batch,
+            checkpointed,
             is_full: false,
             has_reserve_file: false,
             is_finished: false,
@@ -61,6 +66,7 @@ impl Housekeeper {
             Self::write_index,
             Self::checkpoint_if_due,
             Self::hold_reserve_file,
+            Self::free_retired,
         ];
         for job in jobs {
             match job(self, shared) {
@@ -73,6 +79,7 @@ impl Housekeeper {
             }
         }
         self.trim_index_cache(shared);
+        close_old_files(shared);
         Step::Idle
     }
 
@@ -81,9 +88,9 @@ impl Housekeeper {
         self.is_finished = true;
         let finished = (|| {
             while self.write_index(shared)? == Step::Worked {}
-            let last_batch = shared.view.read().mark.batch;
+            let mark = shared.view.read().mark;
             // Only a checkpoint of the very last batch may be called the end of the log.
-            if last_batch == self.checkpointed_batch || self.checkpoint(shared)? {
+            if mark == self.checkpointed || self.checkpoint(shared)? {
                 self.manifest.clean = true;
                 self.write_manifest(shared)?;
             }
@@ -273,6 +280,19 @@ impl Housekeeper {
         Ok(taken)
     }
 
+    /// Gives the room of retired files back that are more than the next segments need.
+    fn free_retired(&mut self, shared: &Shared) -> io::Result<Step> {
+        if self.retired.len() <= RETIRED_FILES_MAX {
+            return Ok(Step::Idle);
+        }
+        let Some(at) = self.retired.iter().position(|segment| Arc::strong_count(segment) == 1) else {
+            return Ok(Step::Idle);
+        };
+        let segment = self.retired.swap_remove(at);
+        shared.storage.remove(&segment.name())?;
+        Ok(Step::Worked)
+    }
+
     /// Writes the index file of the oldest sealed segment without one, and forgets its ids from memory.
     fn write_index(&mut self, shared: &Shared) -> io::Result<Step> {
         let segments = Arc::clone(&shared.view.read().segments);
@@ -284,8 +304,7 @@ impl Housekeeper {
         };
         let id = segment.id;
         let sealed = segment.sealed().unwrap_or(crate::layout::SEGMENT_DATA_START);
-        let file = match index_file::write(&*shared.storage, &index, id.number, id.salt, sealed, shared.hash)
-        {
+        let file = match index_file::write(&shared.storage, &index, id.number, id.salt, sealed, shared.hash) {
             Ok(file) => file,
             // It stays in memory; the next round tries again.
             Err(error) if is_full(&error) => return Ok(Step::Idle),
@@ -335,7 +354,7 @@ impl Housekeeper {
             state.snapshot(&mut checkpoint.state);
         }
         let number = self.next_number();
-        let batch = checkpoint.mark.batch;
+        let mark = checkpoint.mark;
         let [older, newer] = self.manifest.checkpoints;
         let mut written = checkpoint.write(&*shared.storage, number);
         if written.as_ref().is_err_and(is_full) && self.give_up_reserve_file(shared) {
@@ -347,7 +366,7 @@ impl Housekeeper {
         });
         match written {
             Ok(()) => {
-                self.checkpointed_batch = batch;
+                self.checkpointed = mark;
                 if older != newer {
                     // Left behind after a crash here, it is removed at the next open.
                     let _ = shared.storage.remove(&checkpoint_name(older));
@@ -447,8 +466,18 @@ impl Housekeeper {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
+            segment.close_file();
             self.retired.push(Arc::clone(segment));
         }
         Ok(())
     }
+}
+
+/// Closes the files of the oldest sealed segments when too many are open. Who reads one opens it again.
+fn close_old_files(shared: &Shared) {
+    let segments = Arc::clone(&shared.view.read().segments);
+    let is_closable = |segment: &&Arc<Segment>| segment.sealed().is_some() && segment.is_open();
+    let open = segments.iter().filter(is_closable).count();
+    let surplus = open.saturating_sub(OPEN_FILES_MAX);
+    segments.iter().filter(is_closable).take(surplus).for_each(|segment| segment.close_file());
 }

@@ -6,7 +6,8 @@ use crate::filter::Filter;
 use crate::id::{EventId, KeyedHash};
 use crate::index::{Entry, IdEntry, Index, KeyEntry, Summary};
 use crate::layout::{FORMAT_VERSION, INDEX_MAGIC, index_name, index_new_name};
-use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint};
+use crate::record::SEQ_MAX;
+use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint, is_unreadable};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
@@ -34,7 +35,11 @@ pub(crate) enum IndexError {
 
 impl From<io::Error> for IndexError {
     fn from(error: io::Error) -> Self {
-        Self::Io(error)
+        if is_unreadable(&error) {
+            return Self::Damaged { position: 0 };
+        }
+        // Removed with its segment, which a reader still holds.
+        if error.kind() == io::ErrorKind::NotFound { Self::Stale } else { Self::Io(error) }
     }
 }
 
@@ -48,7 +53,10 @@ struct Section {
 
 /// An index file whose head and filters are in memory.
 pub(crate) struct IndexFile {
-    file: Arc<dyn StorageFile>,
+    /// The file is opened for each use: it is asked rarely, and a log has more of them than a process has descriptors.
+    storage: Arc<dyn Storage>,
+    segment: u64,
+    covered: u64,
     summary: Summary,
     id_filter: Filter,
     key_filter: Filter,
@@ -232,7 +240,7 @@ fn pages<T>(items: &[T], item_bytes: usize, put: impl Fn(&mut Vec<u8>, &T)) -> V
 
 /// Writes the index file of a segment and opens it.
 pub(crate) fn write(
-    storage: &dyn Storage,
+    storage: &Arc<dyn Storage>,
     index: &Index,
     segment: u64,
     salt: u32,
@@ -255,7 +263,7 @@ pub(crate) fn write(
         return Err(error);
     }
     storage.rename(&new_name, &name)?;
-    IndexFile::from_file(file, segment, salt, covered).map_err(|error| match error {
+    IndexFile::from_file(storage, &*file, segment, salt, covered).map_err(|error| match error {
         IndexError::Io(error) => error,
         IndexError::Stale => io::Error::other(format!("{name} reads back as another one")),
         IndexError::Damaged { position } => {
@@ -267,17 +275,22 @@ pub(crate) fn write(
 impl IndexFile {
     /// Opens the index file of a segment, if it is the right one and whole as far as it is read.
     pub(crate) fn open(
-        storage: &dyn Storage,
+        storage: &Arc<dyn Storage>,
         segment: u64,
         salt: u32,
         covered: u64,
     ) -> Result<Self, IndexError> {
         let file = storage.open(&index_name(segment), OpenMode::Read)?;
-        Self::from_file(file, segment, salt, covered)
+        Self::from_file(storage, &*file, segment, salt, covered)
+    }
+
+    fn file(&self) -> Result<Arc<dyn StorageFile>, IndexError> {
+        Ok(self.storage.open(&index_name(self.segment), OpenMode::Read)?)
     }
 
     fn from_file(
-        file: Arc<dyn StorageFile>,
+        storage: &Arc<dyn Storage>,
+        file: &dyn StorageFile,
         segment: u64,
         salt: u32,
         covered: u64,
@@ -297,9 +310,10 @@ impl IndexFile {
         if owner != (segment, salt, covered) {
             return Err(IndexError::Stale);
         }
-        let id_filter = read_filter(&*file, &sections[IDS_FILTER])?;
-        let key_filter = read_filter(&*file, &sections[KEYS_FILTER])?;
-        Ok(Self { file, summary, id_filter, key_filter, sections, directory: Mutex::new(None) })
+        let id_filter = read_filter(file, &sections[IDS_FILTER])?;
+        let key_filter = read_filter(file, &sections[KEYS_FILTER])?;
+        let (storage, directory) = (Arc::clone(storage), Mutex::new(None));
+        Ok(Self { storage, segment, covered, summary, id_filter, key_filter, sections, directory })
     }
 
     pub(crate) fn summary(&self) -> &Summary {
@@ -333,10 +347,18 @@ impl IndexFile {
     }
 
     fn read_directory(&self) -> Result<Directory, IndexError> {
-        let rows = read_section(&*self.file, &self.sections[DIRECTORY])?;
-        let entries = read_section(&*self.file, &self.sections[ENTRIES])?;
+        let file = self.file()?;
+        let rows = read_section(&*file, &self.sections[DIRECTORY])?;
+        let entries = read_section(&*file, &self.sections[ENTRIES])?;
         let damaged = || IndexError::Damaged { position: self.sections[DIRECTORY].offset };
         let entries: Vec<Entry> = entries.chunks_exact(ENTRY_BYTES).map(entry_from).collect();
+        let is_sound = |entry: &Entry| {
+            let is_inside = entry.position < entry.end && u64::from(entry.end) <= self.covered;
+            is_inside && entry.first_seq <= entry.last_seq && entry.last_seq <= SEQ_MAX
+        };
+        if !entries.iter().all(is_sound) {
+            return Err(damaged());
+        }
         let mut parsed = Vec::with_capacity(rows.len() / DIRECTORY_ROW_BYTES);
         for row in rows.chunks_exact(DIRECTORY_ROW_BYTES) {
             let row = DirectoryRow {
@@ -398,10 +420,11 @@ impl IndexFile {
     /// Checks every page and section; for `verify`.
     pub(crate) fn check(&self) -> Result<(), IndexError> {
         self.read_directory()?;
+        let file = self.file()?;
         let mut page = [0; PAGE_BYTES];
         for (section, item_bytes) in [(IDS, ID_BYTES), (KEYS, KEY_BYTES)] {
             for number in 0..self.page_count(section) {
-                self.read_page(section, number, item_bytes, &mut page)?;
+                self.read_page(&*file, section, number, item_bytes, &mut page)?;
             }
         }
         Ok(())
@@ -413,13 +436,14 @@ impl IndexFile {
 
     fn read_page<'a>(
         &self,
+        file: &dyn StorageFile,
         section: usize,
         number: u64,
         item_bytes: usize,
         page: &'a mut [u8; PAGE_BYTES],
     ) -> Result<&'a [u8], IndexError> {
         let position = self.sections[section].offset + number * PAGE_BYTES as u64;
-        let read = self.file.read_at(page, position)?;
+        let read = file.read_at(page, position)?;
         let count = u32_at(page, 4) as usize;
         let end = PAGE_HEAD_BYTES + count.min(PAGE_BYTES) * item_bytes;
         if read < PAGE_BYTES || u32_at(page, 0) != crc32c::crc32c(&page[4..]) || end > PAGE_BYTES {
@@ -437,6 +461,7 @@ impl IndexFile {
         hash_of: impl Fn(&[u8]) -> u64,
         mut visit: impl FnMut(&[u8]),
     ) -> Result<(), IndexError> {
+        let file = self.file()?;
         let pages = self.page_count(section);
         let mut page = [0; PAGE_BYTES];
         let (mut low, mut high) = (0, pages);
@@ -444,7 +469,7 @@ impl IndexFile {
         // Invariant: an item with this hash can only start in pages low..high.
         while low < high {
             guess = guess.clamp(low, high - 1);
-            let items = self.read_page(section, guess, item_bytes, &mut page)?;
+            let items = self.read_page(&*file, section, guess, item_bytes, &mut page)?;
             if items.is_empty() {
                 return Ok(());
             }

@@ -205,7 +205,7 @@ impl Shared {
             room: Condvar::new(),
             topics: RwLock::new(topics),
             durable: Durable::new(parts.view.mark.batch),
-            id_files: RwLock::new(Arc::new(id_files(&parts.view.segments))),
+            id_files: RwLock::new(Arc::new(id_files(&parts.view.segments, &[]))),
             view: RwLock::new(parts.view),
             poison: Poison::default(),
             forgotten_ids: AtomicU64::new(0),

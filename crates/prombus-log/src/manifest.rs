@@ -5,7 +5,10 @@
 
 use crate::error::{Fault, FaultKind};
 use crate::fields::{Fields, PutFields};
-use crate::layout::{FORMAT_VERSION, MANIFEST, MANIFEST_MAGIC, MANIFEST_NEW};
+use crate::layout::{
+    FORMAT_VERSION, MANIFEST, MANIFEST_MAGIC, MANIFEST_NEW, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+    SEGMENT_DATA_START,
+};
 use crate::segment::{SegmentId, SegmentKind};
 use crate::storage::{OpenMode, Storage, SyncPoint, read_whole};
 use std::io;
@@ -121,6 +124,11 @@ impl Manifest {
             let capacity = fields.u64()?;
             let life = fields.u32()?;
             let sealed = fields.u64()?;
+            let is_sound = (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&capacity)
+                && (sealed == 0 || (SEGMENT_DATA_START..=capacity).contains(&sealed));
+            if !is_sound {
+                return None;
+            }
             segments.push(SegmentRow {
                 id: SegmentId { number, salt, kind, capacity, life },
                 sealed: (sealed != 0).then_some(sealed),

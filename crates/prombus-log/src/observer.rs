@@ -77,7 +77,8 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Gets told. Calls come from the log's own threads and must return soon.
+/// Gets told. Calls come from the log's own threads and must return soon; the last [`Log`](crate::Log) must not be dropped in
+/// one, because closing waits for these threads.
 pub trait Observer: Send + Sync + 'static {
     /// A batch is durable; those who wait for it are awake already.
     fn committed(&self, committed: &Committed) {

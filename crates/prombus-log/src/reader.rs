@@ -9,6 +9,7 @@ use crate::log::Shared;
 use crate::record::{self, Event, HEADER_BYTES, Header, Kind, trusted_event};
 use crate::scan::PIECE_BYTES;
 use crate::segment::Segment;
+use crate::storage::read_around_holes;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -157,7 +158,8 @@ impl Shared {
     ) -> Result<(), ReadError> {
         let from = from.max(1);
         chunk.clear(from);
-        if from > self.durable_seq(topic)? {
+        let last_seq = self.durable_seq(topic)?;
+        if from > last_seq {
             return Ok(());
         }
         let is_in_tail = self.view.read().tail.collect(topic, from, limit, &mut chunk.buffers);
@@ -168,9 +170,8 @@ impl Shared {
         match self.piece_from(topic, from, limit)? {
             Some(piece) => self.read_piece(topic, &piece, limit, chunk),
             None => {
-                // Everything from here to the end is cleaned away.
-                let last = self.view.read().last_seq(topic).unwrap_or(0);
-                chunk.skip_to(last + 1, MissingReason::Cleaned);
+                // Everything up to what was there at the start is cleaned away; what came since is for the next read.
+                chunk.skip_to(last_seq + 1, MissingReason::Cleaned);
                 Ok(())
             }
         }
@@ -260,7 +261,8 @@ impl Shared {
         buffer.resize(length, 0);
         let position = u64::from(piece.position);
         let file = piece.segment.file().map_err(piece.segment.read_error(position))?;
-        let read = file.read_at(&mut buffer, position).map_err(piece.segment.read_error(position))?;
+        let read =
+            read_around_holes(&*file, &mut buffer, position).map_err(piece.segment.read_error(position))?;
         // A file cut short: what is missing does not check.
         buffer[read..].fill(0);
         let buffer = self.read_pool.share(buffer);
@@ -342,10 +344,11 @@ impl Shared {
         let error = || segment.read_error(position);
         let file = segment.file().map_err(error())?;
         let mut frame = vec![0; HEADER_BYTES];
-        let read = file.read_at(&mut frame, position).map_err(error())?;
+        let read = read_around_holes(&*file, &mut frame, position).map_err(error())?;
         let Some(header) = Header::checked(&frame[..read], segment.id.salt) else { return Ok(None) };
         frame.resize(header.frame_length(), 0);
-        file.read_at(&mut frame[HEADER_BYTES..], position + HEADER_BYTES as u64).map_err(error())?;
+        read_around_holes(&*file, &mut frame[HEADER_BYTES..], position + HEADER_BYTES as u64)
+            .map_err(error())?;
         Ok(record::body_checks(&header, &frame).then_some((header, frame)))
     }
 }

@@ -18,6 +18,11 @@ pub(crate) const TOPIC_RECORDS: u32 = 0;
 /// The run of state records: no topic has this internal id.
 pub(crate) const STATE_RECORDS: u32 = u32::MAX;
 
+/// No topic has a higher internal id: it bounds what a wrong one on disk can ask for.
+pub(crate) const TOPIC_MAX: u32 = 1 << 24;
+/// No seq or batch number is higher.
+pub(crate) const SEQ_MAX: u64 = 1 << 62;
+
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -99,14 +104,25 @@ impl Header {
             4 => Kind::Commit,
             _ => return None,
         };
+        let (topic, seq) = (u32_at(bytes, 20), u64_at(bytes, 24));
+        let is_topic = (1..=TOPIC_MAX).contains(&topic);
+        let is_sound = match kind {
+            Kind::Event => is_topic && (1..=SEQ_MAX).contains(&seq),
+            Kind::Topic => is_topic,
+            Kind::Commit => (1..=SEQ_MAX).contains(&seq),
+            Kind::State => true,
+        };
+        if !is_sound {
+            return None;
+        }
         Some(Self {
             kind,
             flags: bytes[9],
             key_length: u16::from_le_bytes([bytes[10], bytes[11]]),
             body_length: u32_at(bytes, 12),
             body_crc: u32_at(bytes, 16) ^ salt,
-            topic: u32_at(bytes, 20),
-            seq: u64_at(bytes, 24),
+            topic,
+            seq,
             commit_ms: u64_at(bytes, 32) as i64,
             ts: u64_at(bytes, 40) as i64,
             id: EventId::from_bytes(bytes[48..64].try_into().expect("sixteen bytes")),
@@ -235,8 +251,16 @@ pub(crate) fn read_commit(header: &Header, frame: &[u8]) -> Option<Commit> {
     }
     let mut fields = Fields::new(table);
     let mut runs = Vec::with_capacity(table.len() / RUN_BYTES);
+    let mut content: u64 = 0;
     while let Some(run) = RunEntry::read(&mut fields) {
+        if u64::from(run.count) * HEADER_BYTES as u64 > u64::from(run.length) || run.first_seq > SEQ_MAX {
+            return None;
+        }
+        content += u64::from(run.length);
         runs.push(run);
+    }
+    if header.ts != (content + header.frame_length() as u64) as i64 {
+        return None;
     }
     Some(Commit {
         batch: header.seq,
@@ -342,12 +366,12 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_a_commit_is_found() {
         let mut table = Vec::new();
-        RunEntry { topic: 1, count: 2, first_seq: 3, length: 4, digest: 5 }.put(&mut table);
+        RunEntry { topic: 1, count: 2, first_seq: 3, length: 128, digest: 5 }.put(&mut table);
         let mut bytes = Vec::new();
-        put_commit(&mut bytes, 7, 99, 1, 4, 0x1234, &table);
+        put_commit(&mut bytes, 7, 99, 1, 128, 0x1234, &table);
         let read = |bytes: &[u8]| Header::checked(bytes, 7).and_then(|header| read_commit(&header, bytes));
         let commit = read(&bytes).unwrap();
-        assert_eq!((commit.batch, commit.length, commit.runs.len()), (99, 4 + 64 + 24, 1));
+        assert_eq!((commit.batch, commit.length, commit.runs.len()), (99, 128 + 64 + 24, 1));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);

@@ -20,7 +20,7 @@ use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::observer::Notice;
 use crate::options::Options;
 use crate::recent_ids::RecentIds;
-use crate::replay::{Proof, Replay, SegmentEnd, first_batch, index_segment};
+use crate::replay::{self, Begun, BegunSegment, Proof, Replay, SegmentEnd, in_log_order, index_segment};
 use crate::scan::{Found, PIECE_BYTES, Scan, end_of_nonzero};
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::state::State;
@@ -207,6 +207,8 @@ struct Used {
     from: u64,
     end: u64,
     torn_to: Option<u64>,
+    /// Its last batch is damaged.
+    is_damaged: bool,
 }
 
 impl Recovery {
@@ -232,7 +234,7 @@ impl Recovery {
             restored.map_err(|reason| OpenError::State { file: checkpoint_name(number), reason })?;
         }
         self.check_segments()?;
-        let checkpointed = checkpoint.mark.batch;
+        let checkpointed = checkpoint.mark;
         let mut replay = Replay::new(&checkpoint, state, self.hash);
         let (mut used, spares) = self.replay_segments(&mut replay)?;
         self.faults.append(&mut replay.faults);
@@ -241,7 +243,8 @@ impl Recovery {
         for (at, one) in used.iter_mut().enumerate() {
             self.cut(one).map_err(|error| self.error("keep the bytes of a cut", error))?;
             self.make_durable(one).map_err(|error| self.error("rewrite the recovered tail", error))?;
-            let is_growing = at + 1 == last && one.segment.sealed().is_none() && one.torn_to.is_none();
+            let is_whole = one.torn_to.is_none() && !one.is_damaged;
+            let is_growing = at + 1 == last && one.segment.sealed().is_none() && is_whole;
             if !is_growing {
                 one.segment.seal(one.end);
             }
@@ -314,35 +317,52 @@ impl Recovery {
             let segment = segment_name(mark.segment);
             return Err(OpenError::SegmentMissing { folder: self.storage.location(), segment });
         }
+        if let Some(row) = mark_at.map(|at| rows[at]) {
+            let end = row.sealed.unwrap_or(row.id.capacity);
+            if !(SEGMENT_DATA_START..=end).contains(&mark.position) {
+                let name = checkpoint_name(self.manifest.checkpoints[1]);
+                return Err(OpenError::ManifestDamaged(Box::new(Fault::new(name, 0, FaultKind::Checkpoint))));
+            }
+        }
         let mut used = Vec::new();
-        let mut begun: Vec<(u64, Used)> = Vec::new();
+        let mut begun: Vec<BegunSegment<Used>> = Vec::new();
         let mut spares = Vec::new();
         for (at, row) in rows.iter().enumerate() {
             let segment = self.segment_of(row);
             let from = if Some(at) == mark_at { mark.position } else { SEGMENT_DATA_START };
-            let one =
-                |from, end| Used { segment: Arc::clone(&segment), index: None, from, end, torn_to: None };
+            let one = |from, end, torn_to| Used {
+                segment: Arc::clone(&segment),
+                index: None,
+                from,
+                end,
+                torn_to,
+                is_damaged: false,
+            };
+            let mut push_begun = |first_batch| {
+                let (is_reserve, segment) = (row.reserve, one(from, row.id.capacity, None));
+                begun.push(BegunSegment { row: at, is_reserve, first_batch, segment });
+            };
+            let is_before_mark = mark_at.is_some_and(|mark_at| at < mark_at);
             match row.sealed {
-                Some(sealed)
-                    if mark_at.is_some_and(|mark_at| at < mark_at)
-                        || row.id.kind == SegmentKind::Rewritten =>
-                {
-                    used.push(one(sealed, sealed));
+                Some(sealed) if is_before_mark || row.id.kind == SegmentKind::Rewritten => {
+                    used.push(one(sealed, sealed, None));
                 }
-                Some(sealed) => used.push(one(from, sealed)),
-                None if Some(at) == mark_at => begun.push((mark.batch, one(from, row.id.capacity))),
+                Some(sealed) => used.push(one(from, sealed, None)),
+                None if Some(at) == mark_at => push_begun(Some(mark.batch)),
                 None if self.ends_at_checkpoint => spares.push((*row, segment)),
-                None => {
-                    let probe = first_batch(&segment);
-                    match probe.map_err(|error| self.error("scan a segment", error))? {
-                        Some(batch) => begun.push((batch, one(from, row.id.capacity))),
-                        None => spares.push((*row, segment)),
+                None => match replay::begun(&segment).map_err(|error| self.error("scan a segment", error))? {
+                    Begun::Batches { first } => push_begun(Some(first)),
+                    Begun::Frames => push_begun(None),
+                    Begun::No => spares.push((*row, segment)),
+                    // Not even a frame of an unfinished batch: the bytes are kept, the segment is not.
+                    Begun::Bytes { end } => {
+                        let remains = one(SEGMENT_DATA_START, SEGMENT_DATA_START, Some(end));
+                        self.cut(&remains).map_err(|error| self.error("keep the bytes of a cut", error))?;
                     }
-                }
+                },
             }
         }
-        begun.sort_by_key(|(batch, _)| *batch);
-        used.extend(begun.into_iter().map(|(_, one)| one));
+        used.extend(in_log_order(begun));
 
         let last = used.len();
         for (at, one) in used.iter_mut().enumerate() {
@@ -363,16 +383,16 @@ impl Recovery {
             } else {
                 Index::default()
             };
-            let to = if self.ends_at_checkpoint { one.from } else { one.end };
+            let to = if self.ends_at_checkpoint && sealed.is_none() { one.from } else { one.end };
             let mut found = replay.segment(&one.segment, one.from, to, proof, &mut index).map_err(error)?;
             if proof == Proof::None && found.torn_to.is_none() && one.segment.id.life == 0 {
                 // Bytes of an unfinished batch without one whole header. (A recycled file has old bytes there.)
                 let file = one.segment.file().map_err(error)?;
-                found.torn_to = end_of_nonzero(&**file, found.end, one.segment.id.capacity).map_err(error)?;
+                found.torn_to = end_of_nonzero(&*file, found.end, one.segment.id.capacity).map_err(error)?;
             }
             if sealed.is_none() {
-                let SegmentEnd { end, torn_to } = found;
-                (one.end, one.torn_to) = (end, torn_to);
+                let SegmentEnd { end, torn_to, is_damaged } = found;
+                (one.end, one.torn_to, one.is_damaged) = (end, torn_to, is_damaged);
             }
             one.index = Some(index);
         }
@@ -447,11 +467,9 @@ impl Recovery {
                 }
                 continue;
             };
-            let file = match IndexFile::open(&*self.storage, id.number, id.salt, sealed) {
+            let file = match IndexFile::open(&self.storage, id.number, id.salt, sealed) {
                 Ok(file) => file,
-                Err(IndexError::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(self.error("read an index", error));
-                }
+                Err(IndexError::Io(error)) => return Err(self.error("read an index", error)),
                 Err(error) => {
                     if let IndexError::Damaged { position } = error {
                         self.faults.push(Fault::new(index_name(id.number), position, FaultKind::Index));
@@ -462,7 +480,7 @@ impl Recovery {
                             .map_err(|error| self.error("rebuild an index", error))?,
                     };
                     let written =
-                        index_file::write(&*self.storage, &index, id.number, id.salt, sealed, self.hash);
+                        index_file::write(&self.storage, &index, id.number, id.salt, sealed, self.hash);
                     match written {
                         Ok(file) => {
                             self.notice(&Notice::IndexRebuilt { file: index_name(id.number) });
@@ -490,7 +508,7 @@ impl Recovery {
     fn finish(
         mut self,
         replay: Replay,
-        checkpointed_batch: u64,
+        checkpointed: Mark,
         used: &[Used],
         spares: Vec<Unused>,
         recent_ids: RecentIds,
@@ -583,7 +601,7 @@ impl Recovery {
             view,
             state: replay.state,
             committer,
-            housekeeper: Housekeeper::new(self.manifest, checkpointed_batch),
+            housekeeper: Housekeeper::new(self.manifest, checkpointed),
             named_faults,
         })
     }

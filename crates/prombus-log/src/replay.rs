@@ -19,7 +19,6 @@ use crate::state::State;
 use crate::view::TopicView;
 use std::collections::HashSet;
 use std::io;
-use std::sync::Arc;
 
 /// What replaying gathers.
 pub(crate) struct Replay {
@@ -54,6 +53,8 @@ pub(crate) struct SegmentEnd {
     pub(crate) end: u64,
     /// Where the remains of an unfinished batch end, if there are any.
     pub(crate) torn_to: Option<u64>,
+    /// The last batch is damaged. Only what is known now proves that it was durable: seal the segment, so that it stays known.
+    pub(crate) is_damaged: bool,
 }
 
 struct SeenFrame {
@@ -102,7 +103,7 @@ impl Replay {
         proof: Proof,
         index: &mut Index,
     ) -> io::Result<SegmentEnd> {
-        let file = Arc::clone(segment.file()?);
+        let file = segment.file()?;
         let mut scan = Scan::new(&*file, segment.id.salt, from, to, true);
         let mut last_end = from;
         let mut seen: Vec<SeenFrame> = Vec::new();
@@ -143,8 +144,9 @@ impl Replay {
         let remains_end = seen.last().map(|frame| frame.end).or(suspect.as_ref().map(|batch| batch.end));
         if proof == Proof::None {
             let end = suspect.map_or(last_end, |batch| batch.start);
-            return Ok(SegmentEnd { end, torn_to: remains_end });
+            return Ok(SegmentEnd { end, torn_to: remains_end, is_damaged: false });
         }
+        let mut is_damaged = suspect.is_some();
         if let Some(batch) = suspect {
             self.take_suspect(segment, &batch, index)?;
             last_end = batch.end;
@@ -153,12 +155,15 @@ impl Replay {
         if end > last_end {
             self.take_region(segment, last_end, end, None, index)?;
             self.lost_commit = true;
+            is_damaged = true;
             if proof == Proof::Later {
                 self.faults.push(Fault::new(segment.name(), end, FaultKind::Commit));
             }
-            (self.mark.segment, self.mark.position) = (segment.id.number, end);
+            // It had a number: nothing later may have the same, and no checkpoint covers it yet.
+            self.mark =
+                Mark { segment: segment.id.number, position: end, batch: self.mark.batch + 1, ..self.mark };
         }
-        Ok(SegmentEnd { end, torn_to: None })
+        Ok(SegmentEnd { end, torn_to: None, is_damaged })
     }
 
     fn advance(&mut self, segment: &Segment, end: u64, commit: &Commit) {
@@ -189,7 +194,7 @@ impl Replay {
         commit: Option<&Commit>,
         index: &mut Index,
     ) -> io::Result<()> {
-        let file = Arc::clone(segment.file()?);
+        let file = segment.file()?;
         let mut scan = Scan::new(&*file, segment.id.salt, from, to, true);
         let mut damage: Vec<Damage> = Vec::new();
         let mut events: Vec<FoundEvent> = Vec::new();
@@ -414,7 +419,7 @@ fn batch_checks(seen: &[SeenFrame], start: u64, commit_position: u64, commit: &C
 /// Indexes the events of a segment up to `end` by their headers; bodies are checked when they are read. Also covers runs with
 /// damaged records, so that readers come across the damage.
 pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> io::Result<Index> {
-    let file = Arc::clone(segment.file()?);
+    let file = segment.file()?;
     let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, false);
     let mut index = Index::default();
     let mut events: Vec<FoundEvent> = Vec::new();
@@ -444,23 +449,60 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> io:
     Ok(index)
 }
 
-/// The number of the first batch that a segment holds; the highest number if it holds only remains of one; `None` for an
-/// unused segment.
-pub(crate) fn first_batch(segment: &Segment) -> io::Result<Option<u64>> {
+/// What a segment without a sealed length holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// Nothing: it is ready for use.
+    No,
+    /// Bytes, but not one whole frame. They prove nothing about other segments.
+    Bytes { end: u64 },
+    /// Frames of a batch without its COMMIT.
+    Frames,
+    /// Batches, the first with this number.
+    Batches { first: u64 },
+}
+
+pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
     let file = segment.file()?;
     let end = segment.id.capacity;
-    let mut scan = Scan::new(&**file, segment.id.salt, SEGMENT_DATA_START, end, false);
-    let mut has_remains = false;
+    let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, false);
+    let mut begun = Begun::No;
     while let Some(found) = scan.next()? {
         if let Found::Frame { header, .. } = found {
-            has_remains = true;
             if header.kind == Kind::Commit {
-                return Ok(Some(header.seq));
+                return Ok(Begun::Batches { first: header.seq });
             }
+            begun = Begun::Frames;
         }
     }
-    if !has_remains && segment.id.life == 0 {
-        has_remains = end_of_nonzero(&**file, SEGMENT_DATA_START, end)?.is_some();
+    if begun == Begun::No
+        && segment.id.life == 0
+        && let Some(end) = end_of_nonzero(&*file, SEGMENT_DATA_START, end)?
+    {
+        begun = Begun::Bytes { end };
     }
-    Ok(has_remains.then_some(u64::MAX))
+    Ok(begun)
+}
+
+/// A segment that was begun, where it stands in the manifest, and the first batch in it, if that is known.
+pub(crate) struct BegunSegment<T> {
+    pub(crate) row: usize,
+    pub(crate) is_reserve: bool,
+    pub(crate) first_batch: Option<u64>,
+    pub(crate) segment: T,
+}
+
+/// The order in which segments were begun: by batch number. One that lost its COMMITs stands where the manifest has it (segments
+/// are taken in that order, but for the reserve), else last.
+pub(crate) fn in_log_order<T>(segments: Vec<BegunSegment<T>>) -> Vec<T> {
+    let (mut ordered, unknown): (Vec<_>, Vec<_>) =
+        segments.into_iter().partition(|begun| begun.first_batch.is_some());
+    ordered.sort_by_key(|begun| begun.first_batch);
+    for begun in unknown {
+        let is_behind =
+            |other: &BegunSegment<T>| !begun.is_reserve && !other.is_reserve && other.row > begun.row;
+        let at = ordered.iter().position(is_behind).unwrap_or(ordered.len());
+        ordered.insert(at, begun);
+    }
+    ordered.into_iter().map(|begun| begun.segment).collect()
 }

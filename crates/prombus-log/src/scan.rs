@@ -4,7 +4,7 @@
 
 use crate::layout::FRAME_MAGIC;
 use crate::record::{self, HEADER_BYTES, Header};
-use crate::storage::StorageFile;
+use crate::storage::{StorageFile, read_around_holes};
 use std::io;
 
 /// How much is read at once.
@@ -120,7 +120,7 @@ impl<'a> Scan<'a> {
         let wanted = length.max(PIECE_BYTES).min((self.end - position) as usize);
         self.buffer.resize(wanted, 0);
         self.buffer_start = position;
-        let read = self.file.read_at(&mut self.buffer, position)?;
+        let read = read_around_holes(self.file, &mut self.buffer, position)?;
         self.buffer.truncate(read);
         Ok(read >= length)
     }

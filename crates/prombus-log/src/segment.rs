@@ -7,10 +7,10 @@ use crate::index::Index;
 use crate::index_file::IndexFile;
 use crate::layout::{FORMAT_VERSION, SEGMENT_DATA_START, SEGMENT_MAGIC, segment_name};
 use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 const HEADER_BYTES: usize = 64;
 
@@ -64,7 +64,8 @@ pub(crate) struct Segment {
     pub(crate) index: RwLock<SegmentIndex>,
     storage: Arc<dyn Storage>,
     mode: OpenMode,
-    file: OnceLock<Arc<dyn StorageFile>>,
+    /// Open while it is used; a log has more segments than a process has descriptors.
+    file: Mutex<Option<Arc<dyn StorageFile>>>,
 }
 
 impl Segment {
@@ -75,7 +76,7 @@ impl Segment {
         index: SegmentIndex,
     ) -> Self {
         let sealed = AtomicU64::new(sealed.unwrap_or(0));
-        let (index, file) = (RwLock::new(index), OnceLock::new());
+        let (index, file) = (RwLock::new(index), Mutex::new(None));
         Self { id, sealed, index, storage, mode: OpenMode::Write, file }
     }
 
@@ -109,13 +110,24 @@ impl Segment {
         self.id.capacity - SEGMENT_DATA_START
     }
 
-    /// The file, opened at the first use and kept open, also when it is renamed later.
-    pub(crate) fn file(&self) -> io::Result<&Arc<dyn StorageFile>> {
-        if let Some(file) = self.file.get() {
-            return Ok(file);
+    /// The file, opened if it is not. Its name stays valid as long as anybody holds this segment.
+    pub(crate) fn file(&self) -> io::Result<Arc<dyn StorageFile>> {
+        let mut file = self.file.lock();
+        if let Some(file) = &*file {
+            return Ok(Arc::clone(file));
         }
-        let file = self.storage.open(&self.name(), self.mode)?;
-        Ok(self.file.get_or_init(|| file))
+        let opened = self.storage.open(&self.name(), self.mode)?;
+        *file = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.file.lock().is_some()
+    }
+
+    /// Closes the file when the last one who reads it is done.
+    pub(crate) fn close_file(&self) {
+        *self.file.lock() = None;
     }
 
     pub(crate) fn read_error(&self, position: u64) -> impl FnOnce(io::Error) -> ReadError {

@@ -125,7 +125,45 @@ pub(crate) fn read_whole(file: &dyn StorageFile) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether an error means that the disk is full.
+/// Whether an error means that there is no room now: on the disk, for a file descriptor, in memory. It may pass.
 pub(crate) fn is_full(error: &io::Error) -> bool {
+    const ENOMEM: i32 = 12;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        || matches!(error.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE))
+}
+
+/// Whether an error means that the disk cannot read a place.
+pub(crate) fn is_unreadable(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    error.raw_os_error() == Some(EIO)
+}
+
+/// Reads like [`StorageFile::read_at`], but sectors that the disk cannot read are zeros: damage like any other, that costs the
+/// events it hits and no more.
+pub(crate) fn read_around_holes(
+    file: &dyn StorageFile,
+    buffer: &mut [u8],
+    position: u64,
+) -> io::Result<usize> {
+    const HOLE_BYTES: u64 = 4096;
+    match file.read_at(buffer, position) {
+        Err(error) if is_unreadable(&error) => {}
+        read => return read,
+    }
+    let length =
+        buffer.len().min(usize::try_from(file.len()?.saturating_sub(position)).unwrap_or(usize::MAX));
+    let mut done = 0;
+    while done < length {
+        let at = position + done as u64;
+        let part = ((at + 1).next_multiple_of(HOLE_BYTES) - at).min((length - done) as u64) as usize;
+        match file.read_at(&mut buffer[done..done + part], at) {
+            Ok(_) => {}
+            Err(error) if is_unreadable(&error) => buffer[done..done + part].fill(0),
+            Err(error) => return Err(error),
+        }
+        done += part;
+    }
+    Ok(length)
 }

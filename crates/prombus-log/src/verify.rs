@@ -9,7 +9,7 @@ use crate::layout::{SEGMENT_DATA_START, index_name, segment_name};
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::record::{self, Kind};
 use crate::recovery::{open_error, read_manifest};
-use crate::replay::{Proof, Replay, first_batch};
+use crate::replay::{Begun, BegunSegment, Proof, Replay, begun, in_log_order};
 use crate::scan::{Found, Scan};
 use crate::segment::{self, Segment, SegmentIndex, SegmentKind};
 use crate::state::NoState;
@@ -73,6 +73,7 @@ pub fn verify_storage(
         storage,
         manifest,
         report: VerifyReport { faults: fault.into_iter().collect(), ..VerifyReport::default() },
+        ends_at_checkpoint: false,
         progress,
     };
     verifier.run()?;
@@ -84,6 +85,8 @@ struct Verifier<P> {
     manifest: Manifest,
     hash: KeyedHash,
     report: VerifyReport,
+    /// The log was closed cleanly and the newest checkpoint is whole.
+    ends_at_checkpoint: bool,
     progress: P,
 }
 
@@ -120,7 +123,10 @@ impl<P: FnMut(Progress)> Verifier<P> {
         let [older, newer] = self.manifest.checkpoints;
         for number in if older == newer { vec![newer] } else { vec![older, newer] } {
             match Checkpoint::read(&*self.storage, number).map_err(io_error("a checkpoint"))? {
-                Ok(checkpoint) => best = Some(checkpoint),
+                Ok(checkpoint) => {
+                    self.ends_at_checkpoint = self.manifest.clean && number == newer;
+                    best = Some(checkpoint);
+                }
                 Err(fault) => self.report.faults.push(fault),
             }
         }
@@ -136,23 +142,26 @@ impl<P: FnMut(Progress)> Verifier<P> {
 
     /// The unsealed segment that was written last: only there an unfinished batch is no fault.
     fn last_begun(&self, rows: &[SegmentRow], mark: Mark) -> Result<Option<u64>, VerifyError> {
-        let mut last: Option<(u64, u64)> = None;
-        for row in rows.iter().filter(|row| row.sealed.is_none()) {
+        let mut segments = Vec::new();
+        for (at, row) in rows.iter().enumerate().filter(|(_, row)| row.sealed.is_none()) {
             let segment = self.segment_of(row);
-            let name = segment.name();
             if segment.file().is_err() {
                 continue;
             }
-            let order = match first_batch(&segment).map_err(io_error(&name))? {
-                Some(batch) => batch,
-                None if row.id.number == mark.segment => mark.batch,
-                None => continue,
+            let first_batch = match begun(&segment).map_err(io_error(&segment.name()))? {
+                Begun::Batches { first } => Some(first),
+                Begun::Frames => None,
+                Begun::No | Begun::Bytes { .. } if row.id.number == mark.segment => Some(mark.batch),
+                Begun::No | Begun::Bytes { .. } => continue,
             };
-            if last.is_none_or(|(batch, _)| batch < order) {
-                last = Some((order, row.id.number));
-            }
+            segments.push(BegunSegment {
+                row: at,
+                is_reserve: row.reserve,
+                first_batch,
+                segment: row.id.number,
+            });
         }
-        Ok(last.map(|(_, number)| number))
+        Ok(in_log_order(segments).last().copied())
     }
 
     fn segment_of(&self, row: &SegmentRow) -> Segment {
@@ -185,8 +194,8 @@ impl<P: FnMut(Progress)> Verifier<P> {
         // What is known to be durable of it, and whether something may stand behind that.
         let (durable_to, goes_on) = match row.sealed {
             Some(sealed) => (sealed, false),
-            None if mark.segment == row.id.number => (mark.position, !self.manifest.clean),
-            None => (SEGMENT_DATA_START, !self.manifest.clean),
+            None if mark.segment == row.id.number => (mark.position, !self.ends_at_checkpoint),
+            None => (SEGMENT_DATA_START, !self.ends_at_checkpoint),
         };
         let to = if goes_on { row.id.capacity } else { durable_to };
         self.begin_chain(&*file, row, to, replay).map_err(io_error(&name))?;
@@ -197,7 +206,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
             replay.resume_at(mark);
         }
         if goes_on {
-            let proof = if is_last { Proof::None } else { Proof::Later };
+            let proof = if is_last && !self.manifest.clean { Proof::None } else { Proof::Later };
             let end = replay.segment(&segment, durable_to, to, proof, &mut index).map_err(io_error(&name))?;
             if let Some(torn_to) = end.torn_to {
                 self.report.torn_tail_bytes += torn_to - end.end;
@@ -228,7 +237,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
 
     fn index(&mut self, row: &SegmentRow, sealed: u64) -> Result<(), VerifyError> {
         let name = index_name(row.id.number);
-        let checked = IndexFile::open(&*self.storage, row.id.number, row.id.salt, sealed)
+        let checked = IndexFile::open(&self.storage, row.id.number, row.id.salt, sealed)
             .and_then(|index| index.check());
         match checked {
             Ok(()) => {}

@@ -14,4 +14,7 @@ mod open;
 mod poison;
 mod power_cut;
 mod stress;
+mod regressions;
+mod review_more;
+mod review_cut;
 mod support;

@@ -1,0 +1,627 @@
+//! Random histories on the simulated disk, with the power cut at any step, also while the log recovers, and twice in a row.
+//!
+//! The rule that is checked: appends are durable in the order they were made. After a cut the log holds exactly the first K of
+//! them, whole, in order, once, with K no smaller than what was acknowledged or seen before the cut. `PROMBUS_SEED` and
+//! `PROMBUS_HISTORIES` choose what runs.
+
+use crate::support::{HandClock, Listener, Random, Read, Remembered, read_all, setting};
+use parking_lot::Mutex;
+use prombus_log::storage::SyncPoint;
+use prombus_log::storage::simulated::{Disk, Step as DiskStep};
+use prombus_log::{
+    Append, AppendError, EventId, Liveness, Log, NewEvent, NewState, Options, Outcomes, RecordInfo, Ticket,
+    TopicId, verify_storage,
+};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const TOPICS: [&str; 4] = ["orders", "heartbeat.received", "t", "process.state"];
+
+/// What was appended, whether or not it came to the disk.
+#[derive(Clone)]
+struct Appended {
+    ticket: Option<Ticket>,
+    events: Vec<Expected>,
+    states: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Expected {
+    topic: &'static str,
+    seq: u64,
+    id: EventId,
+    ts: i64,
+    key: Option<Vec<u8>>,
+    body: Vec<u8>,
+}
+
+/// One history.
+struct History {
+    random: Random,
+    disk: Disk,
+    clock: Arc<HandClock>,
+    options: Options,
+    listener: Arc<Listener>,
+    /// Everything appended that may still be there, in order.
+    appended: Vec<Appended>,
+    /// How many of them must be there.
+    durable: usize,
+    next_number: u64,
+    /// Seqs up to here may be cleaned away.
+    floors: BTreeMap<&'static str, u64>,
+    newest_own_id: EventId,
+    cuts: HashSet<DiskStep>,
+    damaged_once: bool,
+    /// durable deleted junk topics
+    junk_dead: HashSet<String>,
+    junk_pending: Vec<(Ticket, String)>,
+    junk_alive: Vec<String>,
+    max_topic: u32,
+    junk_next: u64,
+}
+
+type Check = Result<(), String>;
+
+fn ensure(holds: bool, message: impl FnOnce() -> String) -> Check {
+    if holds { Ok(()) } else { Err(message()) }
+}
+
+impl History {
+    fn new(seed: u64, lie: Option<SyncPoint>) -> Self {
+        let mut random = Random::new(seed);
+        let disk = Disk::new(seed);
+        disk.lie_about(lie);
+        let clock = HandClock::at(1_700_000_000_000);
+        let listener = Listener::new();
+        let options = Options {
+            segment_bytes: 1024 * random.between(8, 24),
+            reserve_bytes: 8 * 1024,
+            prepared_segments: random.between(1, 2) as usize,
+            batch_bytes: random.between(1, 6) as usize * 1024,
+            tail_bytes: random.below(3) as usize * 4096,
+            checkpoint_bytes: 1024 * random.between(1, 12),
+            index_cache_bytes: random.below(2) as usize * 4096,
+            clock: Arc::<HandClock>::clone(&clock),
+            observer: Arc::<Listener>::clone(&listener),
+            threads: false,
+        };
+        Self {
+            random,
+            disk,
+            clock,
+            options,
+            listener,
+            appended: Vec::new(),
+            durable: 0,
+            next_number: 1,
+            floors: BTreeMap::new(),
+            newest_own_id: EventId::default(),
+            cuts: HashSet::new(), damaged_once: false, junk_dead: HashSet::new(), junk_pending: Vec::new(), junk_alive: Vec::new(), max_topic: 0, junk_next: 0,
+        }
+    }
+
+    fn run(&mut self) -> Check {
+        let lives = self.random.between(2, 4);
+        for _ in 0..lives {
+            // Armed before the open: the cut may hit recovery.
+            if !self.random.one_in(6) {
+                let reach = [6, 30, 100, 300][self.random.below(4) as usize];
+                self.disk.cut_after(self.random.between(1, reach));
+            }
+            self.life()?;
+            self.cuts.extend(self.disk.last_cut());
+        }
+        // At last with the power on.
+        self.disk.cut_after(u64::MAX);
+        let (log, state) = self.open()?.ok_or("the log did not open with the power on")?;
+        self.check(&log, &state)?;
+        self.check_lookups(&log)?;
+        log.close().map_err(|error| format!("close: {error}"))?;
+        let report = verify_storage(Arc::new(self.disk.clone()), |_| {})
+            .map_err(|error| format!("verify: {error}"))?;
+        ensure(report.faults.is_empty(), || format!("verify found {:?}", report.faults))?;
+        ensure(report.torn_tail_bytes == 0, || "a torn tail after a clean close".to_owned())
+    }
+
+    /// Opens the log; `None` when the power went off.
+    fn open(&mut self) -> Result<Option<(Log, Remembered)>, String> {
+        if !self.disk.is_off() && !self.damaged_once && self.random.one_in(6)
+            && let Some(name) = self.disk.names().into_iter().filter(|n| n.ends_with(".ckpt")).last()
+            && self.disk.contents(&name).unwrap().len() > 30 {
+            self.damaged_once = true;
+            self.disk.flip_bit(&name, 28, 1);
+        } else if self.disk.names().iter().any(|n| n == "MANIFEST") && !self.damaged_once {
+            let fork = self.disk.fork();
+            match verify_storage(Arc::new(fork), |_| {}) {
+                Ok(report) => ensure(report.faults.is_empty(), || format!("verify before open: {:?}", report.faults))?,
+                Err(error) => return Err(format!("verify before open: {error}")),
+            }
+        }
+        let state = Remembered::default();
+        let storage = Arc::new(self.disk.clone());
+        match Log::open_storage(storage, self.options.clone(), Box::new(state.clone())) {
+            Ok(log) => Ok(Some((log, state))),
+            Err(_) if self.disk.is_off() => Ok(None),
+            Err(error) => Err(format!("open: {error}")),
+        }
+    }
+
+    /// From an open to the next cut, kill or close.
+    fn life(&mut self) -> Check {
+        let Some((log, state)) = self.open()? else {
+            if self.random.one_in(3) {
+                self.die(None);
+            } else {
+                self.disk.power_cut();
+            }
+            return Ok(());
+        };
+        if !self.disk.is_off() {
+            self.check(&log, &state)?;
+        }
+        let steps = self.random.between(5, 90);
+        for _ in 0..steps {
+            if self.disk.is_off() {
+                break;
+            }
+            self.step(&log)?;
+        }
+        self.take_acknowledged(&log);
+        match self.random.below(8) {
+            0 | 1 if !self.disk.is_off() => {
+                // A clean close makes all of it durable, if the power stays on.
+                if log.close().is_ok() {
+                    self.acknowledge_all();
+                }
+                if self.random.one_in(2) || self.disk.is_off() {
+                    self.disk.power_cut();
+                }
+            }
+            2 | 3 => self.die(Some(log)),
+            _ => {
+                // Before the log is dropped: dropping closes it, and that must not reach the disk any more.
+                self.disk.cut_after(0);
+                drop(log);
+                self.disk.power_cut();
+            }
+        }
+        Ok(())
+    }
+
+    /// kill -9, between two steps or in the middle of one: the process is gone and the machine is not, so the page cache has
+    /// what was written, synced or not. The dying log must not reach that disk any more: it keeps the old one, without power.
+    fn die(&mut self, log: Option<Log>) {
+        let survivor = self.disk.fork();
+        survivor.reseed(self.random.next());
+        self.disk.cut_after(0);
+        drop(log);
+        self.disk = survivor;
+    }
+
+    fn step(&mut self, log: &Log) -> Check {
+        if self.random.one_in(5) {
+            self.clock.move_by(self.random.below(50) as i64 - 20);
+        }
+        match self.random.below(20) {
+            0..=7 => self.append(log)?,
+            19 if self.random.one_in(2) => self.junk(log)?,
+            8..=13 => {
+                log.step_commit();
+                self.take_acknowledged(log);
+            }
+            14..=17 => {
+                log.step_housekeeping();
+            }
+            18 if self.random.one_in(2) => {
+                self.raise_floors(log);
+                // It fails only when the power is off.
+                let _ = log.clean(&Floors { log, floors: &self.floors });
+            }
+            _ => self.check_visible(log)?,
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, log: &Log) -> Check {
+        let mut topics: HashMap<&'static str, TopicId> = HashMap::new();
+        let count = self.random.below(5);
+        let mut events = Vec::new();
+        for _ in 0..count {
+            let topic = TOPICS[self.random.below(TOPICS.len() as u64) as usize];
+            match log.ensure_topic(topic) {
+                Ok(id) => topics.insert(topic, id),
+                Err(AppendError::QueueFull | AppendError::StorageFull) => {
+                    log.step_commit();
+                    log.step_housekeeping();
+                    return Ok(());
+                }
+                Err(error) => return ensure(self.disk.is_off(), || format!("ensure_topic: {error}")),
+            };
+            events.push(self.make_event(topic));
+        }
+        let mut states = Vec::new();
+        for _ in 0..self.random.below(3) {
+            states.push(self.next_number);
+            self.next_number += 1;
+        }
+        let state_bodies: Vec<[u8; 8]> = states.iter().map(|number| number.to_le_bytes()).collect();
+        let new_events: Vec<NewEvent<'_>> = events
+            .iter()
+            .map(|(expected, chosen)| NewEvent {
+                topic: topics[expected.topic],
+                id: chosen.then_some(expected.id),
+                ts: expected.ts,
+                key: expected.key.as_deref(),
+                body: &expected.body,
+                tombstone: false,
+            })
+            .collect();
+        let new_states: Vec<NewState<'_>> = states
+            .iter()
+            .zip(&state_bodies)
+            .map(|(&number, body)| NewState { tag: number as u32, body })
+            .collect();
+        let mut outcomes = Outcomes::default();
+        let append = Append { events: &new_events, states: &new_states, use_reserve: self.random.one_in(2) };
+        let ticket = match log.try_append(&append, &mut outcomes) {
+            Ok(ticket) => ticket,
+            Err(AppendError::QueueFull) => {
+                log.step_commit();
+                log.step_housekeeping();
+                return Ok(());
+            }
+            Err(AppendError::TooLarge { .. }) => return Ok(()),
+            Err(error) => return ensure(self.disk.is_off(), || format!("append: {error}")),
+        };
+        let mut kept = Vec::new();
+        for ((mut expected, chosen), outcome) in events.into_iter().zip(outcomes.iter()) {
+            let there = chosen.then(|| self.find(&kept, expected.topic, expected.id)).flatten();
+            if let Some(seq) = there {
+                let floor = self.floors.get(expected.topic).copied().unwrap_or(0);
+                let right = outcome.duplicate && outcome.seq == seq || !outcome.duplicate && seq <= floor;
+                ensure(right, || format!("id {} of seq {seq} was answered {outcome:?}", expected.id))?;
+            } else {
+                ensure(!outcome.duplicate, || format!("a new id was called a duplicate: {outcome:?}"))?;
+            }
+            if outcome.duplicate {
+                continue;
+            }
+            if !chosen {
+                ensure(outcome.id > self.newest_own_id, || {
+                    format!("id {} after {}", outcome.id, self.newest_own_id)
+                })?;
+                self.newest_own_id = outcome.id;
+            }
+            expected.id = outcome.id;
+            expected.seq = outcome.seq;
+            kept.push(expected);
+        }
+        self.appended.push(Appended { ticket: Some(ticket), events: kept, states });
+        Ok(())
+    }
+
+    fn junk(&mut self, log: &Log) -> Check {
+        if self.random.one_in(2) && !self.junk_alive.is_empty() {
+            let at = self.random.below(self.junk_alive.len() as u64) as usize;
+            let name = self.junk_alive[at].clone();
+            if let Some(id) = log.topic(&name) && let Ok(ticket) = log.delete_topic(id) {
+                self.junk_alive.swap_remove(at);
+                self.junk_pending.push((ticket, name));
+            }
+            return Ok(());
+        }
+        let name = format!("junk-{}", self.junk_next);
+        self.junk_next += 1;
+        let Ok(id) = log.ensure_topic(&name) else { return Ok(()) };
+        ensure(id.number() > self.max_topic, || format!("topic id {} again, max {}", id.number(), self.max_topic))?;
+        self.junk_alive.push(name);
+        let body = vec![b'j'; self.random.below(1500) as usize];
+        let events = [NewEvent { topic: id, id: None, ts: 0, key: None, body: &body, tombstone: false }];
+        let mut outcomes = Outcomes::default();
+        if log.try_append(&Append { events: &events, ..Append::default() }, &mut outcomes).is_ok() {
+            self.newest_own_id = self.newest_own_id.max(outcomes[0].id);
+        }
+        Ok(())
+    }
+
+    fn make_event(&mut self, topic: &'static str) -> (Expected, bool) {
+        let random = &mut self.random;
+        let length = if random.one_in(12) { random.below(2500) } else { random.below(120) };
+        let mut body = format!("event {} ", self.next_number).into_bytes();
+        self.next_number += 1;
+        // Bytes that look like frames, to be fooled by.
+        while body.len() < length as usize {
+            body.extend_from_slice(&[0xf5, b'p', b'm', b'b']);
+            body.extend_from_slice(&random.next().to_le_bytes());
+        }
+        let key = random.one_in(3).then(|| format!("key-{}", random.below(6)).into_bytes());
+        let ts = random.below(1000) as i64;
+        let chosen = random.one_in(3);
+        let id = match random.below(4) {
+            // One that may be there already, or may have been lost.
+            0 => EventId::from_u128(random.below(40).into()),
+            1 => EventId::from_u128(
+                u128::from(random.below(1 << 40)) << 80 | 7 << 76 | u128::from(random.next()),
+            ),
+            _ => random.id(),
+        };
+        (Expected { topic, seq: 0, id, ts, key, body }, chosen)
+    }
+
+    /// The seq that has an id, among what may be there and what this append added before.
+    fn find(&self, kept: &[Expected], topic: &str, id: EventId) -> Option<u64> {
+        let all = self.appended.iter().flat_map(|appended| &appended.events).chain(kept);
+        all.filter(|event| event.topic == topic && event.id == id).map(|event| event.seq).next_back()
+    }
+
+    fn take_acknowledged(&mut self, log: &Log) {
+        let mut rest = Vec::new();
+        for (ticket, name) in self.junk_pending.drain(..) {
+            if log.is_durable(ticket) { self.junk_dead.insert(name); } else { rest.push((ticket, name)); }
+        }
+        self.junk_pending = rest;
+        for info in log.topics() { self.max_topic = self.max_topic.max(info.id.number()); }
+        while let Some(appended) = self.appended.get(self.durable) {
+            match appended.ticket {
+                Some(ticket) if log.is_durable(ticket) => self.durable += 1,
+                _ => break,
+            }
+        }
+    }
+
+    fn acknowledge_all(&mut self) {
+        self.durable = self.appended.len();
+    }
+
+    fn raise_floors(&mut self, log: &Log) {
+        for topic in TOPICS {
+            if let Some(id) = log.topic(topic) {
+                let last = log.last_seq(id);
+                let floor = self.floors.entry(topic).or_default();
+                *floor = (*floor).max(self.random.below(last + 1));
+            }
+        }
+    }
+
+    /// Nothing is shown that is not durable.
+    fn check_visible(&mut self, log: &Log) -> Check {
+        self.take_acknowledged(log);
+        let visible: HashSet<(&str, u64)> = self.appended[..self.durable]
+            .iter()
+            .flat_map(|appended| appended.events.iter().map(|event| (event.topic, event.seq)))
+            .collect();
+        let Some(topic) =
+            TOPICS.into_iter().find(|topic| log.topic(topic).is_some_and(|id| log.last_seq(id) > 0))
+        else {
+            return Ok(());
+        };
+        let id = log.topic(topic).ok_or("the topic is gone")?;
+        for event in read_all(log, id) {
+            let is_there = visible.contains(&(topic, event.seq));
+            ensure(is_there, || format!("{topic} {} is shown and was not durable", event.seq))?;
+        }
+        Ok(())
+    }
+
+    /// What is there is a prefix of what was appended, no shorter than what was acknowledged.
+    fn check(&mut self, log: &Log, state: &Remembered) -> Check {
+        let mut there: BTreeMap<&'static str, Vec<Read>> = BTreeMap::new();
+        for topic in TOPICS {
+            if let Some(id) = log.topic(topic) {
+                there.insert(topic, read_all(log, id));
+            }
+        }
+        let states: Vec<u64> = state.all();
+        let kept = self.longest_prefix(log, &states)?;
+        ensure(kept >= self.durable, || {
+            format!("{} appends were acknowledged, {kept} are there", self.durable)
+        })?;
+        self.appended.truncate(kept);
+        self.durable = kept;
+        self.appended.iter_mut().for_each(|appended| appended.ticket = None);
+        // Ids that were lost with their events were never told to anyone.
+        let own = there.values().flatten().filter(|event| !event.client_id).map(|event| event.id).max();
+        self.newest_own_id = own.unwrap_or_default();
+
+        let expected_states: Vec<u64> =
+            self.appended.iter().flat_map(|appended| appended.states.clone()).collect();
+        ensure(states == expected_states, || format!("state {states:?} instead of {expected_states:?}"))?;
+        for topic in TOPICS {
+            let floor = self.floors.get(topic).copied().unwrap_or(0);
+            let expected: Vec<&Expected> = self
+                .appended
+                .iter()
+                .flat_map(|appended| &appended.events)
+                .filter(|event| event.topic == topic)
+                .collect();
+            let events = there.remove(topic).unwrap_or_default();
+            self.check_topic(topic, floor, &expected, &events)?;
+        }
+        self.junk_pending.clear();
+        for info in log.topics() {
+            ensure(!self.junk_dead.contains(&*info.name), || format!("{} is back", info.name))?;
+            self.max_topic = self.max_topic.max(info.id.number());
+        }
+        self.junk_alive.retain(|n| log.topic(n).is_some());
+        let faults: Vec<_> = self.listener.faults().into_iter().filter(|f| f.what != prombus_log::FaultKind::Checkpoint).collect();
+        ensure(faults.is_empty(), || format!("a power cut was taken for damage: {faults:?}"))
+    }
+
+    fn check_topic(&self, topic: &str, floor: u64, expected: &[&Expected], events: &[Read]) -> Check {
+        let mut by_seq: BTreeMap<u64, &Read> = BTreeMap::new();
+        let mut last: Option<&Read> = None;
+        for event in events {
+            if let Some(last) = last {
+                ensure(last.seq < event.seq, || format!("{topic}: seq {} after {}", event.seq, last.seq))?;
+                ensure(last.commit_ms <= event.commit_ms, || {
+                    format!("{topic}: commit time falls at {}", event.seq)
+                })?;
+            }
+            last = Some(event);
+            by_seq.insert(event.seq, event);
+        }
+        for (at, expected) in expected.iter().enumerate() {
+            ensure(expected.seq == at as u64 + 1, || format!("{topic}: a gap before seq {}", expected.seq))?;
+            match by_seq.remove(&expected.seq) {
+                Some(event) => {
+                    let same = event.id == expected.id
+                        && event.ts == expected.ts
+                        && event.key == expected.key
+                        && event.body == expected.body;
+                    ensure(same, || format!("{topic}: seq {} is another event", expected.seq))?;
+                }
+                None => ensure(expected.seq <= floor, || {
+                    let there: Vec<u64> = events.iter().map(|event| event.seq).collect();
+                    format!("{topic}: seq {} is lost; floor {floor}, there are {there:?}", expected.seq)
+                })?,
+            }
+        }
+        ensure(by_seq.is_empty(), || format!("{topic}: {:?} were never whole", by_seq.keys()))
+    }
+
+    /// How many of the appends are there, judged by the newest seqs and states.
+    fn longest_prefix(&self, log: &Log, states: &[u64]) -> Result<usize, String> {
+        let last: HashMap<&str, u64> =
+            TOPICS.iter().map(|topic| (*topic, log.topic(topic).map_or(0, |id| log.last_seq(id)))).collect();
+        let states: HashSet<u64> = states.iter().copied().collect();
+        let mut kept = 0;
+        for (at, appended) in self.appended.iter().enumerate() {
+            let has_event = |event: &Expected| event.seq <= last[event.topic];
+            let events = appended.events.iter().filter(|event| has_event(event)).count();
+            let numbers = appended.states.iter().filter(|number| states.contains(number)).count();
+            let parts = appended.events.len() + appended.states.len();
+            let found = events + numbers;
+            ensure(found == 0 || found == parts, || {
+                format!("append {at} is half there: {found} of {parts}")
+            })?;
+            if parts == 0 {
+                // It added nothing: it is there if what was appended before it is.
+                kept += usize::from(kept == at);
+            } else if found > 0 {
+                ensure(kept == at, || format!("append {at} is there, one before it is not"))?;
+                kept = at + 1;
+            }
+        }
+        // Appends without content behind the last one that is there say nothing; acknowledged ones count as there.
+        Ok(kept.max(self.durable.min(self.trailing_empty(kept))))
+    }
+
+    fn trailing_empty(&self, from: usize) -> usize {
+        let is_empty = |appended: &&Appended| appended.events.is_empty() && appended.states.is_empty();
+        from + self.appended[from..].iter().take_while(is_empty).count()
+    }
+
+    /// Every way to find an event agrees with looking at all of them.
+    fn check_lookups(&mut self, log: &Log) -> Check {
+        for topic in TOPICS {
+            let Some(id) = log.topic(topic) else { continue };
+            let events = read_all(log, id);
+            for event in events.iter().filter(|event| event.seq % 3 == 0) {
+                let naive = events.iter().rfind(|other| other.id == event.id).map(|other| other.seq);
+                let found = log.find_id(id, event.id).map_err(|error| error.to_string())?;
+                ensure(found == naive, || format!("{topic}: id {} is {naive:?}, found {found:?}", event.id))?;
+                let naive = events.iter().find(|other| other.ts >= event.ts).map(|other| other.seq);
+                let found = log.first_at_or_after(id, event.ts).map_err(|error| error.to_string())?;
+                ensure(found == naive, || format!("{topic}: ts {} is {naive:?}, found {found:?}", event.ts))?;
+                let naive = events.iter().rfind(|other| other.ts <= event.ts).map(|other| other.seq);
+                let found = log.last_at_or_before(id, event.ts).map_err(|error| error.to_string())?;
+                ensure(found == naive, || {
+                    format!("{topic}: ts {} back is {naive:?}, found {found:?}", event.ts)
+                })?;
+                if let Some(key) = &event.key {
+                    let naive =
+                        events.iter().rfind(|other| other.key.as_ref() == Some(key)).map(|other| other.seq);
+                    let found = log.find_key(id, key).map_err(|error| error.to_string())?;
+                    ensure(found == naive, || format!("{topic}: key is {naive:?}, found {found:?}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Floors<'a> {
+    log: &'a Log,
+    floors: &'a BTreeMap<&'static str, u64>,
+}
+
+impl Liveness for Floors<'_> {
+    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
+        !self.floors.iter().any(|(name, floor)| {
+            self.log.topic(name) == Some(record.topic) && record.seq <= *floor && record.seq % 5 != 0
+        })
+    }
+}
+
+/// Runs one history; a panic inside the log counts as a failure.
+fn run(seed: u64, lie: Option<SyncPoint>) -> Result<HashSet<DiskStep>, String> {
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let mut history = History::new(seed, lie);
+        history.run().map(|()| history.cuts)
+    }));
+    outcome.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("panic: {}", text.unwrap_or("?")))
+    })
+}
+
+#[test]
+fn review_histories() {
+    let first = setting("PROMBUS_SEED", 1);
+    let histories = setting("PROMBUS_HISTORIES", 10_000);
+    println!("PROMBUS_SEED={first} PROMBUS_HISTORIES={histories}");
+    let next = AtomicU64::new(first);
+    let failures: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
+    let cuts: Mutex<HashSet<DiskStep>> = Mutex::new(HashSet::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + histories || failures.lock().len() >= 5 {
+                        return;
+                    }
+                    match run(seed, None) {
+                        Ok(steps) => cuts.lock().extend(steps),
+                        Err(message) => failures.lock().push((seed, message)),
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner();
+    for (seed, message) in &failures {
+        println!("PROMBUS_SEED={seed} PROMBUS_HISTORIES=1: {message}");
+    }
+    assert!(
+        failures.is_empty(),
+        "{} histories failed, the first with seed {}",
+        failures.len(),
+        failures[0].0
+    );
+    if histories >= 5_000 {
+        let cuts = cuts.into_inner();
+        for step in [
+            DiskStep::Write,
+            DiskStep::Create,
+            DiskStep::Rename,
+            DiskStep::Remove,
+            DiskStep::Sync(SyncPoint::LogData),
+            DiskStep::Sync(SyncPoint::Segment),
+            DiskStep::Sync(SyncPoint::Manifest),
+            DiskStep::Sync(SyncPoint::Checkpoint),
+            DiskStep::Sync(SyncPoint::RecoveredTail),
+            DiskStep::Sync(SyncPoint::Index),
+            DiskStep::Sync(SyncPoint::Cut),
+            DiskStep::SyncFolder(SyncPoint::SegmentFolder),
+            DiskStep::SyncFolder(SyncPoint::ManifestFolder),
+            DiskStep::SyncFolder(SyncPoint::CheckpointFolder),
+        ] {
+            assert!(cuts.contains(&step), "the power was never cut at {step:?}");
+        }
+    }
+}
+
