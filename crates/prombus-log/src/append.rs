@@ -386,6 +386,10 @@ impl Shared {
         for (event, prepared) in append.events.iter().zip(&mut outcomes.prepared) {
             let Some(id) = event.id else { continue };
             let topic = event.topic.0;
+            if is_own(self.hash, id) && id > self.view.read().last_own_id {
+                // Made by this log and not durable yet, or it only looks like that: known after the next commit.
+                self.wait_for_pending()?;
+            }
             let lookup = || -> Result<Option<u64>, ReadError> {
                 if let Some(seq) = self.find_client_id(&files, topic, id, prepared.id_hash)? {
                     return Ok(Some(seq));
@@ -396,6 +400,15 @@ impl Shared {
                 lookup().map_err(|error| AppendError::Lookup(error.to_string()))?.unwrap_or(0);
         }
         Ok(Some(forgotten))
+    }
+
+    /// Waits until everything appended so far is durable.
+    fn wait_for_pending(&self) -> Result<(), AppendError> {
+        let ticket = self.append.lock().newest_ticket();
+        if !self.options.threads && self.durable.get() < ticket.batch {
+            return Err(AppendError::QueueFull);
+        }
+        Ok(self.wait(ticket)?)
     }
 
     /// The id of a topic, which is made if it is not there.

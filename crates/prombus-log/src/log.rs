@@ -262,6 +262,19 @@ impl Shared {
         }
     }
 
+    pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), Unavailable> {
+        let durable = &self.durable;
+        if durable.get() >= ticket.batch {
+            return Ok(());
+        }
+        let mut guard = durable.lock.lock();
+        while durable.get() < ticket.batch {
+            self.poison.check()?;
+            durable.changed.wait(&mut guard);
+        }
+        Ok(())
+    }
+
     fn is_closed(&self) -> bool {
         self.append.lock().is_closed
     }
@@ -421,16 +434,7 @@ impl Log {
     /// # Errors
     /// [`Unavailable`] when writing stopped before: the fate of the append is unknown until the log is opened again.
     pub fn wait(&self, ticket: Ticket) -> Result<(), Unavailable> {
-        let durable = &self.shared().durable;
-        if durable.get() >= ticket.batch {
-            return Ok(());
-        }
-        let mut guard = durable.lock.lock();
-        while durable.get() < ticket.batch {
-            self.shared().poison.check()?;
-            durable.changed.wait(&mut guard);
-        }
-        Ok(())
+        self.shared().wait(ticket)
     }
 
     /// The newest durable batch: every ticket up to it is durable.

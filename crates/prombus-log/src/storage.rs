@@ -147,7 +147,7 @@ pub(crate) fn read_around_holes(
     buffer: &mut [u8],
     position: u64,
 ) -> io::Result<usize> {
-    const HOLE_BYTES: u64 = 4096;
+    const HOLE_BYTES: u64 = 512;
     match file.read_at(buffer, position) {
         Err(error) if is_unreadable(&error) => {}
         read => return read,

@@ -52,7 +52,21 @@ struct History {
     /// Seqs up to here may be cleaned away.
     floors: BTreeMap<&'static str, u64>,
     newest_own_id: EventId,
+    passing: PassingTopics,
     cuts: HashSet<DiskStep>,
+}
+
+/// Topics that are made and deleted again.
+#[derive(Default)]
+struct PassingTopics {
+    made: u64,
+    alive: Vec<String>,
+    /// Deleted, and perhaps not durably.
+    deleting: Vec<(Ticket, String)>,
+    /// Deleted for good: they must never come back.
+    deleted: HashSet<String>,
+    /// The highest internal id that was durable: no new topic may have it or a lower one.
+    highest_id: u32,
 }
 
 type Check = Result<(), String>;
@@ -91,6 +105,7 @@ impl History {
             next_number: 1,
             floors: BTreeMap::new(),
             newest_own_id: EventId::default(),
+            passing: PassingTopics::default(),
             cuts: HashSet::new(),
         }
     }
@@ -120,6 +135,11 @@ impl History {
 
     /// Opens the log; `None` when the power went off.
     fn open(&mut self) -> Result<Option<(Log, Remembered)>, String> {
+        if self.disk.names().iter().any(|name| name == "MANIFEST") {
+            let report = verify_storage(Arc::new(self.disk.fork()), |_| {})
+                .map_err(|error| format!("verify: {error}"))?;
+            ensure(report.faults.is_empty(), || format!("verify took a power cut for {:?}", report.faults))?;
+        }
         let state = Remembered::default();
         let storage = Arc::new(self.disk.clone());
         match Log::open_storage(storage, self.options.clone(), Box::new(state.clone())) {
@@ -194,11 +214,12 @@ impl History {
             14..=17 => {
                 log.step_housekeeping();
             }
-            18 if self.random.one_in(6) => {
+            18 if self.random.one_in(3) => {
                 self.raise_floors(log);
                 // It fails only when the power is off.
                 let _ = log.clean(&Floors { log, floors: &self.floors });
             }
+            19 if self.random.one_in(2) => self.make_or_delete_topic(log)?,
             _ => self.check_visible(log)?,
         }
         Ok(())
@@ -244,7 +265,8 @@ impl History {
             .map(|(&number, body)| NewState { tag: number as u32, body })
             .collect();
         let mut outcomes = Outcomes::default();
-        let append = Append { events: &new_events, states: &new_states, use_reserve: false };
+        let use_reserve = self.random.one_in(4);
+        let append = Append { events: &new_events, states: &new_states, use_reserve };
         let ticket = match log.try_append(&append, &mut outcomes) {
             Ok(ticket) => ticket,
             Err(AppendError::QueueFull) => {
@@ -282,6 +304,44 @@ impl History {
         Ok(())
     }
 
+    fn make_or_delete_topic(&mut self, log: &Log) -> Check {
+        let passing = &mut self.passing;
+        if self.random.one_in(2) && !passing.alive.is_empty() {
+            let at = self.random.below(passing.alive.len() as u64) as usize;
+            let id = log.topic(&passing.alive[at]);
+            if let Some(Ok(ticket)) = id.map(|id| log.delete_topic(id)) {
+                passing.deleting.push((ticket, passing.alive.swap_remove(at)));
+            }
+            return Ok(());
+        }
+        passing.made += 1;
+        let name = format!("passing-{}", passing.made);
+        let Ok(id) = log.ensure_topic(&name) else { return Ok(()) };
+        ensure(id.number() > passing.highest_id, || {
+            format!("the internal id {} was used before", id.number())
+        })?;
+        passing.alive.push(name);
+        let body = vec![b'p'; self.random.below(1500) as usize];
+        let events = [NewEvent { topic: id, id: None, ts: 0, key: None, body: &body, tombstone: false }];
+        let mut outcomes = Outcomes::default();
+        if log.try_append(&Append { events: &events, ..Append::default() }, &mut outcomes).is_ok() {
+            self.newest_own_id = self.newest_own_id.max(outcomes[0].id);
+        }
+        Ok(())
+    }
+
+    /// Deleted topics stay deleted, and internal ids are never used again.
+    fn check_passing_topics(&mut self, log: &Log) -> Check {
+        let passing = &mut self.passing;
+        passing.deleting.clear();
+        for topic in log.topics() {
+            ensure(!passing.deleted.contains(&*topic.name), || format!("{} is back", topic.name))?;
+            passing.highest_id = passing.highest_id.max(topic.id.number());
+        }
+        passing.alive.retain(|name| log.topic(name).is_some());
+        Ok(())
+    }
+
     fn make_event(&mut self, topic: &'static str) -> (Expected, bool) {
         let random = &mut self.random;
         let length = if random.one_in(12) { random.below(2500) } else { random.below(120) };
@@ -313,11 +373,26 @@ impl History {
     }
 
     fn take_acknowledged(&mut self, log: &Log) {
+        self.take_deleted(log);
         while let Some(appended) = self.appended.get(self.durable) {
             match appended.ticket {
                 Some(ticket) if log.is_durable(ticket) => self.durable += 1,
                 _ => break,
             }
+        }
+    }
+
+    fn take_deleted(&mut self, log: &Log) {
+        let passing = &mut self.passing;
+        for (ticket, name) in std::mem::take(&mut passing.deleting) {
+            if log.is_durable(ticket) {
+                passing.deleted.insert(name);
+            } else {
+                passing.deleting.push((ticket, name));
+            }
+        }
+        for topic in log.topics() {
+            passing.highest_id = passing.highest_id.max(topic.id.number());
         }
     }
 
@@ -389,6 +464,7 @@ impl History {
             let events = there.remove(topic).unwrap_or_default();
             self.check_topic(topic, floor, &expected, &events)?;
         }
+        self.check_passing_topics(log)?;
         let faults = self.listener.faults();
         ensure(faults.is_empty(), || format!("a power cut was taken for damage: {faults:?}"))
     }
