@@ -53,7 +53,7 @@ fn u64_in(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Puts an edge value somewhere and makes the checksums right again.
-fn tamper(name: &str, bytes: &mut Vec<u8>, random: &mut Random) {
+fn tamper(name: &str, bytes: &mut [u8], random: &mut Random) {
     let length = bytes.len();
     let edges = [0, 1, u64::MAX, 1 << 63, 0xffff_ffff, 5000, random.next(), 4096, 0x7fff_ffff];
     let value = edges[random.below(edges.len() as u64) as usize].to_le_bytes();
