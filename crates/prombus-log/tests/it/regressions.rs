@@ -247,7 +247,7 @@ fn verify_finds_damage_behind_the_older_checkpoint() {
     let bytes = disk.contents(&name).unwrap();
     let body = bytes.windows(8).position(|w| w == b"{\"n\":8,\"").unwrap() as u64;
     disk.flip_bit(&name, body + 20, 1);
-    let newest = disk.names().into_iter().filter(|n| n.ends_with(".ckpt")).next_back().unwrap();
+    let newest = disk.names().into_iter().rfind(|n| n.ends_with(".ckpt")).unwrap();
     disk.flip_bit(&newest, 30, 1);
     let report = verify_storage(Arc::new(disk.clone()), |_| {}).unwrap();
     println!("healthy {} events; now {} events {:?}", healthy.events, report.events, report.faults);
@@ -363,7 +363,7 @@ fn what_an_open_served_the_next_one_serves_too() {
     let topic = rig.fill("t", 6);
     let disk = rig.disk.clone();
     rig.log.close().unwrap();
-    let newest = disk.names().into_iter().filter(|name| name.ends_with(".ckpt")).next_back().unwrap();
+    let newest = disk.names().into_iter().rfind(|name| name.ends_with(".ckpt")).unwrap();
     disk.flip_bit(&newest, 30, 1);
     let name = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
     disk.flip_bit(&name, last_commit(&disk, &name) + 30, 1);
