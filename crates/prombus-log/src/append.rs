@@ -333,6 +333,9 @@ impl Shared {
             }
         }
         let now_ms = state.commit_ms(now_ms);
+        if looked_up.is_some() {
+            state.recent_ids.warm(outcomes.prepared.iter().map(|prepared| prepared.id_hash));
+        }
         for (event, &prepared) in append.events.iter().zip(&outcomes.prepared) {
             outcomes.all.push(state.event(event, prepared, now_ms, self));
         }

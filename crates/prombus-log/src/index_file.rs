@@ -106,10 +106,7 @@ impl Directory {
 pub(crate) fn encode(index: &Index, segment: u64, salt: u32, covered: u64, hash: KeyedHash) -> Vec<u8> {
     let mut topics: Vec<_> = index.topics.iter().filter(|(_, entries)| !entries.is_empty()).collect();
     topics.sort_unstable_by_key(|(topic, _)| **topic);
-    // Sorted by hash with the place beside it: following a pointer in every comparison would cost a cache miss each.
-    let hash_of = |(at, id): (usize, &IdEntry)| (hash.of_id(id.topic, id.id), at as u32);
-    let mut ids: Vec<(u64, u32)> = index.ids.iter().enumerate().map(hash_of).collect();
-    ids.sort_unstable();
+    let ids = sorted_by_hash(&index.ids, hash);
     let mut keys: Vec<&KeyEntry> = index.keys.values().collect();
     keys.sort_unstable_by_key(|key| key.hash);
 
@@ -221,6 +218,39 @@ fn put_entry(into: &mut Vec<u8>, entry: &Entry) {
     into.put_u32(0);
 }
 
+/// The hashes of ids with their places, in order of the hashes. Hashes are spread evenly, so they go into small heaps first;
+/// between heaps the processor is given to whoever waits for it. (In one go this would hold up commits on a small machine.)
+fn sorted_by_hash(ids: &[IdEntry], hash: KeyedHash) -> Vec<(u64, u32)> {
+    const HEAPS: usize = 256;
+    let heap_of = |hash: u64| (hash >> 56) as usize;
+    let hashes: Vec<u64> = ids.iter().map(|id| hash.of_id(id.topic, id.id)).collect();
+    let mut ends = [0; HEAPS + 1];
+    hashes.iter().for_each(|&hash| ends[heap_of(hash) + 1] += 1);
+    for heap in 0..HEAPS {
+        ends[heap + 1] += ends[heap];
+    }
+    let starts = ends;
+    let mut sorted = vec![(0, 0); ids.len()];
+    for (at, &hash) in hashes.iter().enumerate() {
+        let place = &mut ends[heap_of(hash)];
+        sorted[*place] = (hash, at as u32);
+        *place += 1;
+        breathe(at);
+    }
+    for heap in 0..HEAPS {
+        sorted[starts[heap]..starts[heap + 1]].sort_unstable();
+        std::thread::yield_now();
+    }
+    sorted
+}
+
+/// Gives the processor away once in a few thousand items.
+fn breathe(at: usize) {
+    if at % 4096 == 0 {
+        std::thread::yield_now();
+    }
+}
+
 /// Lays sorted items out in pages that each carry their own checksum, so that a look-up checks what it reads.
 fn pages<T>(items: &[T], item_bytes: usize, put: impl Fn(&mut Vec<u8>, &T)) -> Vec<u8> {
     let per_page = (PAGE_BYTES - PAGE_HEAD_BYTES) / item_bytes;
@@ -234,8 +264,18 @@ fn pages<T>(items: &[T], item_bytes: usize, put: impl Fn(&mut Vec<u8>, &T)) -> V
         all.resize(start + PAGE_BYTES, 0);
         let crc = crc32c::crc32c(&all[start + 4..]);
         all[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+        breathe(start / PAGE_BYTES * 64);
     }
     all
+}
+
+fn write_in_pieces(file: &dyn StorageFile, bytes: &[u8]) -> io::Result<()> {
+    const PIECE_BYTES: usize = 256 * 1024;
+    for (at, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+        file.write_at(piece, (at * PIECE_BYTES) as u64)?;
+        std::thread::yield_now();
+    }
+    Ok(())
 }
 
 /// Writes the index file of a segment and opens it.
@@ -256,7 +296,7 @@ pub(crate) fn write(
     }
     let file = storage.open(&new_name, OpenMode::Create)?;
     // Synced before it gets its name: under that name a bad index is damage, and never the remains of a power cut.
-    let written = file.write_at(&bytes, 0).and_then(|()| file.sync(SyncPoint::Index));
+    let written = write_in_pieces(&*file, &bytes).and_then(|()| file.sync(SyncPoint::Index));
     if let Err(error) = written {
         drop(file);
         let _ = storage.remove(&new_name);
