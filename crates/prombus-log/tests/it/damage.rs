@@ -1,6 +1,6 @@
 //! One flipped bit anywhere: it is found and named, the damaged event is never served, and every other one is.
 
-use crate::support::{Random, Read, Rig, event, read_all, setting, small_options};
+use crate::support::{Random, Read, Rig, event, last_commit, read_all, setting, small_options};
 use prombus_log::storage::Storage;
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
@@ -219,13 +219,6 @@ fn a_body_that_holds_a_whole_segment_fools_nothing() {
         assert_eq!(events.len(), if damage { 6 } else { 7 });
         assert!(rig.state.all().is_empty(), "state records came out of a body");
     }
-}
-
-/// Where the last COMMIT of a segment starts.
-fn last_commit(disk: &Disk, segment: &str) -> u64 {
-    let bytes = disk.contents(segment).unwrap();
-    let is_commit = |&at: &usize| bytes[at..at + 4] == [0xf5, b'p', b'm', b'b'] && bytes[at + 8] == 4;
-    (0..bytes.len() - 64).rev().find(is_commit).unwrap() as u64
 }
 
 #[test]

@@ -130,12 +130,6 @@ fn a_read_never_skips_a_new_event() {
     );
 }
 
-fn last_commit(disk: &Disk, segment: &str) -> u64 {
-    let bytes = disk.contents(segment).unwrap();
-    let is_commit = |&at: &usize| bytes[at..at + 4] == [0xf5, b'p', b'm', b'b'] && bytes[at + 8] == 4;
-    (0..bytes.len() - 64).rev().find(is_commit).unwrap() as u64
-}
-
 /// After a damaged COMMIT and a clean close the batch's events are gone and its seqs are given again.
 #[test]
 fn events_of_a_batch_with_a_damaged_commit_survive_a_clean_close() {

@@ -266,3 +266,10 @@ pub fn setting(name: &str, default: u64) -> u64 {
         Err(_) => default,
     }
 }
+
+/// Where the last COMMIT of a segment starts.
+pub fn last_commit(disk: &Disk, segment: &str) -> u64 {
+    let bytes = disk.contents(segment).unwrap();
+    let is_commit = |&at: &usize| bytes[at..at + 4] == [0xf5, b'p', b'm', b'b'] && bytes[at + 8] == 4;
+    (0..bytes.len() - 64).rev().find(is_commit).unwrap() as u64
+}
