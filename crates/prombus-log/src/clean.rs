@@ -46,7 +46,8 @@ pub struct RecordInfo<'a> {
 
 /// Says which events live. Events of deleted topics are dead without asking.
 pub trait Liveness {
-    /// Whether the record must be kept. Answers may only change from true to false.
+    /// Whether the record must be kept. Answers may only change from true to false. It may read the log and append to it, but
+    /// not clean or close it: cleaning waits for the answer.
     fn is_live(&self, record: &RecordInfo<'_>) -> bool;
 }
 

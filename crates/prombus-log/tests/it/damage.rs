@@ -5,7 +5,7 @@ use prombus_log::storage::Storage;
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
     Append, Fault, FaultKind, Liveness, MissingReason, NewEvent, NewState, Notice, Options, ReadLimit,
-    RecordInfo, verify_storage,
+    RecordInfo, TopicId, verify_storage,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -221,11 +221,14 @@ fn a_body_that_holds_a_whole_segment_fools_nothing() {
     }
 }
 
-#[test]
-fn a_lost_commit_at_the_end_of_a_segment_costs_nothing_in_the_next() {
-    // No checkpoint: both segments are replayed.
-    let options = || Options { checkpoint_bytes: 1 << 30, ..small_options() };
-    let rig = Rig::open(&Disk::new(6), options()).unwrap();
+/// Without checkpoints all segments are replayed.
+fn never_checkpointed() -> Options {
+    Options { checkpoint_bytes: 1 << 30, ..small_options() }
+}
+
+/// A log that was killed right after the first batch of its second segment, with its topic and newest seq.
+fn crashed_in_second_segment(seed: u64) -> (Disk, TopicId, u64) {
+    let rig = Rig::open(&Disk::new(seed), never_checkpointed()).unwrap();
     let topic = rig.fill("t", 1);
     while rig.log.stats().segments == 1 {
         rig.fill("t", 1);
@@ -233,10 +236,15 @@ fn a_lost_commit_at_the_end_of_a_segment_costs_nothing_in_the_next() {
     let last = rig.log.last_seq(topic);
     let survivor = rig.disk.fork();
     rig.disk.cut_after(0);
-    drop(rig);
+    (survivor, topic, last)
+}
+
+#[test]
+fn a_lost_commit_at_the_end_of_a_segment_costs_nothing_in_the_next() {
+    let (survivor, topic, last) = crashed_in_second_segment(6);
     let first = survivor.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
     survivor.flip_bit(&first, last_commit(&survivor, &first) + 30, 1);
-    let rig = Rig::open(&survivor, options()).unwrap();
+    let rig = Rig::open(&survivor, never_checkpointed()).unwrap();
     assert_eq!(rig.log.last_seq(topic), last);
     assert_eq!(read_all(&rig.log, topic).len() as u64, last);
     assert_eq!(rig.listener.faults().len(), 1, "{:?}", rig.listener.faults());
@@ -244,16 +252,7 @@ fn a_lost_commit_at_the_end_of_a_segment_costs_nothing_in_the_next() {
 
 #[test]
 fn an_unfinished_first_batch_of_a_segment_is_no_fault() {
-    let options = || Options { checkpoint_bytes: 1 << 30, ..small_options() };
-    let rig = Rig::open(&Disk::new(7), options()).unwrap();
-    let topic = rig.fill("t", 1);
-    while rig.log.stats().segments == 1 {
-        rig.fill("t", 1);
-    }
-    let last = rig.log.last_seq(topic);
-    let survivor = rig.disk.fork();
-    rig.disk.cut_after(0);
-    drop(rig);
+    let (survivor, topic, last) = crashed_in_second_segment(7);
     let is_second = |name: &String| {
         let bytes = survivor.contents(name).unwrap();
         name.ends_with(".seg")
@@ -269,7 +268,7 @@ fn an_unfinished_first_batch_of_a_segment_is_no_fault() {
     let report = verify_storage(Arc::new(survivor.clone()), |_| {}).unwrap();
     assert_eq!(report.faults, []);
     assert!(report.torn_tail_bytes > 0);
-    let rig = Rig::open(&survivor, options()).unwrap();
+    let rig = Rig::open(&survivor, never_checkpointed()).unwrap();
     assert_eq!(read_all(&rig.log, topic).len() as u64, last - 1);
     assert!(survivor.names().iter().any(|name| name.starts_with("cut-")));
     assert_eq!(rig.put_events(&[event(topic, b"again")])[0].seq, last);
