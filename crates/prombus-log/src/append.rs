@@ -26,7 +26,12 @@ const TOPIC_NAME_BYTES_MAX: usize = 1024;
 pub struct TopicId(pub(crate) u32);
 
 impl TopicId {
-    /// The number itself, for messages.
+    /// The id with this number, for callers that kept it in a record of their own. Only the log knows whether there is one.
+    pub const fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number itself, for records and messages.
     pub fn number(self) -> u32 {
         self.0
     }

@@ -3,13 +3,13 @@
 //! There is no timer: while one fdatasync runs, appends gather; when it returns, the next batch goes. [`Committer::step`]
 //! does one such round; the thread in `log.rs` only loops it, and the simulation calls it as it likes.
 
-use crate::append::NewState;
+use crate::append::{NewState, TopicId};
 use crate::checkpoint::Mark;
 use crate::id::{EventId, KeyedHash};
 use crate::index::RunIndex;
 use crate::layout::SEGMENT_DATA_START;
 use crate::log::Shared;
-use crate::observer::Committed;
+use crate::observer::{Committed, CommittedRun};
 use crate::record::{
     self, FLAG_DELETED, HEADER_BYTES, Header, Kind, RUN_BYTES, RunEntry, STATE_RECORDS, TOPIC_RECORDS,
     digest_add,
@@ -248,6 +248,8 @@ pub(crate) struct Committer {
     /// The run table of the batch that is written, as bytes and as places.
     table: Vec<u8>,
     places: Vec<RunPlace>,
+    /// The runs of events among them, for the observer.
+    committed_runs: Vec<CommittedRun>,
 }
 
 impl Committer {
@@ -259,6 +261,7 @@ impl Committer {
             spare: Pending::new(0),
             table: Vec::new(),
             places: Vec::new(),
+            committed_runs: Vec::new(),
         }
     }
 
@@ -276,6 +279,7 @@ impl Committer {
                     batch: self.spare.batch,
                     events: self.spare.events,
                     bytes: self.spare.bytes + HEADER_BYTES,
+                    runs: &self.committed_runs,
                     duration,
                 });
                 Step::Worked
@@ -298,7 +302,7 @@ impl Committer {
         std::mem::swap(&mut self.spare, &mut state.pending);
         state.place.remaining -= (self.spare.bytes + HEADER_BYTES) as u64;
         drop(state);
-        shared.room.notify_all();
+        shared.notify_room();
         true
     }
 
@@ -393,6 +397,12 @@ impl Committer {
             view.set_last_seq(place.topic, place.last_seq);
         }
         view.tail.push(&block, event_places());
+        self.committed_runs.clear();
+        self.committed_runs.extend(event_places().map(|place| CommittedRun {
+            topic: TopicId(place.topic),
+            first_seq: place.first_seq,
+            last_seq: place.last_seq,
+        }));
         if let Some(place) = self.places.last().filter(|place| place.topic == STATE_RECORDS) {
             // A copy: it waits for the next checkpoint, and must not keep the whole batch in memory until then.
             view.state_records.push(Bytes::copy_from_slice(&block[place.start..place.end]));

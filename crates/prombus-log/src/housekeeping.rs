@@ -186,7 +186,7 @@ impl Housekeeper {
                 state.spares.push_back(Spare { segment, is_reserve });
                 let was_full = !is_reserve && std::mem::replace(&mut state.is_full, false);
                 drop(state);
-                shared.room.notify_all();
+                shared.notify_room();
                 if was_full || std::mem::replace(&mut self.is_full, false) {
                     shared.observer().notice(&Notice::StorageFreed);
                 }
@@ -195,7 +195,7 @@ impl Housekeeper {
             Err(error) if is_full(&error) => {
                 if !is_reserve {
                     shared.append.lock().is_full = true;
-                    shared.room.notify_all();
+                    shared.notify_room();
                 }
                 if !std::mem::replace(&mut self.is_full, true) {
                     shared.observer().notice(&Notice::StorageFull { error: error.to_string() });

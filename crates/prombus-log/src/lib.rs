@@ -66,7 +66,7 @@ pub use id::EventId;
 pub use inspect::inspect;
 pub use layout::FORMAT_VERSION;
 pub use log::{Log, LogStats, TopicInfo};
-pub use observer::{Committed, NoObserver, Notice, Observer};
+pub use observer::{Committed, CommittedRun, NoObserver, Notice, Observer};
 pub use options::{Clock, Options, SystemClock};
 pub use reader::{Chunk, Missing, MissingReason, ReadLimit};
 pub use record::Event;

@@ -226,6 +226,12 @@ impl Shared {
         &*self.options.observer
     }
 
+    /// Appenders that wait for room may look again.
+    pub(crate) fn notify_room(&self) {
+        self.room.notify_all();
+        self.observer().room();
+    }
+
     pub(crate) fn wake_committer(&self) {
         self.commit_bell.ring();
     }
@@ -241,7 +247,7 @@ impl Shared {
         }
         self.durable.wake();
         drop(self.append.lock());
-        self.room.notify_all();
+        self.notify_room();
         self.wake_committer();
         self.wake_housekeeper();
     }
@@ -314,7 +320,7 @@ impl Handle {
         // Held to the end: a second closer must not give the folder away while the first still writes.
         let mut lock = self.lock.lock();
         let was_closed = std::mem::replace(&mut self.shared.append.lock().is_closed, true);
-        self.shared.room.notify_all();
+        self.shared.notify_room();
         self.shared.wake_committer();
         self.shared.wake_housekeeper();
         for thread in self.threads.lock().drain(..) {
@@ -490,6 +496,12 @@ impl Log {
     /// The newest durable seq of a topic; zero when it has none, or there is no such topic.
     pub fn last_seq(&self, topic: TopicId) -> u64 {
         self.shared().view.read().last_seq(topic.0).unwrap_or(0)
+    }
+
+    /// The newest seq that a topic has given out, durable or not; zero when it has none, or there is no such topic.
+    pub fn appended_seq(&self, topic: TopicId) -> u64 {
+        let state = self.shared().append.lock();
+        state.topics.get(topic.0 as usize).map_or(0, |topic| topic.next_seq - 1)
     }
 
     /// The oldest seq of a topic that is kept.

@@ -1,18 +1,32 @@
 //! What the log tells its owner: commits, one call a batch, and notices worth a line in somebody's log.
 
+use crate::append::TopicId;
 use crate::error::Fault;
 use std::fmt;
 use std::time::Duration;
 
+/// What a batch added to one topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommittedRun {
+    /// The topic.
+    pub topic: TopicId,
+    /// The first seq that it added.
+    pub first_seq: u64,
+    /// The last one: the topic's newest durable seq.
+    pub last_seq: u64,
+}
+
 /// A batch that became durable.
 #[derive(Clone, Copy, Debug)]
-pub struct Committed {
+pub struct Committed<'a> {
     /// Its number: every ticket up to it is durable.
     pub batch: u64,
     /// How many events it holds.
     pub events: usize,
     /// Its bytes in the log.
     pub bytes: usize,
+    /// The topics that got events, each once.
+    pub runs: &'a [CommittedRun],
     /// What the write and the fdatasync took.
     pub duration: Duration,
 }
@@ -81,9 +95,13 @@ impl fmt::Display for Notice {
 /// one, because closing waits for these threads.
 pub trait Observer: Send + Sync + 'static {
     /// A batch is durable; those who wait for it are awake already.
-    fn committed(&self, committed: &Committed) {
+    fn committed(&self, committed: &Committed<'_>) {
         let _ = committed;
     }
+
+    /// An append that was answered [`QueueFull`](crate::AppendError::QueueFull) may be tried again. Comes often and must cost
+    /// next to nothing when nobody waits.
+    fn room(&self) {}
 
     /// Something worth a log line.
     fn notice(&self, notice: &Notice) {

@@ -75,6 +75,20 @@ impl Chunk {
             .map(|place| trusted_event(&self.buffers[place.buffer as usize][place.offset as usize..]))
     }
 
+    /// The event at a place, from 0 to [`len`](Self::len).
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn event(&self, at: usize) -> Event<'_> {
+        let place = self.records[at];
+        trusted_event(&self.buffers[place.buffer as usize][place.offset as usize..])
+    }
+
+    /// Lets go of everything that was read; the memory of lists is kept.
+    pub fn forget(&mut self) {
+        self.clear(0);
+    }
+
     /// How many events it holds.
     pub fn len(&self) -> usize {
         self.records.len()

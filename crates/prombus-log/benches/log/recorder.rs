@@ -100,7 +100,7 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn committed(&self, committed: &Committed) {
+    fn committed(&self, committed: &Committed<'_>) {
         let mut recording = self.recording.lock();
         if committed.batch > recording.after_batch {
             recording.batch_bytes.push(committed.bytes);

@@ -89,7 +89,7 @@ impl Listener {
 }
 
 impl Observer for Listener {
-    fn committed(&self, _committed: &Committed) {}
+    fn committed(&self, _committed: &Committed<'_>) {}
 
     fn notice(&self, notice: &Notice) {
         self.notices.lock().push(notice.clone());

@@ -1,0 +1,133 @@
+//! The codes of ERR frames and of HTTP errors.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Why something was refused. The text of a code never changes; clients switch on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The frame or payload is not JSON.
+    BadJson,
+    /// JSON, but not a frame that the server knows, or an option out of range.
+    BadRequest,
+    /// The topic's name breaks the rules.
+    BadTopic,
+    /// AUTH is needed first.
+    Unauthorized,
+    /// AUTH with a wrong token.
+    BadToken,
+    /// The token does not allow this.
+    Forbidden,
+    /// This connection has this subscription already.
+    AlreadySubscribed,
+    /// This connection has no such subscription.
+    NotSubscribed,
+    /// No event, or no delivery in flight, has this id.
+    UnknownId,
+    /// The group exists with other settings, such as another filter.
+    GroupConflict,
+    /// A configured limit is reached: topics, groups, connections.
+    LimitReached,
+    /// Too fast; `retry_after_ms` says when to try again.
+    RateLimited,
+    /// The frame or payload is over the size limit.
+    TooLarge,
+    /// The disk is full.
+    StorageFull,
+    /// The store does not answer for certain now; what was pending may or may not be kept.
+    Unavailable,
+    /// A publish failed for a reason of the store.
+    PublishFailed,
+    /// An ack or nack failed for a reason of the store.
+    AckFailed,
+    /// A fault of the server.
+    Internal,
+}
+
+impl ErrorCode {
+    /// All codes, in the order of the protocol's table.
+    pub const ALL: [Self; 18] = [
+        Self::BadJson,
+        Self::BadRequest,
+        Self::BadTopic,
+        Self::Unauthorized,
+        Self::BadToken,
+        Self::Forbidden,
+        Self::AlreadySubscribed,
+        Self::NotSubscribed,
+        Self::UnknownId,
+        Self::GroupConflict,
+        Self::LimitReached,
+        Self::RateLimited,
+        Self::TooLarge,
+        Self::StorageFull,
+        Self::Unavailable,
+        Self::PublishFailed,
+        Self::AckFailed,
+        Self::Internal,
+    ];
+
+    /// The code as the wire has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BadJson => "bad_json",
+            Self::BadRequest => "bad_request",
+            Self::BadTopic => "bad_topic",
+            Self::Unauthorized => "unauthorized",
+            Self::BadToken => "bad_token",
+            Self::Forbidden => "forbidden",
+            Self::AlreadySubscribed => "already_subscribed",
+            Self::NotSubscribed => "not_subscribed",
+            Self::UnknownId => "unknown_id",
+            Self::GroupConflict => "group_conflict",
+            Self::LimitReached => "limit_reached",
+            Self::RateLimited => "rate_limited",
+            Self::TooLarge => "too_large",
+            Self::StorageFull => "storage_full",
+            Self::Unavailable => "unavailable",
+            Self::PublishFailed => "publish_failed",
+            Self::AckFailed => "ack_failed",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A code that this version of the protocol does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown error code {0:?}")]
+pub struct UnknownErrorCode(pub String);
+
+impl FromStr for ErrorCode {
+    type Err = UnknownErrorCode;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|code| code.as_str() == text)
+            .ok_or_else(|| UnknownErrorCode(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_serde_and_from_str_agree() {
+        for code in ErrorCode::ALL {
+            assert_eq!(code.as_str().parse(), Ok(code));
+            assert_eq!(serde_json::to_string(&code).unwrap(), format!("\"{code}\""));
+            assert_eq!(serde_json::from_str::<ErrorCode>(&format!("\"{code}\"")).unwrap(), code);
+        }
+        assert!("BadJson".parse::<ErrorCode>().is_err());
+    }
+}

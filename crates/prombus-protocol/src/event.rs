@@ -1,0 +1,190 @@
+//! Events and what comes with their delivery, with the JSON names of the protocol.
+
+use crate::topic::Topic;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use std::fmt;
+use uuid::Uuid;
+
+fn is_zero(seq: &u64) -> bool {
+    *seq == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+/// One event. `T` is the payload; by default its JSON text, unparsed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventRecord<T = Box<RawValue>> {
+    /// The event's id; a UUIDv7 unless the publisher chose it.
+    pub id: Uuid,
+    /// The position in its topic, from 1; 0 if it has none yet.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub seq: u64,
+    /// The session or boot of the publisher.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sid: Option<Uuid>,
+    /// Milliseconds since 1970, as the publisher says or else as the server saw it.
+    pub ts: i64,
+    /// Where it was published.
+    pub topic: Topic,
+    /// What the event is about: of each key a compacted topic keeps the newest event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// A partition, if the store has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<u32>,
+    /// Names and values that travel beside the payload.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// What happened.
+    pub payload: T,
+    /// Ids of the events that led to this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caused_by: Vec<Uuid>,
+    /// Labels to filter by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+}
+
+impl<T> EventRecord<T> {
+    /// The same event with what `change` makes of its payload.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn try_map<U, E>(self, change: impl FnOnce(T) -> Result<U, E>) -> Result<EventRecord<U>, E> {
+        let Self { id, seq, sid, ts, topic, key, partition, headers, payload, caused_by, tags } = self;
+        let payload = change(payload)?;
+        Ok(EventRecord { id, seq, sid, ts, topic, key, partition, headers, payload, caused_by, tags })
+    }
+}
+
+impl EventRecord {
+    /// The same event with its payload parsed.
+    ///
+    /// # Errors
+    /// If the payload is not of type `T`.
+    pub fn parse<T: DeserializeOwned>(self) -> Result<EventRecord<T>, serde_json::Error> {
+        self.try_map(|payload| serde_json::from_str(payload.get()))
+    }
+}
+
+/// How far a group is in a topic: the event at its floor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CursorPosition {
+    /// The topic, or the subscription's pattern.
+    pub topic: String,
+    /// The last event that is settled with all before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_id: Option<Uuid>,
+    /// That event's `ts`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_ts: Option<i64>,
+}
+
+/// Why an event is delivered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RedeliveryReason {
+    /// The member let its lease run out.
+    LeaseExpired,
+    /// The member nacked it.
+    Nacked,
+    /// The member's connection broke.
+    MemberLost,
+}
+
+impl RedeliveryReason {
+    /// The reason as the wire has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::LeaseExpired => "lease_expired",
+            Self::Nacked => "nacked",
+            Self::MemberLost => "member_lost",
+        }
+    }
+}
+
+impl fmt::Display for RedeliveryReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a handler is told beside the event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeliveryContext {
+    /// Which delivery of the event this is, from 1.
+    pub attempt: u32,
+    /// After this many the event becomes a dead letter.
+    #[serde(rename = "maxAttempts")]
+    pub max_attempts: u32,
+    /// How far the group is, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<CursorPosition>,
+    /// Why it is delivered again; `None` the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<RedeliveryReason>,
+    /// How long the lease runs, from the delivery on.
+    #[serde(default)]
+    pub ack_deadline_ms: u64,
+}
+
+/// What became of an ack or nack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    /// The event.
+    pub id: Uuid,
+    /// Whether it was taken.
+    pub ok: bool,
+    /// Why not; or the reason that a nack gave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub err: Option<String>,
+    /// The lease was no longer the sender's, so nothing changed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub stale: bool,
+}
+
+/// The payload of an event in a `dlq.` topic: what a group gave up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter<T = Box<RawValue>> {
+    /// The topic that it failed in.
+    pub topic: Topic,
+    /// The group that gave it up.
+    pub group: String,
+    /// The event, whole.
+    pub original: EventRecord<T>,
+    /// The last error.
+    pub err: String,
+    /// How often it was delivered.
+    pub attempts: u32,
+    /// When it was given up, in milliseconds since 1970.
+    pub ts: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_fields_are_left_out_and_read_back() {
+        let text = r#"{"id":"0196f1d0-0000-7000-8000-000000000001","ts":5,"topic":"a.b","payload":[1, 2]}"#;
+        let event: EventRecord = serde_json::from_str(text).unwrap();
+        assert_eq!(event.payload.get(), "[1, 2]");
+        assert_eq!(serde_json::to_string(&event).unwrap(), text);
+        assert_eq!(event.clone().parse::<Vec<u8>>().unwrap().payload, [1, 2]);
+        assert!(event.parse::<String>().is_err());
+    }
+
+    #[test]
+    fn reasons_have_one_text() {
+        for reason in [RedeliveryReason::LeaseExpired, RedeliveryReason::Nacked, RedeliveryReason::MemberLost]
+        {
+            assert_eq!(serde_json::to_string(&reason).unwrap(), format!("\"{reason}\""));
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Reading what a client sends: one pass over the bytes, no tree, no copy of the payload.
+
+use super::client::{ClientFrame, Parsed, Token};
+use crate::body::unescaped;
+use crate::error_code::ErrorCode;
+use crate::group_name::check_group_name;
+use crate::json::{Json, JsonError};
+use crate::limits::{MAX_ACK_TIMEOUT_MS, MAX_CORR_BYTES, MAX_NACK_DELAY_MS, MAX_REASON_BYTES, MIN_EXTEND_MS};
+use crate::options::loose::Loose;
+use crate::options::{OptionError, PublishOptions, Start, SubscribeOptions};
+use crate::pattern::check_pattern;
+use crate::scan::{Fault, Scanner};
+use crate::topic::{TopicError, check_topic};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// Why a frame was refused: all that its ERR says.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{code}: {msg}")]
+pub struct FrameError {
+    /// `bad_json`, `bad_request` or `bad_topic`.
+    pub code: ErrorCode,
+    /// What is wrong, for people.
+    pub msg: String,
+    /// The frame's `corr` as it came, if it could be read.
+    pub corr: Option<String>,
+}
+
+/// Reads a client's frame. Unknown fields are ignored, `null` is the same as absent (but as a payload), and of two fields
+/// with one name the last counts.
+///
+/// # Errors
+/// `bad_json` if it is not JSON; `bad_topic` if the topic's name breaks the rules; `bad_request` if it is no frame, has an
+/// option out of range, or is nested deeper than [`MAX_NESTING`](crate::limits::MAX_NESTING).
+pub fn parse_client_frame(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+    let mut fields = Fields::default();
+    let read = fields.read(bytes);
+    let corr = fields.corr();
+    let result = match (read, &corr) {
+        (Err(refusal), _) => Err(refusal),
+        (Ok(()), Err(refusal)) => Err(refusal.clone()),
+        (Ok(()), Ok(_)) => fields.frame(),
+    };
+    let corr = corr.unwrap_or(None);
+    match result {
+        Ok(frame) => Ok(Parsed { corr, frame }),
+        Err(Refusal { code, msg, too_deep }) => {
+            let corr = corr.map(str::to_owned).or_else(|| if too_deep { corr_anyhow(bytes) } else { None });
+            Err(FrameError { code, msg, corr })
+        }
+    }
+}
+
+/// An error before its `corr` is known.
+#[derive(Clone)]
+struct Refusal {
+    code: ErrorCode,
+    msg: String,
+    too_deep: bool,
+}
+
+impl Refusal {
+    fn new(code: ErrorCode, msg: impl ToString) -> Self {
+        Self { code, msg: msg.to_string(), too_deep: false }
+    }
+
+    fn bad_request(msg: impl ToString) -> Self {
+        Self::new(ErrorCode::BadRequest, msg)
+    }
+}
+
+impl From<JsonError> for Refusal {
+    fn from(error: JsonError) -> Self {
+        let too_deep = matches!(error, JsonError::TooDeep { .. });
+        let code = if too_deep { ErrorCode::BadRequest } else { ErrorCode::BadJson };
+        Self { code, msg: error.to_string(), too_deep }
+    }
+}
+
+impl From<TopicError> for Refusal {
+    fn from(error: TopicError) -> Self {
+        Self::new(ErrorCode::BadTopic, error)
+    }
+}
+
+impl From<OptionError> for Refusal {
+    fn from(error: OptionError) -> Self {
+        let code = match error {
+            OptionError::Topic { .. } => ErrorCode::BadTopic,
+            _ => ErrorCode::BadRequest,
+        };
+        Self::new(code, error)
+    }
+}
+
+/// The fields of any frame, cut out but not read.
+#[derive(Default)]
+struct Fields<'a> {
+    op: Option<Json<'a>>,
+    corr: Option<Json<'a>>,
+    token: Option<Json<'a>>,
+    topic: Option<Json<'a>>,
+    group: Option<Json<'a>>,
+    payload: Option<Json<'a>>,
+    opts: Option<Json<'a>>,
+    id: Option<Json<'a>>,
+    reason: Option<Json<'a>>,
+    delay_ms: Option<Json<'a>>,
+    extend_ms: Option<Json<'a>>,
+    to: Option<Json<'a>>,
+}
+
+impl<'a> Fields<'a> {
+    /// Checks the whole text and cuts out the fields. On an error those before it are kept.
+    fn read(&mut self, bytes: &'a [u8]) -> Result<(), Refusal> {
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| JsonError::NotUtf8 { position: error.valid_up_to() })?;
+        let mut scanner = Scanner::new(bytes);
+        scanner.skip_whitespace();
+        if scanner.peek() != Some(b'{') {
+            Json::new(bytes)?;
+            return Err(Refusal::bad_request("a frame is a JSON object with an \"op\""));
+        }
+        self.read_object(&mut scanner, text).map_err(|fault| JsonError::at(&scanner, fault))?;
+        Ok(())
+    }
+
+    fn read_object(&mut self, scanner: &mut Scanner<'a>, text: &'a str) -> Result<(), Fault> {
+        scanner.skip_byte();
+        scanner.skip_whitespace();
+        if scanner.peek() == Some(b'}') {
+            scanner.skip_byte();
+        } else {
+            loop {
+                self.read_field(scanner, text)?;
+                scanner.skip_whitespace();
+                if scanner.peek() == Some(b'}') {
+                    scanner.skip_byte();
+                    break;
+                }
+                scanner.expect(b',', Fault::CommaOrBrace)?;
+                scanner.skip_whitespace();
+            }
+        }
+        scanner.skip_whitespace();
+        if scanner.at_end() { Ok(()) } else { Err(Fault::Behind) }
+    }
+
+    fn read_field(&mut self, scanner: &mut Scanner<'a>, text: &'a str) -> Result<(), Fault> {
+        if scanner.peek() != Some(b'"') {
+            return Err(Fault::Name);
+        }
+        let start = scanner.position() + 1;
+        scanner.string()?;
+        let name = &text[start..scanner.position() - 1];
+        scanner.skip_whitespace();
+        scanner.expect(b':', Fault::Colon)?;
+        scanner.skip_whitespace();
+        let value = Json::scan(scanner, text)?;
+        // A name that cannot be unescaped is none of ours.
+        let slot = match &*unescaped(name).unwrap_or_default() {
+            "op" => &mut self.op,
+            "corr" => &mut self.corr,
+            "token" => &mut self.token,
+            "topic" => &mut self.topic,
+            "group" => &mut self.group,
+            "payload" => {
+                self.payload = Some(value);
+                return Ok(());
+            }
+            "opts" => &mut self.opts,
+            "id" => &mut self.id,
+            "reason" => &mut self.reason,
+            "delay_ms" => &mut self.delay_ms,
+            "extend_ms" => &mut self.extend_ms,
+            "to" => &mut self.to,
+            _ => return Ok(()),
+        };
+        *slot = (value.get() != "null").then_some(value);
+        Ok(())
+    }
+
+    fn corr(&self) -> Result<Option<&'a str>, Refusal> {
+        let Some(corr) = self.corr else { return Ok(None) };
+        let corr = corr.get();
+        if !is_corr(corr) {
+            return Err(Refusal::bad_request(format_args!(
+                "\"corr\" must be a string or a number of at most {MAX_CORR_BYTES} bytes"
+            )));
+        }
+        Ok(Some(corr))
+    }
+
+    fn frame(&self) -> Result<ClientFrame<'a>, Refusal> {
+        let op = text(self.op, "op")?;
+        Ok(match &*op {
+            "PUBLISH" => {
+                let topic = text(self.topic, "topic")?;
+                check_topic(&topic)?;
+                let payload = self.payload.ok_or_else(|| missing("payload"))?;
+                let opts = match self.opts {
+                    None => PublishOptions::default(),
+                    Some(opts) => PublishOptions::from_json(opts.get())?,
+                };
+                ClientFrame::Publish { topic, payload, opts }
+            }
+            "AUTH" => ClientFrame::Auth { token: optional_text(self.token, "token")?.map(Token::new) },
+            "SUBSCRIBE" | "UNSUBSCRIBE" | "ACK" | "NACK" | "MODACK" | "PAUSE" | "RESUME" | "CURSOR"
+            | "SEEK" => {
+                let topic = text(self.topic, "topic")?;
+                check_pattern(&topic)?;
+                let group = text(self.group, "group")?;
+                check_group_name(&group)
+                    .map_err(|error| Refusal::bad_request(format_args!("\"group\": {error}")))?;
+                self.group_frame(&op, topic, group)?
+            }
+            _ => {
+                let shown: String = op.chars().take(40).collect();
+                return Err(Refusal::bad_request(format_args!("unknown \"op\": {shown:?}")));
+            }
+        })
+    }
+
+    /// A frame about a subscription or group, whose names are checked.
+    fn group_frame(
+        &self,
+        op: &str,
+        topic: Cow<'a, str>,
+        group: Cow<'a, str>,
+    ) -> Result<ClientFrame<'a>, Refusal> {
+        Ok(match op {
+            "SUBSCRIBE" => {
+                let opts = match self.opts {
+                    None => SubscribeOptions::default(),
+                    Some(opts) => SubscribeOptions::from_json(opts.get())?,
+                };
+                ClientFrame::Subscribe { topic, group, opts }
+            }
+            "UNSUBSCRIBE" => ClientFrame::Unsubscribe { topic, group },
+            "ACK" => ClientFrame::Ack { topic, group, id: self.id()? },
+            "NACK" => {
+                let reason = optional_text(self.reason, "reason")?.map(shortened);
+                let delay_ms = match self.delay_ms {
+                    None => None,
+                    Some(delay) => Some(loose(delay)?.whole("delay_ms", 0, MAX_NACK_DELAY_MS as i64)? as u64),
+                };
+                ClientFrame::Nack { topic, group, id: self.id()?, reason, delay_ms }
+            }
+            "MODACK" => ClientFrame::Modack { topic, group, id: self.id()?, extend_ms: self.extend_ms()? },
+            "PAUSE" => ClientFrame::Pause { topic, group },
+            "RESUME" => ClientFrame::Resume { topic, group },
+            "CURSOR" => ClientFrame::Cursor { topic, group },
+            _ => {
+                let to = Start::from_loose("to", loose(self.to.ok_or_else(|| missing("to"))?)?)?;
+                ClientFrame::Seek { topic, group, to }
+            }
+        })
+    }
+
+    fn id(&self) -> Result<Uuid, Refusal> {
+        let id = self.id.ok_or_else(|| missing("id"))?;
+        let inside = id.get().strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        if let Some(id) = inside.and_then(|text| Uuid::try_parse(text).ok()) {
+            return Ok(id);
+        }
+        Ok(loose(id)?.uuid("id")?)
+    }
+
+    /// Any number up to a day; what is less than the least lease asks for that.
+    fn extend_ms(&self) -> Result<Option<u64>, Refusal> {
+        let Some(extend) = self.extend_ms else { return Ok(None) };
+        let number = match loose(extend)? {
+            Loose::Integer(number) if number < MIN_EXTEND_MS as i64 => Loose::Integer(MIN_EXTEND_MS as i64),
+            Loose::Float(number) if number < MIN_EXTEND_MS as f64 => Loose::Integer(MIN_EXTEND_MS as i64),
+            Loose::Float(number) => Loose::Float(number.floor()),
+            other => other,
+        };
+        let least = MIN_EXTEND_MS as i64;
+        Ok(Some(number.whole("extend_ms", least, MAX_ACK_TIMEOUT_MS as i64)? as u64))
+    }
+}
+
+fn is_corr(json: &str) -> bool {
+    json.len() <= MAX_CORR_BYTES && matches!(json.as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9'))
+}
+
+/// The `corr` of a frame that is nested too deep for our own reader. Skipping needs no stack, here neither.
+fn corr_anyhow(bytes: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct OnlyCorr<'a> {
+        #[serde(borrow)]
+        corr: Option<&'a RawValue>,
+    }
+    let corr = serde_json::from_slice::<OnlyCorr<'_>>(bytes).ok()?.corr?.get();
+    is_corr(corr).then(|| corr.to_owned())
+}
+
+fn missing(field: &str) -> Refusal {
+    Refusal::bad_request(format_args!("\"{field}\" is missing"))
+}
+
+fn loose(json: Json<'_>) -> Result<Loose<'_>, Refusal> {
+    Ok(Loose::parse(json.get()).map_err(OptionError::unreadable)?)
+}
+
+fn text<'a>(json: Option<Json<'a>>, field: &str) -> Result<Cow<'a, str>, Refusal> {
+    optional_text(json, field)?.ok_or_else(|| missing(field))
+}
+
+fn optional_text<'a>(json: Option<Json<'a>>, field: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
+    let Some(json) = json else { return Ok(None) };
+    let inside = json.get().strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    match inside.and_then(unescaped) {
+        Some(text) => Ok(Some(text)),
+        None => Err(Refusal::bad_request(format_args!("\"{field}\" must be a string"))),
+    }
+}
+
+fn shortened(reason: Cow<'_, str>) -> Cow<'_, str> {
+    let mut end = reason.len().min(MAX_REASON_BYTES);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    match reason {
+        Cow::Borrowed(text) => Cow::Borrowed(&text[..end]),
+        Cow::Owned(mut text) => {
+            text.truncate(end);
+            Cow::Owned(text)
+        }
+    }
+}

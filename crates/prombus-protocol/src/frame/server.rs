@@ -1,0 +1,244 @@
+//! What the server sends: OK, ERR and EVENT.
+
+use super::put_corr;
+use crate::body::put_record;
+use crate::error_code::ErrorCode;
+use crate::event::{CursorPosition, DeliveryContext, EventRecord, RedeliveryReason};
+use crate::json::{put_string, put_u64, put_uuid};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+/// A frame of the server, as a client reads it. `T` is the payload of events; by default its JSON text.
+#[derive(Clone, Debug)]
+pub enum ServerFrame<T = Box<RawValue>> {
+    /// A frame of the client was taken.
+    Ok(OkFrame),
+    /// A frame of the client was refused.
+    Err(ErrFrame),
+    /// An event is delivered.
+    Event(EventFrame<T>),
+}
+
+/// The answer OK. Which fields it has depends on the frame that it answers.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct OkFrame {
+    /// The `corr` of the frame that it answers, as it was sent.
+    #[serde(default)]
+    pub corr: Option<Box<RawValue>>,
+    /// PUBLISH: the event's id.
+    #[serde(default)]
+    pub id: Option<Uuid>,
+    /// PUBLISH: the event's position in its topic.
+    #[serde(default)]
+    pub seq: Option<u64>,
+    /// PUBLISH: the topic had an event with this id, so nothing was added.
+    #[serde(default)]
+    pub duplicate: bool,
+    /// ACK, NACK: the lease was no longer the sender's, so nothing changed.
+    #[serde(default)]
+    pub stale: bool,
+    /// SUBSCRIBE: the group is new.
+    #[serde(default)]
+    pub created: bool,
+    /// AUTH: the server's version of the protocol.
+    #[serde(default)]
+    pub protocol: Option<u32>,
+    /// CURSOR, SEEK: how far the group is.
+    #[serde(default)]
+    pub cursor: Option<CursorPosition>,
+}
+
+/// The answer ERR.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ErrFrame {
+    /// What kind of error. A code that this version does not know is read as `internal`.
+    #[serde(deserialize_with = "code_or_internal")]
+    pub code: ErrorCode,
+    /// What is wrong, for people.
+    #[serde(default)]
+    pub msg: String,
+    /// `rate_limited`: when to try again.
+    #[serde(default)]
+    pub retry_after_ms: Option<u64>,
+    /// The `corr` of the frame that it answers, as it was sent.
+    #[serde(default)]
+    pub corr: Option<Box<RawValue>>,
+}
+
+/// A delivery.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct EventFrame<T = Box<RawValue>> {
+    /// The subscription's topic or pattern, as it was subscribed.
+    pub topic: String,
+    /// The group.
+    pub group: String,
+    /// The event.
+    pub event: EventRecord<T>,
+    /// Attempt and lease.
+    pub ctx: EventContext,
+}
+
+/// Attempt and lease of a delivery, as EVENT has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventContext {
+    /// Which delivery of the event this is, from 1.
+    pub attempt: u32,
+    /// How long the lease runs, from now.
+    pub ack_deadline_ms: u64,
+    /// After this many the event becomes a dead letter; 0 if the server does not say.
+    #[serde(default)]
+    pub max_attempts: u32,
+    /// Why it is delivered again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<RedeliveryReason>,
+}
+
+impl From<EventContext> for DeliveryContext {
+    fn from(context: EventContext) -> Self {
+        let EventContext { attempt, ack_deadline_ms, max_attempts, reason } = context;
+        Self { attempt, max_attempts, cursor: None, reason, ack_deadline_ms }
+    }
+}
+
+fn code_or_internal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ErrorCode, D::Error> {
+    let code = String::deserialize(deserializer)?;
+    Ok(code.parse().unwrap_or(ErrorCode::Internal))
+}
+
+impl<'de, T: Deserialize<'de>> ServerFrame<T> {
+    /// Reads a frame of the server.
+    ///
+    /// # Errors
+    /// If it is no OK, ERR or EVENT.
+    pub fn parse(bytes: &'de [u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        enum Op {
+            #[serde(rename = "OK")]
+            Ok,
+            #[serde(rename = "ERR")]
+            Err,
+            #[serde(rename = "EVENT")]
+            Event,
+        }
+        #[derive(Deserialize)]
+        struct OnlyOp {
+            op: Op,
+        }
+        // EVENT is by far the most frequent, and begins like this when it comes from our server.
+        if bytes.starts_with(EVENT_OPENING) {
+            return Ok(Self::Event(serde_json::from_slice(bytes)?));
+        }
+        Ok(match serde_json::from_slice::<OnlyOp>(bytes)?.op {
+            Op::Ok => Self::Ok(serde_json::from_slice(bytes)?),
+            Op::Err => Self::Err(serde_json::from_slice(bytes)?),
+            Op::Event => Self::Event(serde_json::from_slice(bytes)?),
+        })
+    }
+}
+
+impl OkFrame {
+    /// Appends the frame.
+    pub fn put(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(b"{\"op\":\"OK\"");
+        put_corr(into, self.corr.as_deref().map(RawValue::get));
+        if let Some(id) = self.id {
+            into.extend_from_slice(b",\"id\":");
+            put_uuid(into, id);
+        }
+        if let Some(seq) = self.seq {
+            into.extend_from_slice(b",\"seq\":");
+            put_u64(into, seq);
+        }
+        let flags: [(&[u8], bool); 3] = [
+            (b",\"duplicate\":true", self.duplicate),
+            (b",\"stale\":true", self.stale),
+            (b",\"created\":true", self.created),
+        ];
+        for (text, _) in flags.into_iter().filter(|(_, set)| *set) {
+            into.extend_from_slice(text);
+        }
+        if let Some(protocol) = self.protocol {
+            into.extend_from_slice(b",\"protocol\":");
+            put_u64(into, u64::from(protocol));
+        }
+        if let Some(cursor) = &self.cursor {
+            into.extend_from_slice(b",\"cursor\":");
+            serde_json::to_writer(&mut *into, cursor).expect("a Vec takes every write");
+        }
+        into.push(b'}');
+    }
+}
+
+/// Appends an OK that says no more. `corr` is JSON text, as it came.
+pub fn put_ok(into: &mut Vec<u8>, corr: Option<&str>) {
+    into.extend_from_slice(b"{\"op\":\"OK\"");
+    put_corr(into, corr);
+    into.push(b'}');
+}
+
+/// Appends the OK of a PUBLISH. `corr` is JSON text, as it came.
+pub fn put_published(into: &mut Vec<u8>, corr: Option<&str>, id: Uuid, seq: u64, duplicate: bool) {
+    into.extend_from_slice(b"{\"op\":\"OK\"");
+    put_corr(into, corr);
+    into.extend_from_slice(b",\"id\":");
+    put_uuid(into, id);
+    into.extend_from_slice(b",\"seq\":");
+    put_u64(into, seq);
+    into.extend_from_slice(if duplicate { b",\"duplicate\":true}" } else { b"}" });
+}
+
+/// Appends an ERR. `corr` is JSON text, as it came.
+pub fn put_err(
+    into: &mut Vec<u8>,
+    corr: Option<&str>,
+    code: ErrorCode,
+    msg: &str,
+    retry_after_ms: Option<u64>,
+) {
+    into.extend_from_slice(b"{\"op\":\"ERR\",\"code\":\"");
+    into.extend_from_slice(code.as_str().as_bytes());
+    into.extend_from_slice(b"\",\"msg\":");
+    put_string(into, msg);
+    if let Some(wait) = retry_after_ms {
+        into.extend_from_slice(b",\"retry_after_ms\":");
+        put_u64(into, wait);
+    }
+    put_corr(into, corr);
+    into.push(b'}');
+}
+
+const EVENT_OPENING: &[u8] = b"{\"op\":\"EVENT\",";
+
+/// Appends an EVENT up to its record. It is the same for all deliveries of a subscription, so it can be kept.
+pub fn put_event_head(into: &mut Vec<u8>, topic: &str, group: &str) {
+    into.extend_from_slice(EVENT_OPENING);
+    into.extend_from_slice(b"\"topic\":");
+    put_string(into, topic);
+    into.extend_from_slice(b",\"group\":");
+    put_string(into, group);
+    into.extend_from_slice(b",\"event\":");
+}
+
+/// Appends the end of an EVENT, behind its record.
+pub fn put_event_tail(into: &mut Vec<u8>, context: &EventContext) {
+    into.extend_from_slice(b",\"ctx\":{\"attempt\":");
+    put_u64(into, u64::from(context.attempt));
+    into.extend_from_slice(b",\"ack_deadline_ms\":");
+    put_u64(into, context.ack_deadline_ms);
+    into.extend_from_slice(b",\"max_attempts\":");
+    put_u64(into, u64::from(context.max_attempts));
+    if let Some(reason) = context.reason {
+        into.extend_from_slice(b",\"reason\":\"");
+        into.extend_from_slice(reason.as_str().as_bytes());
+        into.push(b'"');
+    }
+    into.extend_from_slice(b"}}");
+}
+
+/// Appends an EVENT: `head` (see [`put_event_head`]), the record made of id, seq and stored body, and the tail.
+pub fn put_event(into: &mut Vec<u8>, head: &[u8], id: Uuid, seq: u64, body: &[u8], context: &EventContext) {
+    into.extend_from_slice(head);
+    put_record(into, id, seq, body);
+    put_event_tail(into, context);
+}

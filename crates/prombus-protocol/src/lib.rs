@@ -1,0 +1,78 @@
+//! What prombus programs, the wire and the SDKs share: topics, events, options, frames, and their limits.
+//!
+//! A payload is checked once, when it comes in, and then only copied: an event is stored as a body that already is the JSON
+//! it goes out as.
+//!
+//! ```
+//! use prombus_protocol::{
+//!     Body, BodyFields, ClientFrame, EventContext, Uuid, parse_client_frame, put_body_end, put_body_head, put_event,
+//!     put_event_head, put_published,
+//! };
+//!
+//! // A client publishes.
+//! let parsed = parse_client_frame(br#"{"op":"PUBLISH","corr":"7","topic":"orders","payload":{"total":12}}"#)?;
+//! let ClientFrame::Publish { topic, payload, opts } = parsed.frame else { unreachable!() };
+//!
+//! // What is stored ...
+//! let mut body = Vec::new();
+//! let fields = BodyFields {
+//!     ts: opts.ts.unwrap_or(1_700_000_000_000),
+//!     topic: &topic,
+//!     sid: opts.sid,
+//!     key: opts.key.as_deref(),
+//!     partition: None,
+//!     headers: &opts.headers,
+//!     caused_by: &opts.caused_by,
+//!     tags: &opts.tags,
+//! };
+//! put_body_head(&mut body, &fields);
+//! payload.push(&mut body);
+//! put_body_end(&mut body);
+//! assert_eq!(Body::new(&body).payload(), Some(r#"{"total":12}"#));
+//!
+//! // ... what the publisher is answered ...
+//! let id = Uuid::from_u128(1);
+//! let mut answer = Vec::new();
+//! put_published(&mut answer, parsed.corr, id, 1, false);
+//! assert_eq!(answer, br#"{"op":"OK","corr":"7","id":"00000000-0000-0000-0000-000000000001","seq":1}"#);
+//!
+//! // ... and what a subscriber gets.
+//! let (mut head, mut delivery) = (Vec::new(), Vec::new());
+//! put_event_head(&mut head, "orders", "billing");
+//! let context = EventContext { attempt: 1, ack_deadline_ms: 30_000, max_attempts: 5, reason: None };
+//! put_event(&mut delivery, &head, id, 1, &body, &context);
+//! # Ok::<(), prombus_protocol::FrameError>(())
+//! ```
+//!
+//! There is no I/O here, no clock and no runtime. `fixtures/` holds golden frames and names that the tests of every SDK run.
+
+mod body;
+mod error_code;
+mod event;
+mod frame;
+mod group_name;
+mod json;
+pub mod limits;
+mod options;
+mod pattern;
+mod scan;
+mod topic;
+mod typed_topic;
+
+pub use body::{Body, BodyFields, put_body_end, put_body_head, put_record};
+pub use error_code::{ErrorCode, UnknownErrorCode};
+pub use event::{Ack, CursorPosition, DeadLetter, DeliveryContext, EventRecord, RedeliveryReason};
+pub use frame::{
+    ClientFrame, ErrFrame, EventContext, EventFrame, FrameError, OkFrame, Parsed, ServerFrame, Token,
+    parse_client_frame, put_client_frame, put_err, put_event, put_event_head, put_event_tail, put_ok,
+    put_published,
+};
+pub use group_name::{GroupName, GroupNameError, check_group_name};
+pub use json::{Json, JsonError, push_json, put_string};
+pub use limits::*;
+pub use options::{Filter, OptionError, PublishOptions, Start, SubscribeOptions};
+pub use pattern::{Pattern, check_pattern};
+pub use serde_json::value::RawValue;
+pub use topic::{Topic, TopicError, check_topic};
+pub use typed_topic::{TopicFor, TypedTopic};
+pub use uuid::Uuid;

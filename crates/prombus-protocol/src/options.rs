@@ -1,0 +1,127 @@
+//! Options of publishers and subscribers, with their limits.
+//!
+//! Whatever a client sends as an option, the answer names the field as JSON has it, what came and what is allowed. So options
+//! are read loosely first ([`loose`]), then checked; a value that was read from JSON has passed its `check`. Unknown fields
+//! are ignored and `null` is the same as absent, except in a filter: one that is not understood must not let more through.
+
+mod filter;
+pub(crate) mod loose;
+mod publish;
+mod start;
+mod subscribe;
+
+pub use filter::Filter;
+pub use publish::PublishOptions;
+pub use start::Start;
+pub use subscribe::SubscribeOptions;
+
+use crate::topic::TopicError;
+use loose::Loose;
+use thiserror::Error;
+
+/// An option that cannot be taken. Fields are named as in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OptionError {
+    /// The options as a whole cannot be read.
+    #[error("options cannot be read: {why}")]
+    Unreadable {
+        /// What is wrong.
+        why: String,
+    },
+    /// An id that is none.
+    #[error("\"{field}\": not a UUID: {got}")]
+    NotUuid {
+        /// The field.
+        field: String,
+        /// What came.
+        got: String,
+    },
+    /// A number out of range, a fraction, or no number.
+    #[error("\"{field}\": {got} is not allowed, only a whole number from {least} to {most}")]
+    NotInRange {
+        /// The field.
+        field: String,
+        /// What came.
+        got: String,
+        /// The least that is allowed.
+        least: i64,
+        /// The most that is allowed.
+        most: i64,
+    },
+    /// Another type or value than the field has.
+    #[error("\"{field}\": {got} is not allowed, only {allowed}")]
+    NotAllowed {
+        /// The field.
+        field: String,
+        /// What came.
+        got: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// A text of too many bytes, or none.
+    #[error("\"{field}\" of {bytes} bytes: {least} to {most} are allowed")]
+    Length {
+        /// The field.
+        field: String,
+        /// The length of what came.
+        bytes: usize,
+        /// The fewest that are allowed.
+        least: usize,
+        /// The most that are allowed.
+        most: usize,
+    },
+    /// Too many items.
+    #[error("\"{field}\" has {count} items: at most {most} are allowed")]
+    TooMany {
+        /// The field.
+        field: String,
+        /// How many came.
+        count: usize,
+        /// How many may.
+        most: usize,
+    },
+    /// A field that another one needs.
+    #[error("\"{field}\" is missing: \"from\": \"{needed_by}\" needs it")]
+    Missing {
+        /// The field.
+        field: String,
+        /// The value of `from` that needs it.
+        needed_by: &'static str,
+    },
+    /// A topic or pattern that breaks the rules.
+    #[error("\"{field}\": {source}")]
+    Topic {
+        /// The field.
+        field: String,
+        /// Which rule.
+        source: TopicError,
+    },
+}
+
+impl OptionError {
+    pub(crate) fn refused(field: &str, got: &Loose<'_>, allowed: &'static str) -> Self {
+        Self::NotAllowed { field: field.to_owned(), got: got.to_string(), allowed }
+    }
+
+    pub(crate) fn unreadable(why: impl std::fmt::Display) -> Self {
+        Self::Unreadable { why: why.to_string() }
+    }
+}
+
+fn check_length(field: &str, text: &str, least: usize, most: usize) -> Result<(), OptionError> {
+    if (least..=most).contains(&text.len()) {
+        return Ok(());
+    }
+    Err(OptionError::Length { field: field.to_owned(), bytes: text.len(), least, most })
+}
+
+fn check_count(field: &str, count: usize, most: usize) -> Result<(), OptionError> {
+    if count <= most {
+        return Ok(());
+    }
+    Err(OptionError::TooMany { field: field.to_owned(), count, most })
+}
+
+fn check_range(field: &str, number: i64, least: i64, most: i64) -> Result<(), OptionError> {
+    Loose::Integer(number).whole(field, least, most).map(drop)
+}

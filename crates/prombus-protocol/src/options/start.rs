@@ -1,0 +1,121 @@
+//! Where a group starts, or is moved to.
+
+use super::OptionError;
+use super::loose::Loose;
+use crate::limits::MAX_TS_MS;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+/// A place in a topic. In JSON `"latest"`, `"earliest"`, `{"from":"ts","ts":…}` or `{"from":"afterId","afterId":…}`; it is
+/// also read without the `from` where that is clear.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Start {
+    /// Behind the newest event.
+    #[default]
+    Latest,
+    /// The oldest event that is kept.
+    Earliest,
+    /// The first event with this `ts` or a later one; milliseconds since 1970.
+    Ts(i64),
+    /// Behind the event with this id.
+    AfterId(Uuid),
+}
+
+const FORMS: &str = "\"latest\", \"earliest\", \"ts\" or \"afterId\"";
+
+impl Start {
+    /// The name of the form: `latest`, `earliest`, `ts` or `afterId`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Latest => "latest",
+            Self::Earliest => "earliest",
+            Self::Ts(_) => "ts",
+            Self::AfterId(_) => "afterId",
+        }
+    }
+
+    /// Checks the limits.
+    ///
+    /// # Errors
+    /// Names the field, what it is and what is allowed.
+    pub fn check(&self) -> Result<(), OptionError> {
+        match self {
+            Self::Ts(ts) => super::check_range("ts", *ts, 0, MAX_TS_MS),
+            _ => Ok(()),
+        }
+    }
+
+    /// What `from` with the fields beside it means. A `ts` or `afterId` that `from` does not ask for is ignored.
+    pub(crate) fn from_parts(
+        from: Option<Loose<'_>>,
+        ts: Option<Loose<'_>>,
+        after_id: Option<Loose<'_>>,
+    ) -> Result<Self, OptionError> {
+        let missing = |field: &str, needed_by| OptionError::Missing { field: field.to_owned(), needed_by };
+        let Some(from) = from else { return Ok(Self::Latest) };
+        let name = match &from {
+            Loose::Text(name) => &**name,
+            _ => "",
+        };
+        match name {
+            "latest" => Ok(Self::Latest),
+            "earliest" => Ok(Self::Earliest),
+            "ts" => Ok(Self::Ts(ts.ok_or_else(|| missing("ts", "ts"))?.whole("ts", 0, MAX_TS_MS)?)),
+            "afterId" => {
+                let id = after_id.ok_or_else(|| missing("afterId", "afterId"))?;
+                Ok(Self::AfterId(id.uuid("afterId")?))
+            }
+            _ => Err(OptionError::refused("from", &from, FORMS)),
+        }
+    }
+
+    /// The value of a field such as SEEK's `to`.
+    pub(crate) fn from_loose(field: &str, value: Loose<'_>) -> Result<Self, OptionError> {
+        let allowed = "\"latest\", \"earliest\", {\"ts\": …} or {\"afterId\": …}";
+        let fields = match value {
+            Loose::Text(name) if name == "latest" => return Ok(Self::Latest),
+            Loose::Text(name) if name == "earliest" => return Ok(Self::Earliest),
+            Loose::Map(fields) => fields,
+            other => return Err(OptionError::refused(field, &other, allowed)),
+        };
+        let (mut from, mut ts, mut after_id) = (None, None, None);
+        for (name, value) in fields {
+            match &*name {
+                "from" => from = value.into_option(),
+                "ts" => ts = value.into_option(),
+                "afterId" => after_id = value.into_option(),
+                _ => {}
+            }
+        }
+        let clear = match (&from, &ts, &after_id) {
+            (Some(_), ..) => from,
+            (None, Some(_), None) => Some(Loose::Text("ts".into())),
+            (None, None, Some(_)) => Some(Loose::Text("afterId".into())),
+            _ => return Err(OptionError::refused(field, &Loose::Map(Vec::new()), allowed)),
+        };
+        Self::from_parts(clear, ts, after_id)
+    }
+}
+
+impl Serialize for Start {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if matches!(self, Self::Latest | Self::Earliest) {
+            return serializer.serialize_str(self.name());
+        }
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("from", self.name())?;
+        match self {
+            Self::Ts(ts) => map.serialize_entry("ts", ts)?,
+            Self::AfterId(id) => map.serialize_entry("afterId", id)?,
+            Self::Latest | Self::Earliest => {}
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Start {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_loose("from", Loose::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,416 @@
+//! What the bus and the gateway use. Memory, log and any other [`Store`](crate::store::Store) come with
+//! [`LocalBackend`](crate::LocalBackend), which runs the group machine in this process; a system with leases of its own
+//! implements [`Backend`] itself.
+//!
+//! Nothing here is per message: publishes, pulls and settlements are batches, and one that holds one event is still one.
+
+use crate::delivery::{MemberSettings, Millis, Position};
+use crate::error::{GroupError, ReadError, Unavailable};
+use crate::info::{GroupInfo, TopicInfo};
+use crate::publish::{PublishBatch, Publishing};
+use crate::store::{EventId, StoredEvent};
+use prombus_protocol::{
+    Body, CursorPosition, Filter, GroupName, Pattern, RedeliveryReason, Start, Topic, Uuid,
+};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A future that can be kept and sent.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A group as a subscription asks for it.
+#[derive(Clone, Debug)]
+pub struct GroupSpec {
+    /// The subscription as written: a topic or a pattern. With `group` it names the group.
+    pub subscription: Pattern,
+    /// The group's name.
+    pub group: GroupName,
+    /// More topics and patterns.
+    pub topics: Vec<Pattern>,
+    /// What all members want of the topics.
+    pub filter: Option<Filter>,
+    /// Where a new group starts.
+    pub from: Start,
+}
+
+/// Looks at an event before it is delivered: false settles it.
+pub type EventFilter = Arc<dyn Fn(&EventView<'_>) -> bool + Send + Sync>;
+
+/// A member as it joins.
+#[derive(Clone, Default)]
+pub struct MemberOptions {
+    /// Window, lease, attempts.
+    pub settings: MemberSettings,
+    /// This member's own filter.
+    pub filter: Option<EventFilter>,
+}
+
+/// A member that has joined.
+pub struct Joined {
+    /// The member.
+    pub membership: Arc<dyn Membership>,
+    /// Whether the group was made by this.
+    pub created: bool,
+}
+
+/// An event in the store, not copied yet.
+#[derive(Clone, Copy, Debug)]
+pub struct EventView<'a> {
+    pub(crate) topic: &'a Topic,
+    pub(crate) event: &'a StoredEvent<'a>,
+}
+
+impl<'a> EventView<'a> {
+    /// Its topic.
+    pub fn topic(&self) -> &'a Topic {
+        self.topic
+    }
+
+    /// Its id.
+    pub fn id(&self) -> Uuid {
+        uuid_of(self.event.id)
+    }
+
+    /// Its place in its topic.
+    pub fn seq(&self) -> u64 {
+        self.event.seq
+    }
+
+    /// The publisher's time.
+    pub fn ts(&self) -> i64 {
+        self.event.ts
+    }
+
+    /// Its key.
+    pub fn key(&self) -> Option<&'a str> {
+        self.event.key.and_then(|key| std::str::from_utf8(key).ok())
+    }
+
+    /// The rest: headers, tags, payload.
+    pub fn body(&self) -> Body<'a> {
+        Body::new(self.event.body)
+    }
+}
+
+pub(crate) fn uuid_of(id: EventId) -> Uuid {
+    Uuid::from_u128(id.as_u128())
+}
+
+pub(crate) fn event_id_of(id: Uuid) -> EventId {
+    EventId::from_u128(id.as_u128())
+}
+
+/// How much a pull takes at most; a member's own window and batch size are a limit too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PullLimit {
+    /// The most deliveries.
+    pub events: u32,
+    /// The most bytes of events; one event comes whatever its size.
+    pub bytes: usize,
+}
+
+impl Default for PullLimit {
+    fn default() -> Self {
+        Self { events: u32::MAX, bytes: 1 << 20 }
+    }
+}
+
+/// One delivery of a [`DeliveryBatch`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeliveryItem {
+    /// What to settle it by.
+    pub position: Position,
+    /// The event's id.
+    pub id: EventId,
+    /// The publisher's time.
+    pub ts: i64,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// Why it is delivered again.
+    pub reason: Option<RedeliveryReason>,
+    /// How long the lease runs from the pull on.
+    pub lease_ms: Millis,
+    topic: u32,
+    start: usize,
+    key_length: Option<u16>,
+    end: usize,
+}
+
+/// Deliveries that were pulled together, their events' bytes in one piece. Reuse one for many pulls: it keeps its memory.
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryBatch {
+    bytes: Vec<u8>,
+    items: Vec<DeliveryItem>,
+    topics: Vec<Topic>,
+}
+
+impl DeliveryBatch {
+    /// The deliveries, in order.
+    pub fn items(&self) -> &[DeliveryItem] {
+        &self.items
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The topic of an event.
+    pub fn topic(&self, item: &DeliveryItem) -> &Topic {
+        &self.topics[item.topic as usize]
+    }
+
+    /// The key of an event.
+    pub fn key(&self, item: &DeliveryItem) -> Option<&str> {
+        let length = usize::from(item.key_length?);
+        std::str::from_utf8(&self.bytes[item.start..item.start + length]).ok()
+    }
+
+    /// An event as it is kept: its JSON without id and seq.
+    pub fn body(&self, item: &DeliveryItem) -> &[u8] {
+        &self.bytes[item.start + usize::from(item.key_length.unwrap_or(0))..item.end]
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.items.clear();
+        self.topics.clear();
+    }
+
+    pub(crate) fn byte_count(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(crate) fn push(&mut self, topic: &Topic, position: Position, event: &StoredEvent<'_>) {
+        if self.topics.last() != Some(topic) {
+            self.topics.push(topic.clone());
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(event.key.unwrap_or(&[]));
+        self.bytes.extend_from_slice(event.body);
+        self.items.push(DeliveryItem {
+            position,
+            id: event.id,
+            ts: event.ts,
+            attempt: 1,
+            reason: None,
+            lease_ms: 0,
+            topic: self.topics.len() as u32 - 1,
+            start,
+            key_length: event.key.map(|key| key.len() as u16),
+            end: self.bytes.len(),
+        });
+    }
+
+    /// Says about the items from `at` on how they were leased, and drops those that were not. `leased` is in the same order.
+    pub(crate) fn lease(&mut self, leases: &[crate::delivery::Leased], now: Millis) {
+        let mut leases = leases.iter().peekable();
+        self.items.retain_mut(|item| {
+            let Some(lease) = leases.next_if(|lease| lease.position == item.position) else { return false };
+            item.attempt = lease.attempt;
+            item.reason = lease.reason;
+            item.lease_ms = lease.deadline.saturating_sub(now);
+            true
+        });
+    }
+}
+
+/// What a member says about a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// Done.
+    Ack,
+    /// Failed: again after the delay, or after a backoff.
+    Nack {
+        /// How long to wait at least.
+        delay_ms: Option<u64>,
+        /// What went wrong.
+        reason: Option<&'a str>,
+    },
+    /// Not looked at: others may have it at once, and the attempt does not count.
+    Release,
+    /// Not done yet: the lease runs this long from now.
+    Extend {
+        /// How long; a second at least.
+        extend_ms: u64,
+    },
+}
+
+/// What became of a [`Verdict`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettleOutcome {
+    /// It counted.
+    Counted,
+    /// Somebody newer has the event, or nobody has it; nothing changed.
+    Stale,
+    /// The lease now ends so many milliseconds from now.
+    Extended(Millis),
+}
+
+/// Resolves when what a member said is durable. What it said counts at once, also if this is dropped; then it becomes durable
+/// with the next commit, within 10 ms.
+#[must_use = "awaiting it waits until this is durable"]
+pub struct DurableTicket {
+    source: Option<(Arc<dyn Durability>, u64)>,
+    failed: Option<Unavailable>,
+}
+
+/// Knows what of a group's records is durable.
+pub trait Durability: Send + Sync + 'static {
+    /// Ready when a generation of records is durable, or never will be. Asking makes it a matter of urgency.
+    fn poll_generation(&self, generation: u64, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>>;
+}
+
+impl DurableTicket {
+    /// A ticket for a generation of a group's records.
+    pub fn new(source: Arc<dyn Durability>, generation: u64) -> Self {
+        Self { source: Some((source, generation)), failed: None }
+    }
+
+    /// A ticket for nothing.
+    pub fn done() -> Self {
+        Self { source: None, failed: None }
+    }
+
+    /// A ticket that will never be good.
+    pub fn failed(reason: Unavailable) -> Self {
+        Self { source: None, failed: Some(reason) }
+    }
+}
+
+impl Future for DurableTicket {
+    type Output = Result<(), Unavailable>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(reason) = self.failed.take() {
+            return Poll::Ready(Err(reason));
+        }
+        match &self.source {
+            None => Poll::Ready(Ok(())),
+            Some((source, generation)) => source.poll_generation(*generation, context),
+        }
+    }
+}
+
+impl std::fmt::Debug for DurableTicket {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "DurableTicket({:?})", self.source.as_ref().map(|(_, generation)| generation))
+    }
+}
+
+/// One member of a group. Dropped without [`leave`](Self::leave) it counts as lost.
+pub trait Membership: Send + Sync + 'static {
+    /// Waits for at least one lease and takes as many as there are within the limits. Nothing is lost when the caller stops
+    /// waiting. There is one puller at a time.
+    fn poll_pull(
+        &self,
+        limit: PullLimit,
+        into: &mut DeliveryBatch,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), GroupError>>;
+
+    /// Acks, nacks and extensions: applied at once, one outcome each.
+    fn settle(
+        &self,
+        verdicts: &[(Position, Verdict<'_>)],
+        outcomes: &mut Vec<SettleOutcome>,
+    ) -> DurableTicket;
+
+    /// The group's cursor, as far as it can be read.
+    fn cursor(&self) -> Option<CursorPosition>;
+
+    /// Stops or starts deliveries to this member; its leases go on running.
+    fn pause(&self, is_paused: bool);
+
+    /// Says that this process reads (or not) what the member sends. While it does not, leases do not run out.
+    fn hold(&self, is_held: bool);
+
+    /// Leaves: what is unsettled goes to others at once, and the attempt does not count.
+    fn leave(&self) -> DurableTicket;
+
+    /// Is lost: what is unsettled goes to others at once, and the attempt counts.
+    fn lose(&self);
+}
+
+/// A part of a topic that was read.
+#[derive(Clone, Debug, Default)]
+pub struct EventChunk {
+    /// The events; attempts and leases mean nothing here.
+    pub events: DeliveryBatch,
+    /// Where to go on.
+    pub next_seq: u64,
+}
+
+/// What a backend can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// What was answered survives a restart.
+    pub is_durable: bool,
+}
+
+/// What Bus and gateway use.
+pub trait Backend: Send + Sync + 'static {
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// An empty batch to publish, with this backend's limits and time.
+    fn batch(&self) -> PublishBatch;
+
+    /// Puts a batch in line, all or nothing, in the order of calls. Resolves when it is durable, with one outcome per event.
+    fn publish(&self, batch: PublishBatch) -> Publishing;
+
+    /// The seq of the first event that a group which starts there would get.
+    fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>>;
+
+    /// Reads durable events of a topic.
+    fn read<'a>(
+        &'a self,
+        topic: &'a Topic,
+        from: u64,
+        limit: PullLimit,
+    ) -> BoxFuture<'a, Result<EventChunk, ReadError>>;
+
+    /// Joins a group, which is made if it is not there; resolves when that is durable.
+    fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>>;
+
+    /// Settles by id, on behalf of whoever had the event last.
+    fn settle<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        id: Uuid,
+        verdict: Verdict<'a>,
+    ) -> BoxFuture<'a, Result<SettleOutcome, GroupError>>;
+
+    /// The event at the floor of a group; `None` when there is no such group.
+    fn cursor<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CursorPosition>, GroupError>>;
+
+    /// Moves a group; all its leases are void. Resolves when that is durable.
+    fn seek<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        to: Start,
+    ) -> BoxFuture<'a, Result<(), GroupError>>;
+
+    /// Deletes a group; its members get an error. Resolves when that is durable.
+    fn delete_group<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<(), GroupError>>;
+
+    /// All topics.
+    fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>>;
+
+    /// All groups, with their leases.
+    fn groups(&self) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>>;
+
+    /// Makes everything durable and ends. Members leave.
+    fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>>;
+}

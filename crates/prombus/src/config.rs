@@ -1,0 +1,41 @@
+//! What can be set.
+
+use crate::error::OpenError;
+use prombus_protocol::limits::MAX_PAYLOAD_BYTES;
+
+/// Bounds of a bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest payload of an event, in bytes of JSON. Default: 1 MiB.
+    pub max_payload_bytes: usize,
+    /// The most topics. Dead-letter topics that the bus makes itself are not counted against it. Default: 100,000.
+    pub max_topics: usize,
+    /// The most groups. Default: 100,000.
+    pub max_groups: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_payload_bytes: MAX_PAYLOAD_BYTES, max_topics: 100_000, max_groups: 100_000 }
+    }
+}
+
+/// A payload must fit into a segment of the log, with a dead letter's frame around it.
+const PAYLOAD_BYTES_MAX: usize = 16 << 20;
+
+impl Limits {
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        let bad =
+            |name, value: usize, allowed| OpenError::BadSetting { name, value: value.to_string(), allowed };
+        if !(1..=PAYLOAD_BYTES_MAX).contains(&self.max_payload_bytes) {
+            return Err(bad("max_payload_bytes", self.max_payload_bytes, "1 to 16777216 are allowed"));
+        }
+        if !(1..=10_000_000).contains(&self.max_topics) {
+            return Err(bad("max_topics", self.max_topics, "1 to 10000000 are allowed"));
+        }
+        if !(1..=10_000_000).contains(&self.max_groups) {
+            return Err(bad("max_groups", self.max_groups, "1 to 10000000 are allowed"));
+        }
+        Ok(())
+    }
+}

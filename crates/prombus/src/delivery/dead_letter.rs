@@ -1,0 +1,77 @@
+//! Giving up: an event whose attempts are used up leaves the group as a dead letter.
+//!
+//! The machine names it once; whoever writes dead letters does so in one commit with the settling, and says so, or puts it
+//! off. Until then the event counts as unsettled and nobody gets it.
+
+use super::group::Group;
+use super::lease::State;
+use super::{Millis, Position};
+
+/// An event to give up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GiveUp {
+    /// The event.
+    pub position: Position,
+    /// How many attempts failed.
+    pub attempts: u32,
+    /// What the last failure said.
+    pub error: String,
+}
+
+impl Group {
+    pub(super) fn give_up(&mut self, position: Position, error: String) {
+        let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
+        unsettled.state = State::GivingUp;
+        let attempts = unsettled.attempts;
+        self.given_up.push(GiveUp { position, attempts, error });
+    }
+
+    /// Events to give up since the last time; each ends with [`gave_up`](Self::gave_up) or [`put_off`](Self::put_off).
+    pub fn take_given_up(&mut self) -> Vec<GiveUp> {
+        std::mem::take(&mut self.given_up)
+    }
+
+    /// Whether an event is still to be given up; a seek may have come in between.
+    pub fn is_giving_up(&self, position: Position) -> bool {
+        self.unsettled.get(&position).is_some_and(|unsettled| unsettled.state == State::GivingUp)
+    }
+
+    /// The event is settled; its record is written by the caller, together with the dead letter.
+    pub fn gave_up(&mut self, position: Position) {
+        if self.is_giving_up(position) {
+            self.forget(position);
+            self.sources[position.source.0 as usize].settled.insert(position.seq, position.seq);
+            self.counters.dead_lettered += 1;
+        }
+    }
+
+    /// The event is settled without a dead letter: it is one itself, or it is gone.
+    pub fn park(&mut self, position: Position) {
+        if self.is_giving_up(position) {
+            self.gave_up(position);
+            self.changes.settle(position.source, position.seq, position.seq);
+            self.changes.is_wanted = true;
+        }
+    }
+
+    /// The dead letter could not be written: the event is named again at that time.
+    pub fn put_off(&mut self, give_up: GiveUp, until: Millis) {
+        if self.is_giving_up(give_up.position) {
+            self.put_off.push((until, give_up));
+        }
+    }
+
+    pub(super) fn fire_put_off(&mut self, now: Millis) {
+        let mut at = 0;
+        while at < self.put_off.len() {
+            if self.put_off[at].0 <= now {
+                let (_, give_up) = self.put_off.swap_remove(at);
+                if self.is_giving_up(give_up.position) {
+                    self.given_up.push(give_up);
+                }
+            } else {
+                at += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,534 @@
+//! The group itself: what may be leased, what is reserved for whom, and the leases.
+//!
+//! A seq goes: granted (fresh), reserved by a member that reads it, then leased to it, or settled because a filter dropped it
+//! or it is gone. What is reserved but not delivered goes back to the front.
+
+use super::change::{AttemptsChange, Changes};
+use super::dead_letter::GiveUp;
+use super::lease::{State, Timers, Unsettled, UnsettledMap};
+use super::member::{Member, MemberId, MemberSettings, ReservedRange};
+use super::settled::Settled;
+use super::{Millis, Position, SourceId};
+use prombus_protocol::RedeliveryReason;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A delivery to hand out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leased {
+    /// The event.
+    pub position: Position,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// When the lease ends.
+    pub deadline: Millis,
+    /// Why it is delivered again.
+    pub reason: Option<RedeliveryReason>,
+}
+
+/// What was kept of a topic's progress, to start from.
+#[derive(Clone, Debug, Default)]
+pub struct Restored {
+    /// What is settled.
+    pub settled: Settled,
+    /// Attempts of unsettled events: used up, not before, why.
+    pub attempts: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
+}
+
+/// What happened in a group since it is in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupCounters {
+    /// Deliveries, repeated ones included.
+    pub delivered: u64,
+    /// Acks that counted.
+    pub acked: u64,
+    /// Nacks that counted.
+    pub nacked: u64,
+    /// Leases that ran out.
+    pub expired: u64,
+    /// Deliveries whose member was lost.
+    pub lost: u64,
+    /// Acks and nacks that changed nothing.
+    pub stale: u64,
+    /// Events that were given up.
+    pub dead_lettered: u64,
+    /// Events that a filter dropped, or that are gone.
+    pub passed_over: u64,
+}
+
+/// A topic's state in a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceStatus {
+    /// It and everything below it is settled.
+    pub floor: u64,
+    /// How many seqs above the floor are settled.
+    pub settled_above: u64,
+    /// The newest seq that the group knows of.
+    pub granted_to: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Source {
+    pub(super) settled: Settled,
+    /// Ranges that nobody has had yet, in order.
+    fresh: VecDeque<(u64, u64)>,
+    granted_to: u64,
+    /// It stands in `Group::active`.
+    is_active: bool,
+    /// Known attempts from before a restart, of seqs that are not granted yet.
+    restored: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
+}
+
+/// A consumer group.
+#[derive(Debug, Default)]
+pub struct Group {
+    pub(super) sources: Vec<Source>,
+    pub(super) members: BTreeMap<MemberId, Member>,
+    next_member: u64,
+    pub(super) unsettled: UnsettledMap,
+    pub(super) leased_count: usize,
+    reserved_count: u64,
+    /// Unsettled events that are due, in the order they became so. May name some that no longer are.
+    pub(super) due: VecDeque<Position>,
+    /// Topics with something fresh, in turn.
+    active: VecDeque<SourceId>,
+    pub(super) timers: Timers,
+    pub(super) changes: Changes,
+    /// Events whose failure is among the changes that were not taken yet.
+    pub(super) ungated: Vec<Position>,
+    pub(super) given_up: Vec<GiveUp>,
+    pub(super) put_off: Vec<(Millis, GiveUp)>,
+    pub(super) counters: GroupCounters,
+    /// Spreads the backoffs of different groups.
+    pub(super) jitter: u64,
+}
+
+impl Group {
+    /// A group without topics and members. `jitter` is any number, best another one for each group.
+    pub fn new(jitter: u64) -> Self {
+        Self { jitter, ..Self::default() }
+    }
+
+    /// Adds a topic, with what was kept of its progress. Nothing of it is granted yet.
+    pub fn add_source(&mut self, restored: Restored) -> SourceId {
+        let floor = restored.settled.floor();
+        self.sources.push(Source {
+            settled: restored.settled,
+            granted_to: floor,
+            restored: restored.attempts,
+            ..Source::default()
+        });
+        SourceId(self.sources.len() as u32 - 1)
+    }
+
+    /// How many topics it has.
+    pub fn source_count(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// A topic's state.
+    pub fn status(&self, source: SourceId) -> SourceStatus {
+        let source = &self.sources[source.0 as usize];
+        SourceStatus {
+            floor: source.settled.floor(),
+            settled_above: source.settled.above_count(),
+            granted_to: source.granted_to,
+        }
+    }
+
+    /// Everything of a topic up to a seq may be leased from now on.
+    pub fn grant(&mut self, id: SourceId, to: u64) {
+        let source = &mut self.sources[id.0 as usize];
+        if to <= source.granted_to {
+            return;
+        }
+        let first = source.granted_to + 1;
+        source.granted_to = to;
+        let mut known = Vec::new();
+        if !source.restored.is_empty() {
+            let later = source.restored.split_off(&(to + 1));
+            known.extend(std::mem::replace(&mut source.restored, later));
+        }
+        let fresh = &mut source.fresh;
+        let mut push = |first: u64, last: u64| match fresh.back_mut() {
+            Some(range) if range.1 + 1 == first => range.1 = last,
+            _ => fresh.push_back((first, last)),
+        };
+        let known_seqs: BTreeSet<u64> = known.iter().map(|&(seq, _)| seq).collect();
+        source.settled.unsettled(first, to, |first, last| {
+            let mut from = first;
+            for &seq in known_seqs.range(first..=last) {
+                if seq > from {
+                    push(from, seq - 1);
+                }
+                from = seq + 1;
+            }
+            if from <= last {
+                push(from, last);
+            }
+        });
+        known.retain(|&(seq, _)| !source.settled.contains(seq));
+        for (seq, (attempts, not_before, reason)) in known {
+            self.restore(Position { source: id, seq }, attempts, not_before, reason);
+        }
+        self.activate(id);
+    }
+
+    /// An event that was tried before a restart waits for its next attempt.
+    fn restore(
+        &mut self,
+        position: Position,
+        attempts: u32,
+        not_before: Millis,
+        reason: Option<RedeliveryReason>,
+    ) {
+        self.unsettled.insert(
+            position,
+            Unsettled {
+                state: State::Waiting,
+                attempts,
+                holder: MemberId(0),
+                max_attempts: u32::MAX,
+                at: not_before,
+                reason,
+                gate: 0,
+            },
+        );
+        self.timers.add(not_before, position);
+    }
+
+    fn activate(&mut self, id: SourceId) {
+        let source = &mut self.sources[id.0 as usize];
+        if !source.is_active && !source.fresh.is_empty() {
+            source.is_active = true;
+            self.active.push_back(id);
+        }
+    }
+
+    /// A member joins.
+    pub fn join(&mut self, settings: MemberSettings) -> MemberId {
+        self.next_member += 1;
+        let id = MemberId(self.next_member);
+        self.members.insert(id, Member::new(settings));
+        id
+    }
+
+    /// How many more deliveries a member may have now.
+    pub fn window(&self, member: MemberId) -> u32 {
+        self.members.get(&member).map_or(0, Member::window)
+    }
+
+    /// Whether somebody is a member.
+    pub fn has_member(&self, member: MemberId) -> bool {
+        self.members.contains_key(&member)
+    }
+
+    /// All members.
+    pub fn members(&self) -> impl Iterator<Item = MemberId> + '_ {
+        self.members.keys().copied()
+    }
+
+    /// How many members it has.
+    pub fn member_count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Takes for a member what it may have now: leases of due redeliveries into `leased`, and ranges of fresh seqs to read into
+    /// `reserved`, `want` in all. A member that looks at events before it takes them may reserve up to `scan` fresh seqs
+    /// instead. Answers how many of the reserved seqs it may deliver.
+    ///
+    /// `durable` is the newest generation of the group's records that is durable.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one pull; a struct of them would be made and taken apart in one place"
+    )]
+    pub fn reserve(
+        &mut self,
+        member: MemberId,
+        want: u32,
+        scan: Option<u32>,
+        now: Millis,
+        durable: u64,
+        leased: &mut Vec<Leased>,
+        reserved: &mut Vec<ReservedRange>,
+    ) -> u32 {
+        self.advance(now);
+        let Some(state) = self.members.get(&member) else { return 0 };
+        let settings = state.settings;
+        let mut window = state.window().min(want);
+        window -= self.lease_due(member, settings, window, now, durable, leased);
+        self.sweep_timers();
+        let taken = self.unsettled.len() as u64 + self.reserved_count;
+        let room = u64::from(settings.max_unsettled).saturating_sub(taken);
+        let allowed = room.min(u64::from(window)) as u32;
+        if allowed == 0 {
+            return 0;
+        }
+        let mut left = u64::from(scan.unwrap_or(allowed));
+        while left > 0 {
+            let Some(&id) = self.active.front() else { break };
+            let source = &mut self.sources[id.0 as usize];
+            let range = source.fresh.front_mut().expect("an active topic has something fresh");
+            let count = (range.1 - range.0 + 1).min(left);
+            let taken = ReservedRange { source: id, first_seq: range.0, last_seq: range.0 + count - 1 };
+            range.0 += count;
+            left -= count;
+            if range.0 > range.1 {
+                source.fresh.pop_front();
+            }
+            // The next pull looks at the next topic first.
+            self.active.pop_front();
+            if source.fresh.is_empty() {
+                source.is_active = false;
+            } else {
+                self.active.push_back(id);
+            }
+            self.reserved_count += count;
+            let member = self.members.get_mut(&member).expect("looked at above");
+            member.reserved.push(taken);
+            reserved.push(taken);
+        }
+        allowed
+    }
+
+    fn lease_due(
+        &mut self,
+        member: MemberId,
+        settings: MemberSettings,
+        window: u32,
+        now: Millis,
+        durable: u64,
+        leased: &mut Vec<Leased>,
+    ) -> u32 {
+        let deadline = now + settings.ack_timeout_ms;
+        let mut count = 0;
+        let mut looked_at = self.due.len();
+        while count < window && looked_at > 0 {
+            looked_at -= 1;
+            let Some(position) = self.due.pop_front() else { break };
+            let Some(unsettled) = self.unsettled.get_mut(&position).filter(|it| it.state == State::Due)
+            else {
+                continue;
+            };
+            if unsettled.gate > durable {
+                // What says that it failed is not on disk yet.
+                self.due.push_back(position);
+                continue;
+            }
+            if unsettled.attempts >= settings.max_attempts {
+                let error = unsettled.reason.map_or("member_lost", RedeliveryReason::as_str).to_owned();
+                self.give_up(position, error);
+                continue;
+            }
+            unsettled.state = State::Leased;
+            unsettled.attempts += 1;
+            unsettled.holder = member;
+            unsettled.max_attempts = settings.max_attempts;
+            unsettled.at = deadline;
+            let (attempt, reason) = (unsettled.attempts, unsettled.reason);
+            if attempt > 1 {
+                // So that an event which takes the whole process down is given up one day.
+                self.changes.attempts(AttemptsChange {
+                    position,
+                    attempts: attempt,
+                    not_before: 0,
+                    reason: Some(RedeliveryReason::MemberLost),
+                });
+            }
+            self.timers.add(deadline, position);
+            leased.push(Leased { position, attempt, deadline, reason });
+            count += 1;
+        }
+        self.leased_count += count as usize;
+        self.counters.delivered += u64::from(count);
+        self.members.get_mut(&member).expect("looked at by the caller").in_flight += count;
+        count
+    }
+
+    /// Ends a reservation: `kept` (in order) are leased to the member, the other seqs up to `scanned_to` are passed over, what
+    /// lies behind stays fresh. False when the reservation is void by now, because of a seek or because the member is gone:
+    /// then nothing is leased.
+    pub fn deliver(
+        &mut self,
+        member: MemberId,
+        range: ReservedRange,
+        scanned_to: u64,
+        kept: &[u64],
+        now: Millis,
+        leased: &mut Vec<Leased>,
+    ) -> bool {
+        let Some(state) = self.members.get_mut(&member) else { return false };
+        let Some(at) = state.reserved.iter().position(|&it| it == range) else { return false };
+        state.reserved.swap_remove(at);
+        self.reserved_count -= range.count();
+        let settings = state.settings;
+        state.in_flight += kept.len() as u32;
+        let deadline = now + settings.ack_timeout_ms;
+        let mut passed_from = range.first_seq;
+        for &seq in kept {
+            if seq > passed_from {
+                self.pass_over(range.source, passed_from, seq - 1);
+            }
+            passed_from = seq + 1;
+            let position = Position { source: range.source, seq };
+            self.unsettled.insert(
+                position,
+                Unsettled {
+                    state: State::Leased,
+                    attempts: 1,
+                    holder: member,
+                    max_attempts: settings.max_attempts,
+                    at: deadline,
+                    reason: None,
+                    gate: 0,
+                },
+            );
+            self.timers.add(deadline, position);
+            leased.push(Leased { position, attempt: 1, deadline, reason: None });
+        }
+        self.leased_count += kept.len();
+        self.counters.delivered += kept.len() as u64;
+        if passed_from <= scanned_to {
+            self.pass_over(range.source, passed_from, scanned_to);
+        }
+        self.give_back(ReservedRange { first_seq: scanned_to + 1, ..range });
+        self.sweep_timers();
+        true
+    }
+
+    /// Puts the rest of a reservation back where it came from.
+    pub(super) fn give_back(&mut self, range: ReservedRange) {
+        if range.first_seq > range.last_seq {
+            return;
+        }
+        let fresh = &mut self.sources[range.source.0 as usize].fresh;
+        let at = fresh.partition_point(|other| other.0 < range.first_seq);
+        match fresh.get_mut(at) {
+            Some(next) if next.0 == range.last_seq + 1 => next.0 = range.first_seq,
+            _ => fresh.insert(at, (range.first_seq, range.last_seq)),
+        }
+        self.activate(range.source);
+    }
+
+    /// Voids what a member has reserved, without leasing any of it.
+    pub(super) fn give_back_reserved(&mut self, ranges: Vec<ReservedRange>) {
+        for range in ranges {
+            self.reserved_count -= range.count();
+            self.give_back(range);
+        }
+    }
+
+    /// Settles seqs that nobody gets: a filter dropped them, or they are gone.
+    fn pass_over(&mut self, source: SourceId, first: u64, last: u64) {
+        self.sources[source.0 as usize].settled.insert(first, last);
+        self.changes.settle(source, first, last);
+        self.counters.passed_over += last - first + 1;
+    }
+
+    /// A lease that turned out to name an event which is gone, or which a filter drops: it is settled.
+    pub fn pass_over_leased(&mut self, position: Position) {
+        if self.forget(position).is_some() {
+            self.pass_over(position.source, position.seq, position.seq);
+        }
+    }
+
+    /// Takes an event out of what is unsettled, and off its member's account.
+    pub(super) fn forget(&mut self, position: Position) -> Option<Unsettled> {
+        let unsettled = self.unsettled.remove(&position)?;
+        if unsettled.state == State::Leased {
+            self.release(unsettled.holder);
+        }
+        Some(unsettled)
+    }
+
+    /// A lease of this member ended.
+    pub(super) fn release(&mut self, holder: MemberId) {
+        self.leased_count -= 1;
+        if let Some(member) = self.members.get_mut(&holder) {
+            member.in_flight -= 1;
+        }
+    }
+
+    /// Goes to another place in a topic: everything up to `floor` is settled, nothing above it; all leases and reservations of
+    /// the topic are void. What is to be written down about that is the caller's.
+    pub fn seek(&mut self, id: SourceId, floor: u64) {
+        let mut void: Vec<Position> =
+            self.unsettled.keys().filter(|position| position.source == id).copied().collect();
+        void.sort_unstable();
+        for position in void {
+            self.forget(position);
+        }
+        let mut reserved_count = 0;
+        for member in self.members.values_mut() {
+            member.reserved.retain(|range| range.source != id);
+            reserved_count += member.reserved.iter().map(ReservedRange::count).sum::<u64>();
+        }
+        self.reserved_count = reserved_count;
+        self.changes.forget(id);
+        self.ungated.retain(|position| position.source != id);
+        self.due.retain(|position| position.source != id);
+        self.given_up.retain(|give_up| give_up.position.source != id);
+        self.put_off.retain(|(_, give_up)| give_up.position.source != id);
+        let source = &mut self.sources[id.0 as usize];
+        source.settled = Settled::up_to(floor);
+        source.restored.clear();
+        source.fresh.clear();
+        source.granted_to = source.granted_to.max(floor);
+        if floor < source.granted_to {
+            source.fresh.push_back((floor + 1, source.granted_to));
+        }
+        self.active.retain(|&other| other != id);
+        self.sources[id.0 as usize].is_active = false;
+        self.activate(id);
+    }
+
+    /// Whether a member with room could be given something now.
+    pub fn has_work(&self) -> bool {
+        !self.active.is_empty() || !self.due.is_empty()
+    }
+
+    /// How many events are unsettled.
+    pub fn counts(&self) -> UnsettledCounts {
+        UnsettledCounts { leased: self.leased_count, waiting: self.unsettled.len() - self.leased_count }
+    }
+
+    /// All unsettled deliveries, in no order.
+    pub fn unsettled(&self) -> impl Iterator<Item = (Position, &Unsettled)> {
+        self.unsettled.iter().map(|(&position, unsettled)| (position, unsettled))
+    }
+
+    /// The state of what is settled in a topic.
+    pub fn settled(&self, source: SourceId) -> &Settled {
+        &self.sources[source.0 as usize].settled
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> GroupCounters {
+        self.counters
+    }
+
+    /// Takes what must be written down. The events whose failures are in it are given to nobody before that is durable:
+    /// [`gate`](Self::gate) says as which generation it goes.
+    pub fn changes_mut(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    /// The changes that were just taken are of this generation. Answers whether events wait for it to be durable.
+    pub fn gate(&mut self, generation: u64) -> bool {
+        let has_failures = !self.ungated.is_empty();
+        for position in self.ungated.drain(..) {
+            if let Some(unsettled) = self.unsettled.get_mut(&position) {
+                unsettled.gate = generation;
+            }
+        }
+        has_failures
+    }
+}
+
+/// How many deliveries of a group are unsettled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnsettledCounts {
+    /// With a member.
+    pub leased: usize,
+    /// Waiting to be delivered again, or on the way to the dead letters.
+    pub waiting: usize,
+}

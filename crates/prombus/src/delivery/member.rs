@@ -1,0 +1,85 @@
+//! A member of a group, as the group machine sees it.
+
+use super::{Millis, Position, SourceId};
+
+/// A member. Numbers are not used again while the group is in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u64);
+
+/// What a member asked for when it joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberSettings {
+    /// The most deliveries that it may have unsettled.
+    pub max_in_flight: u32,
+    /// The most that one pull leases.
+    pub batch_size: u32,
+    /// How long a lease runs.
+    pub ack_timeout_ms: Millis,
+    /// An event is given up when this many attempts have failed.
+    pub max_attempts: u32,
+    /// At this many unsettled events the group leases nothing new to this member.
+    pub max_unsettled: u32,
+}
+
+impl Default for MemberSettings {
+    fn default() -> Self {
+        Self {
+            max_in_flight: 1_000,
+            batch_size: 100,
+            ack_timeout_ms: 30_000,
+            max_attempts: 5,
+            max_unsettled: 100_000,
+        }
+    }
+}
+
+/// Seqs that a member is about to read: no longer fresh, not leased yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedRange {
+    /// The topic.
+    pub source: SourceId,
+    /// The first seq.
+    pub first_seq: u64,
+    /// The last one.
+    pub last_seq: u64,
+}
+
+impl ReservedRange {
+    /// How many seqs it spans.
+    pub fn count(&self) -> u64 {
+        self.last_seq - self.first_seq + 1
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) settings: MemberSettings,
+    pub(super) in_flight: u32,
+    pub(super) is_paused: bool,
+    /// The server has stopped reading from it: its silence is not its fault.
+    pub(super) is_held: bool,
+    /// Leases that ran out while it was held.
+    pub(super) overdue: Vec<Position>,
+    pub(super) reserved: Vec<ReservedRange>,
+}
+
+impl Member {
+    pub(super) fn new(settings: MemberSettings) -> Self {
+        Self {
+            settings,
+            in_flight: 0,
+            is_paused: false,
+            is_held: false,
+            overdue: Vec::new(),
+            reserved: Vec::new(),
+        }
+    }
+
+    /// How many more deliveries it may have.
+    pub(super) fn window(&self) -> u32 {
+        if self.is_paused {
+            return 0;
+        }
+        self.settings.max_in_flight.saturating_sub(self.in_flight).min(self.settings.batch_size)
+    }
+}

@@ -1,0 +1,246 @@
+//! Errors, one family per operation. Each says what is wrong and, where there is a limit, what is allowed.
+
+use prombus_protocol::{ErrorCode, GroupNameError, JsonError, OptionError, TopicError, Uuid};
+
+/// The bus writes no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// A write or a sync failed; what was pending has an unknown fate.
+    #[error("writing stopped after a failure ({0}); restart to recover")]
+    Poisoned(String),
+    /// The bus was closed.
+    #[error("the bus is closed")]
+    Closed,
+}
+
+impl From<prombus_log::Unavailable> for Unavailable {
+    fn from(error: prombus_log::Unavailable) -> Self {
+        match error {
+            prombus_log::Unavailable::Closed => Self::Closed,
+            prombus_log::Unavailable::Poisoned(reason) => Self::Poisoned(reason),
+            other => Self::Poisoned(other.to_string()),
+        }
+    }
+}
+
+/// Why a bus could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The log in the folder could not be opened.
+    #[error(transparent)]
+    Log(#[from] prombus_log::OpenError),
+    /// The groups in the log could not be understood.
+    #[error("the groups of this log cannot be read: {0}")]
+    Groups(String),
+    /// A setting is out of range.
+    #[error("{name} is {value}: {allowed}")]
+    BadSetting {
+        /// Which one.
+        name: &'static str,
+        /// What it is.
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+    /// A thread could not be started.
+    #[error("starting a thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// Why a store took nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Too much is waiting to be committed; try again when told.
+    #[error("the commit queue is full")]
+    Busy,
+    /// There is no room.
+    #[error("the storage is full")]
+    Full,
+    /// It alone is more than a batch can hold.
+    #[error("{0}")]
+    TooLarge(String),
+    /// Writing stopped.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The store failed in another way.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Why something could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// There is no such topic.
+    #[error("there is no topic {0:?}")]
+    UnknownTopic(String),
+    /// The topic has no event with this id.
+    #[error("there is no event with the id {0}")]
+    UnknownId(Uuid),
+    /// The system refused to read.
+    #[error("reading failed: {0}")]
+    Io(String),
+}
+
+/// Why an event was not published. Nothing of it, or of its batch, was kept.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The name of the topic.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// An option.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// The payload is not JSON, or nested too deeply.
+    #[error("the payload {0}")]
+    Payload(#[from] JsonError),
+    /// The payload could not be written as JSON.
+    #[error("the payload cannot be written as JSON: {0}")]
+    Serialize(String),
+    /// The payload is too large.
+    #[error("the payload has {bytes} bytes; at most {limit_bytes} are allowed")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// The whole batch is too large.
+    #[error("the batch is too large: {0}")]
+    BatchTooLarge(String),
+    /// There are as many topics as allowed.
+    #[error("the topic would be one too many: at most {0} are allowed (max_topics)")]
+    TooManyTopics(usize),
+    /// There is no room on the disk, or in memory.
+    #[error("the storage is full")]
+    StorageFull,
+    /// The bus writes no more; whether the event was kept is unknown.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The store failed in another way.
+    #[error("{0}")]
+    Store(String),
+}
+
+impl From<StoreError> for PublishError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::StorageFull,
+            StoreError::TooLarge(why) => Self::BatchTooLarge(why),
+            StoreError::Unavailable(reason) => Self::Unavailable(reason),
+            other => Self::Store(other.to_string()),
+        }
+    }
+}
+
+impl PublishError {
+    /// What it is called on the wire.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Topic(_) => ErrorCode::BadTopic,
+            Self::Option(_) | Self::Payload(_) | Self::Serialize(_) => ErrorCode::BadRequest,
+            Self::TooLarge { .. } | Self::BatchTooLarge(_) => ErrorCode::TooLarge,
+            Self::TooManyTopics(_) => ErrorCode::LimitReached,
+            Self::StorageFull => ErrorCode::StorageFull,
+            Self::Unavailable(_) => ErrorCode::Unavailable,
+            Self::Store(_) => ErrorCode::PublishFailed,
+        }
+    }
+}
+
+/// Why something about a group did not work.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// The name of a topic or a pattern.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// The name of a group.
+    #[error(transparent)]
+    Group(#[from] GroupNameError),
+    /// An option.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// There is no such group.
+    #[error("there is no group {group:?} on {topic:?}")]
+    UnknownGroup {
+        /// The subscription as written.
+        topic: String,
+        /// The group.
+        group: String,
+    },
+    /// The group was made with other topics or another filter.
+    #[error("the group {group:?} on {topic:?} has another {what}; all members of a group share it")]
+    Conflict {
+        /// The subscription as written.
+        topic: String,
+        /// The group.
+        group: String,
+        /// What differs.
+        what: &'static str,
+    },
+    /// No event has this id.
+    #[error("there is no event with the id {0}")]
+    UnknownId(Uuid),
+    /// There are as many groups as allowed.
+    #[error("the group would be one too many: at most {0} are allowed (max_groups)")]
+    TooManyGroups(usize),
+    /// There are as many topics as allowed.
+    #[error("the topic would be one too many: at most {0} are allowed (max_topics)")]
+    TooManyTopics(usize),
+    /// The group was deleted.
+    #[error("the group was deleted")]
+    Deleted,
+    /// There is no room for the record.
+    #[error("the storage is full")]
+    StorageFull,
+    /// Reading the events failed.
+    #[error(transparent)]
+    Read(ReadError),
+    /// The bus writes no more.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The store failed in another way.
+    #[error("{0}")]
+    Store(String),
+}
+
+impl From<StoreError> for GroupError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::StorageFull,
+            StoreError::Unavailable(reason) => Self::Unavailable(reason),
+            other => Self::Store(other.to_string()),
+        }
+    }
+}
+
+impl From<ReadError> for GroupError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::UnknownId(id) => Self::UnknownId(id),
+            other => Self::Read(other),
+        }
+    }
+}
+
+impl GroupError {
+    /// What it is called on the wire.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Topic(_) => ErrorCode::BadTopic,
+            Self::Option(_) | Self::Group(_) => ErrorCode::BadRequest,
+            Self::UnknownGroup { .. } | Self::Deleted => ErrorCode::NotSubscribed,
+            Self::Conflict { .. } => ErrorCode::GroupConflict,
+            Self::UnknownId(_) => ErrorCode::UnknownId,
+            Self::TooManyGroups(_) | Self::TooManyTopics(_) => ErrorCode::LimitReached,
+            Self::StorageFull => ErrorCode::StorageFull,
+            Self::Unavailable(_) => ErrorCode::Unavailable,
+            Self::Read(_) | Self::Store(_) => ErrorCode::Internal,
+        }
+    }
+}

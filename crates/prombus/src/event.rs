@@ -1,0 +1,237 @@
+//! Events and deliveries as a subscriber gets them. Events that were pulled together share their bytes; each is a cheap handle.
+
+use crate::backend::{
+    DeliveryBatch, DeliveryItem, DurableTicket, Membership, SettleOutcome, Verdict, uuid_of,
+};
+use crate::error::Unavailable;
+use prombus_protocol::{
+    Body, CursorPosition, DeliveryContext, EventRecord, RawValue, RedeliveryReason, Topic, Uuid,
+};
+use serde::de::DeserializeOwned;
+use std::borrow::Cow;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// An event. Cloning it copies nothing.
+#[derive(Clone)]
+pub struct Event {
+    batch: Arc<DeliveryBatch>,
+    at: usize,
+}
+
+impl Event {
+    pub(crate) fn new(batch: Arc<DeliveryBatch>, at: usize) -> Self {
+        Self { batch, at }
+    }
+
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    fn item(&self) -> &DeliveryItem {
+        &self.batch.items()[self.at]
+    }
+
+    /// Its id.
+    pub fn id(&self) -> Uuid {
+        uuid_of(self.item().id)
+    }
+
+    /// Its place in its topic: 1, 2, 3 …
+    pub fn seq(&self) -> u64 {
+        self.item().position.seq
+    }
+
+    /// When it happened, as its publisher says; milliseconds since 1970.
+    pub fn ts(&self) -> i64 {
+        self.item().ts
+    }
+
+    /// Its topic.
+    pub fn topic(&self) -> &Topic {
+        self.batch.topic(self.item())
+    }
+
+    /// Its key.
+    pub fn key(&self) -> Option<&str> {
+        self.batch.key(self.item())
+    }
+
+    /// A header.
+    pub fn header(&self, name: &str) -> Option<Cow<'_, str>> {
+        self.body().header(name)
+    }
+
+    /// Whether it has a tag.
+    pub fn has_tag(&self, tag: &str) -> bool {
+        self.body().has_tag(tag)
+    }
+
+    /// The payload as JSON text, exactly as it was published.
+    pub fn payload(&self) -> &str {
+        self.body().payload().unwrap_or("null")
+    }
+
+    /// The payload as a value.
+    ///
+    /// # Errors
+    /// When the payload is not what `T` looks like.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.payload())
+    }
+
+    /// The whole record, with everything that its publisher gave it.
+    ///
+    /// # Errors
+    /// When what is kept is not an event, which only a foreign hand in the log can bring about.
+    pub fn record(&self) -> Result<EventRecord<Box<RawValue>>, serde_json::Error> {
+        self.body().record(self.id(), self.seq())
+    }
+
+    fn body(&self) -> Body<'_> {
+        Body::new(self.batch.body(self.item()))
+    }
+}
+
+impl std::fmt::Debug for Event {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Event({} {} {})", self.topic(), self.seq(), self.payload())
+    }
+}
+
+/// An event that this subscriber has until it acks or nacks it, or the lease ends. Dropped without either it stays leased and is
+/// delivered again when the lease ends.
+#[derive(Clone)]
+pub struct Delivery {
+    event: Event,
+    member: Arc<dyn Membership>,
+    max_attempts: u32,
+}
+
+impl Delivery {
+    pub(crate) fn new(event: Event, member: Arc<dyn Membership>, max_attempts: u32) -> Self {
+        Self { event, member, max_attempts }
+    }
+
+    /// The event.
+    pub fn event(&self) -> &Event {
+        &self.event
+    }
+
+    /// Which attempt this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.event.item().attempt
+    }
+
+    /// Why it is delivered again.
+    pub fn reason(&self) -> Option<RedeliveryReason> {
+        self.event.item().reason
+    }
+
+    /// What goes with the event.
+    pub fn context(&self) -> DeliveryContext {
+        self.context_with(None)
+    }
+
+    pub(crate) fn context_with(&self, cursor: Option<CursorPosition>) -> DeliveryContext {
+        let item = self.event.item();
+        DeliveryContext {
+            attempt: item.attempt,
+            max_attempts: self.max_attempts,
+            cursor,
+            reason: item.reason,
+            ack_deadline_ms: item.lease_ms,
+        }
+    }
+
+    /// Done with it. Counts at once; await the answer to wait until it is durable.
+    pub fn ack(&self) -> Settling {
+        self.settle(Verdict::Ack)
+    }
+
+    /// It failed: it is delivered again after a backoff, and goes to the dead letters after the last attempt. Counts at once;
+    /// await the answer to wait until it is durable.
+    pub fn nack(&self, reason: &str) -> Settling {
+        self.settle(Verdict::Nack { delay_ms: None, reason: Some(reason) })
+    }
+
+    /// It failed: it is delivered again after a delay, of at most an hour.
+    pub fn nack_after(&self, delay: Duration, reason: &str) -> Settling {
+        let delay_ms = delay.as_millis().min(3_600_000) as u64;
+        self.settle(Verdict::Nack { delay_ms: Some(delay_ms), reason: Some(reason) })
+    }
+
+    /// Needs more time: the lease ends this long from now, at least a second. False when the lease is over already.
+    pub fn extend(&self, by: Duration) -> bool {
+        let extend_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX).min(86_400_000);
+        let mut outcomes = Vec::with_capacity(1);
+        let verdict = (self.event.item().position, Verdict::Extend { extend_ms });
+        drop(self.member.settle(&[verdict], &mut outcomes));
+        matches!(outcomes.first(), Some(SettleOutcome::Extended(_)))
+    }
+
+    fn settle(&self, verdict: Verdict<'_>) -> Settling {
+        let mut outcomes = Vec::with_capacity(1);
+        let ticket = self.member.settle(&[(self.event.item().position, verdict)], &mut outcomes);
+        Settling { ticket, is_stale: outcomes.first() == Some(&SettleOutcome::Stale) }
+    }
+}
+
+impl std::ops::Deref for Delivery {
+    type Target = Event;
+
+    fn deref(&self) -> &Event {
+        &self.event
+    }
+}
+
+impl std::fmt::Debug for Delivery {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Delivery({:?}, attempt {})", self.event, self.attempt())
+    }
+}
+
+/// What became of an ack or a nack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// Somebody newer has the event, or it is settled already: this changed nothing.
+    pub stale: bool,
+}
+
+/// An ack or nack. It counts already; awaiting it waits until it is durable. If nobody waits it becomes durable with the next
+/// commit, within 10 ms.
+pub struct Settling {
+    ticket: DurableTicket,
+    is_stale: bool,
+}
+
+impl Settling {
+    pub(crate) fn new(ticket: DurableTicket, is_stale: bool) -> Self {
+        Self { ticket, is_stale }
+    }
+
+    /// Whether it changed nothing.
+    pub fn is_stale(&self) -> bool {
+        self.is_stale
+    }
+}
+
+impl Future for Settling {
+    type Output = Result<Settled, Unavailable>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let stale = self.is_stale;
+        Pin::new(&mut self.ticket).poll(context).map_ok(|()| Settled { stale })
+    }
+}
+
+/// Events that were read, not delivered: nothing is to be settled.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// The events, in order.
+    pub events: Vec<Event>,
+    /// Where to read on.
+    pub next_seq: u64,
+}

@@ -1,0 +1,57 @@
+//! A durable event bus to embed: topics, consumer groups with leases and acks. Every publish that was answered is on disk.
+//!
+//! ```
+//! use prombus::Bus;
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct Order { item: u32 }
+//!
+//! prombus::topic! { ORDERS: Order = "orders"; }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::env::temp_dir().join(format!("prombus-example-{}", std::process::id()));
+//! let bus = Bus::open(&folder).await?;
+//! let mut orders = bus.subscribe(ORDERS.name(), "billing").from_earliest().await?;
+//! bus.publish(ORDERS, &Order { item: 7 }).await?; // on disk now
+//!
+//! let delivery = orders.next().await.expect("the bus is open")?;
+//! assert_eq!(delivery.json::<Order>()?.item, 7);
+//! delivery.ack().await?; // on disk too: nobody in this group gets it again
+//! bus.close().await?;
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod backend;
+mod bus;
+mod clock;
+mod config;
+pub mod delivery;
+mod error;
+mod event;
+mod info;
+mod local;
+mod publish;
+pub mod store;
+mod subscribe;
+
+pub use backend::{
+    Backend, BoxFuture, Capabilities, DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventChunk,
+    EventFilter, EventView, GroupSpec, Joined, MemberOptions, Membership, PullLimit, SettleOutcome, Verdict,
+};
+pub use bus::{Bus, BusBuilder, Publish, PublishOne};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use config::Limits;
+pub use error::{GroupError, OpenError, PublishError, ReadError, StoreError, Unavailable};
+pub use event::{Delivery, Event, Page, Settled, Settling};
+pub use info::{GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, OldestUnacked, TopicInfo};
+pub use local::LocalBackend;
+pub use prombus_protocol::{
+    Ack, Body, CursorPosition, DeadLetter, DeliveryContext, EventRecord, Filter, GroupName, Pattern,
+    PublishOptions, RawValue, RedeliveryReason, Start, SubscribeOptions, Topic, TopicFor, TypedTopic, Uuid,
+    topic,
+};
+pub use publish::{PublishBatch, Published, Publishing};
+pub use subscribe::{Deliveries, HandlerHandle, Subscribe, Subscription};

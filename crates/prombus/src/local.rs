@@ -1,0 +1,558 @@
+//! The backend in this process: the group machine over a [`Store`].
+//!
+//! ```text
+//! publish ──► store ──commit──► Local::committed ──► bells of the groups ──► members pull
+//!                ▲                                                             │
+//!                └────────── records of groups ◄── flusher ◄── changes ◄───────┘ settle
+//! ```
+//!
+//! `cell.rs` is a group, `member.rs` a member of it, `flush.rs` the way of records to disk, `timer.rs` the thread that ends
+//! leases, `groups.rs` what is done to whole groups, `letters.rs` the dead letters.
+
+mod cell;
+mod flush;
+mod groups;
+mod letters;
+mod member;
+mod timer;
+
+use crate::backend::{
+    Backend, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, MemberOptions, PullLimit, SettleOutcome,
+    Verdict, uuid_of,
+};
+use crate::clock::Clock;
+use crate::config::Limits;
+use crate::delivery::{GiveUp, Millis, Position, SourceId};
+use crate::error::{GroupError, OpenError, PublishError, ReadError, StoreError, Unavailable};
+use crate::info::{GroupInfo, TopicInfo};
+use crate::publish::{PublishBatch, Published, Publishing, Retry};
+use crate::store::{AppendBatch, CommitWatch, NewEvent, Store, StoreObserver, TopicId, Visit};
+use cell::{Core, GroupCell};
+use flush::Flusher;
+use parking_lot::{Mutex, RwLock};
+use prombus_protocol::{CursorPosition, Start, Topic, Uuid};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use timer::Timer;
+
+/// A woken member that does not come is passed over after this time.
+const CALL_AGAIN_MS: Millis = 20;
+
+/// Groups over a store, in this process. A handle: clones share everything; the last one to go, members included, closes it.
+#[derive(Clone)]
+pub struct LocalBackend {
+    handle: Arc<Handle>,
+}
+
+/// Ends everything when it goes.
+pub(crate) struct Handle {
+    pub(crate) local: Arc<Local>,
+    timer_thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What all parts share.
+pub(crate) struct Local {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    limits: Limits,
+    pub(crate) watch: Arc<CommitWatch>,
+    topics: RwLock<TopicTable>,
+    groups: RwLock<HashMap<(String, String), Arc<GroupCell>>>,
+    /// Held while a topic or a group is made, so that no pattern misses a topic. The next group's number.
+    registry: Mutex<u32>,
+    pub(crate) flusher: Flusher,
+    timer: Arc<Timer>,
+    is_closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct TopicTable {
+    by_name: HashMap<Topic, TopicId>,
+    readers: HashMap<TopicId, Vec<(Arc<GroupCell>, SourceId)>>,
+}
+
+/// What is left to do when a group's lock is free again.
+#[derive(Default)]
+pub(crate) struct Aftermath {
+    given_up: Vec<GiveUp>,
+    /// Events wait for records to be durable.
+    is_urgent: bool,
+}
+
+impl Aftermath {
+    fn is_empty(&self) -> bool {
+        self.given_up.is_empty()
+    }
+}
+
+impl LocalBackend {
+    /// Starts groups over a store.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the groups cannot be read, or no thread can be started.
+    pub fn open(store: Arc<dyn Store>, clock: Arc<dyn Clock>, limits: Limits) -> Result<Self, OpenError> {
+        let backend = Self::open_without_timer(store, clock, limits)?;
+        let timer = Arc::clone(&backend.handle.local.timer);
+        // The thread must not keep the backend alive while it sleeps.
+        let local = Arc::downgrade(&backend.handle.local);
+        let thread = std::thread::Builder::new().name("prombus-timer".to_owned());
+        let thread = thread.spawn(move || timer.run(&local));
+        *backend.handle.timer_thread.lock() = Some(thread.map_err(OpenError::Thread)?);
+        Ok(backend)
+    }
+
+    /// Starts groups over a store, with no thread of its own: somebody calls [`tick`](Self::tick).
+    ///
+    /// # Errors
+    /// [`OpenError`] when the groups cannot be read.
+    pub fn open_without_timer(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+    ) -> Result<Self, OpenError> {
+        let local = Arc::new(Local {
+            clock,
+            limits,
+            watch: Arc::default(),
+            topics: RwLock::default(),
+            groups: RwLock::default(),
+            registry: Mutex::new(1),
+            flusher: Flusher::default(),
+            timer: Arc::default(),
+            is_closed: AtomicBool::new(false),
+            store,
+        });
+        local.restore()?;
+        local.watch.advance(local.store.durable_batch());
+        local.store.observe(Arc::new(Ears { local: Arc::downgrade(&local) }));
+        Ok(Self { handle: Arc::new(Handle { local, timer_thread: Mutex::new(None) }) })
+    }
+
+    /// Does what is due by the clock, in a backend without a thread. Answers when to come again, by the steady clock.
+    pub fn tick(&self) -> Option<Millis> {
+        self.handle.local.timer.tick(&self.handle.local)
+    }
+
+    /// Writes down what groups have to say, now; for tests that step through everything.
+    pub fn flush(&self) -> bool {
+        let local = &self.handle.local;
+        local.flusher.flush(&*local.store, &*local.clock)
+    }
+}
+
+/// What the store tells.
+struct Ears {
+    local: Weak<Local>,
+}
+
+impl StoreObserver for Ears {
+    fn committed(&self, batch: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>) {
+        let Some(local) = self.local.upgrade() else { return };
+        let topics = local.topics.read();
+        for (topic, newest_seq) in newest {
+            for (cell, source) in topics.readers.get(&topic).into_iter().flatten() {
+                if cell.notice(*source, newest_seq) {
+                    local.timer.arm(cell, local.clock.steady_ms() + CALL_AGAIN_MS);
+                }
+            }
+        }
+        drop(topics);
+        local.watch.advance(batch);
+        local.flusher.committed(batch);
+        if local.flusher.is_demanded() {
+            local.flusher.flush(&*local.store, &*local.clock);
+        }
+    }
+
+    fn room(&self) {
+        let Some(local) = self.local.upgrade() else { return };
+        local.watch.room();
+    }
+
+    fn unavailable(&self, reason: Unavailable) {
+        let Some(local) = self.local.upgrade() else { return };
+        local.watch.fail(reason);
+        let cells: Vec<_> = local.groups.read().values().cloned().collect();
+        cells.iter().for_each(|cell| cell.wake_all());
+    }
+}
+
+impl Local {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    fn topic_id(&self, topic: &Topic) -> Option<TopicId> {
+        self.topics.read().by_name.get(topic).copied()
+    }
+
+    /// The id of a topic, which is made if it is not there and the limit allows.
+    fn ensure_topic(&self, topic: &Topic, limit: Option<usize>) -> Result<TopicId, TopicRefused> {
+        if let Some(id) = self.topic_id(topic) {
+            return Ok(id);
+        }
+        let registry = self.registry.lock();
+        self.ensure_topic_locked(topic, limit, &registry)
+    }
+
+    /// Makes a topic; `_registry` proves that no group is made meanwhile.
+    fn ensure_topic_locked(
+        &self,
+        topic: &Topic,
+        limit: Option<usize>,
+        _registry: &u32,
+    ) -> Result<TopicId, TopicRefused> {
+        if let Some(id) = self.topic_id(topic) {
+            return Ok(id);
+        }
+        if let Some(limit) = limit.filter(|&limit| self.topics.read().by_name.len() >= limit) {
+            return Err(TopicRefused::TooMany(limit));
+        }
+        let id = self.store.ensure_topic(topic).map_err(TopicRefused::Store)?;
+        let cells: Vec<_> = self.groups.read().values().filter(|cell| cell.wants(topic)).cloned().collect();
+        let readers = cells.into_iter().map(|cell| {
+            let source = cell.add_topic(id, topic, crate::delivery::Restored::default());
+            (cell, source)
+        });
+        let readers = readers.collect();
+        let mut topics = self.topics.write();
+        topics.by_name.insert(topic.clone(), id);
+        topics.readers.insert(id, readers);
+        Ok(id)
+    }
+
+    /// Puts a batch in line; gives it back when there is no room.
+    fn append(&self, batch: &PublishBatch) -> Result<(u64, Vec<Published>), PublishRefused> {
+        if self.is_closed() {
+            return Err(PublishError::from(Unavailable::Closed).into());
+        }
+        let mut ids: Vec<TopicId> = Vec::with_capacity(batch.len());
+        let mut last: Option<(&Topic, TopicId)> = None;
+        for topic in batch.topics() {
+            let id = match last {
+                Some((known, id)) if known == topic => id,
+                _ => self.ensure_topic(topic, Some(self.limits.max_topics))?,
+            };
+            last = Some((topic, id));
+            ids.push(id);
+        }
+        let events: Vec<NewEvent<'_>> = ids.iter().enumerate().map(|(at, &id)| batch.event(at, id)).collect();
+        let mut outcomes = Vec::with_capacity(batch.len());
+        let number = self.append_with_records(&events, &mut outcomes).map_err(PublishRefused::from)?;
+        let published = outcomes.iter().map(|outcome| Published {
+            id: uuid_of(outcome.id),
+            seq: outcome.seq,
+            duplicate: outcome.duplicate,
+        });
+        Ok((number, published.collect()))
+    }
+
+    /// Appends events; records of groups that wait ride along.
+    fn append_with_records(
+        &self,
+        events: &[NewEvent<'_>],
+        outcomes: &mut Vec<crate::store::Outcome>,
+    ) -> Result<u64, StoreError> {
+        let sending = if self.flusher.is_dirty() { self.flusher.try_lock() } else { None };
+        let Some(mut sending) = sending else {
+            let batch = self.store.append(&AppendBatch { events, ..AppendBatch::default() }, outcomes)?;
+            self.flusher.appended(batch);
+            return Ok(batch);
+        };
+        let appended = self.flusher.append(&mut sending, &*self.store, &*self.clock, events, outcomes, false);
+        drop(sending);
+        self.flusher.after(&*self.store, &*self.clock);
+        appended
+    }
+
+    /// Takes from a group's machine what it wants done. Called with its lock held.
+    pub(crate) fn write_down(&self, cell: &Arc<GroupCell>, core: &mut Core) -> Aftermath {
+        let mut is_urgent = false;
+        let changes = core.machine.changes_mut();
+        if !changes.is_empty() {
+            let is_wanted = changes.is_wanted;
+            let mut delta = cell.delta.lock();
+            let generation = delta.take_in(changes);
+            if !std::mem::replace(&mut delta.is_queued, true) {
+                self.flusher.enqueue(cell);
+            }
+            drop(delta);
+            is_urgent = core.machine.gate(generation);
+            if is_wanted {
+                self.timer.arm_flush(self.clock.steady_ms());
+            }
+        }
+        if let Some(at) = core.machine.wake_at() {
+            self.timer.arm(cell, at);
+        }
+        Aftermath { given_up: core.machine.take_given_up(), is_urgent }
+    }
+
+    /// Does what was left, without the group's lock.
+    pub(crate) fn follow_up(&self, cell: &Arc<GroupCell>, aftermath: Aftermath) {
+        if aftermath.is_urgent {
+            self.flusher.demand(&*self.store, &*self.clock);
+        }
+        for give_up in aftermath.given_up {
+            self.write_letter(cell, give_up);
+        }
+    }
+
+    /// The timer's work on one group.
+    pub(crate) fn look_at(&self, cell: &Arc<GroupCell>, now: Millis) {
+        let mut core = cell.core.lock();
+        core.machine.advance(now);
+        let aftermath = self.write_down(cell, &mut core);
+        cell.grant_noticed(&mut core);
+        let has_work = core.machine.has_work();
+        drop(core);
+        self.follow_up(cell, aftermath);
+        // Leases that ran out have made room.
+        cell.wake_full(None);
+        if has_work {
+            cell.wake_one();
+        }
+    }
+
+    fn close(&self) -> Result<(), Unavailable> {
+        if self.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let now = self.clock.steady_ms();
+        for cell in &cells {
+            let mut core = cell.core.lock();
+            let members: Vec<_> = core.machine.members().collect();
+            for member in members {
+                core.machine.leave(member, now);
+            }
+            self.write_down(cell, &mut core);
+        }
+        // The line empties with every commit; only a store that stopped writing never takes the rest.
+        let mut tries = 0;
+        while self.flusher.is_dirty() && !self.flusher.flush(&*self.store, &*self.clock) {
+            tries += 1;
+            if tries > 1_000 || self.watch.unavailable().is_some() {
+                tracing::error!("the last acks could not be written; their events will be delivered again");
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let closed = self.store.close();
+        self.watch.advance(self.store.durable_batch());
+        self.flusher.committed(self.store.durable_batch());
+        self.watch.fail(Unavailable::Closed);
+        cells.iter().for_each(|cell| cell.wake_all());
+        closed
+    }
+}
+
+/// Why a topic was not made.
+pub(crate) enum TopicRefused {
+    TooMany(usize),
+    Store(StoreError),
+}
+
+/// Why a batch is not in line.
+enum PublishRefused {
+    Busy,
+    Failed(PublishError),
+}
+
+impl From<PublishError> for PublishRefused {
+    fn from(error: PublishError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<StoreError> for PublishRefused {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Busy => Self::Busy,
+            other => Self::Failed(other.into()),
+        }
+    }
+}
+
+impl From<TopicRefused> for PublishRefused {
+    fn from(refused: TopicRefused) -> Self {
+        match refused {
+            TopicRefused::TooMany(limit) => Self::Failed(PublishError::TooManyTopics(limit)),
+            TopicRefused::Store(error) => error.into(),
+        }
+    }
+}
+
+impl Retry for Local {
+    fn retry(self: Arc<Self>, batch: PublishBatch) -> Publishing {
+        if batch.is_empty() {
+            return Publishing::done(Ok(Vec::new()));
+        }
+        match self.append(&batch) {
+            Ok((number, outcomes)) => Publishing::committing(number, outcomes, Arc::clone(&self.watch)),
+            Err(PublishRefused::Busy) => Publishing::waiting(batch, self),
+            Err(PublishRefused::Failed(error)) => Publishing::done(Err(error)),
+        }
+    }
+
+    fn watch(&self) -> &Arc<CommitWatch> {
+        &self.watch
+    }
+}
+
+impl Handle {
+    fn close(&self) -> Result<(), Unavailable> {
+        self.local.timer.stop();
+        if let Some(thread) = self.timer_thread.lock().take() {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+        self.local.close()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.local.is_closed() {
+            return;
+        }
+        if crate::store::is_store_thread() {
+            // Closing waits for this very thread. Some executors drop what a waker held right where it wakes.
+            let local = Arc::clone(&self.local);
+            self.local.timer.stop();
+            let closer = std::thread::Builder::new().name("prombus-close".to_owned());
+            if let Err(error) = closer.spawn(move || local.close()) {
+                tracing::error!("the bus could not be closed: {error}");
+            }
+            return;
+        }
+        // Whoever wants to know whether it worked calls `close`.
+        let _ = self.close();
+    }
+}
+
+impl Backend for LocalBackend {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { is_durable: self.handle.local.store.is_durable() }
+    }
+
+    fn batch(&self) -> PublishBatch {
+        let local = &self.handle.local;
+        PublishBatch::new(local.clock.wall_ms(), local.limits.max_payload_bytes)
+    }
+
+    fn publish(&self, batch: PublishBatch) -> Publishing {
+        Arc::clone(&self.handle.local).retry(batch)
+    }
+
+    fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>> {
+        Box::pin(async move {
+            let local = &self.handle.local;
+            let id = local.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
+            Ok(local.floor_for(&[id], start)?[0] + 1)
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        topic: &'a Topic,
+        from: u64,
+        limit: PullLimit,
+    ) -> BoxFuture<'a, Result<EventChunk, ReadError>> {
+        Box::pin(async move {
+            let local = &self.handle.local;
+            let id = local.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
+            let mut chunk = EventChunk { next_seq: from.max(1), ..EventChunk::default() };
+            let last_seq = local.store.last_seq(id);
+            let mut scanner = local.store.scanner();
+            let mut is_full = false;
+            while !is_full && chunk.next_seq <= last_seq {
+                let events = &mut chunk.events;
+                let scanned = scanner.scan(id, chunk.next_seq, last_seq, &mut |event| {
+                    let is_over = events.byte_count() + event.body.len() > limit.bytes;
+                    is_full =
+                        events.items().len() >= limit.events as usize || (!events.is_empty() && is_over);
+                    if is_full {
+                        return Visit::Stop;
+                    }
+                    events.push(topic, Position { source: SourceId(0), seq: event.seq }, event);
+                    Visit::Next
+                })?;
+                if scanned.next_seq <= chunk.next_seq {
+                    break;
+                }
+                chunk.next_seq = scanned.next_seq;
+            }
+            Ok(chunk)
+        })
+    }
+
+    fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>> {
+        Box::pin(groups::join(Arc::clone(&self.handle), group, member))
+    }
+
+    fn settle<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        id: Uuid,
+        verdict: Verdict<'a>,
+    ) -> BoxFuture<'a, Result<SettleOutcome, GroupError>> {
+        Box::pin(groups::settle_by_id(Arc::clone(&self.handle.local), subscription, group, id, verdict))
+    }
+
+    fn cursor<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CursorPosition>, GroupError>> {
+        Box::pin(async move { self.handle.local.cursor(subscription, group) })
+    }
+
+    fn seek<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        to: Start,
+    ) -> BoxFuture<'a, Result<(), GroupError>> {
+        Box::pin(groups::seek(Arc::clone(&self.handle.local), subscription, group, to))
+    }
+
+    fn delete_group<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<(), GroupError>> {
+        Box::pin(groups::delete(Arc::clone(&self.handle.local), subscription, group))
+    }
+
+    fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>> {
+        Box::pin(async move { self.handle.local.topic_infos() })
+    }
+
+    fn groups(&self) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>> {
+        Box::pin(async move { self.handle.local.group_infos() })
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>> {
+        let handle = Arc::clone(&self.handle);
+        Box::pin(async move {
+            // It waits for threads and for the disk.
+            match tokio::task::spawn_blocking(move || handle.close()).await {
+                Ok(closed) => closed,
+                Err(error) => Err(Unavailable::Poisoned(format!("closing panicked: {error}"))),
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for LocalBackend {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let local = &self.handle.local;
+        let topics = local.topics.read().by_name.len();
+        write!(formatter, "LocalBackend({topics} topics, {} groups)", local.groups.read().len())
+    }
+}

@@ -1,0 +1,317 @@
+//! A group at work: the machine under a lock, and around it what must be quick to reach without that lock: the bell that
+//! commits ring, and the changes that wait to be written.
+//!
+//! Locks are taken in this order, and none is held while waiting for anything: flusher, core, then bell or delta.
+
+use crate::backend::GroupSpec;
+use crate::clock::Clock;
+use crate::delivery::{AttemptsChange, Changes, Group, MemberId, Restored, SourceId};
+use crate::store::{GroupAttempts, GroupProgress, GroupRecord, TopicId};
+use parking_lot::Mutex;
+use prombus_protocol::Topic;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Waker;
+
+pub(crate) struct GroupCell {
+    pub(crate) number: u32,
+    pub(crate) spec: GroupSpec,
+    pub(crate) made_ms: i64,
+    /// The batch that made it; zero when it was there at open.
+    pub(crate) made_in: u64,
+    pub(crate) core: Mutex<Core>,
+    bell: Mutex<Bell>,
+    pub(crate) delta: Mutex<Delta>,
+    /// The newest generation of changes that is durable.
+    durable: AtomicU64,
+    /// When the timer looks at this group next; `u64::MAX` for never.
+    pub(crate) armed_at: AtomicU64,
+    pub(crate) is_deleted: AtomicBool,
+}
+
+/// What the group's own lock guards.
+pub(crate) struct Core {
+    pub(crate) machine: Group,
+    /// By source.
+    pub(crate) topics: Vec<(TopicId, Topic)>,
+}
+
+/// Rung by commits: which topics have something new, and who waits for it.
+#[derive(Default)]
+struct Bell {
+    /// The newest durable seq by source.
+    newest: Vec<u64>,
+    /// Sources whose newest seq the machine has not been told.
+    noticed: Vec<SourceId>,
+    is_noticed: Vec<bool>,
+    /// Members that found nothing, the one that waits longest first.
+    waiters: VecDeque<(MemberId, Waker)>,
+    /// Members that have all they may have, or are paused.
+    full: Vec<(MemberId, Waker)>,
+    /// Who waits for a generation to be durable.
+    tickets: Vec<(u64, Waker)>,
+}
+
+/// Changes that wait to be written.
+#[derive(Default)]
+pub(crate) struct Delta {
+    changes: Changes,
+    /// The number that the next record gets.
+    generation: u64,
+    /// It stands in the flusher's queue.
+    pub(crate) is_queued: bool,
+    topics: Vec<TopicId>,
+}
+
+/// A record on its way to disk.
+pub(crate) struct Flushed {
+    pub(crate) generation: u64,
+    /// Events wait for it to be delivered again.
+    pub(crate) has_attempts: bool,
+}
+
+impl GroupCell {
+    pub(crate) fn new(number: u32, spec: GroupSpec, made_ms: i64, made_in: u64) -> Self {
+        Self {
+            number,
+            spec,
+            made_ms,
+            made_in,
+            core: Mutex::new(Core { machine: Group::new(u64::from(number) << 20), topics: Vec::new() }),
+            bell: Mutex::default(),
+            delta: Mutex::new(Delta { generation: 1, ..Delta::default() }),
+            durable: AtomicU64::new(0),
+            armed_at: AtomicU64::new(u64::MAX),
+            is_deleted: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether it reads a topic.
+    pub(crate) fn wants(&self, topic: &Topic) -> bool {
+        self.spec.subscription.matches(topic.as_str())
+            || self.spec.topics.iter().any(|pattern| pattern.matches(topic.as_str()))
+    }
+
+    pub(crate) fn add_topic(&self, id: TopicId, name: &Topic, restored: Restored) -> SourceId {
+        let mut core = self.core.lock();
+        let source = core.machine.add_source(restored);
+        core.topics.push((id, name.clone()));
+        let mut bell = self.bell.lock();
+        bell.newest.push(0);
+        bell.is_noticed.push(false);
+        self.delta.lock().topics.push(id);
+        source
+    }
+
+    pub(crate) fn durable_generation(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// A topic has durable events up to here. Called from the commit: takes the bell's lock only. Answers whether one member was
+    /// woken while others go on waiting.
+    pub(crate) fn notice(&self, source: SourceId, newest_seq: u64) -> bool {
+        let mut bell = self.bell.lock();
+        let at = source.0 as usize;
+        if newest_seq <= bell.newest[at] {
+            return false;
+        }
+        bell.newest[at] = newest_seq;
+        if !std::mem::replace(&mut bell.is_noticed[at], true) {
+            bell.noticed.push(source);
+        }
+        let woken = bell.waiters.pop_front();
+        let others_wait = !bell.waiters.is_empty();
+        drop(bell);
+        if let Some((_, waker)) = woken {
+            waker.wake();
+        }
+        others_wait
+    }
+
+    /// Tells the machine what became durable since the last time.
+    pub(crate) fn grant_noticed(&self, core: &mut Core) {
+        let mut bell = self.bell.lock();
+        while let Some(source) = bell.noticed.pop() {
+            let at = source.0 as usize;
+            bell.is_noticed[at] = false;
+            core.machine.grant(source, bell.newest[at]);
+        }
+    }
+
+    /// Queues a member behind those that wait already; false when something came in between.
+    pub(crate) fn wait(&self, member: MemberId, waker: &Waker) -> bool {
+        let mut bell = self.bell.lock();
+        if !bell.noticed.is_empty() {
+            return false;
+        }
+        match bell.waiters.iter_mut().find(|(waiter, _)| *waiter == member) {
+            Some((_, known)) => known.clone_from(waker),
+            None => bell.waiters.push_back((member, waker.clone())),
+        }
+        true
+    }
+
+    /// Waits for room in the member's own window. Called with the core locked, so no settlement comes in between.
+    pub(crate) fn wait_for_window(&self, member: MemberId, waker: &Waker) {
+        let mut bell = self.bell.lock();
+        match bell.full.iter_mut().find(|(waiter, _)| *waiter == member) {
+            Some((_, known)) => known.clone_from(waker),
+            None => bell.full.push((member, waker.clone())),
+        }
+    }
+
+    /// Wakes members that have room again: this one, or whoever.
+    pub(crate) fn wake_full(&self, member: Option<MemberId>) {
+        let mut bell = self.bell.lock();
+        if bell.full.is_empty() {
+            return;
+        }
+        let is_woken = |waiter: MemberId| member.is_none_or(|member| member == waiter);
+        let (woken, rest) = std::mem::take(&mut bell.full).into_iter().partition(|(it, _)| is_woken(*it));
+        bell.full = rest;
+        drop(bell);
+        let woken: Vec<(MemberId, Waker)> = woken;
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    pub(crate) fn stop_waiting(&self, member: MemberId) {
+        let mut bell = self.bell.lock();
+        bell.waiters.retain(|(waiter, _)| *waiter != member);
+        bell.full.retain(|(waiter, _)| *waiter != member);
+    }
+
+    /// Wakes the member that waits longest.
+    pub(crate) fn wake_one(&self) {
+        let woken = self.bell.lock().waiters.pop_front();
+        if let Some((_, waker)) = woken {
+            waker.wake();
+        }
+    }
+
+    /// Wakes everyone, because everything is different now.
+    pub(crate) fn wake_all(&self) {
+        self.wake_full(None);
+        let (waiters, tickets) = {
+            let mut bell = self.bell.lock();
+            (std::mem::take(&mut bell.waiters), std::mem::take(&mut bell.tickets))
+        };
+        waiters.into_iter().for_each(|(_, waker)| waker.wake());
+        tickets.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// A record is durable.
+    pub(crate) fn flushed(&self, flushed: &Flushed) {
+        self.durable.fetch_max(flushed.generation, Ordering::AcqRel);
+        let mut bell = self.bell.lock();
+        if bell.tickets.is_empty() && !flushed.has_attempts {
+            return;
+        }
+        let mut woken = Vec::new();
+        bell.tickets.retain(|(generation, waker)| {
+            let is_done = *generation <= flushed.generation;
+            if is_done {
+                woken.push(waker.clone());
+            }
+            !is_done
+        });
+        if flushed.has_attempts {
+            woken.extend(bell.waiters.pop_front().map(|(_, waker)| waker));
+        }
+        drop(bell);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Has the caller woken when a generation is durable; false when it is already.
+    pub(crate) fn await_generation(&self, generation: u64, waker: &Waker) -> bool {
+        if self.durable_generation() >= generation {
+            return false;
+        }
+        let mut bell = self.bell.lock();
+        if self.durable_generation() >= generation {
+            return false;
+        }
+        bell.tickets.push((generation, waker.clone()));
+        true
+    }
+}
+
+impl Delta {
+    /// Takes in what the machine wants written down. Answers the generation that it is part of.
+    pub(crate) fn take_in(&mut self, changes: &mut Changes) -> u64 {
+        if self.changes.is_empty() {
+            std::mem::swap(&mut self.changes, changes);
+        } else {
+            self.changes.is_wanted |= changes.is_wanted;
+            self.changes.attempts.append(&mut changes.attempts);
+            for range in changes.settled.drain(..) {
+                match self.changes.settled.last_mut() {
+                    Some(last) if last.0 == range.0 && last.2 + 1 == range.1 => last.2 = range.2,
+                    _ => self.changes.settled.push(range),
+                }
+            }
+        }
+        changes.is_wanted = false;
+        self.generation
+    }
+
+    /// The generation that changes made now are part of, or that is on its way.
+    pub(crate) fn current_generation(&self) -> u64 {
+        if self.changes.is_empty() { self.generation - 1 } else { self.generation }
+    }
+
+    /// Starts a new generation, whose record the caller writes; answers its number.
+    pub(crate) fn begin_generation(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation - 1
+    }
+
+    /// Makes a record of the changes.
+    pub(crate) fn take_record(&mut self, group: u32, clock: &dyn Clock) -> Option<(GroupRecord, Flushed)> {
+        self.is_queued = false;
+        if self.changes.is_empty() {
+            return None;
+        }
+        let mut changes = std::mem::take(&mut self.changes);
+        let flushed =
+            Flushed { generation: self.begin_generation(), has_attempts: !changes.attempts.is_empty() };
+        let mut topics: BTreeMap<SourceId, GroupProgress> = BTreeMap::new();
+        let topic = |source: SourceId| GroupProgress {
+            topic: self.topics[source.0 as usize],
+            settled: Vec::new(),
+            attempts: Vec::new(),
+        };
+        changes.settled.sort_unstable();
+        for (source, first, last) in changes.settled.drain(..) {
+            let progress = topics.entry(source).or_insert_with(|| topic(source));
+            match progress.settled.last_mut() {
+                Some(range) if range.1 + 1 >= first => range.1 = range.1.max(last),
+                _ => progress.settled.push((first, last)),
+            }
+        }
+        if flushed.has_attempts {
+            let (steady, wall) = (clock.steady_ms(), clock.wall_ms());
+            let mut seen = HashSet::new();
+            for &AttemptsChange { position, attempts, not_before, reason } in changes.attempts.iter().rev() {
+                // The newest of each event counts.
+                if seen.insert(position) {
+                    let progress = topics.entry(position.source).or_insert_with(|| topic(position.source));
+                    let not_before_ms = match not_before.saturating_sub(steady) {
+                        0 => 0,
+                        wait => wall.saturating_add_unsigned(wait),
+                    };
+                    progress.attempts.push(GroupAttempts {
+                        seq: position.seq,
+                        attempts,
+                        not_before_ms,
+                        reason,
+                    });
+                }
+            }
+            changes.attempts.clear();
+        }
+        changes.is_wanted = false;
+        // Its lists are used again.
+        self.changes = changes;
+        Some((GroupRecord::Progress { group, topics: topics.into_values().collect() }, flushed))
+    }
+}

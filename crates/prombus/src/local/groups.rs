@@ -1,0 +1,527 @@
+//! What is done to whole groups: making, finding again after a restart, moving, deleting, describing.
+
+use super::cell::{Flushed, GroupCell};
+use super::member::{LocalMember, Records};
+use super::{Handle, Local, TopicRefused};
+use crate::backend::{
+    DurableTicket, GroupSpec, Joined, MemberOptions, SettleOutcome, Verdict, event_id_of, uuid_of,
+};
+use crate::delivery::{Position, Restored, Sender, SourceId, State};
+use crate::error::{GroupError, OpenError, ReadError, StoreError, Unavailable};
+use crate::info::{GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, OldestUnacked, TopicInfo};
+use crate::store::{GroupRecord, GroupState, Scanner, TopicId, Visit};
+use prombus_protocol::{CursorPosition, Filter, GroupName, Pattern, Start, Topic, Uuid};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl From<TopicRefused> for GroupError {
+    fn from(refused: TopicRefused) -> Self {
+        match refused {
+            TopicRefused::TooMany(limit) => Self::TooManyTopics(limit),
+            TopicRefused::Store(error) => error.into(),
+        }
+    }
+}
+
+/// A try that has to be repeated when there is room.
+enum Tried<T> {
+    Done(T),
+    Busy,
+}
+
+fn busy_or<T>(error: impl Into<TopicRefused>) -> Result<Tried<T>, GroupError> {
+    match error.into() {
+        TopicRefused::Store(StoreError::Busy) => Ok(Tried::Busy),
+        other => Err(other.into()),
+    }
+}
+
+impl From<StoreError> for TopicRefused {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Does something that the store may have no room for at first.
+async fn with_room<T>(
+    local: &Local,
+    mut attempt: impl FnMut() -> Result<Tried<T>, GroupError>,
+) -> Result<T, GroupError> {
+    poll_fn(|context| {
+        if let Tried::Done(done) = attempt()? {
+            return std::task::Poll::Ready(Ok(done));
+        }
+        // Asked to be woken first, tried again then: room that comes in between is not missed.
+        local.watch.register_for_room(context);
+        match attempt()? {
+            Tried::Done(done) => std::task::Poll::Ready(Ok(done)),
+            Tried::Busy => std::task::Poll::Pending,
+        }
+    })
+    .await
+}
+
+pub(super) async fn join(
+    handle: Arc<Handle>,
+    spec: GroupSpec,
+    options: MemberOptions,
+) -> Result<Joined, GroupError> {
+    let local = Arc::clone(&handle.local);
+    let (cell, created) = with_room(&local, || local.find_or_make(&spec)).await?;
+    // Also whoever joins a group that another has just made gets its OK only when that is durable.
+    poll_fn(|context| local.watch.poll_durable(cell.made_in, context)).await?;
+    let id = {
+        let mut core = cell.core.lock();
+        if local.is_closed() {
+            return Err(Unavailable::Closed.into());
+        }
+        core.machine.join(options.settings)
+    };
+    let member = LocalMember::new(handle, cell, id, options.settings, options.filter);
+    Ok(Joined { membership: Arc::new(member), created })
+}
+
+impl Local {
+    fn find(&self, subscription: &str, group: &str) -> Result<Arc<GroupCell>, GroupError> {
+        let key = (subscription.to_owned(), group.to_owned());
+        self.groups.read().get(&key).cloned().ok_or_else(|| GroupError::UnknownGroup {
+            topic: subscription.to_owned(),
+            group: group.to_owned(),
+        })
+    }
+
+    fn find_or_make(&self, spec: &GroupSpec) -> Result<Tried<(Arc<GroupCell>, bool)>, GroupError> {
+        if self.is_closed() {
+            return Err(Unavailable::Closed.into());
+        }
+        let mut registry = self.registry.lock();
+        if let Ok(cell) = self.find(spec.subscription.as_str(), spec.group.as_str()) {
+            check_conflict(&cell.spec, spec)?;
+            return Ok(Tried::Done((cell, false)));
+        }
+        if self.groups.read().len() >= self.limits.max_groups {
+            return Err(GroupError::TooManyGroups(self.limits.max_groups));
+        }
+        for topic in patterns(spec).filter_map(Pattern::as_topic) {
+            let made = self.ensure_topic_locked(&topic, Some(self.limits.max_topics), &registry);
+            if let Err(refused) = made {
+                return busy_or(refused);
+            }
+        }
+        let topics = self.topics_of(spec);
+        let ids: Vec<TopicId> = topics.iter().map(|&(id, _)| id).collect();
+        let floors = self.floor_for(&ids, spec.from)?;
+        let made_ms = self.clock.wall_ms();
+        let record = GroupRecord::Made {
+            group: *registry,
+            subscription: spec.subscription.as_str().to_owned(),
+            name: spec.group.as_str().to_owned(),
+            topics: spec.topics.iter().map(|pattern| pattern.as_str().to_owned()).collect(),
+            filter: filter_text(spec.filter.as_ref()),
+            made_ms,
+            starts: ids.iter().copied().zip(floors.iter().copied()).collect(),
+        };
+        let batch = crate::store::AppendBatch { records: &[record], use_reserve: true, ..Default::default() };
+        let made_in = match self.store.append(&batch, &mut Vec::new()) {
+            Ok(batch) => batch,
+            Err(error) => return busy_or(error),
+        };
+        self.flusher.appended(made_in);
+        let cell = Arc::new(GroupCell::new(*registry, spec.clone(), made_ms, made_in));
+        *registry += 1;
+        let restored = floors
+            .into_iter()
+            .map(|floor| Restored { settled: crate::delivery::Settled::up_to(floor), ..Restored::default() });
+        self.add_group(&cell, &topics, restored);
+        Ok(Tried::Done((cell, true)))
+    }
+
+    /// All topics that a group reads.
+    fn topics_of(&self, spec: &GroupSpec) -> Vec<(TopicId, Topic)> {
+        let known = self.topics.read();
+        let wanted = known
+            .by_name
+            .iter()
+            .filter(|(name, _)| patterns(spec).any(|pattern| pattern.matches(name.as_str())));
+        let mut topics: Vec<(TopicId, Topic)> = wanted.map(|(name, &id)| (id, name.clone())).collect();
+        topics.sort_unstable();
+        topics
+    }
+
+    fn add_group(
+        &self,
+        cell: &Arc<GroupCell>,
+        topics: &[(TopicId, Topic)],
+        restored: impl Iterator<Item = Restored>,
+    ) {
+        let sources: Vec<SourceId> = topics
+            .iter()
+            .zip(restored)
+            .map(|((id, name), restored)| cell.add_topic(*id, name, restored))
+            .collect();
+        let mut table = self.topics.write();
+        for ((id, _), &source) in topics.iter().zip(&sources) {
+            table.readers.entry(*id).or_default().push((Arc::clone(cell), source));
+        }
+        drop(table);
+        // From here on commits are noticed; what was durable before is told now.
+        for ((id, _), source) in topics.iter().zip(sources) {
+            cell.notice(source, self.store.last_seq(*id));
+        }
+        let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
+        self.groups.write().insert(key, Arc::clone(cell));
+    }
+
+    /// Takes up topics and groups as the store has them.
+    pub(super) fn restore(&self) -> Result<(), OpenError> {
+        let mut registry = self.registry.lock();
+        let mut topics = self.topics.write();
+        for topic in self.store.topics() {
+            topics.by_name.insert(topic.name, topic.id);
+            topics.readers.entry(topic.id).or_default();
+        }
+        drop(topics);
+        let (steady, wall) = (self.clock.steady_ms(), self.clock.wall_ms());
+        for mut state in self.store.groups() {
+            *registry = (*registry).max(state.number + 1);
+            let spec = spec_of(&state).map_err(OpenError::Groups)?;
+            let cell = Arc::new(GroupCell::new(state.number, spec, state.made_ms, 0));
+            let topics = self.topics_of(&cell.spec);
+            let restored = topics.iter().map(|(id, _)| {
+                let progress = state.progress.remove(id).unwrap_or_default();
+                let attempts = progress.attempts.into_iter().map(|(seq, it)| {
+                    let wait = it.not_before_ms.saturating_sub(wall).clamp(0, NOT_BEFORE_MAX_MS);
+                    (seq, (it.attempts, steady + wait as u64, it.reason))
+                });
+                Restored { settled: progress.settled, attempts: attempts.collect() }
+            });
+            let restored: Vec<Restored> = restored.collect();
+            self.add_group(&cell, &topics, restored.into_iter());
+        }
+        Ok(())
+    }
+
+    /// Behind which seq a group that starts there begins, by topic.
+    pub(super) fn floor_for(&self, topics: &[TopicId], start: Start) -> Result<Vec<u64>, ReadError> {
+        let at_ts = |topic: TopicId, ts: i64| {
+            let first = self.store.first_at_or_after(topic, ts)?;
+            Ok(first.map_or_else(|| self.store.last_seq(topic), |seq| seq - 1))
+        };
+        match start {
+            Start::Earliest => Ok(vec![0; topics.len()]),
+            // Also what is not durable yet but was published before.
+            Start::Latest => Ok(topics.iter().map(|&topic| self.store.appended_seq(topic)).collect()),
+            Start::Ts(ts) => topics.iter().map(|&topic| at_ts(topic, ts)).collect(),
+            Start::AfterId(id) => {
+                let mut scanner = self.store.scanner();
+                for (at, &topic) in topics.iter().enumerate() {
+                    let Some(seq) = self.store.find(topic, event_id_of(id))? else { continue };
+                    let ts = event_at(&mut *scanner, topic, seq)?.map(|(_, ts, _)| ts);
+                    let floor = |(other, &topic): (usize, &TopicId)| match ts {
+                        _ if other == at => Ok(seq),
+                        // Its other topics start where the event's time is.
+                        Some(ts) => at_ts(topic, ts),
+                        None => Ok(0),
+                    };
+                    return topics.iter().enumerate().map(floor).collect();
+                }
+                Err(ReadError::UnknownId(id))
+            }
+        }
+    }
+
+    pub(super) fn cursor(
+        &self,
+        subscription: &str,
+        group: &str,
+    ) -> Result<Option<CursorPosition>, GroupError> {
+        let Ok(cell) = self.find(subscription, group) else { return Ok(None) };
+        let mut cursor = CursorPosition { topic: subscription.to_owned(), last_id: None, last_ts: None };
+        let mut newest = None;
+        let mut scanner = self.store.scanner();
+        for (topic, floor) in cell.floors() {
+            if floor == 0 {
+                continue;
+            }
+            // With several topics: the one that the group got to last.
+            if let Some((id, ts, commit_ms)) = event_at(&mut *scanner, topic, floor)? {
+                if newest.is_none_or(|newest| commit_ms >= newest) {
+                    newest = Some(commit_ms);
+                    cursor.last_id = Some(id);
+                    cursor.last_ts = Some(ts);
+                }
+            }
+        }
+        Ok(Some(cursor))
+    }
+
+    pub(super) fn topic_infos(&self) -> Result<Vec<TopicInfo>, ReadError> {
+        let mut infos = Vec::new();
+        for topic in self.store.topics() {
+            let groups = self.topics.read().readers.get(&topic.id).map_or(0, Vec::len);
+            infos.push(TopicInfo {
+                first_seq: self.store.first_seq(topic.id)?,
+                last_seq: topic.last_seq,
+                topic: topic.name,
+                groups,
+            });
+        }
+        infos.sort_unstable_by(|one, other| one.topic.cmp(&other.topic));
+        Ok(infos)
+    }
+
+    pub(super) fn group_infos(&self) -> Result<Vec<GroupInfo>, ReadError> {
+        let mut cells: Vec<_> = self.groups.read().values().cloned().collect();
+        cells.sort_unstable_by_key(|cell| cell.number);
+        cells.iter().map(|cell| self.group_info(cell)).collect()
+    }
+
+    fn group_info(&self, cell: &Arc<GroupCell>) -> Result<GroupInfo, ReadError> {
+        let now = self.clock.steady_ms();
+        let mut core = cell.core.lock();
+        core.machine.advance(now);
+        let aftermath = self.write_down(cell, &mut core);
+        let mut topics = Vec::new();
+        let mut oldest = Vec::new();
+        for (at, (id, name)) in core.topics.iter().enumerate() {
+            let status = core.machine.status(SourceId(at as u32));
+            let last_seq = self.store.last_seq(*id).max(status.floor);
+            let lag = last_seq - status.floor - status.settled_above.min(last_seq - status.floor);
+            if lag > 0 {
+                oldest.push((*id, name.clone(), status.floor + 1));
+            }
+            topics.push(GroupTopicInfo {
+                topic: name.clone(),
+                floor: status.floor,
+                settled_above: status.settled_above,
+                last_seq,
+                lag,
+            });
+        }
+        let counts = core.machine.counts();
+        let leased = core.machine.unsettled().filter(|(_, it)| it.state == State::Leased);
+        let mut leased: Vec<_> = leased.map(|(position, it)| (position, *it)).collect();
+        leased.sort_unstable_by_key(|&(position, _)| position);
+        leased.truncate(LEASES_LISTED_MAX);
+        let names = core.topics.clone();
+        let mut info = GroupInfo {
+            topic: cell.spec.subscription.as_str().to_owned(),
+            group: cell.spec.group.as_str().to_owned(),
+            made_ms: cell.made_ms,
+            members: core.machine.member_count(),
+            lag: topics.iter().map(|topic| topic.lag).sum(),
+            in_flight: counts.leased,
+            waiting: counts.waiting,
+            oldest_unacked: None,
+            counters: core.machine.counters(),
+            topics,
+            leases: Vec::with_capacity(leased.len()),
+        };
+        drop(core);
+        self.follow_up(cell, aftermath);
+
+        let mut scanner = self.store.scanner();
+        for (position, it) in leased {
+            let (id, topic) = &names[position.source.0 as usize];
+            let event = event_at(&mut *scanner, *id, position.seq)?;
+            info.leases.push(LeaseInfo {
+                topic: topic.clone(),
+                seq: position.seq,
+                id: event.map_or(Uuid::nil(), |(id, ..)| id),
+                member: it.holder.0,
+                attempt: it.attempts,
+                ends_in_ms: it.at.saturating_sub(now),
+            });
+        }
+        let wall = self.clock.wall_ms();
+        for (id, topic, seq) in oldest {
+            let Some((event, ts, commit_ms)) = event_at(&mut *scanner, id, seq)? else { continue };
+            let age_ms = u64::try_from(wall.saturating_sub(commit_ms)).unwrap_or(0);
+            if info.oldest_unacked.as_ref().is_none_or(|known| age_ms > known.age_ms) {
+                info.oldest_unacked = Some(OldestUnacked { topic, seq, id: event, ts, age_ms });
+            }
+        }
+        Ok(info)
+    }
+}
+
+/// A wait that was written down is not longer than the longest that can be asked for, whatever the clock says now.
+const NOT_BEFORE_MAX_MS: i64 = 3_600_000;
+
+impl GroupCell {
+    fn floors(&self) -> Vec<(TopicId, u64)> {
+        let core = self.core.lock();
+        let floors = core.topics.iter().enumerate();
+        floors.map(|(at, (id, _))| (*id, core.machine.status(SourceId(at as u32)).floor)).collect()
+    }
+}
+
+/// Id, ts and commit time of an event.
+fn event_at(
+    scanner: &mut dyn Scanner,
+    topic: TopicId,
+    seq: u64,
+) -> Result<Option<(Uuid, i64, i64)>, ReadError> {
+    let mut found = None;
+    scanner.scan(topic, seq, seq, &mut |event| {
+        found = Some((uuid_of(event.id), event.ts, event.commit_ms));
+        Visit::Next
+    })?;
+    Ok(found)
+}
+
+fn patterns(spec: &GroupSpec) -> impl Iterator<Item = &Pattern> {
+    std::iter::once(&spec.subscription).chain(&spec.topics)
+}
+
+fn check_conflict(known: &GroupSpec, asked: &GroupSpec) -> Result<(), GroupError> {
+    let sorted = |spec: &GroupSpec| {
+        let mut topics: Vec<String> = patterns(spec).map(|pattern| pattern.as_str().to_owned()).collect();
+        topics.sort_unstable();
+        topics.dedup();
+        topics
+    };
+    let what = if sorted(known) != sorted(asked) {
+        "list of topics"
+    } else if known.filter != asked.filter {
+        "filter"
+    } else {
+        return Ok(());
+    };
+    Err(GroupError::Conflict {
+        topic: asked.subscription.as_str().to_owned(),
+        group: asked.group.as_str().to_owned(),
+        what,
+    })
+}
+
+fn filter_text(filter: Option<&Filter>) -> String {
+    filter.map_or_else(String::new, |filter| serde_json::to_string(filter).expect("a filter is plain data"))
+}
+
+fn spec_of(state: &GroupState) -> Result<GroupSpec, String> {
+    let pattern = |text: &String| Pattern::new(text).map_err(|error| error.to_string());
+    let filter = match state.filter.as_str() {
+        "" => None,
+        text => Some(serde_json::from_str(text).map_err(|error| error.to_string())?),
+    };
+    Ok(GroupSpec {
+        subscription: pattern(&state.subscription)?,
+        group: GroupName::new(&state.name).map_err(|error| error.to_string())?,
+        topics: state.topics.iter().map(pattern).collect::<Result<_, _>>()?,
+        filter,
+        from: Start::Latest,
+    })
+}
+
+pub(super) async fn settle_by_id(
+    local: Arc<Local>,
+    subscription: &str,
+    group: &str,
+    id: Uuid,
+    verdict: Verdict<'_>,
+) -> Result<SettleOutcome, GroupError> {
+    if local.is_closed() {
+        return Err(Unavailable::Closed.into());
+    }
+    let cell = local.find(subscription, group)?;
+    let topics: Vec<TopicId> = cell.core.lock().topics.iter().map(|&(id, _)| id).collect();
+    for (at, topic) in topics.into_iter().enumerate() {
+        let Some(seq) = local.store.find(topic, event_id_of(id))? else { continue };
+        let position = Position { source: SourceId(at as u32), seq };
+        let mut outcomes = Vec::with_capacity(1);
+        let generation = local.settle(&cell, Sender::LastHolder, &[(position, verdict)], &mut outcomes);
+        if outcomes[0] == SettleOutcome::Stale {
+            // It may stand in another topic too, if its publisher chose the id.
+            continue;
+        }
+        let records = Records { local: Arc::clone(&local), cell };
+        DurableTicket::new(Arc::new(records), generation).await?;
+        return Ok(outcomes[0]);
+    }
+    Ok(SettleOutcome::Stale)
+}
+
+pub(super) async fn seek(
+    local: Arc<Local>,
+    subscription: &str,
+    group: &str,
+    to: Start,
+) -> Result<(), GroupError> {
+    to.check()?;
+    let cell = local.find(subscription, group)?;
+    let generation = with_room(&local, || local.try_seek(&cell, to)).await?;
+    let records = Records { local: Arc::clone(&local), cell };
+    DurableTicket::new(Arc::new(records), generation).await?;
+    Ok(())
+}
+
+pub(super) async fn delete(local: Arc<Local>, subscription: &str, group: &str) -> Result<(), GroupError> {
+    let cell = local.find(subscription, group)?;
+    let batch = with_room(&local, || local.try_delete(&cell)).await?;
+    poll_fn(|context| local.watch.poll_durable(batch, context)).await?;
+    Ok(())
+}
+
+impl Local {
+    fn try_seek(&self, cell: &Arc<GroupCell>, to: Start) -> Result<Tried<u64>, GroupError> {
+        if self.is_closed() {
+            return Err(Unavailable::Closed.into());
+        }
+        // No topic joins the group meanwhile, and nothing older of this group is written behind the record.
+        let _registry = self.registry.lock();
+        let mut sending = self.flusher.lock();
+        let mut core = cell.core.lock();
+        let ids: Vec<TopicId> = core.topics.iter().map(|&(id, _)| id).collect();
+        let floors = self.floor_for(&ids, to)?;
+        cell.grant_noticed(&mut core);
+        let record = GroupRecord::Sought {
+            group: cell.number,
+            floors: ids.iter().copied().zip(floors.iter().copied()).collect(),
+        };
+        let generation = cell.delta.lock().begin_generation();
+        sending.push(record, cell, Flushed { generation, has_attempts: false });
+        // What the group did before goes out with it, in front of it.
+        let appended = self.flusher.append_last(&mut sending, self, &[], true);
+        if let Err(error) = appended {
+            drop(core);
+            drop(sending);
+            self.flusher.after(&*self.store, &*self.clock);
+            return busy_or(error);
+        }
+        for (source, floor) in (0..).map(SourceId).zip(floors) {
+            core.machine.seek(source, floor);
+        }
+        let has_work = core.machine.has_work();
+        let aftermath = self.write_down(cell, &mut core);
+        drop(core);
+        drop(sending);
+        self.flusher.after(&*self.store, &*self.clock);
+        self.follow_up(cell, aftermath);
+        cell.wake_full(None);
+        if has_work {
+            cell.wake_one();
+        }
+        Ok(Tried::Done(generation))
+    }
+
+    fn try_delete(&self, cell: &Arc<GroupCell>) -> Result<Tried<u64>, GroupError> {
+        let _registry = self.registry.lock();
+        let record = GroupRecord::Deleted { group: cell.number };
+        let batch = crate::store::AppendBatch { records: &[record], use_reserve: true, ..Default::default() };
+        let batch = match self.store.append(&batch, &mut Vec::new()) {
+            Ok(batch) => batch,
+            Err(error) => return busy_or(error),
+        };
+        self.flusher.appended(batch);
+        cell.is_deleted.store(true, Ordering::Release);
+        let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
+        self.groups.write().remove(&key);
+        for readers in self.topics.write().readers.values_mut() {
+            readers.retain(|(reader, _)| !Arc::ptr_eq(reader, cell));
+        }
+        cell.wake_all();
+        Ok(Tried::Done(batch))
+    }
+}

@@ -1,0 +1,464 @@
+//! A member at work: pulling and settling.
+//!
+//! A pull goes in three steps: reserve under the group's lock, read and filter without it, lease under it again. So a slow disk
+//! or a costly filter holds up nobody else.
+
+use super::cell::{Core, GroupCell};
+use super::{Aftermath, Handle};
+use crate::backend::{
+    DeliveryBatch, Durability, DurableTicket, EventFilter, EventView, Membership, PullLimit, SettleOutcome,
+    Verdict,
+};
+use crate::delivery::{Leased, MemberId, MemberSettings, Position, ReservedRange, Sender, Settling};
+use crate::error::{GroupError, ReadError, Unavailable};
+use crate::store::{Scanner, StoredEvent, TopicId, Visit};
+use parking_lot::Mutex;
+use prombus_protocol::{Body, CursorPosition, Filter, Topic};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+/// So many seqs a member with a filter looks at in one go.
+const SCAN_AHEAD: u32 = 4_096;
+/// So often a pull that finds nothing goes on before it lets others run.
+const ROUNDS_MAX: usize = 8;
+
+pub(crate) struct LocalMember {
+    /// Keeps the bus open.
+    handle: Arc<Handle>,
+    cell: Arc<GroupCell>,
+    id: MemberId,
+    settings: MemberSettings,
+    filter: Option<EventFilter>,
+    pull: Mutex<Pull>,
+    /// What tickets wait with.
+    records: Arc<Records>,
+    is_gone: AtomicBool,
+}
+
+/// What pulls use, kept from one to the next.
+struct Pull {
+    scanner: Box<dyn Scanner>,
+    leased: Vec<Leased>,
+    reserved: Vec<ReservedRange>,
+    /// What was read of each reserved range: up to where, and how many are kept.
+    read: Vec<(u64, usize)>,
+    kept: Vec<u64>,
+    /// Redeliveries that nobody gets.
+    dropped: Vec<Position>,
+    /// The topics of what was reserved.
+    topics: Vec<(TopicId, Topic)>,
+}
+
+impl LocalMember {
+    pub(crate) fn new(
+        handle: Arc<Handle>,
+        cell: Arc<GroupCell>,
+        id: MemberId,
+        settings: MemberSettings,
+        filter: Option<EventFilter>,
+    ) -> Self {
+        let pull = Pull {
+            scanner: handle.local.store.scanner(),
+            leased: Vec::new(),
+            reserved: Vec::new(),
+            read: Vec::new(),
+            kept: Vec::new(),
+            dropped: Vec::new(),
+            topics: Vec::new(),
+        };
+        let records = Arc::new(Records { local: Arc::clone(&handle.local), cell: Arc::clone(&cell) });
+        let (pull, is_gone) = (Mutex::new(pull), AtomicBool::new(false));
+        Self { handle, cell, id, settings, filter, pull, records, is_gone }
+    }
+
+    fn check(&self) -> Result<(), GroupError> {
+        if self.cell.is_deleted.load(Ordering::Acquire) {
+            return Err(GroupError::Deleted);
+        }
+        if self.handle.local.is_closed() || self.is_gone.load(Ordering::Acquire) {
+            return Err(Unavailable::Closed.into());
+        }
+        Ok(())
+    }
+
+    fn has_filter(&self) -> bool {
+        self.filter.is_some() || self.cell.spec.filter.is_some()
+    }
+
+    /// Takes leases and reservations. Ready(false) when there is nothing and the member is queued.
+    fn reserve(&self, pull: &mut Pull, limit: PullLimit, context: &Context<'_>) -> Option<u32> {
+        let local = &self.handle.local;
+        let now = local.clock.steady_ms();
+        let scan = self.has_filter().then_some(SCAN_AHEAD);
+        pull.leased.clear();
+        pull.reserved.clear();
+        let mut core = self.cell.core.lock();
+        loop {
+            self.cell.grant_noticed(&mut core);
+            let durable = self.cell.durable_generation();
+            let (leased, reserved) = (&mut pull.leased, &mut pull.reserved);
+            let allowed = core.machine.reserve(self.id, limit.events, scan, now, durable, leased, reserved);
+            if !leased.is_empty() || !reserved.is_empty() {
+                pull.topics.clear();
+                let sources = leased.iter().map(|lease| lease.position.source);
+                let sources = sources.chain(reserved.iter().map(|range| range.source));
+                for source in sources {
+                    pull.topics.push(core.topics[source.0 as usize].clone());
+                }
+                let aftermath = local.write_down(&self.cell, &mut core);
+                drop(core);
+                local.follow_up(&self.cell, aftermath);
+                return Some(allowed);
+            }
+            let aftermath = local.write_down(&self.cell, &mut core);
+            if !aftermath.is_empty() {
+                drop(core);
+                local.follow_up(&self.cell, aftermath);
+                core = self.cell.core.lock();
+                continue;
+            }
+            if core.machine.window(self.id) == 0 && core.machine.has_member(self.id) {
+                self.cell.wait_for_window(self.id, context.waker());
+                return None;
+            }
+            if self.cell.wait(self.id, context.waker()) {
+                return None;
+            }
+        }
+    }
+
+    /// Reads what was reserved, as far as the limits allow.
+    fn read(
+        &self,
+        pull: &mut Pull,
+        allowed: u32,
+        limit: PullLimit,
+        into: &mut DeliveryBatch,
+    ) -> Result<(), ReadError> {
+        let Pull { scanner, leased, reserved, read, kept, dropped, topics } = pull;
+        let group_filter = self.cell.spec.filter.as_ref();
+        let is_wanted = |topic: &Topic, event: &StoredEvent<'_>| {
+            is_wanted(group_filter, self.filter.as_ref(), topic, event)
+        };
+        read.clear();
+        kept.clear();
+        dropped.clear();
+        for (lease, (topic_id, topic)) in leased.iter().zip(topics.iter()) {
+            let Position { seq, .. } = lease.position;
+            let mut is_there = false;
+            scanner.scan(*topic_id, seq, seq, &mut |event| {
+                is_there = is_wanted(topic, event);
+                if is_there {
+                    into.push(topic, lease.position, event);
+                }
+                Visit::Next
+            })?;
+            if !is_there {
+                dropped.push(lease.position);
+            }
+        }
+        let mut is_full = false;
+        for (range, (topic_id, topic)) in reserved.iter().zip(&topics[leased.len()..]) {
+            let kept_before = kept.len();
+            let mut next_seq = range.first_seq;
+            while !is_full && next_seq <= range.last_seq {
+                let scanned = scanner.scan(*topic_id, next_seq, range.last_seq, &mut |event| {
+                    if !is_wanted(topic, event) {
+                        return Visit::Next;
+                    }
+                    is_full = kept.len() >= allowed as usize
+                        || (!into.is_empty() && into.byte_count() + event.body.len() > limit.bytes);
+                    if is_full {
+                        return Visit::Stop;
+                    }
+                    into.push(topic, Position { source: range.source, seq: event.seq }, event);
+                    kept.push(event.seq);
+                    Visit::Next
+                })?;
+                if scanned.cleaned > 0 || scanned.corrupt > 0 {
+                    self.report_gone(topic, scanned.cleaned, scanned.corrupt);
+                }
+                if scanned.next_seq <= next_seq {
+                    break;
+                }
+                next_seq = scanned.next_seq;
+            }
+            read.push((next_seq - 1, kept.len() - kept_before));
+        }
+        Ok(())
+    }
+
+    fn report_gone(&self, topic: &Topic, cleaned: u64, corrupt: u64) {
+        let group = &self.cell.spec.group;
+        if cleaned > 0 {
+            tracing::info!("group {group} on {topic}: {cleaned} events were cleaned away before it got them");
+        }
+        if corrupt > 0 {
+            tracing::error!("group {group} on {topic}: {corrupt} damaged events are left out");
+        }
+    }
+
+    /// Turns what was read into leases.
+    fn lease(&self, pull: &mut Pull, into: &mut DeliveryBatch) {
+        let local = &self.handle.local;
+        let now = local.clock.steady_ms();
+        let mut core = self.cell.core.lock();
+        let Pull { leased, reserved, read, kept, dropped, .. } = pull;
+        for &position in dropped.iter() {
+            core.machine.pass_over_leased(position);
+            leased.retain(|lease| lease.position != position);
+        }
+        // A seek may have made void what was leased before the lock was given up.
+        leased.retain(|lease| core.machine.is_leased_to(self.id, lease.position));
+        let mut from = 0;
+        for (&range, &(read_to, count)) in reserved.iter().zip(read.iter()) {
+            core.machine.deliver(self.id, range, read_to, &kept[from..from + count], now, leased);
+            from += count;
+        }
+        let aftermath = local.write_down(&self.cell, &mut core);
+        let has_more = core.machine.has_work();
+        drop(core);
+        into.lease(leased, now);
+        local.follow_up(&self.cell, aftermath);
+        if has_more {
+            self.cell.wake_one();
+        }
+    }
+
+    /// Reading failed: nobody got anything, and others may try.
+    fn put_back(&self, pull: &mut Pull) {
+        let local = &self.handle.local;
+        let now = local.clock.steady_ms();
+        let mut core = self.cell.core.lock();
+        for &range in &pull.reserved {
+            core.machine.unreserve(self.id, range);
+        }
+        for lease in &pull.leased {
+            core.machine.give_back_lease(self.id, lease.position, now);
+        }
+        let aftermath = local.write_down(&self.cell, &mut core);
+        drop(core);
+        local.follow_up(&self.cell, aftermath);
+    }
+
+    fn depart(&self, how: impl FnOnce(&mut Core, MemberId, u64)) -> u64 {
+        if self.is_gone.swap(true, Ordering::AcqRel) {
+            return 0;
+        }
+        let local = &self.handle.local;
+        let now = local.clock.steady_ms();
+        let mut core = self.cell.core.lock();
+        how(&mut core, self.id, now);
+        self.cell.stop_waiting(self.id);
+        let aftermath = local.write_down(&self.cell, &mut core);
+        let generation = self.cell.delta.lock().current_generation();
+        let has_more = core.machine.has_work();
+        drop(core);
+        local.follow_up(&self.cell, aftermath);
+        if has_more {
+            self.cell.wake_one();
+        }
+        generation
+    }
+
+    fn ticket(&self, generation: u64) -> DurableTicket {
+        DurableTicket::new(Arc::clone(&self.records) as Arc<dyn Durability>, generation)
+    }
+}
+
+/// Whether the group and the member want an event. A filter that panics wants it: better delivered than lost.
+fn is_wanted(
+    group: Option<&Filter>,
+    own: Option<&EventFilter>,
+    topic: &Topic,
+    event: &StoredEvent<'_>,
+) -> bool {
+    let key = || event.key.and_then(|key| std::str::from_utf8(key).ok());
+    if group.is_some_and(|filter| !filter.matches(key(), &Body::new(event.body))) {
+        return false;
+    }
+    own.is_none_or(|filter| {
+        let answer = catch_unwind(AssertUnwindSafe(|| filter(&EventView { topic, event })));
+        answer.unwrap_or_else(|_| {
+            tracing::error!("the filter of a subscription to {topic} panicked at seq {}", event.seq);
+            true
+        })
+    })
+}
+
+impl Membership for LocalMember {
+    fn poll_pull(
+        &self,
+        limit: PullLimit,
+        into: &mut DeliveryBatch,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), GroupError>> {
+        into.clear();
+        let mut pull = self.pull.lock();
+        for _ in 0..ROUNDS_MAX {
+            self.check()?;
+            let Some(allowed) = self.reserve(&mut pull, limit, context) else {
+                // Closed or deleted in between: nobody would wake us.
+                self.check()?;
+                pull.scanner.rest();
+                return Poll::Pending;
+            };
+            if let Err(error) = self.read(&mut pull, allowed, limit, into) {
+                self.put_back(&mut pull);
+                into.clear();
+                return Poll::Ready(Err(error.into()));
+            }
+            self.lease(&mut pull, into);
+            if !into.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn settle(
+        &self,
+        verdicts: &[(Position, Verdict<'_>)],
+        outcomes: &mut Vec<SettleOutcome>,
+    ) -> DurableTicket {
+        let local = &self.handle.local;
+        if local.is_closed() {
+            outcomes.extend(verdicts.iter().map(|_| SettleOutcome::Stale));
+            return DurableTicket::failed(Unavailable::Closed);
+        }
+        let generation = local.settle(&self.cell, Sender::Member(self.id), verdicts, outcomes);
+        self.ticket(generation)
+    }
+
+    fn cursor(&self) -> Option<CursorPosition> {
+        let spec = &self.cell.spec;
+        self.handle.local.cursor(spec.subscription.as_str(), spec.group.as_str()).ok().flatten()
+    }
+
+    fn pause(&self, is_paused: bool) {
+        self.cell.core.lock().machine.pause(self.id, is_paused);
+        if !is_paused {
+            self.cell.wake_full(Some(self.id));
+        }
+    }
+
+    fn hold(&self, is_held: bool) {
+        let local = &self.handle.local;
+        let now = local.clock.steady_ms();
+        let mut core = self.cell.core.lock();
+        if is_held {
+            core.machine.hold(self.id);
+        } else {
+            core.machine.unhold(self.id, now);
+        }
+        let aftermath = local.write_down(&self.cell, &mut core);
+        drop(core);
+        local.follow_up(&self.cell, aftermath);
+    }
+
+    fn leave(&self) -> DurableTicket {
+        let generation = self.depart(|core, id, now| core.machine.leave(id, now));
+        self.ticket(generation)
+    }
+
+    fn lose(&self) {
+        self.depart(|core, id, now| core.machine.lose(id, now));
+    }
+}
+
+impl Drop for LocalMember {
+    fn drop(&mut self) {
+        self.lose();
+    }
+}
+
+impl std::fmt::Debug for LocalMember {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "LocalMember({} of {}, {:?})", self.id.0, self.cell.spec.group, self.settings)
+    }
+}
+
+/// The records of a group, for those who wait for them.
+pub(crate) struct Records {
+    pub(crate) local: Arc<super::Local>,
+    pub(crate) cell: Arc<GroupCell>,
+}
+
+impl Durability for Records {
+    fn poll_generation(&self, generation: u64, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
+        if self.cell.durable_generation() >= generation {
+            return Poll::Ready(Ok(()));
+        }
+        self.local.flusher.demand(&*self.local.store, &*self.local.clock);
+        if !self.cell.await_generation(generation, context.waker()) {
+            return Poll::Ready(Ok(()));
+        }
+        // Looked at after the waker is in its place.
+        match self.local.watch.unavailable() {
+            Some(reason) => Poll::Ready(Err(reason.clone())),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl super::Local {
+    /// Applies verdicts; answers the generation of records that they are part of.
+    pub(crate) fn settle(
+        &self,
+        cell: &Arc<GroupCell>,
+        sender: Sender,
+        verdicts: &[(Position, Verdict<'_>)],
+        outcomes: &mut Vec<SettleOutcome>,
+    ) -> u64 {
+        let now = self.clock.steady_ms();
+        let mut core = cell.core.lock();
+        core.machine.advance(now);
+        let settling = |settling| match settling {
+            Settling::Counted => SettleOutcome::Counted,
+            Settling::Stale => SettleOutcome::Stale,
+        };
+        let mut freed = false;
+        for &(position, verdict) in verdicts {
+            let outcome = match verdict {
+                Verdict::Ack => settling(core.machine.ack(sender, position)),
+                Verdict::Nack { delay_ms, reason } => {
+                    settling(core.machine.nack(sender, position, delay_ms, reason, now))
+                }
+                Verdict::Release => match sender {
+                    Sender::Member(member) if core.machine.is_leased_to(member, position) => {
+                        core.machine.give_back_lease(member, position, now);
+                        SettleOutcome::Counted
+                    }
+                    _ => SettleOutcome::Stale,
+                },
+                Verdict::Extend { extend_ms } => {
+                    match core.machine.extend(sender, position, extend_ms, now) {
+                        Some(deadline) => SettleOutcome::Extended(deadline - now),
+                        None => SettleOutcome::Stale,
+                    }
+                }
+            };
+            freed |= outcome == SettleOutcome::Counted;
+            outcomes.push(outcome);
+        }
+        let aftermath: Aftermath = self.write_down(cell, &mut core);
+        let generation = cell.delta.lock().current_generation();
+        let has_more = core.machine.has_work();
+        drop(core);
+        self.follow_up(cell, aftermath);
+        if freed {
+            let holder = match sender {
+                Sender::Member(member) => Some(member),
+                Sender::LastHolder => None,
+            };
+            cell.wake_full(holder);
+        }
+        if has_more {
+            cell.wake_one();
+        }
+        generation
+    }
+}

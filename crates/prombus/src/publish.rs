@@ -1,0 +1,253 @@
+//! Publishing: checking events, gathering them in a batch, waiting until it is durable.
+
+use crate::backend::{BoxFuture, event_id_of};
+use crate::error::{PublishError, Unavailable};
+use crate::store::{CommitWatch, NewEvent, TopicId};
+use prombus_protocol::{
+    BodyFields, JsonError, PublishOptions, Topic, TopicFor, Uuid, push_json, put_body_end, put_body_head,
+};
+use serde::Serialize;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// What became of a published event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its id.
+    pub id: Uuid,
+    /// Its place in its topic.
+    pub seq: u64,
+    /// The topic had this id already; nothing was added.
+    pub duplicate: bool,
+}
+
+/// Events to publish together: all or nothing, with one commit. Events of a batch are checked when they are added.
+#[derive(Clone, Debug)]
+pub struct PublishBatch {
+    /// Keys and bodies.
+    bytes: Vec<u8>,
+    events: Vec<BatchEvent>,
+    /// Where payloads are written before they are checked.
+    scratch: Vec<u8>,
+    now_ms: i64,
+    max_payload_bytes: usize,
+}
+
+#[derive(Clone, Debug)]
+struct BatchEvent {
+    topic: Topic,
+    id: Option<Uuid>,
+    ts: i64,
+    key: Option<Range<usize>>,
+    body: Range<usize>,
+}
+
+impl PublishBatch {
+    pub(crate) fn new(now_ms: i64, max_payload_bytes: usize) -> Self {
+        Self { bytes: Vec::new(), events: Vec::new(), scratch: Vec::new(), now_ms, max_payload_bytes }
+    }
+
+    /// How many events it holds.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether it holds no event.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// How many bytes its events take.
+    pub fn byte_count(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Adds an event.
+    ///
+    /// # Errors
+    /// [`PublishError`] says what is wrong with it; the batch is as it was.
+    pub fn push<T: Serialize + ?Sized>(
+        &mut self,
+        topic: impl TopicFor<T>,
+        payload: &T,
+        options: &PublishOptions,
+    ) -> Result<(), PublishError> {
+        let topic = topic.topic()?;
+        let mut json = std::mem::take(&mut self.scratch);
+        json.clear();
+        let written = serde_json::to_writer(&mut json, payload);
+        let pushed = match written {
+            Ok(()) => self.push_json(topic, &json, options),
+            Err(error) => Err(PublishError::Serialize(error.to_string())),
+        };
+        self.scratch = json;
+        pushed
+    }
+
+    /// Adds an event whose payload is JSON text already. It is checked once and kept as it is; line breaks between tokens
+    /// become spaces.
+    ///
+    /// # Errors
+    /// [`PublishError`] says what is wrong with it; the batch is as it was.
+    pub fn push_json(
+        &mut self,
+        topic: Topic,
+        json: &[u8],
+        options: &PublishOptions,
+    ) -> Result<(), PublishError> {
+        options.check()?;
+        if json.len() > self.max_payload_bytes {
+            return Err(PublishError::TooLarge { bytes: json.len(), limit_bytes: self.max_payload_bytes });
+        }
+        let start = self.bytes.len();
+        let ts = options.ts.unwrap_or(self.now_ms);
+        let pushed = self.put(topic.as_str(), json, ts, options);
+        let (key, body) = pushed.inspect_err(|_| self.bytes.truncate(start))?;
+        self.events.push(BatchEvent { topic, id: options.id, ts, key, body });
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        topic: &str,
+        json: &[u8],
+        ts: i64,
+        options: &PublishOptions,
+    ) -> Result<(Option<Range<usize>>, Range<usize>), JsonError> {
+        let key = options.key.as_ref().map(|key| {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(key.as_bytes());
+            start..self.bytes.len()
+        });
+        let start = self.bytes.len();
+        let fields = BodyFields {
+            ts,
+            topic,
+            sid: options.sid,
+            key: options.key.as_deref(),
+            partition: None,
+            headers: &options.headers,
+            caused_by: &options.caused_by,
+            tags: &options.tags,
+        };
+        put_body_head(&mut self.bytes, &fields);
+        push_json(&mut self.bytes, json)?;
+        put_body_end(&mut self.bytes);
+        Ok((key, start..self.bytes.len()))
+    }
+
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &Topic> {
+        self.events.iter().map(|event| &event.topic)
+    }
+
+    /// The event at a place, for a store in which its topic has this id.
+    pub(crate) fn event(&self, at: usize, topic: TopicId) -> NewEvent<'_> {
+        let event = &self.events[at];
+        NewEvent {
+            topic,
+            id: event.id.map(event_id_of),
+            ts: event.ts,
+            key: event.key.clone().map(|key| &self.bytes[key]),
+            body: &self.bytes[event.body.clone()],
+            tombstone: false,
+        }
+    }
+}
+
+/// What resolves when a publish is durable.
+type PublishResult = Result<Vec<Published>, PublishError>;
+
+/// A batch on its way. It is in line already and becomes durable whether or not somebody waits for it.
+#[must_use = "awaiting it waits until the events are durable"]
+pub struct Publishing {
+    state: State,
+}
+
+enum State {
+    Done(Option<PublishResult>),
+    Committing {
+        batch: u64,
+        outcomes: Vec<Published>,
+        watch: Arc<CommitWatch>,
+    },
+    /// There was no room in the line yet.
+    Waiting {
+        batch: PublishBatch,
+        retry: Arc<dyn Retry>,
+    },
+    Other(BoxFuture<'static, PublishResult>),
+}
+
+/// Tries again to put a batch in line.
+pub(crate) trait Retry: Send + Sync {
+    fn retry(self: Arc<Self>, batch: PublishBatch) -> Publishing;
+    fn watch(&self) -> &Arc<CommitWatch>;
+}
+
+impl Publishing {
+    /// One that is done.
+    pub fn done(result: PublishResult) -> Self {
+        Self { state: State::Done(Some(result)) }
+    }
+
+    /// One that somebody else works on.
+    pub fn boxed(future: BoxFuture<'static, PublishResult>) -> Self {
+        Self { state: State::Other(future) }
+    }
+
+    pub(crate) fn committing(batch: u64, outcomes: Vec<Published>, watch: Arc<CommitWatch>) -> Self {
+        Self { state: State::Committing { batch, outcomes, watch } }
+    }
+
+    pub(crate) fn waiting(batch: PublishBatch, retry: Arc<dyn Retry>) -> Self {
+        Self { state: State::Waiting { batch, retry } }
+    }
+
+    /// What the events became, when they are in line: ids and seqs are known before they are durable.
+    pub fn outcomes(&self) -> Option<&[Published]> {
+        match &self.state {
+            State::Committing { outcomes, .. } => Some(outcomes),
+            State::Done(Some(Ok(outcomes))) => Some(outcomes),
+            _ => None,
+        }
+    }
+}
+
+impl Future for Publishing {
+    type Output = PublishResult;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match &mut self.state {
+                State::Done(result) => {
+                    return Poll::Ready(result.take().unwrap_or(Err(Unavailable::Closed.into())));
+                }
+                State::Committing { batch, outcomes, watch } => {
+                    return watch.poll_durable(*batch, context).map(|durable| match durable {
+                        Ok(()) => Ok(std::mem::take(outcomes)),
+                        Err(reason) => Err(reason.into()),
+                    });
+                }
+                State::Waiting { batch, retry } => {
+                    // First asked to be woken, then tried again: room that comes in between is not missed.
+                    retry.watch().register_for_room(context);
+                    let batch = std::mem::replace(batch, PublishBatch::new(0, 0));
+                    let next = Arc::clone(retry).retry(batch);
+                    self.state = next.state;
+                    if matches!(self.state, State::Waiting { .. }) {
+                        return Poll::Pending;
+                    }
+                }
+                State::Other(future) => return future.as_mut().poll(context),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Publishing {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Publishing({:?})", self.outcomes())
+    }
+}

@@ -1,0 +1,157 @@
+//! Where events and group records live. A [`Store`] keeps both, because they must become durable together; groups, leases and
+//! redelivery are not its business but [`LocalBackend`](crate::LocalBackend)'s, which works over any store.
+
+mod commit_watch;
+mod group_record;
+mod groups;
+mod log;
+mod memory;
+
+pub use commit_watch::CommitWatch;
+pub use group_record::{GroupAttempts, GroupProgress, GroupRecord};
+pub use groups::{GroupState, TopicProgress};
+pub(crate) use log::is_store_thread;
+pub use log::{LogStore, LogStoreOptions};
+pub use memory::MemoryStore;
+pub use prombus_log::{Event as StoredEvent, EventId, NewEvent, Outcome, ReadLimit, TopicId};
+
+use crate::error::{ReadError, StoreError, Unavailable};
+use prombus_protocol::Topic;
+use std::sync::Arc;
+
+/// What is appended as one: all of it becomes durable, or nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AppendBatch<'a> {
+    /// Events, in order.
+    pub events: &'a [NewEvent<'a>],
+    /// Group records, in order.
+    pub records: &'a [GroupRecord],
+    /// Whether it may use the room that is kept free on a full disk.
+    pub use_reserve: bool,
+}
+
+/// A topic of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredTopic {
+    /// Its number in the store.
+    pub id: TopicId,
+    /// Its name.
+    pub name: Topic,
+    /// The newest durable seq; zero for none.
+    pub last_seq: u64,
+}
+
+/// What a scan came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scanned {
+    /// The first seq that was not looked at.
+    pub next_seq: u64,
+    /// Seqs in between that retention, compaction or deletion took.
+    pub cleaned: u64,
+    /// Seqs in between that are damaged.
+    pub corrupt: u64,
+}
+
+/// What a visitor of a scan says after each event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visit {
+    /// The event is taken; on to the next.
+    Next,
+    /// The event is not taken; the scan ends before it.
+    Stop,
+}
+
+/// Reads events. Keeps what it read ahead, so one is kept for each reader.
+pub trait Scanner: Send {
+    /// Shows the durable events `from..=to` of a topic, in order, to `visit`, until it says stop or there are no more at hand. It
+    /// may end before `to` for reasons of its own, but makes progress when there is something to read.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read; damaged events are no error but left out and counted.
+    fn scan(
+        &mut self,
+        topic: TopicId,
+        from: u64,
+        to: u64,
+        visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
+    ) -> Result<Scanned, ReadError>;
+
+    /// Lets go of what was read ahead.
+    fn rest(&mut self);
+}
+
+/// Hears from a store. Calls may come from a thread of the store, one at a time, and must return soon.
+pub trait StoreObserver: Send + Sync + 'static {
+    /// A batch is durable, with these topics' newest seqs.
+    fn committed(&self, batch: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>);
+
+    /// Appends that were answered [`StoreError::Busy`] may be tried again.
+    fn room(&self);
+
+    /// Writing stopped for good.
+    fn unavailable(&self, reason: Unavailable);
+}
+
+/// Keeps events and group records. Nothing in it waits: what takes time is told to the observer.
+pub trait Store: Send + Sync + 'static {
+    /// Who is told about commits. Called once, before anything is appended.
+    fn observe(&self, observer: Arc<dyn StoreObserver>);
+
+    /// Appends a batch: its events get their ids and seqs now, into `outcomes`. It is durable, and its events visible, when the
+    /// batch whose number this answers is.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nothing was appended. After [`StoreError::Busy`] the observer is told when to try again.
+    fn append(&self, batch: &AppendBatch<'_>, outcomes: &mut Vec<Outcome>) -> Result<u64, StoreError>;
+
+    /// The newest durable batch.
+    fn durable_batch(&self) -> u64;
+
+    /// The id of a topic, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`StoreError`]: no topic was made.
+    fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError>;
+
+    /// All topics.
+    fn topics(&self) -> Vec<StoredTopic>;
+
+    /// The newest durable seq of a topic; zero for none.
+    fn last_seq(&self, topic: TopicId) -> u64;
+
+    /// The newest seq that a topic has given out, durable or not.
+    fn appended_seq(&self, topic: TopicId) -> u64;
+
+    /// The oldest kept seq of a topic.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError>;
+
+    /// Something to read with.
+    fn scanner(&self) -> Box<dyn Scanner>;
+
+    /// The seq of the event with this id.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    fn find(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError>;
+
+    /// The first seq whose event has this `ts` or a later one, also when publishers' times are out of order.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError>;
+
+    /// Whether what it keeps survives a restart.
+    fn is_durable(&self) -> bool;
+
+    /// The groups as they were when the store was opened.
+    fn groups(&self) -> Vec<GroupState>;
+
+    /// Makes what is pending durable, and ends.
+    ///
+    /// # Errors
+    /// [`Unavailable`] when writing had stopped before.
+    fn close(&self) -> Result<(), Unavailable>;
+}

@@ -1,0 +1,336 @@
+//! What is written down about groups, and how: small records with variable-length numbers, described in
+//! `docs/disk-format.md`.
+//!
+//! A record only ever adds to what the ones before it said, so they can be folded in order; a snapshot is a list of records.
+
+use prombus_log::TopicId;
+use prombus_protocol::RedeliveryReason;
+
+/// How often an unsettled event was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupAttempts {
+    /// The event.
+    pub seq: u64,
+    /// Attempts that are used up.
+    pub attempts: u32,
+    /// Not before this calendar time again, in milliseconds.
+    pub not_before_ms: i64,
+    /// Why it is to be delivered again.
+    pub reason: Option<RedeliveryReason>,
+}
+
+/// What a group did in one topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupProgress {
+    /// The topic.
+    pub topic: TopicId,
+    /// Settled ranges, both ends included, in order, apart from each other.
+    pub settled: Vec<(u64, u64)>,
+    /// Attempts, the newest of each event.
+    pub attempts: Vec<GroupAttempts>,
+}
+
+/// A record about a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupRecord {
+    /// A group was made.
+    Made {
+        /// Its number, never used again.
+        group: u32,
+        /// The subscription as written.
+        subscription: String,
+        /// Its name.
+        name: String,
+        /// More topics and patterns.
+        topics: Vec<String>,
+        /// The filter as JSON; empty for none.
+        filter: String,
+        /// When, in milliseconds since 1970.
+        made_ms: i64,
+        /// The topics that were there, with the seq behind which the group starts. In others it starts at the first event.
+        starts: Vec<(TopicId, u64)>,
+    },
+    /// Events were settled or tried.
+    Progress {
+        /// The group.
+        group: u32,
+        /// By topic.
+        topics: Vec<GroupProgress>,
+    },
+    /// The group went to other places: everything up to a seq is settled, nothing above it.
+    Sought {
+        /// The group.
+        group: u32,
+        /// Topics and seqs.
+        floors: Vec<(TopicId, u64)>,
+    },
+    /// The group was deleted.
+    Deleted {
+        /// The group.
+        group: u32,
+    },
+}
+
+const MADE: u32 = 1;
+const PROGRESS: u32 = 2;
+const SOUGHT: u32 = 3;
+const DELETED: u32 = 4;
+
+impl GroupRecord {
+    /// Tells kinds of records apart in the log.
+    pub fn tag(&self) -> u32 {
+        match self {
+            Self::Made { .. } => MADE,
+            Self::Progress { .. } => PROGRESS,
+            Self::Sought { .. } => SOUGHT,
+            Self::Deleted { .. } => DELETED,
+        }
+    }
+
+    /// Writes the record.
+    pub fn put(&self, into: &mut Vec<u8>) {
+        match self {
+            Self::Made { group, subscription, name, topics, filter, made_ms, starts } => {
+                put_number(into, u64::from(*group));
+                put_text(into, subscription);
+                put_text(into, name);
+                put_number(into, topics.len() as u64);
+                topics.iter().for_each(|topic| put_text(into, topic));
+                put_text(into, filter);
+                put_signed(into, *made_ms);
+                put_places(into, starts);
+            }
+            Self::Progress { group, topics } => {
+                put_number(into, u64::from(*group));
+                put_number(into, topics.len() as u64);
+                topics.iter().for_each(|progress| put_progress(into, progress));
+            }
+            Self::Sought { group, floors } => {
+                put_number(into, u64::from(*group));
+                put_places(into, floors);
+            }
+            Self::Deleted { group } => put_number(into, u64::from(*group)),
+        }
+    }
+
+    /// Reads a record; `None` when it is not one of this version.
+    pub fn parse(tag: u32, bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields { bytes };
+        let record = match tag {
+            MADE => Self::Made {
+                group: fields.small()?,
+                subscription: fields.text()?,
+                name: fields.text()?,
+                topics: fields.list(Fields::text)?,
+                filter: fields.text()?,
+                made_ms: fields.signed()?,
+                starts: fields.list(Fields::place)?,
+            },
+            PROGRESS => Self::Progress { group: fields.small()?, topics: fields.list(Fields::progress)? },
+            SOUGHT => Self::Sought { group: fields.small()?, floors: fields.list(Fields::place)? },
+            DELETED => Self::Deleted { group: fields.small()? },
+            _ => return None,
+        };
+        fields.bytes.is_empty().then_some(record)
+    }
+}
+
+fn put_number(into: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        into.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    into.push(value as u8);
+}
+
+fn put_signed(into: &mut Vec<u8>, value: i64) {
+    put_number(into, (value << 1 ^ value >> 63) as u64);
+}
+
+fn put_text(into: &mut Vec<u8>, text: &str) {
+    put_number(into, text.len() as u64);
+    into.extend_from_slice(text.as_bytes());
+}
+
+fn put_places(into: &mut Vec<u8>, places: &[(TopicId, u64)]) {
+    put_number(into, places.len() as u64);
+    for (topic, seq) in places {
+        put_number(into, u64::from(topic.number()));
+        put_number(into, *seq);
+    }
+}
+
+fn put_progress(into: &mut Vec<u8>, progress: &GroupProgress) {
+    put_number(into, u64::from(progress.topic.number()));
+    put_number(into, progress.settled.len() as u64);
+    let mut before = 0;
+    for &(first, last) in &progress.settled {
+        put_number(into, first - before);
+        put_number(into, last - first);
+        before = last;
+    }
+    put_number(into, progress.attempts.len() as u64);
+    for it in &progress.attempts {
+        put_number(into, it.seq);
+        put_number(into, u64::from(it.attempts));
+        put_signed(into, it.not_before_ms);
+        into.push(match it.reason {
+            None => 0,
+            Some(RedeliveryReason::LeaseExpired) => 1,
+            Some(RedeliveryReason::Nacked) => 2,
+            Some(RedeliveryReason::MemberLost) => 3,
+        });
+    }
+}
+
+struct Fields<'a> {
+    bytes: &'a [u8],
+}
+
+impl Fields<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(byte)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                return None;
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn small(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let value = self.number()?;
+        Some((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let length = usize::try_from(self.number()?).ok().filter(|&length| length <= self.bytes.len())?;
+        let (text, rest) = self.bytes.split_at(length);
+        self.bytes = rest;
+        String::from_utf8(text.to_vec()).ok()
+    }
+
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = self.number()?;
+        // An item takes at least a byte, so a count that lies cannot make us reserve much.
+        let count = usize::try_from(count).ok().filter(|&count| count <= self.bytes.len())?;
+        (0..count).map(|_| item(self)).collect()
+    }
+
+    fn topic(&mut self) -> Option<TopicId> {
+        self.small().map(TopicId::from_number)
+    }
+
+    fn place(&mut self) -> Option<(TopicId, u64)> {
+        Some((self.topic()?, self.number()?))
+    }
+
+    fn progress(&mut self) -> Option<GroupProgress> {
+        let topic = self.topic()?;
+        let mut before = 0u64;
+        let settled = self.list(|fields| {
+            let first = before.checked_add(fields.number()?)?;
+            let last = first.checked_add(fields.number()?).filter(|&last| last < u64::MAX)?;
+            before = last;
+            Some((first, last))
+        })?;
+        let attempts = self.list(|fields| {
+            Some(GroupAttempts {
+                seq: fields.number()?,
+                attempts: fields.small()?,
+                not_before_ms: fields.signed()?,
+                reason: match fields.byte()? {
+                    0 => None,
+                    1 => Some(RedeliveryReason::LeaseExpired),
+                    2 => Some(RedeliveryReason::Nacked),
+                    3 => Some(RedeliveryReason::MemberLost),
+                    _ => return None,
+                },
+            })
+        })?;
+        Some(GroupProgress { topic, settled, attempts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<GroupRecord> {
+        let topic = TopicId::from_number;
+        vec![
+            GroupRecord::Made {
+                group: 7,
+                subscription: "orders.*".into(),
+                name: "billing".into(),
+                topics: vec!["a".into(), "b.**".into()],
+                filter: r#"{"tag":"x"}"#.into(),
+                made_ms: 1_700_000_000_000,
+                starts: vec![(topic(1), 0), (topic(300), u64::MAX)],
+            },
+            GroupRecord::Progress {
+                group: u32::MAX,
+                topics: vec![GroupProgress {
+                    topic: topic(3),
+                    settled: vec![(1, 1), (5, 900), (1 << 40, (1 << 40) + 3)],
+                    attempts: vec![
+                        GroupAttempts { seq: 2, attempts: 3, not_before_ms: -1, reason: None },
+                        GroupAttempts {
+                            seq: 4,
+                            attempts: 1,
+                            not_before_ms: 5,
+                            reason: Some(RedeliveryReason::Nacked),
+                        },
+                    ],
+                }],
+            },
+            GroupRecord::Sought { group: 0, floors: vec![(topic(1), 99)] },
+            GroupRecord::Deleted { group: 1 },
+        ]
+    }
+
+    #[test]
+    fn records_read_back_as_written() {
+        for record in samples() {
+            let mut bytes = Vec::new();
+            record.put(&mut bytes);
+            assert_eq!(GroupRecord::parse(record.tag(), &bytes), Some(record));
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic_and_cut_ones_are_refused() {
+        let mut seed = 9u64;
+        for record in samples() {
+            let mut bytes = Vec::new();
+            record.put(&mut bytes);
+            for length in 0..bytes.len() {
+                assert_eq!(GroupRecord::parse(record.tag(), &bytes[..length]), None);
+            }
+            for _ in 0..2_000 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let mut broken = bytes.clone();
+                let at = (seed >> 33) as usize % broken.len();
+                broken[at] = (seed >> 20) as u8;
+                for tag in 0..6 {
+                    let _ = GroupRecord::parse(tag, &broken);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The groups as the log keeps them: a fold over group records. The log replays it at open and puts it into its checkpoints.
+
+use super::group_record::{GroupAttempts, GroupProgress, GroupRecord};
+use crate::delivery::Settled;
+use parking_lot::Mutex;
+use prombus_log::{State, TopicId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a group has done in a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicProgress {
+    /// Settled seqs.
+    pub settled: Settled,
+    /// Attempts of unsettled events, by seq.
+    pub attempts: BTreeMap<u64, GroupAttempts>,
+}
+
+/// A group as it is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupState {
+    /// Its number.
+    pub number: u32,
+    /// The subscription as written.
+    pub subscription: String,
+    /// Its name.
+    pub name: String,
+    /// More topics and patterns.
+    pub topics: Vec<String>,
+    /// The filter as JSON; empty for none.
+    pub filter: String,
+    /// When it was made, in milliseconds since 1970.
+    pub made_ms: i64,
+    /// By topic; in topics that are not here it starts at the first event.
+    pub progress: BTreeMap<TopicId, TopicProgress>,
+}
+
+impl GroupState {
+    fn apply(&mut self, progress: GroupProgress) {
+        let topic = self.progress.entry(progress.topic).or_default();
+        for it in progress.attempts {
+            topic.attempts.insert(it.seq, it);
+        }
+        for (first, last) in progress.settled {
+            topic.settled.insert(first, last);
+        }
+        let settled = &topic.settled;
+        topic.attempts.retain(|&seq, _| !settled.contains(seq));
+    }
+
+    fn records(&self) -> [GroupRecord; 2] {
+        let made = GroupRecord::Made {
+            group: self.number,
+            subscription: self.subscription.clone(),
+            name: self.name.clone(),
+            topics: self.topics.clone(),
+            filter: self.filter.clone(),
+            made_ms: self.made_ms,
+            starts: self.progress.iter().map(|(&topic, it)| (topic, it.settled.floor())).collect(),
+        };
+        let above = self.progress.iter().map(|(&topic, it)| GroupProgress {
+            topic,
+            settled: it.settled.above().collect(),
+            attempts: it.attempts.values().copied().collect(),
+        });
+        let above = above.filter(|it| !it.settled.is_empty() || !it.attempts.is_empty());
+        [made, GroupRecord::Progress { group: self.number, topics: above.collect() }]
+    }
+}
+
+/// All groups of a log.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    groups: BTreeMap<u32, GroupState>,
+    /// Why a record could not be taken in.
+    broken: Option<String>,
+}
+
+impl Groups {
+    fn take_in(&mut self, tag: u32, body: &[u8]) -> Result<(), String> {
+        let record = GroupRecord::parse(tag, body)
+            .ok_or_else(|| format!("a group record of kind {tag} is not one that this version writes"))?;
+        match record {
+            GroupRecord::Made { group, subscription, name, topics, filter, made_ms, starts } => {
+                let progress = starts.into_iter().map(|(topic, floor)| {
+                    (topic, TopicProgress { settled: Settled::up_to(floor), ..TopicProgress::default() })
+                });
+                let progress = progress.collect();
+                let state =
+                    GroupState { number: group, subscription, name, topics, filter, made_ms, progress };
+                self.groups.insert(group, state);
+            }
+            GroupRecord::Progress { group, topics } => {
+                // A group that was deleted meanwhile may still have had something under way.
+                if let Some(state) = self.groups.get_mut(&group) {
+                    topics.into_iter().for_each(|progress| state.apply(progress));
+                }
+            }
+            GroupRecord::Sought { group, floors } => {
+                if let Some(state) = self.groups.get_mut(&group) {
+                    for (topic, floor) in floors {
+                        let settled = Settled::up_to(floor);
+                        state.progress.insert(topic, TopicProgress { settled, ..TopicProgress::default() });
+                    }
+                }
+            }
+            GroupRecord::Deleted { group } => {
+                self.groups.remove(&group);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The fold, shared between the log and whoever opened it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedGroups(Arc<Mutex<Groups>>);
+
+impl SharedGroups {
+    /// The groups as they are now.
+    pub(super) fn all(&self) -> Result<Vec<GroupState>, String> {
+        let groups = self.0.lock();
+        match &groups.broken {
+            Some(why) => Err(why.clone()),
+            None => Ok(groups.groups.values().cloned().collect()),
+        }
+    }
+}
+
+/// Checkpoints may outlive the way they are written.
+const SNAPSHOT_VERSION: u8 = 1;
+
+impl State for SharedGroups {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
+        let mut groups = Groups::default();
+        let Some((&version, mut rest)) = snapshot.split_first() else {
+            *self.0.lock() = groups;
+            return Ok(());
+        };
+        if version != SNAPSHOT_VERSION {
+            return Err(format!(
+                "groups are kept in version {version}, this program knows {SNAPSHOT_VERSION}"
+            ));
+        }
+        while !rest.is_empty() {
+            let (head, body) = rest.split_at_checked(8).ok_or("a snapshot of groups is cut short")?;
+            let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+            let (body, after) =
+                body.split_at_checked(number(4) as usize).ok_or("a snapshot of groups is cut short")?;
+            groups.take_in(number(0), body)?;
+            rest = after;
+        }
+        *self.0.lock() = groups;
+        Ok(())
+    }
+
+    fn apply(&mut self, tag: u32, body: &[u8]) {
+        let mut groups = self.0.lock();
+        if let Err(why) = groups.take_in(tag, body) {
+            tracing::error!("{why}");
+            groups.broken.get_or_insert(why);
+        }
+    }
+
+    fn snapshot(&self, into: &mut Vec<u8>) {
+        into.push(SNAPSHOT_VERSION);
+        for record in self.0.lock().groups.values().flat_map(GroupState::records) {
+            into.extend_from_slice(&record.tag().to_le_bytes());
+            let length_at = into.len();
+            into.extend_from_slice(&[0; 4]);
+            record.put(into);
+            let length = (into.len() - length_at - 4) as u32;
+            into[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_restores_what_the_records_said() {
+        let topic = TopicId::from_number(3);
+        let mut groups = SharedGroups::default();
+        let mut apply = |record: GroupRecord| {
+            let mut body = Vec::new();
+            record.put(&mut body);
+            groups.apply(record.tag(), &body);
+        };
+        apply(GroupRecord::Made {
+            group: 1,
+            subscription: "a.*".into(),
+            name: "g".into(),
+            topics: vec!["b".into()],
+            filter: String::new(),
+            made_ms: 5,
+            starts: vec![(topic, 10)],
+        });
+        let attempts = GroupAttempts { seq: 12, attempts: 2, not_before_ms: 9, reason: None };
+        let progress = GroupProgress { topic, settled: vec![(11, 11), (13, 20)], attempts: vec![attempts] };
+        apply(GroupRecord::Progress { group: 1, topics: vec![progress] });
+        apply(GroupRecord::Progress { group: 99, topics: vec![] });
+        let mut snapshot = Vec::new();
+        groups.snapshot(&mut snapshot);
+        let mut restored = SharedGroups::default();
+        restored.restore(&snapshot).expect("it was just written");
+        let all = restored.all().expect("nothing is broken");
+        assert_eq!(all, groups.all().expect("nothing is broken"));
+        assert_eq!(all[0].progress[&topic].settled.floor(), 11);
+        assert_eq!(all[0].progress[&topic].attempts[&12], attempts);
+        assert!(restored.restore(&snapshot[..snapshot.len() - 1]).is_err());
+        assert!(restored.restore(&[9]).is_err());
+    }
+}

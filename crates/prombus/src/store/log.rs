@@ -1,0 +1,354 @@
+//! The store on disk: the log of `prombus-log`, with group records as its state.
+
+use super::groups::{GroupState, SharedGroups};
+use super::{AppendBatch, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit};
+use crate::clock::{Clock, LogClock};
+use crate::error::{OpenError, ReadError, StoreError, Unavailable};
+use parking_lot::Mutex;
+use prombus_log::storage::Storage;
+use prombus_log::{
+    Append, AppendError, Chunk, Committed, EventId, Log, LogStats, MissingReason, NewState, Notice, Observer,
+    Options, Outcome, Outcomes, ReadLimit, TopicId,
+};
+use prombus_protocol::Topic;
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+/// What a reader reads at once.
+const READ_BYTES: usize = 1 << 20;
+
+/// Settings of the log.
+#[derive(Clone)]
+pub struct LogStoreOptions {
+    /// The log's own.
+    pub log: Options,
+}
+
+impl Default for LogStoreOptions {
+    fn default() -> Self {
+        Self { log: Options::default() }
+    }
+}
+
+/// Events and groups in a folder.
+pub struct LogStore {
+    log: Log,
+    groups: SharedGroups,
+    listener: Arc<Listener>,
+    /// Lists that appends use, kept for the next.
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+#[derive(Default)]
+struct Scratch {
+    outcomes: Outcomes,
+    records: Vec<u8>,
+    ends: Vec<(u32, usize)>,
+}
+
+thread_local! {
+    static IS_STORE_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is one that closing a store waits for.
+pub(crate) fn is_store_thread() -> bool {
+    IS_STORE_THREAD.get()
+}
+
+/// Passes on what the log tells, once somebody listens.
+#[derive(Default)]
+struct Listener {
+    observer: OnceLock<Arc<dyn StoreObserver>>,
+}
+
+impl Listener {
+    fn tell(&self, what: impl FnOnce(&dyn StoreObserver)) {
+        if let Some(observer) = self.observer.get() {
+            let was = IS_STORE_THREAD.replace(true);
+            what(&**observer);
+            IS_STORE_THREAD.set(was);
+        }
+    }
+}
+
+impl Observer for Listener {
+    fn committed(&self, committed: &Committed<'_>) {
+        let mut newest = committed.runs.iter().map(|run| (run.topic, run.last_seq));
+        self.tell(|observer| observer.committed(committed.batch, &mut newest));
+    }
+
+    fn room(&self) {
+        self.tell(StoreObserver::room);
+    }
+
+    fn notice(&self, notice: &Notice) {
+        match notice {
+            Notice::Damaged(_) | Notice::StorageFull { .. } | Notice::CheckpointFailed { .. } => {
+                tracing::error!("{notice}");
+            }
+            Notice::Poisoned { reason } => {
+                tracing::error!("{notice}");
+                self.tell(|observer| observer.unavailable(Unavailable::Poisoned(reason.clone())));
+            }
+            Notice::TornTail { .. } => tracing::warn!("{notice}"),
+            _ => tracing::info!("{notice}"),
+        }
+    }
+}
+
+impl LogStore {
+    /// Opens the log in a folder, or makes one there.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; the folder is left as it was.
+    pub fn open(folder: &Path, options: LogStoreOptions, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        Self::open_with(options, clock, |options, groups| Log::open_with_state(folder, options, groups))
+    }
+
+    /// Opens the log on any storage, for tests that own the disk.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_storage(
+        storage: Arc<dyn Storage>,
+        options: LogStoreOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        Self::open_with(options, clock, |options, groups| Log::open_storage(storage, options, groups))
+    }
+
+    fn open_with(
+        options: LogStoreOptions,
+        clock: Arc<dyn Clock>,
+        open: impl FnOnce(Options, Box<dyn prombus_log::State>) -> Result<Log, prombus_log::OpenError>,
+    ) -> Result<Self, OpenError> {
+        let listener = Arc::new(Listener::default());
+        let groups = SharedGroups::default();
+        let mut log_options = options.log;
+        log_options.clock = Arc::new(LogClock(clock));
+        log_options.observer = Arc::clone(&listener) as Arc<dyn Observer>;
+        let log = open(log_options, Box::new(groups.clone()))?;
+        groups.all().map_err(OpenError::Groups)?;
+        Ok(Self { log, groups, listener, scratch: Mutex::default() })
+    }
+
+    /// The log itself, for figures, cleaning and simulated steps.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Figures of the log.
+    pub fn stats(&self) -> LogStats {
+        self.log.stats()
+    }
+}
+
+impl From<AppendError> for StoreError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::QueueFull => Self::Busy,
+            AppendError::StorageFull => Self::Full,
+            AppendError::TooLarge { .. } | AppendError::KeyTooLong { .. } => {
+                Self::TooLarge(error.to_string())
+            }
+            AppendError::Unavailable(reason) => Self::Unavailable(reason.into()),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+impl From<prombus_log::ReadError> for ReadError {
+    fn from(error: prombus_log::ReadError) -> Self {
+        match error {
+            prombus_log::ReadError::UnknownTopic(number) => Self::UnknownTopic(format!("number {number}")),
+            other => {
+                let cause = std::error::Error::source(&other).map(|cause| format!(": {cause}"));
+                Self::Io(format!("{other}{}", cause.unwrap_or_default()))
+            }
+        }
+    }
+}
+
+impl Store for LogStore {
+    fn observe(&self, observer: Arc<dyn StoreObserver>) {
+        let is_first = self.listener.observer.set(observer).is_ok();
+        debug_assert!(is_first, "a store has one observer");
+    }
+
+    fn append(&self, batch: &AppendBatch<'_>, outcomes: &mut Vec<Outcome>) -> Result<u64, StoreError> {
+        let mut scratch = self.scratch.lock().pop().unwrap_or_default();
+        scratch.records.clear();
+        scratch.ends.clear();
+        for record in batch.records {
+            record.put(&mut scratch.records);
+            scratch.ends.push((record.tag(), scratch.records.len()));
+        }
+        let mut start = 0;
+        let states: Vec<NewState<'_>> = scratch
+            .ends
+            .iter()
+            .map(|&(tag, end)| {
+                let body = &scratch.records[start..end];
+                start = end;
+                NewState { tag, body }
+            })
+            .collect();
+        let append = Append { events: batch.events, states: &states, use_reserve: batch.use_reserve };
+        let appended = self.log.try_append(&append, &mut scratch.outcomes);
+        drop(states);
+        if appended.is_ok() {
+            outcomes.extend_from_slice(&scratch.outcomes);
+        }
+        self.scratch.lock().push(scratch);
+        Ok(appended?.batch())
+    }
+
+    fn durable_batch(&self) -> u64 {
+        self.log.durable_batch()
+    }
+
+    fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
+        Ok(self.log.ensure_topic(name.as_str())?)
+    }
+
+    fn topics(&self) -> Vec<StoredTopic> {
+        let topics = self.log.topics().into_iter().filter_map(|topic| {
+            // A log that was written by other hands may hold other names; nobody can ask for them here.
+            let name = Topic::new(&*topic.name).ok()?;
+            Some(StoredTopic { id: topic.id, name, last_seq: topic.last_seq })
+        });
+        topics.collect()
+    }
+
+    fn last_seq(&self, topic: TopicId) -> u64 {
+        self.log.last_seq(topic)
+    }
+
+    fn appended_seq(&self, topic: TopicId) -> u64 {
+        self.log.appended_seq(topic)
+    }
+
+    fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError> {
+        Ok(self.log.first_seq(topic)?)
+    }
+
+    fn scanner(&self) -> Box<dyn Scanner> {
+        Box::new(LogScanner { log: self.log.clone(), topic: None, chunk: Chunk::default(), at: 0 })
+    }
+
+    fn find(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
+        Ok(self.log.find_id(topic, id)?)
+    }
+
+    fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
+        Ok(self.log.first_at_or_after(topic, ts)?)
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    fn groups(&self) -> Vec<GroupState> {
+        self.groups.all().unwrap_or_default()
+    }
+
+    fn close(&self) -> Result<(), Unavailable> {
+        Ok(self.log.clone().close()?)
+    }
+}
+
+/// Reads a megabyte at a time and hands it out piece by piece.
+struct LogScanner {
+    log: Log,
+    topic: Option<TopicId>,
+    chunk: Chunk,
+    /// Events of the chunk before this one were handed out.
+    at: usize,
+}
+
+impl LogScanner {
+    /// Whether the chunk has what comes at this place; goes there if so.
+    fn goes_on(&mut self, topic: TopicId, from: u64) -> bool {
+        if self.topic != Some(topic) || self.at >= self.chunk.len() || from >= self.chunk.next_seq() {
+            return false;
+        }
+        while self.at < self.chunk.len() && self.chunk.event(self.at).seq < from {
+            self.at += 1;
+        }
+        let Some(at) = Some(self.at).filter(|&at| at < self.chunk.len()) else { return false };
+        // Before its first event a chunk knows only what it says is missing.
+        let is_missing =
+            |seq| self.chunk.missing().iter().any(|gap| (gap.first_seq..=gap.last_seq).contains(&seq));
+        self.chunk.event(at).seq == from
+            || (at > 0 && self.chunk.event(at - 1).seq < from)
+            || (at == 0 && is_missing(from))
+    }
+
+    fn missing(&self, from: u64, to: u64, scanned: &mut Scanned) {
+        for gap in self.chunk.missing() {
+            let (first, last) = (gap.first_seq.max(from), gap.last_seq.min(to));
+            if first <= last {
+                match gap.reason {
+                    MissingReason::Cleaned => scanned.cleaned += last - first + 1,
+                    MissingReason::Corrupt => scanned.corrupt += last - first + 1,
+                }
+            }
+        }
+    }
+}
+
+impl Scanner for LogScanner {
+    fn scan(
+        &mut self,
+        topic: TopicId,
+        from: u64,
+        to: u64,
+        visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
+    ) -> Result<Scanned, ReadError> {
+        if !self.goes_on(topic, from) {
+            self.topic = None;
+            self.at = 0;
+            // A lone event is not worth a megabyte.
+            let bytes = if from == to { 1 } else { READ_BYTES };
+            let events = if from == to { 1 } else { usize::MAX };
+            self.log.read(topic, from, ReadLimit { events, bytes }, &mut self.chunk)?;
+            self.topic = Some(topic);
+        }
+        let mut next_seq = from;
+        while self.at < self.chunk.len() {
+            let event = self.chunk.event(self.at);
+            if event.seq > to {
+                break;
+            }
+            if visit(&event) == Visit::Stop {
+                let mut scanned = Scanned { next_seq: event.seq, ..Scanned::default() };
+                self.missing(from, event.seq, &mut scanned);
+                return Ok(scanned);
+            }
+            next_seq = event.seq + 1;
+            self.at += 1;
+        }
+        if self.at == self.chunk.len() {
+            next_seq = self.chunk.next_seq().min(to + 1).max(next_seq);
+        } else {
+            // The next event lies behind what was asked for; what is before it and not there is missing.
+            next_seq = next_seq.max(self.chunk.event(self.at).seq.min(to + 1));
+        }
+        let mut scanned = Scanned { next_seq, ..Scanned::default() };
+        if next_seq > from {
+            self.missing(from, next_seq - 1, &mut scanned);
+        }
+        if self.at == self.chunk.len() {
+            // Batches in memory are not kept alive for a reader that has seen them.
+            self.rest();
+        }
+        Ok(scanned)
+    }
+
+    fn rest(&mut self) {
+        self.topic = None;
+        self.at = 0;
+        self.chunk.forget();
+    }
+}

@@ -1,0 +1,508 @@
+//! Subscriptions: as a stream of deliveries, or as a handler that is called for each event.
+
+use crate::backend::{
+    Backend, BoxFuture, DeliveryBatch, EventView, GroupSpec, Joined, MemberOptions, Membership, PullLimit,
+    SettleOutcome, Verdict,
+};
+use crate::delivery::{MemberSettings, Position};
+use crate::error::{GroupError, Unavailable};
+use crate::event::{Delivery, Event, Settling};
+use futures_core::Stream;
+use futures_util::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use prombus_protocol::{DeliveryContext, Filter, GroupName, Pattern, Start, SubscribeOptions};
+use std::future::{IntoFuture, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::coop::poll_proceed;
+
+/// A subscription in the making; see [`Bus::subscribe`](crate::Bus::subscribe). Await it for a stream of deliveries, or give it
+/// a [`handler`](Self::handler).
+#[must_use = "a subscription starts when it is awaited or given a handler"]
+pub struct Subscribe {
+    backend: Arc<dyn Backend>,
+    topic: String,
+    group: String,
+    options: SubscribeOptions,
+    filter: Option<crate::EventFilter>,
+}
+
+impl Subscribe {
+    pub(crate) fn new(backend: Arc<dyn Backend>, topic: String, group: String) -> Self {
+        Self { backend, topic, group, options: SubscribeOptions::default(), filter: None }
+    }
+
+    /// All options at once.
+    pub fn options(mut self, options: SubscribeOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Where the group starts, if this subscription makes it. Default: at what comes from now on.
+    pub fn from(mut self, start: Start) -> Self {
+        self.options.from = start;
+        self
+    }
+
+    /// A new group starts at the oldest event.
+    pub fn from_earliest(self) -> Self {
+        self.from(Start::Earliest)
+    }
+
+    /// More topics and patterns; the group has them for good.
+    pub fn topics<T: Into<String>>(mut self, topics: impl IntoIterator<Item = T>) -> Self {
+        self.options.topics.extend(topics.into_iter().map(Into::into));
+        self
+    }
+
+    /// The most deliveries that are leased at once. Default: 100.
+    pub fn batch_size(mut self, events: u32) -> Self {
+        self.options.batch_size = Some(events);
+        self
+    }
+
+    /// The most deliveries that this subscription has unsettled. Default: 1000.
+    pub fn max_in_flight(mut self, events: u32) -> Self {
+        self.options.max_in_flight = Some(events);
+        self
+    }
+
+    /// How long a delivery is this subscription's alone. Default: 30 s.
+    pub fn ack_timeout(mut self, timeout: Duration) -> Self {
+        self.options.ack_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// An event goes to the dead letters when this many attempts have failed. Default: 5.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.options.max_attempts = Some(attempts);
+        self
+    }
+
+    /// At this many unsettled events the group gets nothing new. Default: 100,000.
+    pub fn max_unsettled(mut self, events: u32) -> Self {
+        self.options.max_unsettled = Some(events);
+        self
+    }
+
+    /// A handler's Ok does not ack: the program calls [`Bus::ack`](crate::Bus::ack). Err nacks all the same.
+    pub fn manual_ack(mut self, is_manual: bool) -> Self {
+        self.options.manual_ack = is_manual;
+        self
+    }
+
+    fn group_filter(&mut self) -> &mut Filter {
+        self.options.filter.get_or_insert_with(Filter::default)
+    }
+
+    /// Only events with this key; the others are settled. The filter is the group's: all its members have the same.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.group_filter().key = Some(key.into());
+        self
+    }
+
+    /// Only events with this tag; the others are settled. The filter is the group's: all its members have the same.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.group_filter().tag = Some(tag.into());
+        self
+    }
+
+    /// Only events with this header; the others are settled. The filter is the group's: all its members have the same.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.group_filter().header.insert(name.into(), value.into());
+        self
+    }
+
+    /// Only events for which this says true; the others are settled on behalf of this subscription. It runs often and should be
+    /// quick.
+    pub fn filter(mut self, filter: impl Fn(&EventView<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.filter = Some(Arc::new(filter));
+        self
+    }
+
+    async fn join(self) -> Result<Subscription, GroupError> {
+        self.options.check()?;
+        let spec = GroupSpec {
+            subscription: Pattern::new(&self.topic)?,
+            group: GroupName::new(&self.group)?,
+            topics: self.options.topics.iter().map(Pattern::new).collect::<Result<_, _>>()?,
+            filter: self.options.filter.clone().filter(|filter| !filter.is_empty()),
+            from: self.options.from,
+        };
+        let settings = MemberSettings {
+            max_in_flight: self.options.max_in_flight(),
+            batch_size: self.options.batch_size(),
+            ack_timeout_ms: self.options.ack_timeout_ms(),
+            max_attempts: self.options.max_attempts(),
+            max_unsettled: self.options.max_unsettled(),
+        };
+        let member = MemberOptions { settings, filter: self.filter };
+        let Joined { membership, created } = self.backend.join(spec, member).await?;
+        Ok(Subscription {
+            member: membership,
+            created,
+            settings,
+            is_manual: self.options.manual_ack,
+            batch: Arc::default(),
+            next: 0,
+        })
+    }
+
+    /// Calls a handler for each event, in a task of its own, until [`HandlerHandle::unsubscribe`] or the bus is closed. Ok acks,
+    /// Err nacks, a panic nacks and is logged. Handlers run concurrently as far as they wait for something, at most
+    /// `max_in_flight` at a time, and start in the order of events.
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn handler<F, R, E>(self, handler: F) -> Result<HandlerHandle, GroupError>
+    where
+        F: Fn(Event, DeliveryContext) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: std::fmt::Display + Send + 'static,
+    {
+        let subscription = self.join().await?;
+        let (stop, stopped) = watch::channel(false);
+        let created = subscription.created;
+        let member = Arc::clone(&subscription.member);
+        let task = tokio::spawn(run_handler(subscription, Arc::new(handler), stopped));
+        Ok(HandlerHandle { stop, task, member, created })
+    }
+}
+
+impl IntoFuture for Subscribe {
+    type Output = Result<Subscription, GroupError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.join())
+    }
+}
+
+/// A member of a group, as a stream of deliveries. Dropped, it counts as lost: what it has goes to others at once and the attempt
+/// counts; [`unsubscribe`](Self::unsubscribe) leaves in order.
+pub struct Subscription {
+    member: Arc<dyn Membership>,
+    created: bool,
+    settings: MemberSettings,
+    is_manual: bool,
+    batch: Arc<DeliveryBatch>,
+    /// The first of the batch that was not handed out.
+    next: usize,
+}
+
+impl Subscription {
+    /// Whether the group was made by this subscription.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    /// The next delivery; `None` when the bus is closed or the group deleted.
+    pub async fn next(&mut self) -> Option<Result<Delivery, GroupError>> {
+        poll_fn(|context| self.poll_delivery(context)).await
+    }
+
+    /// All deliveries that are there, one at least, to be settled together. At most `batch_size` come.
+    ///
+    /// # Errors
+    /// [`GroupError`]; also when the bus is closed.
+    pub async fn next_batch(&mut self) -> Result<Deliveries, GroupError> {
+        if self.next >= self.batch.items().len() {
+            poll_fn(|context| self.poll_batch(context)).await?;
+        }
+        let from = std::mem::replace(&mut self.next, self.batch.items().len());
+        Ok(Deliveries {
+            batch: Arc::clone(&self.batch),
+            from,
+            member: Arc::clone(&self.member),
+            max_attempts: self.settings.max_attempts,
+        })
+    }
+
+    /// Stops deliveries until [`resume`](Self::resume); what is leased already goes on running.
+    pub fn pause(&self) {
+        self.member.pause(true);
+    }
+
+    /// Starts deliveries again.
+    pub fn resume(&self) {
+        self.member.pause(false);
+    }
+
+    /// Leaves the group: what is unsettled goes to others at once, and the attempt does not count.
+    ///
+    /// # Errors
+    /// [`Unavailable`] when the bus stopped writing.
+    pub async fn unsubscribe(self) -> Result<(), Unavailable> {
+        self.member.leave().await
+    }
+
+    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Result<(), GroupError>> {
+        // The batch's memory is used again when nobody holds events of the last one.
+        if Arc::get_mut(&mut self.batch).is_none() {
+            self.batch = Arc::default();
+        }
+        // A subscriber that always finds something must let others run now and then.
+        let progress = std::task::ready!(poll_proceed(context));
+        let batch = Arc::get_mut(&mut self.batch).expect("nobody else has it");
+        self.next = 0;
+        let pulled = self.member.poll_pull(PullLimit::default(), batch, context);
+        if pulled.is_ready() {
+            progress.made_progress();
+        }
+        pulled
+    }
+
+    fn poll_delivery(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Delivery, GroupError>>> {
+        if self.next >= self.batch.items().len() {
+            match std::task::ready!(self.poll_batch(context)) {
+                Ok(()) => {}
+                Err(GroupError::Unavailable(Unavailable::Closed) | GroupError::Deleted) => {
+                    return Poll::Ready(None);
+                }
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+        let event = Event::new(Arc::clone(&self.batch), self.next);
+        self.next += 1;
+        Poll::Ready(Some(Ok(Delivery::new(event, Arc::clone(&self.member), self.settings.max_attempts))))
+    }
+
+    /// What was pulled and not handed out goes back as if it had not been.
+    fn release_rest(&mut self) {
+        let rest = &self.batch.items()[self.next.min(self.batch.items().len())..];
+        if !rest.is_empty() {
+            let verdicts: Vec<(Position, Verdict<'_>)> =
+                rest.iter().map(|item| (item.position, Verdict::Release)).collect();
+            drop(self.member.settle(&verdicts, &mut Vec::new()));
+        }
+        self.next = usize::MAX;
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Result<Delivery, GroupError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_delivery(context)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.release_rest();
+        self.member.lose();
+    }
+}
+
+impl std::fmt::Debug for Subscription {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Subscription({:?})", self.settings)
+    }
+}
+
+/// Deliveries that came together.
+#[derive(Clone)]
+pub struct Deliveries {
+    batch: Arc<DeliveryBatch>,
+    from: usize,
+    member: Arc<dyn Membership>,
+    max_attempts: u32,
+}
+
+impl Deliveries {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.batch.items().len() - self.from
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The events, in order.
+    pub fn events(&self) -> impl ExactSizeIterator<Item = Event> + '_ {
+        (self.from..self.batch.items().len()).map(|at| Event::new(Arc::clone(&self.batch), at))
+    }
+
+    /// The deliveries, to be settled one by one.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Delivery> + '_ {
+        self.events().map(|event| Delivery::new(event, Arc::clone(&self.member), self.max_attempts))
+    }
+
+    /// Acks all of them. Counts at once; await the answer to wait until it is durable. It says stale if any was.
+    pub fn ack(&self) -> Settling {
+        let items = &self.batch.items()[self.from..];
+        let verdicts: Vec<(Position, Verdict<'_>)> =
+            items.iter().map(|item| (item.position, Verdict::Ack)).collect();
+        let mut outcomes = Vec::with_capacity(verdicts.len());
+        let ticket = self.member.settle(&verdicts, &mut outcomes);
+        Settling::new(ticket, outcomes.contains(&SettleOutcome::Stale))
+    }
+}
+
+impl std::fmt::Debug for Deliveries {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_list().entries(self.events()).finish()
+    }
+}
+
+/// A handler at work. Dropping this changes nothing: the handler goes on until the bus is closed.
+pub struct HandlerHandle {
+    stop: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<()>,
+    member: Arc<dyn Membership>,
+    created: bool,
+}
+
+impl HandlerHandle {
+    /// Whether the group was made by this subscription.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    /// Stops deliveries until [`resume`](Self::resume).
+    pub fn pause(&self) {
+        self.member.pause(true);
+    }
+
+    /// Starts deliveries again.
+    pub fn resume(&self) {
+        self.member.pause(false);
+    }
+
+    /// Takes no more events, waits for the handlers that run, and leaves the group.
+    ///
+    /// # Errors
+    /// [`Unavailable`] when the bus stopped writing.
+    pub async fn unsubscribe(self) -> Result<(), Unavailable> {
+        let _ = self.stop.send(true);
+        let _ = self.task.await;
+        self.member.leave().await
+    }
+}
+
+impl std::fmt::Debug for HandlerHandle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("HandlerHandle")
+    }
+}
+
+/// What came of a handler: the event, and its error.
+type Handled = (Position, Result<(), String>);
+
+/// A read that failed is tried again after this time.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+async fn run_handler<F, R, E>(
+    mut subscription: Subscription,
+    handler: Arc<F>,
+    mut stopped: watch::Receiver<bool>,
+) where
+    F: Fn(Event, DeliveryContext) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<(), E>> + Send + 'static,
+    E: std::fmt::Display + Send + 'static,
+{
+    let mut running = FuturesUnordered::new();
+    let mut handled: Vec<Handled> = Vec::new();
+    let is_manual = subscription.is_manual;
+    let mut is_pulling = true;
+    // Nobody can, once the handle is gone.
+    let mut may_be_stopped = true;
+    while is_pulling || !running.is_empty() {
+        tokio::select! {
+            biased;
+            changed = stopped.changed(), if is_pulling && may_be_stopped => match changed {
+                Ok(()) => is_pulling = false,
+                Err(_) => may_be_stopped = false,
+            },
+            Some(done) = running.next(), if !running.is_empty() => {
+                handled.push(done);
+                // All that are done by now are settled together.
+                while let Some(Some(done)) = running.next().now_or_never() {
+                    handled.push(done);
+                }
+            }
+            pulled = subscription.next_batch(), if is_pulling => match pulled {
+                Ok(deliveries) => {
+                    let cursor = subscription.member.cursor();
+                    for delivery in deliveries.iter() {
+                        let position = deliveries.batch.items()[delivery_at(&delivery)].position;
+                        let context = delivery.context_with(cursor.clone());
+                        let mut handling = Box::pin(handle(
+                            Arc::clone(&handler),
+                            delivery.event().clone(),
+                            context,
+                            position,
+                        ));
+                        // A handler that waits for nothing is done here and now.
+                        match (&mut handling).now_or_never() {
+                            Some(done) => handled.push(done),
+                            None => running.push(handling),
+                        }
+                    }
+                }
+                Err(GroupError::Unavailable(_) | GroupError::Deleted) => is_pulling = false,
+                Err(error) => {
+                    tracing::error!("a subscription cannot read: {error}");
+                    tokio::time::sleep(RETRY_AFTER).await;
+                }
+            },
+        }
+        settle(&*subscription.member, &mut handled, is_manual);
+    }
+}
+
+fn delivery_at(delivery: &Delivery) -> usize {
+    delivery.event().at()
+}
+
+async fn handle<F, R, E>(
+    handler: Arc<F>,
+    event: Event,
+    context: DeliveryContext,
+    position: Position,
+) -> Handled
+where
+    F: Fn(Event, DeliveryContext) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<(), E>> + Send + 'static,
+    E: std::fmt::Display + Send + 'static,
+{
+    let (topic, seq) = (event.topic().clone(), event.seq());
+    let called = AssertUnwindSafe(async move { handler(event, context).await }).catch_unwind().await;
+    let result = match called {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            let error = format!("the handler panicked: {}", text.as_deref().unwrap_or("(no message)"));
+            tracing::error!("{topic} seq {seq}: {error}");
+            Err(error)
+        }
+    };
+    (position, result)
+}
+
+fn settle(member: &dyn Membership, handled: &mut Vec<Handled>, is_manual: bool) {
+    if handled.is_empty() {
+        return;
+    }
+    let verdicts: Vec<(Position, Verdict<'_>)> = handled
+        .iter()
+        .filter_map(|(position, result)| match result {
+            Ok(()) if is_manual => None,
+            Ok(()) => Some((*position, Verdict::Ack)),
+            Err(error) => Some((*position, Verdict::Nack { delay_ms: None, reason: Some(error) })),
+        })
+        .collect();
+    let mut outcomes = Vec::with_capacity(verdicts.len());
+    drop(member.settle(&verdicts, &mut outcomes));
+    handled.clear();
+}

@@ -1,0 +1,3 @@
+//! Tests of the library from outside: one binary.
+
+mod seeds;
