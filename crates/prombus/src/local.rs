@@ -135,6 +135,14 @@ impl LocalBackend {
         self.handle.local.timer.tick(&self.handle.local)
     }
 
+    /// Closes without a runtime; waits for threads and for the disk.
+    ///
+    /// # Errors
+    /// [`Unavailable`] when writing had stopped before.
+    pub fn close_blocking(&self) -> Result<(), Unavailable> {
+        self.handle.close()
+    }
+
     /// Writes down what groups have to say, now; for tests that step through everything.
     pub fn flush(&self) -> bool {
         let local = &self.handle.local;
@@ -330,15 +338,11 @@ impl Local {
             }
             self.write_down(cell, &mut core);
         }
-        // The line empties with every commit; only a store that stopped writing never takes the rest.
-        let mut tries = 0;
         while self.flusher.is_dirty() && !self.flusher.flush(&*self.store, &*self.clock) {
-            tries += 1;
-            if tries > 1_000 || self.watch.unavailable().is_some() {
+            if self.watch.unavailable().is_some() || !self.store.wait_for_room() {
                 tracing::error!("the last acks could not be written; their events will be delivered again");
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let closed = self.store.close();
         self.watch.advance(self.store.durable_batch());

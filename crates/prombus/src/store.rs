@@ -149,6 +149,10 @@ pub trait Store: Send + Sync + 'static {
     /// The groups as they were when the store was opened.
     fn groups(&self) -> Vec<GroupState>;
 
+    /// Waits until an append that was answered [`StoreError::Busy`] may be tried again, on a thread that can wait. False when
+    /// it will never have room.
+    fn wait_for_room(&self) -> bool;
+
     /// Makes what is pending durable, and ends.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use prombus_protocol::Topic;
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// What a reader reads at once.
 const READ_BYTES: usize = 1 << 20;
@@ -38,6 +39,7 @@ pub struct LogStore {
     listener: Arc<Listener>,
     /// Lists that appends use, kept for the next.
     scratch: Mutex<Vec<Scratch>>,
+    has_threads: bool,
 }
 
 #[derive(Default)]
@@ -126,11 +128,12 @@ impl LogStore {
         let listener = Arc::new(Listener::default());
         let groups = SharedGroups::default();
         let mut log_options = options.log;
+        let has_threads = log_options.threads;
         log_options.clock = Arc::new(LogClock(clock));
         log_options.observer = Arc::clone(&listener) as Arc<dyn Observer>;
         let log = open(log_options, Box::new(groups.clone()))?;
         groups.all().map_err(OpenError::Groups)?;
-        Ok(Self { log, groups, listener, scratch: Mutex::default() })
+        Ok(Self { log, groups, listener, scratch: Mutex::default(), has_threads })
     }
 
     /// The log itself, for figures, cleaning and simulated steps.
@@ -251,6 +254,14 @@ impl Store for LogStore {
 
     fn groups(&self) -> Vec<GroupState> {
         self.groups.all().unwrap_or_default()
+    }
+
+    fn wait_for_room(&self) -> bool {
+        if !self.has_threads {
+            return self.log.step_commit() == prombus_log::Step::Worked;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        self.log.unavailable().is_none()
     }
 
     fn close(&self) -> Result<(), Unavailable> {

@@ -321,6 +321,10 @@ impl Store for MemoryStore {
         Vec::new()
     }
 
+    fn wait_for_room(&self) -> bool {
+        false
+    }
+
     fn close(&self) -> Result<(), Unavailable> {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         Ok(())
