@@ -26,7 +26,7 @@ use crate::delivery::{GiveUp, Millis, Position, SourceId};
 use crate::error::{GroupError, OpenError, PublishError, ReadError, StoreError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
 use crate::publish::{PublishBatch, Published, Publishing, Retry};
-use crate::store::{AppendBatch, CommitWatch, NewEvent, Store, StoreObserver, TopicId, Visit};
+use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObserver, TopicId, Visit};
 use cell::{Core, GroupCell};
 use flush::Flusher;
 use parking_lot::{Mutex, RwLock};
@@ -37,6 +37,8 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use timer::Timer;
 
+/// So many lists are kept for another use.
+const SPARES_MAX: usize = 64;
 /// A woken member that does not come is passed over after this time.
 const CALL_AGAIN_MS: Millis = 20;
 
@@ -63,6 +65,9 @@ pub(crate) struct Local {
     /// Held while a topic or a group is made, so that no pattern misses a topic. The next group's number.
     registry: Mutex<u32>,
     pub(crate) flusher: Flusher,
+    /// Memory of batches and lists, used again.
+    spare_batches: Mutex<Vec<PublishBatch>>,
+    spare_outcomes: Mutex<Vec<Vec<Outcome>>>,
     timer: Arc<Timer>,
     is_closed: AtomicBool,
 }
@@ -120,6 +125,8 @@ impl LocalBackend {
             groups: RwLock::default(),
             registry: Mutex::new(1),
             flusher: Flusher::default(),
+            spare_batches: Mutex::default(),
+            spare_outcomes: Mutex::default(),
             timer: Arc::default(),
             is_closed: AtomicBool::new(false),
             store,
@@ -236,32 +243,46 @@ impl Local {
         if self.is_closed() {
             return Err(PublishError::from(Unavailable::Closed).into());
         }
-        let mut ids: Vec<TopicId> = Vec::with_capacity(batch.len());
+        let mut events: Vec<NewEvent<'_>> = Vec::with_capacity(batch.len());
         let mut last: Option<(&Topic, TopicId)> = None;
-        for topic in batch.topics() {
+        for (at, topic) in batch.topics().enumerate() {
             let id = match last {
                 Some((known, id)) if known == topic => id,
                 _ => self.ensure_topic(topic, Some(self.limits.max_topics))?,
             };
             last = Some((topic, id));
-            ids.push(id);
+            events.push(batch.event(at, id));
         }
-        let events: Vec<NewEvent<'_>> = ids.iter().enumerate().map(|(at, &id)| batch.event(at, id)).collect();
-        let mut outcomes = Vec::with_capacity(batch.len());
-        let number = self.append_with_records(&events, &mut outcomes).map_err(PublishRefused::from)?;
+        let mut outcomes = self.spare_outcomes.lock().pop().unwrap_or_default();
+        outcomes.clear();
+        let appended = self.append_with_records(&events, &mut outcomes);
         let published = outcomes.iter().map(|outcome| Published {
             id: uuid_of(outcome.id),
             seq: outcome.seq,
             duplicate: outcome.duplicate,
         });
-        Ok((number, published.collect()))
+        let published = published.collect();
+        let mut spare = self.spare_outcomes.lock();
+        if spare.len() < SPARES_MAX && outcomes.capacity() <= 4_096 {
+            spare.push(outcomes);
+        }
+        drop(spare);
+        Ok((appended.map_err(PublishRefused::from)?, published))
+    }
+
+    /// Keeps the memory of a batch that is in line.
+    fn keep(&self, batch: PublishBatch) {
+        let mut spare = self.spare_batches.lock();
+        if spare.len() < SPARES_MAX && batch.is_worth_keeping() {
+            spare.push(batch);
+        }
     }
 
     /// Appends events; records of groups that wait ride along.
     fn append_with_records(
         &self,
         events: &[NewEvent<'_>],
-        outcomes: &mut Vec<crate::store::Outcome>,
+        outcomes: &mut Vec<Outcome>,
     ) -> Result<u64, StoreError> {
         let sending = if self.flusher.is_dirty() { self.flusher.try_lock() } else { None };
         let Some(mut sending) = sending else {
@@ -395,7 +416,10 @@ impl Retry for Local {
             return Publishing::done(Ok(Vec::new()));
         }
         match self.append(&batch) {
-            Ok((number, outcomes)) => Publishing::committing(number, outcomes, Arc::clone(&self.watch)),
+            Ok((number, outcomes)) => {
+                self.keep(batch);
+                Publishing::committing(number, outcomes, Arc::clone(&self.watch))
+            }
             Err(PublishRefused::Busy) => Publishing::waiting(batch, self),
             Err(PublishRefused::Failed(error)) => Publishing::done(Err(error)),
         }
@@ -445,7 +469,12 @@ impl Backend for LocalBackend {
 
     fn batch(&self) -> PublishBatch {
         let local = &self.handle.local;
-        PublishBatch::new(local.clock.wall_ms(), local.limits.max_payload_bytes)
+        let now_ms = local.clock.wall_ms();
+        let Some(mut batch) = local.spare_batches.lock().pop() else {
+            return PublishBatch::new(now_ms, local.limits.max_payload_bytes);
+        };
+        batch.reset(now_ms);
+        batch
     }
 
     fn publish(&self, batch: PublishBatch) -> Publishing {

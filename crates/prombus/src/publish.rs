@@ -12,6 +12,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+/// A batch with more memory than this is not kept for the next one.
+const KEPT_BYTES_MAX: usize = 256 * 1024;
+
 /// What became of a published event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
@@ -47,6 +50,18 @@ struct BatchEvent {
 impl PublishBatch {
     pub(crate) fn new(now_ms: i64, max_payload_bytes: usize) -> Self {
         Self { bytes: Vec::new(), events: Vec::new(), scratch: Vec::new(), now_ms, max_payload_bytes }
+    }
+
+    /// Empties it for another use; its memory stays.
+    pub(crate) fn reset(&mut self, now_ms: i64) {
+        self.bytes.clear();
+        self.events.clear();
+        self.now_ms = now_ms;
+    }
+
+    /// Whether it is small enough to be kept for another use.
+    pub(crate) fn is_worth_keeping(&self) -> bool {
+        self.bytes.capacity() + self.scratch.capacity() <= KEPT_BYTES_MAX && self.events.capacity() <= 4_096
     }
 
     /// How many events it holds.

@@ -11,8 +11,8 @@ use prombus::delivery::{MemberSettings, Position};
 use prombus::store::{LogStore, LogStoreOptions};
 use prombus::{
     Backend, Clock, DeadLetter, DeliveryBatch, DurableTicket, GroupName, GroupSpec, Limits, LocalBackend,
-    ManualClock, MemberOptions, Membership, Pattern, Published, PublishError, PublishOptions, Publishing, PullLimit,
-    SettleOutcome, Start, Topic, Unavailable, Uuid, Verdict,
+    ManualClock, MemberOptions, Membership, Pattern, PublishError, PublishOptions, Published, Publishing,
+    PullLimit, SettleOutcome, Start, Topic, Unavailable, Uuid, Verdict,
 };
 use prombus_log::Options;
 use prombus_log::storage::simulated::Disk;
@@ -24,7 +24,8 @@ use std::task::{Context, Poll, Waker};
 
 const TOPICS: [&str; 3] = ["orders", "heartbeat.received", "t"];
 /// Subscription, group, attempts before an event is given up.
-const GROUPS: [(&str, &str, u32); 3] = [("orders", "billing", 5), ("**", "audit", 1_000), ("orders", "fragile", 2)];
+const GROUPS: [(&str, &str, u32); 3] =
+    [("orders", "billing", 5), ("**", "audit", 1_000), ("orders", "fragile", 2)];
 
 type Check = Result<(), String>;
 
@@ -294,7 +295,9 @@ impl History {
     fn published(&mut self, published: &[Published], expected: Vec<Expected>) -> Check {
         for (published, expected) in published.iter().zip(expected) {
             ensure(!published.duplicate, || format!("{expected:?} was called a duplicate"))?;
-            ensure(expected.id.is_none_or(|id| id == published.id), || format!("{expected:?} got another id"))?;
+            ensure(expected.id.is_none_or(|id| id == published.id), || {
+                format!("{expected:?} got another id")
+            })?;
             let place = (expected.topic, published.seq);
             let known = self.known.insert(place.clone(), (published.id, expected.payload.clone()));
             ensure(known.is_none_or(|known| known == (published.id, expected.payload)), || {
@@ -524,7 +527,9 @@ impl History {
                 let mut verdicts = Vec::new();
                 for item in batch.items() {
                     let place = (group, batch.topic(item).to_string(), item.position.seq);
-                    ensure(!self.settled.contains(&place), || format!("{place:?} was settled and came again"))?;
+                    ensure(!self.settled.contains(&place), || {
+                        format!("{place:?} was settled and came again")
+                    })?;
                     ensure(delivered.insert(place.clone()), || format!("{place:?} came twice"))?;
                     verdicts.push((item.position, Verdict::Ack));
                 }

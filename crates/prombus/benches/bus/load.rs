@@ -1,0 +1,88 @@
+//! One publisher of the bus, as a session of a server would be one: it keeps a window of events that are not durable yet, and
+//! puts what fits in line in one call.
+
+use crate::Failure;
+use crate::publisher::BODY_BYTES;
+use crate::recorder::Latencies;
+use prombus::{Bus, PublishOptions, Publishing, Topic};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// A payload that makes an event of [`BODY_BYTES`], ids and seq aside.
+pub fn payload() -> Vec<u8> {
+    let around = r#"{"ts":1700000000000,"topic":"orders","payload":}"#.len();
+    let mut payload = br#"{"order":"A-1002","customer":{"id":4711,"vip":true},"lines":[{"sku":"x-1","n":2},{"sku":"y-2","n":1}],"note":""#.to_vec();
+    let end = br#""}"#;
+    let words = b"the quick brown fox jumps over the lazy dog ";
+    let filler = BODY_BYTES - around - payload.len() - end.len();
+    payload.extend(words.iter().copied().cycle().take(filler));
+    payload.extend_from_slice(end);
+    payload
+}
+
+/// A publisher with a window.
+pub struct BusPublisher {
+    bus: Bus,
+    topic: Topic,
+    payload: Vec<u8>,
+    options: PublishOptions,
+    in_flight: usize,
+    piece: usize,
+    window: VecDeque<(Publishing, usize, Instant)>,
+    waiting: usize,
+    pub latencies: Latencies,
+}
+
+impl BusPublisher {
+    pub fn new(bus: &Bus, topic: &str, in_flight: usize) -> Result<Self, Failure> {
+        Ok(Self {
+            bus: bus.clone(),
+            topic: Topic::new(topic)?,
+            payload: payload(),
+            options: PublishOptions::default(),
+            in_flight,
+            // As the log's publisher has it.
+            piece: (in_flight / 16).max(1),
+            window: VecDeque::new(),
+            waiting: 0,
+            latencies: Latencies::new(),
+        })
+    }
+
+    /// Publishes until `is_done(events so far)`, then waits until all of it is durable.
+    pub async fn run(&mut self, is_done: impl Fn(Instant, u64) -> bool) -> Result<u64, Failure> {
+        let mut published = 0;
+        loop {
+            let now = Instant::now();
+            if is_done(now, published) {
+                break;
+            }
+            let free = self.in_flight - self.waiting;
+            if free == 0 {
+                self.take_oldest().await?;
+                continue;
+            }
+            let count = free.min(self.piece);
+            let mut batch = self.bus.batch();
+            for _ in 0..count {
+                batch.push_json(self.topic.clone(), &self.payload, &self.options)?;
+            }
+            self.window.push_back((self.bus.publish_batch(batch), count, now));
+            self.waiting += count;
+            published += count as u64;
+        }
+        while !self.window.is_empty() {
+            self.take_oldest().await?;
+        }
+        Ok(published)
+    }
+
+    async fn take_oldest(&mut self) -> Result<(), Failure> {
+        if let Some((publishing, count, at)) = self.window.pop_front() {
+            publishing.await?;
+            self.latencies.add(at.elapsed(), count as u64);
+            self.waiting -= count;
+        }
+        Ok(())
+    }
+}
