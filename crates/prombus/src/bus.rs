@@ -383,6 +383,12 @@ impl BusBuilder {
         self
     }
 
+    /// Deletes a group that has no members for this long. Default: never.
+    pub fn group_expire_ms(mut self, after_ms: u64) -> Self {
+        self.limits.group_expire_ms = Some(after_ms);
+        self
+    }
+
     /// Sizes and bounds of the log.
     pub fn log(mut self, options: LogStoreOptions) -> Self {
         self.log = options;

@@ -12,14 +12,22 @@ pub struct Limits {
     pub max_topics: usize,
     /// The most groups. Default: 100,000.
     pub max_groups: usize,
+    /// A group without members for this long is deleted. Default: never.
+    pub group_expire_ms: Option<u64>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_payload_bytes: MAX_PAYLOAD_BYTES, max_topics: 100_000, max_groups: 100_000 }
+        Self {
+            max_payload_bytes: MAX_PAYLOAD_BYTES,
+            max_topics: 100_000,
+            max_groups: 100_000,
+            group_expire_ms: None,
+        }
     }
 }
 
+const EXPIRE_MS_MAX: u64 = 365 * 24 * 3_600_000;
 /// A payload must fit into a segment of the log, with a dead letter's frame around it.
 const PAYLOAD_BYTES_MAX: usize = 16 << 20;
 
@@ -35,6 +43,9 @@ impl Limits {
         }
         if !(1..=10_000_000).contains(&self.max_groups) {
             return Err(bad("max_groups", self.max_groups, "1 to 10000000 are allowed"));
+        }
+        if let Some(after) = self.group_expire_ms.filter(|after| !(1_000..=EXPIRE_MS_MAX).contains(after)) {
+            return Err(bad("group_expire_ms", after as usize, "1000 to 31536000000 (a year) are allowed"));
         }
         Ok(())
     }

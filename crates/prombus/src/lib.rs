@@ -28,6 +28,8 @@ mod backend;
 mod bus;
 mod clock;
 mod config;
+#[cfg(feature = "test-util")]
+pub mod conformance;
 pub mod delivery;
 mod error;
 mod event;

@@ -34,6 +34,7 @@ use prombus_protocol::{CursorPosition, Start, Topic, Uuid};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::Waker;
 use std::thread::JoinHandle;
 use timer::Timer;
 
@@ -75,6 +76,8 @@ pub(crate) struct Local {
 #[derive(Default)]
 struct TopicTable {
     by_name: HashMap<Topic, TopicId>,
+    /// How many of them are no dead letters: the bus makes those itself, and they do not count against the limit.
+    counted: usize,
     readers: HashMap<TopicId, Vec<(Arc<GroupCell>, SourceId)>>,
 }
 
@@ -84,6 +87,14 @@ pub(crate) struct Aftermath {
     given_up: Vec<GiveUp>,
     /// Events wait for records to be durable.
     is_urgent: bool,
+}
+
+impl TopicTable {
+    fn add(&mut self, name: Topic, id: TopicId, readers: Vec<(Arc<GroupCell>, SourceId)>) {
+        self.counted += usize::from(!name.is_dead_letter());
+        self.by_name.insert(name, id);
+        self.readers.insert(id, readers);
+    }
 }
 
 impl Aftermath {
@@ -165,15 +176,20 @@ struct Ears {
 impl StoreObserver for Ears {
     fn committed(&self, batch: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>) {
         let Some(local) = self.local.upgrade() else { return };
+        // Woken when no lock is held: nobody knows what a waker does.
+        let mut called = Vec::new();
         let topics = local.topics.read();
         for (topic, newest_seq) in newest {
             for (cell, source) in topics.readers.get(&topic).into_iter().flatten() {
-                if cell.notice(*source, newest_seq) {
+                let (waker, others_wait) = cell.notice(*source, newest_seq);
+                called.extend(waker);
+                if others_wait {
                     local.timer.arm(cell, local.clock.steady_ms() + CALL_AGAIN_MS);
                 }
             }
         }
         drop(topics);
+        called.into_iter().for_each(Waker::wake);
         local.watch.advance(batch);
         local.flusher.committed(batch);
         if local.flusher.is_demanded() {
@@ -184,6 +200,9 @@ impl StoreObserver for Ears {
     fn room(&self) {
         let Some(local) = self.local.upgrade() else { return };
         local.watch.room();
+        if local.flusher.is_demanded() {
+            local.flusher.flush(&*local.store, &*local.clock);
+        }
     }
 
     fn unavailable(&self, reason: Unavailable) {
@@ -222,7 +241,7 @@ impl Local {
         if let Some(id) = self.topic_id(topic) {
             return Ok(id);
         }
-        if let Some(limit) = limit.filter(|&limit| self.topics.read().by_name.len() >= limit) {
+        if let Some(limit) = limit.filter(|&limit| self.topics.read().counted >= limit) {
             return Err(TopicRefused::TooMany(limit));
         }
         let id = self.store.ensure_topic(topic).map_err(TopicRefused::Store)?;
@@ -232,9 +251,7 @@ impl Local {
             (cell, source)
         });
         let readers = readers.collect();
-        let mut topics = self.topics.write();
-        topics.by_name.insert(topic.clone(), id);
-        topics.readers.insert(id, readers);
+        self.topics.write().add(topic.clone(), id, readers);
         Ok(id)
     }
 
@@ -331,6 +348,9 @@ impl Local {
 
     /// The timer's work on one group.
     pub(crate) fn look_at(&self, cell: &Arc<GroupCell>, now: Millis) {
+        if self.expire(cell, now) {
+            return;
+        }
         let mut core = cell.core.lock();
         core.machine.advance(now);
         let aftermath = self.write_down(cell, &mut core);

@@ -1,7 +1,7 @@
 //! Nacks, leases that run out, members that are lost or leave, late acks, extensions.
 
 use super::probe::{
-    ack, floor, group_info, next, nothing, publish, publish_numbers, soon, subscribe, take, texts, until,
+    ack, floor, group_info, next, nothing, publish, publish_numbers, soon, subscribe, take, texts,
     until_nothing_in_flight,
 };
 use crate::{Bus, RedeliveryReason, Subscription};
@@ -10,57 +10,216 @@ use std::time::{Duration, Instant};
 /// Long enough that a slow machine gets a delivery before its lease is over, short enough for a test.
 const LEASE: Duration = Duration::from_millis(80);
 
-async fn with_lease(bus: &Bus, lease: Duration) -> Subscription {
-    bus.subscribe("orders", "billing").from_earliest().ack_timeout(lease).await.expect("subscribes")
+async fn with_lease(bus: &Bus) -> Subscription {
+    bus.subscribe("orders", "billing").from_earliest().ack_timeout(LEASE).await.expect("subscribes")
 }
 
-/// A nacked event comes again after a backoff, with the next attempt and the reason.
+/// A nacked event comes again after a backoff that grows, with the next attempt and the reason.
 pub async fn a_nack_redelivers_after_a_backoff(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
-    let delivery = next(&mut orders).await;
-    let nacked = Instant::now();
-    let settled = soon("the answer to a nack", delivery.nack("boom")).await.expect("nacks");
-    assert!(!settled.stale);
-    let again = next(&mut orders).await;
-    // 100 ms, a fifth more or less.
-    assert!(nacked.elapsed() >= Duration::from_millis(78), "again after {:?}", nacked.elapsed());
-    assert_eq!((again.seq(), again.attempt()), (1, 2));
-    assert_eq!(again.reason(), Some(RedeliveryReason::Nacked));
-    ack(&again).await;
-    assert_eq!(floor(&bus, "orders", "billing").await, 1);
-}
-
-/// The backoff doubles with every attempt.
-pub async fn the_backoff_grows(bus: Bus) {
-    publish(&bus, "orders", 1).await;
-    let mut orders = subscribe(&bus, "orders", "billing").await;
-    let mut waits = Vec::new();
-    for attempt in 1..=3 {
-        let delivery = next(&mut orders).await;
-        assert_eq!(delivery.attempt(), attempt);
+    let mut delivery = next(&mut orders).await;
+    // 100 ms, then 200, a fifth more or less; the clock is read in whole milliseconds.
+    for (attempt, wait_ms) in [(2, 79), (3, 159)] {
         let nacked = Instant::now();
-        delivery.nack("boom").await.expect("nacks");
-        if attempt < 3 {
-            until("the next attempt", || async { group_info(&bus, "orders", "billing").await.waiting == 1 }).await;
-            let again = next(&mut orders).await;
-            waits.push(nacked.elapsed());
-            again.nack_after(Duration::ZERO, "at once").await.expect("nacks");
-        }
+        let settled = soon("the answer to a nack", delivery.nack("boom")).await.expect("nacks");
+        assert!(!settled.stale);
+        delivery = next(&mut orders).await;
+        let waited = nacked.elapsed();
+        assert!(waited >= Duration::from_millis(wait_ms), "attempt {attempt} came after {waited:?}");
+        assert_eq!((delivery.seq(), delivery.attempt()), (1, attempt));
+        assert_eq!(delivery.reason(), Some(RedeliveryReason::Nacked));
     }
-    let _ = waits;
+    ack(&delivery).await;
+    assert_eq!(floor(&bus, "orders", "billing").await, 1);
 }
 
 /// A nack may say how long to wait, also not at all.
 pub async fn nack_after_waits_as_long_as_it_says(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
-    let nacked = Instant::now();
     let delivery = next(&mut orders).await;
+    let nacked = Instant::now();
     delivery.nack_after(Duration::from_millis(150), "later").await.expect("nacks");
     let again = next(&mut orders).await;
-    assert!(nacked.elapsed() >= Duration::from_millis(150), "again after {:?}", nacked.elapsed());
+    assert!(nacked.elapsed() >= Duration::from_millis(149), "again after {:?}", nacked.elapsed());
     assert_eq!((again.attempt(), again.reason()), (2, Some(RedeliveryReason::Nacked)));
     again.nack_after(Duration::ZERO, "now").await.expect("nacks");
     assert_eq!(next(&mut orders).await.attempt(), 3);
+}
+
+/// A nacked event holds up no other one, and comes before fresh ones when it is due.
+pub async fn a_nacked_event_holds_up_no_other(bus: Bus) {
+    publish_numbers(&bus, "orders", 3).await;
+    let orders = bus.subscribe("orders", "billing").from_earliest().batch_size(1);
+    let mut orders = orders.await.expect("subscribes");
+    let first = next(&mut orders).await;
+    first.nack_after(Duration::from_millis(100), "later").await.expect("nacks");
+    let second = next(&mut orders).await;
+    assert_eq!(second.seq(), 2);
+    tokio::time::sleep(Duration::from_millis(130)).await;
+    let redelivered = next(&mut orders).await;
+    assert_eq!((redelivered.seq(), redelivered.attempt()), (1, 2));
+    assert_eq!(next(&mut orders).await.seq(), 3);
+}
+
+/// A lease that runs out gives the event to somebody again.
+pub async fn an_expired_lease_redelivers(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut orders = with_lease(&bus).await;
+    let began = Instant::now();
+    next(&mut orders).await;
+    let again = next(&mut orders).await;
+    assert!(began.elapsed() >= LEASE - Duration::from_millis(1), "again after {:?}", began.elapsed());
+    assert_eq!((again.seq(), again.attempt()), (1, 2));
+    assert_eq!(again.reason(), Some(RedeliveryReason::LeaseExpired));
+    ack(&again).await;
+}
+
+/// While a lease runs nobody else gets the event.
+pub async fn one_member_at_a_time_has_an_event(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut one = subscribe(&bus, "orders", "billing").await;
+    let mut other = subscribe(&bus, "orders", "billing").await;
+    let delivery = next(&mut one).await;
+    nothing(&mut other).await;
+    nothing(&mut one).await;
+    ack(&delivery).await;
+}
+
+/// What a lost member has goes to others at once, and the attempt counts.
+pub async fn a_lost_members_events_go_to_another_at_once(bus: Bus) {
+    publish_numbers(&bus, "orders", 3).await;
+    let mut lost = subscribe(&bus, "orders", "billing").await;
+    let mut other = subscribe(&bus, "orders", "billing").await;
+    take(&mut lost, 3).await;
+    // The lease would run for 30 s.
+    drop(lost);
+    let again = take(&mut other, 3).await;
+    assert_eq!(texts(&again), ["1", "2", "3"]);
+    for delivery in &again {
+        assert_eq!((delivery.attempt(), delivery.reason()), (2, Some(RedeliveryReason::MemberLost)));
+    }
+}
+
+/// What a lost member was leased but never handed to its program was no attempt.
+pub async fn what_a_lost_member_never_saw_was_no_attempt(bus: Bus) {
+    publish_numbers(&bus, "orders", 3).await;
+    let mut lost = subscribe(&bus, "orders", "billing").await;
+    next(&mut lost).await;
+    drop(lost);
+    let mut other = subscribe(&bus, "orders", "billing").await;
+    let mut attempts: Vec<_> = take(&mut other, 3).await.iter().map(|it| (it.seq(), it.attempt())).collect();
+    attempts.sort_unstable();
+    assert_eq!(attempts, [(1, 2), (2, 1), (3, 1)]);
+}
+
+/// What a member that leaves has goes to others at once, and the attempt does not count.
+pub async fn a_member_that_leaves_gives_back_at_once_and_raises_no_attempt(bus: Bus) {
+    publish_numbers(&bus, "orders", 3).await;
+    let mut leaving = subscribe(&bus, "orders", "billing").await;
+    let mut other = subscribe(&bus, "orders", "billing").await;
+    let theirs = take(&mut leaving, 3).await;
+    ack(&theirs[1]).await;
+    soon("the end of the membership", leaving.unsubscribe()).await.expect("leaves");
+    let again = take(&mut other, 2).await;
+    assert_eq!(texts(&again), ["1", "3"]);
+    for delivery in &again {
+        assert_eq!((delivery.attempt(), delivery.reason()), (1, None));
+    }
+    nothing(&mut other).await;
+}
+
+/// An ack after the end of the lease counts if nobody newer has the event.
+pub async fn a_late_ack_counts_if_nobody_newer_has_the_event(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut orders = with_lease(&bus).await;
+    let delivery = next(&mut orders).await;
+    until_nothing_in_flight(&bus, "orders", "billing").await;
+    ack(&delivery).await;
+    assert_eq!(floor(&bus, "orders", "billing").await, 1);
+    nothing(&mut orders).await;
+}
+
+/// An ack takes a nack of the same member back while nobody newer has the event.
+pub async fn an_ack_after_a_nack_counts_while_nobody_newer_has_the_event(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    let delivery = next(&mut orders).await;
+    delivery.nack("boom").await.expect("nacks");
+    ack(&delivery).await;
+    assert_eq!(floor(&bus, "orders", "billing").await, 1);
+    tokio::time::sleep(Duration::from_millis(80)).await;
+    nothing(&mut orders).await;
+}
+
+/// Acks and nacks of a member whose event somebody newer has change nothing, and say so.
+pub async fn an_ack_after_redelivery_to_another_is_stale(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut one = with_lease(&bus).await;
+    let late = next(&mut one).await;
+    until_nothing_in_flight(&bus, "orders", "billing").await;
+    let mut other = subscribe(&bus, "orders", "billing").await;
+    let newer = next(&mut other).await;
+    assert_eq!(newer.attempt(), 2);
+    assert!(late.ack().await.expect("is no error").stale);
+    assert!(late.nack("boom").await.expect("is no error").stale);
+    assert!(!late.extend(Duration::from_secs(5)));
+    let info = group_info(&bus, "orders", "billing").await;
+    assert_eq!((info.topics[0].floor, info.in_flight), (0, 1));
+    ack(&newer).await;
+    assert_eq!(floor(&bus, "orders", "billing").await, 1);
+}
+
+/// The second ack of an event is stale, and so is a nack of it.
+pub async fn an_ack_twice_is_stale(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    let delivery = next(&mut orders).await;
+    ack(&delivery).await;
+    assert!(delivery.ack().await.expect("is no error").stale);
+    assert!(delivery.nack("boom").await.expect("is no error").stale);
+    assert_eq!(group_info(&bus, "orders", "billing").await.counters.stale, 2);
+    nothing(&mut orders).await;
+}
+
+/// An extension keeps the lease: nobody else gets the event meanwhile, and the ack counts.
+pub async fn an_extension_keeps_the_lease(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut one = with_lease(&bus).await;
+    let mut other = subscribe(&bus, "orders", "billing").await;
+    let delivery = next(&mut one).await;
+    assert!(delivery.extend(Duration::from_secs(5)));
+    tokio::time::sleep(LEASE + Duration::from_millis(40)).await;
+    nothing(&mut other).await;
+    ack(&delivery).await;
+}
+
+/// An extension gives a second at least, counted from now, and may shorten a lease.
+pub async fn an_extension_gives_a_second_at_least(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    let delivery = next(&mut orders).await;
+    assert!(delivery.extend(Duration::from_millis(1)));
+    let ends_in_ms = group_info(&bus, "orders", "billing").await.leases[0].ends_in_ms;
+    assert!((200..=1_000).contains(&ends_in_ms), "{ends_in_ms} ms");
+}
+
+/// A lease that is over cannot be extended.
+pub async fn an_extension_of_an_expired_lease_says_no(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut orders = with_lease(&bus).await;
+    let delivery = next(&mut orders).await;
+    until_nothing_in_flight(&bus, "orders", "billing").await;
+    assert!(!delivery.extend(Duration::from_secs(5)));
+    assert_eq!(next(&mut orders).await.attempt(), 2);
+}
+
+/// A settled event cannot be extended.
+pub async fn an_extension_of_a_settled_event_says_no(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    let delivery = next(&mut orders).await;
+    ack(&delivery).await;
+    assert!(!delivery.extend(Duration::from_secs(5)));
 }

@@ -114,6 +114,11 @@ impl Timers {
         first.into_iter().chain(open).min()
     }
 
+    /// How many there are, stale ones included.
+    pub fn count(&self) -> usize {
+        self.heap.len() + usize::from(self.open.is_some())
+    }
+
     /// Takes a timer that is due, in the order of time, then of position.
     pub fn pop_due(&mut self, now: Millis) -> Option<Timer> {
         if let Some(open) = self.open.take_if(|open| open.at <= now) {

@@ -186,6 +186,11 @@ impl Group {
         self.timers.next_at().into_iter().chain(put_off).min()
     }
 
+    /// How many timers it has; leases of one pull share one.
+    pub fn timer_count(&self) -> usize {
+        self.timers.count()
+    }
+
     pub(super) fn sweep_timers(&mut self) {
         if self.timers.needs_sweep(self.unsettled.len()) {
             let timed =

@@ -27,6 +27,8 @@ pub(crate) struct GroupCell {
     /// When the timer looks at this group next; `u64::MAX` for never.
     pub(crate) armed_at: AtomicU64,
     pub(crate) is_deleted: AtomicBool,
+    /// Since when it has no members, by the steady clock; `u64::MAX` while it has some.
+    pub(crate) deserted_at: AtomicU64,
 }
 
 /// What the group's own lock guards.
@@ -83,6 +85,7 @@ impl GroupCell {
             durable: AtomicU64::new(0),
             armed_at: AtomicU64::new(u64::MAX),
             is_deleted: AtomicBool::new(false),
+            deserted_at: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -107,25 +110,20 @@ impl GroupCell {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// A topic has durable events up to here. Called from the commit: takes the bell's lock only. Answers whether one member was
-    /// woken while others go on waiting.
-    pub(crate) fn notice(&self, source: SourceId, newest_seq: u64) -> bool {
+    /// A topic has durable events up to here. Called from the commit: takes the bell's lock only. Answers whom to wake, and
+    /// whether others go on waiting.
+    pub(crate) fn notice(&self, source: SourceId, newest_seq: u64) -> (Option<Waker>, bool) {
         let mut bell = self.bell.lock();
         let at = source.0 as usize;
         if newest_seq <= bell.newest[at] {
-            return false;
+            return (None, false);
         }
         bell.newest[at] = newest_seq;
         if !std::mem::replace(&mut bell.is_noticed[at], true) {
             bell.noticed.push(source);
         }
-        let woken = bell.waiters.pop_front();
-        let others_wait = !bell.waiters.is_empty();
-        drop(bell);
-        if let Some((_, waker)) = woken {
-            waker.wake();
-        }
-        others_wait
+        let called = bell.waiters.pop_front().map(|(_, waker)| waker);
+        (called, !bell.waiters.is_empty())
     }
 
     /// Tells the machine what became durable since the last time.

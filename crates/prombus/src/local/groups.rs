@@ -6,7 +6,7 @@ use super::{Handle, Local, TopicRefused};
 use crate::backend::{
     DurableTicket, GroupSpec, Joined, MemberOptions, SettleOutcome, Verdict, event_id_of, uuid_of,
 };
-use crate::delivery::{Position, Restored, Sender, SourceId, State};
+use crate::delivery::{Millis, Position, Restored, Sender, SourceId, State};
 use crate::error::{GroupError, OpenError, ReadError, StoreError, Unavailable};
 use crate::info::{GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, OldestUnacked, TopicInfo};
 use crate::store::{GroupRecord, GroupState, Scanner, TopicId, Visit};
@@ -68,15 +68,21 @@ pub(super) async fn join(
     options: MemberOptions,
 ) -> Result<Joined, GroupError> {
     let local = Arc::clone(&handle.local);
-    let (cell, created) = with_room(&local, || local.find_or_make(&spec)).await?;
-    // Also whoever joins a group that another has just made gets its OK only when that is durable.
-    poll_fn(|context| local.watch.poll_durable(cell.made_in, context)).await?;
-    let id = {
+    let (cell, id, created) = loop {
+        let (cell, created) = with_room(&local, || local.find_or_make(&spec)).await?;
+        // Also whoever joins a group that another has just made gets its OK only when that is durable.
+        poll_fn(|context| local.watch.poll_durable(cell.made_in, context)).await?;
         let mut core = cell.core.lock();
         if local.is_closed() {
             return Err(Unavailable::Closed.into());
         }
-        core.machine.join(options.settings)
+        let id = core.machine.join(options.settings);
+        cell.deserted_at.store(u64::MAX, Ordering::Release);
+        drop(core);
+        if !cell.is_deleted.load(Ordering::Acquire) {
+            break (cell, id, created);
+        }
+        // It was deleted in between, because it had no members for too long or somebody asked for it.
     };
     let member = LocalMember::new(handle, cell, id, options.settings, options.filter);
     Ok(Joined { membership: Arc::new(member), created })
@@ -167,7 +173,8 @@ impl Local {
         drop(table);
         // From here on commits are noticed; what was durable before is told now.
         for ((id, _), source) in topics.iter().zip(sources) {
-            cell.notice(source, self.store.last_seq(*id));
+            let (called, _) = cell.notice(source, self.store.last_seq(*id));
+            debug_assert!(called.is_none(), "a group that is just made has no members");
         }
         let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
         self.groups.write().insert(key, Arc::clone(cell));
@@ -178,8 +185,7 @@ impl Local {
         let mut registry = self.registry.lock();
         let mut topics = self.topics.write();
         for topic in self.store.topics() {
-            topics.by_name.insert(topic.name, topic.id);
-            topics.readers.entry(topic.id).or_default();
+            topics.add(topic.name, topic.id, Vec::new());
         }
         drop(topics);
         let (steady, wall) = (self.clock.steady_ms(), self.clock.wall_ms());
@@ -198,8 +204,42 @@ impl Local {
             });
             let restored: Vec<Restored> = restored.collect();
             self.add_group(&cell, &topics, restored.into_iter());
+            self.deserted(&cell, steady);
         }
         Ok(())
+    }
+
+    /// A group has no members from now on. If it stays like that for too long it is deleted.
+    pub(super) fn deserted(&self, cell: &Arc<GroupCell>, now: Millis) {
+        if let Some(after) = self.limits.group_expire_ms {
+            cell.deserted_at.store(now, Ordering::Release);
+            self.timer.arm(cell, now + after);
+        }
+    }
+
+    /// Deletes a group that had no members for too long. Answers whether it is gone.
+    pub(super) fn expire(&self, cell: &Arc<GroupCell>, now: Millis) -> bool {
+        let Some(after) = self.limits.group_expire_ms else { return false };
+        let due = cell.deserted_at.load(Ordering::Acquire).saturating_add(after);
+        if due > now {
+            if due < u64::MAX {
+                self.timer.arm(cell, due);
+            }
+            return false;
+        }
+        match self.try_delete(cell, true) {
+            Ok(Tried::Done(_)) => {
+                let GroupSpec { subscription, group, .. } = &cell.spec;
+                tracing::info!("group {group} on {}: deleted, it had no members", subscription.as_str());
+                true
+            }
+            Ok(Tried::Busy) => {
+                self.timer.arm(cell, now + EXPIRE_RETRY_MS);
+                false
+            }
+            // Deleted already, or somebody has just come.
+            Err(_) => cell.is_deleted.load(Ordering::Acquire),
+        }
     }
 
     /// Behind which seq a group that starts there begins, by topic.
@@ -346,6 +386,8 @@ impl Local {
     }
 }
 
+/// A group that could not be deleted is looked at again after this time.
+const EXPIRE_RETRY_MS: Millis = 1_000;
 /// A wait that was written down is not longer than the longest that can be asked for, whatever the clock says now.
 const NOT_BEFORE_MAX_MS: i64 = 3_600_000;
 
@@ -459,7 +501,7 @@ pub(super) async fn seek(
 
 pub(super) async fn delete(local: Arc<Local>, subscription: &str, group: &str) -> Result<(), GroupError> {
     let cell = local.find(subscription, group)?;
-    let batch = with_room(&local, || local.try_delete(&cell)).await?;
+    let batch = with_room(&local, || local.try_delete(&cell, false)).await?;
     poll_fn(|context| local.watch.poll_durable(batch, context)).await?;
     Ok(())
 }
@@ -506,8 +548,14 @@ impl Local {
         Ok(Tried::Done(generation))
     }
 
-    fn try_delete(&self, cell: &Arc<GroupCell>) -> Result<Tried<u64>, GroupError> {
+    fn try_delete(&self, cell: &Arc<GroupCell>, only_deserted: bool) -> Result<Tried<u64>, GroupError> {
         let _registry = self.registry.lock();
+        // Whoever joins does so under this lock, and looks afterwards whether the group is still there.
+        let core = cell.core.lock();
+        let is_wanted = only_deserted && core.machine.member_count() > 0;
+        if is_wanted || cell.is_deleted.load(Ordering::Acquire) {
+            return Err(GroupError::Deleted);
+        }
         let record = GroupRecord::Deleted { group: cell.number };
         let batch = crate::store::AppendBatch { records: &[record], use_reserve: true, ..Default::default() };
         let batch = match self.store.append(&batch, &mut Vec::new()) {
@@ -516,6 +564,7 @@ impl Local {
         };
         self.flusher.appended(batch);
         cell.is_deleted.store(true, Ordering::Release);
+        drop(core);
         let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
         self.groups.write().remove(&key);
         for readers in self.topics.write().readers.values_mut() {

@@ -255,6 +255,9 @@ impl LocalMember {
         let aftermath = local.write_down(&self.cell, &mut core);
         let generation = self.cell.delta.lock().current_generation();
         let has_more = core.machine.has_work();
+        if core.machine.member_count() == 0 {
+            local.deserted(&self.cell, now);
+        }
         drop(core);
         local.follow_up(&self.cell, aftermath);
         if has_more {

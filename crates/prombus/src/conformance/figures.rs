@@ -1,0 +1,86 @@
+//! What topics and groups say of themselves.
+
+use super::probe::{ack, group_info, next, publish, publish_numbers, subscribe, take};
+use crate::{Bus, TopicInfo};
+use std::time::Duration;
+
+/// `topics()` says what there is, by name.
+pub async fn topics_say_their_seqs_and_groups(bus: Bus) {
+    publish_numbers(&bus, "orders", 3).await;
+    publish(&bus, "apples", 1).await;
+    let _empty = subscribe(&bus, "later", "billing").await;
+    let _one = subscribe(&bus, "orders", "billing").await;
+    let _two = subscribe(&bus, "orders", "shipping").await;
+    let _all = subscribe(&bus, "**", "audit").await;
+    let info = |name, first_seq, last_seq, groups| TopicInfo {
+        topic: super::probe::topic(name),
+        first_seq,
+        last_seq,
+        groups,
+    };
+    let expected = [info("apples", Some(1), 1, 1), info("later", None, 0, 2), info("orders", Some(1), 3, 3)];
+    assert_eq!(bus.topics().await.expect("lists topics"), expected);
+}
+
+/// `groups()` says the members, the lag, what is in flight and waiting, and the oldest event that is not settled.
+pub async fn groups_say_lag_in_flight_and_oldest_unacked(bus: Bus) {
+    let published = publish_numbers(&bus, "orders", 6).await;
+    let orders = bus.subscribe("orders", "billing").from_earliest().batch_size(4);
+    let mut orders = orders.await.expect("subscribes");
+    let _idle = subscribe(&bus, "orders", "billing").await;
+    let all = take(&mut orders, 4).await;
+    ack(&all[0]).await;
+    ack(&all[2]).await;
+    all[3].nack_after(Duration::from_secs(60), "later").await.expect("nacks");
+    let info = group_info(&bus, "orders", "billing").await;
+    assert_eq!((info.topic.as_str(), info.group.as_str(), info.members), ("orders", "billing", 2));
+    assert_eq!((info.lag, info.in_flight, info.waiting), (4, 1, 1));
+    let oldest = info.oldest_unacked.expect("something is not acked");
+    assert_eq!((oldest.topic.as_str(), oldest.seq, oldest.id), ("orders", 2, published[1].id));
+    assert_eq!(oldest.ts, all[1].ts());
+    assert!(oldest.age_ms < 60_000 && info.made_ms >= all[0].ts(), "{oldest:?}");
+    let topic = &info.topics[0];
+    assert_eq!((topic.floor, topic.settled_above, topic.last_seq, topic.lag), (1, 1, 6, 4));
+    let counters = info.counters;
+    assert_eq!((counters.delivered, counters.acked, counters.nacked), (4, 2, 1));
+}
+
+/// A group that has everything settled has no lag and no oldest event.
+pub async fn a_group_that_is_done_has_no_lag(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    assert_eq!(group_info(&bus, "orders", "billing").await.lag, 1);
+    ack(&next(&mut orders).await).await;
+    let info = group_info(&bus, "orders", "billing").await;
+    assert_eq!((info.lag, info.in_flight, info.oldest_unacked), (0, 0, None));
+    drop(orders);
+    assert_eq!(group_info(&bus, "orders", "billing").await.members, 0);
+}
+
+/// `groups()` lists the leases: which event, who has it, which attempt, how long.
+pub async fn groups_list_their_leases(bus: Bus) {
+    let published = publish_numbers(&bus, "orders", 2).await;
+    let member = || bus.subscribe("orders", "billing").from_earliest().batch_size(1);
+    let mut one = member().ack_timeout(Duration::from_secs(100)).await.expect("subscribes");
+    let mut other = member().await.expect("subscribes");
+    next(&mut one).await;
+    let again = next(&mut other).await;
+    again.nack_after(Duration::ZERO, "again").await.expect("nacks");
+    next(&mut other).await;
+    let leases = group_info(&bus, "orders", "billing").await.leases;
+    let shown: Vec<_> = leases.iter().map(|it| (it.topic.as_str(), it.seq, it.id, it.attempt)).collect();
+    assert_eq!(shown, [("orders", 1, published[0].id, 1), ("orders", 2, published[1].id, 2)]);
+    assert_ne!(leases[0].member, leases[1].member);
+    assert!((80_000..=100_000).contains(&leases[0].ends_in_ms), "{} ms", leases[0].ends_in_ms);
+    assert!((20_000..=30_000).contains(&leases[1].ends_in_ms), "{} ms", leases[1].ends_in_ms);
+}
+
+/// Groups are listed in the order in which they were made.
+pub async fn groups_are_listed_oldest_first(bus: Bus) {
+    for (topic, group) in [("z", "one"), ("a", "two"), ("m.*", "three")] {
+        subscribe(&bus, topic, group).await;
+    }
+    let groups = bus.groups().await.expect("lists groups");
+    let names: Vec<_> = groups.iter().map(|it| (it.topic.as_str(), it.group.as_str())).collect();
+    assert_eq!(names, [("z", "one"), ("a", "two"), ("m.*", "three")]);
+}

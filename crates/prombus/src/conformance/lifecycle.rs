@@ -1,0 +1,167 @@
+//! Pausing, deleting, closing, dropping.
+
+use super::probe::{
+    ack, group_info, next, nothing, publish, publish_numbers, soon, subscribe, take, texts, until,
+    until_floor,
+};
+use crate::{Bus, GroupError, PublishError, Start, Unavailable};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A paused member gets nothing new; its leases go on, and it goes on when resumed.
+pub async fn pause_stops_deliveries_until_resume(bus: Bus) {
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    publish(&bus, "orders", 1).await;
+    let first = next(&mut orders).await;
+    orders.pause();
+    publish(&bus, "orders", 2).await;
+    nothing(&mut orders).await;
+    ack(&first).await;
+    nothing(&mut orders).await;
+    orders.resume();
+    assert_eq!(next(&mut orders).await.seq(), 2);
+}
+
+/// Resuming wakes a member that waits.
+pub async fn resume_wakes_a_member_that_waits(bus: Bus) {
+    let seen = Arc::new(AtomicBool::new(false));
+    let sink = Arc::clone(&seen);
+    let handler = bus.subscribe("orders", "billing").from_earliest().handler(move |_, _| {
+        sink.store(true, Ordering::SeqCst);
+        async { Ok::<(), String>(()) }
+    });
+    let handler = handler.await.expect("subscribes");
+    handler.pause();
+    publish(&bus, "orders", 1).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!seen.load(Ordering::SeqCst), "a paused handler was called");
+    handler.resume();
+    until_floor(&bus, "orders", "billing", 1).await;
+}
+
+/// The leases of a paused member run out as any.
+pub async fn leases_of_a_paused_member_go_on_running(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let paused = bus.subscribe("orders", "billing").from_earliest().ack_timeout(Duration::from_millis(60));
+    let mut paused = paused.await.expect("subscribes");
+    next(&mut paused).await;
+    paused.pause();
+    let mut other = subscribe(&bus, "orders", "billing").await;
+    assert_eq!(next(&mut other).await.attempt(), 2);
+}
+
+/// A deleted group is gone: its members' streams end, and a new group of that name starts anew.
+pub async fn a_deleted_group_is_gone(bus: Bus) {
+    publish_numbers(&bus, "orders", 2).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    let all = take(&mut orders, 2).await;
+    ack(&all[0]).await;
+    let waiting = tokio::spawn(async move { orders.next().await.is_none() });
+    bus.delete_group("orders", "billing").await.expect("deletes");
+    assert!(soon("the end of the stream", waiting).await.expect("no panic"));
+    assert!(bus.groups().await.expect("lists groups").is_empty());
+    assert_eq!(bus.get_cursor("orders", "billing").await.expect("is no error"), None);
+    let refused = bus.ack("orders", "billing", all[1].id()).await.expect_err("no such group");
+    assert!(matches!(refused, GroupError::UnknownGroup { .. }), "{refused}");
+    let again = bus.delete_group("orders", "billing").await.expect_err("no such group");
+    assert!(matches!(again, GroupError::UnknownGroup { .. }), "{again}");
+
+    let mut anew = subscribe(&bus, "orders", "billing").await;
+    assert!(anew.created());
+    drop(all[1].ack());
+    assert_eq!(texts(&take(&mut anew, 2).await), ["1", "2"]);
+}
+
+/// Deleting a group leaves the others alone.
+pub async fn deleting_a_group_leaves_others_alone(bus: Bus) {
+    let _billing = subscribe(&bus, "orders", "billing").await;
+    let mut shipping = subscribe(&bus, "orders", "shipping").await;
+    bus.delete_group("orders", "billing").await.expect("deletes");
+    publish(&bus, "orders", 1).await;
+    ack(&next(&mut shipping).await).await;
+    assert_eq!(group_info(&bus, "orders", "shipping").await.topics[0].floor, 1);
+}
+
+/// Closing ends streams and handlers; what comes later is told that the bus is closed.
+pub async fn close_ends_streams_and_later_calls_say_so(bus: Bus) {
+    let published = publish(&bus, "orders", 1).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    let delivery = next(&mut orders).await;
+    let handler = bus.subscribe("orders", "handled").handler(|_, _| async { Ok::<(), String>(()) });
+    let handler = handler.await.expect("subscribes");
+    let waiting = tokio::spawn(async move { (orders.next().await.is_none(), orders) });
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    soon("the end of the bus", bus.close()).await.expect("closes");
+    let (has_ended, mut orders) = soon("the end of the stream", waiting).await.expect("no panic");
+    assert!(has_ended);
+    assert!(orders.next().await.is_none(), "an ended stream stays ended");
+    let closed = GroupError::Unavailable(Unavailable::Closed);
+    assert_eq!(orders.next_batch().await.expect_err("closed"), closed);
+
+    let refused = bus.publish("orders", &2).await.expect_err("closed");
+    assert_eq!(refused, PublishError::Unavailable(Unavailable::Closed));
+    assert_eq!(bus.subscribe("orders", "billing").await.expect_err("closed"), closed);
+    assert_eq!(bus.subscribe("orders", "other").await.expect_err("closed"), closed);
+    assert_eq!(bus.ack("orders", "billing", published.id).await.expect_err("closed"), closed);
+    assert_eq!(bus.nack("orders", "billing", published.id, None).await.expect_err("closed"), closed);
+    assert_eq!(bus.seek("orders", "billing", Start::Earliest).await.expect_err("closed"), closed);
+    assert_eq!(bus.delete_group("orders", "billing").await.expect_err("closed"), closed);
+    assert_eq!(delivery.ack().await.expect_err("closed"), Unavailable::Closed);
+    assert!(!delivery.extend(Duration::from_secs(5)));
+    soon("the end of the handler", handler.unsubscribe()).await.expect("leaves");
+    soon("the second close", bus.close()).await.expect("closing twice is fine");
+}
+
+/// Closing makes everything durable that was under way.
+pub async fn close_finishes_what_is_under_way(bus: Bus) {
+    let publishing: Vec<_> = (0..100).map(|number| bus.publish("orders", &number).send()).collect();
+    soon("the end of the bus", bus.close()).await.expect("closes");
+    for publishing in publishing {
+        soon("the answer", publishing).await.expect("it was in line before the bus was closed");
+    }
+}
+
+/// A clone is the same bus.
+pub async fn clones_are_the_same_bus(bus: Bus) {
+    let other = bus.clone();
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    publish(&other, "orders", 1).await;
+    next(&mut orders).await;
+    drop(bus);
+    publish(&other, "orders", 2).await;
+    assert_eq!(next(&mut orders).await.seq(), 2);
+}
+
+/// Subscriptions and deliveries keep the bus open; whatever is dropped last, in whatever order, nothing hangs or panics.
+pub async fn dropping_all_handles_is_safe(bus: Bus) {
+    publish_numbers(&bus, "orders", 3).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    let delivery = next(&mut orders).await;
+    let (handled, has_handled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let sink = Arc::clone(&handled);
+    let handler = bus.subscribe("orders", "handled").from_earliest().handler(move |event, _| {
+        sink.store(event.seq() == 3, Ordering::SeqCst);
+        async { Ok::<(), String>(()) }
+    });
+    drop(handler.await.expect("subscribes"));
+    let publishing = bus.publish("orders", &4).send();
+    drop(bus);
+    has_handled.store(true, Ordering::SeqCst);
+    soon("a publish whose bus is gone", publishing).await.expect("a subscription keeps the bus open");
+    assert_eq!(next(&mut orders).await.seq(), 2);
+    ack(&delivery).await;
+    until("the handler", || async { handled.load(Ordering::SeqCst) }).await;
+    drop(orders);
+    let last = delivery.ack().await;
+    assert!(last.is_ok_and(|settled| settled.stale), "a delivery keeps the bus open");
+}
+
+/// The last handle closes the bus by itself: a publish under way is answered all the same.
+pub async fn the_last_handle_closes_the_bus(bus: Bus) {
+    let publishing: Vec<_> = (0..10).map(|number| bus.publish("orders", &number).send()).collect();
+    drop(bus);
+    for publishing in publishing {
+        soon("a publish whose bus is gone", publishing).await.expect("it was in line");
+    }
+}

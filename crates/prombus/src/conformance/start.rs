@@ -1,0 +1,126 @@
+//! Where a new group starts.
+
+use super::probe::{next, nothing, publish, publish_numbers, subscribe, take, texts};
+use crate::{Bus, GroupError, Start, Uuid};
+use std::time::Duration;
+
+/// A group is made by its first member.
+pub async fn the_first_member_makes_the_group(bus: Bus) {
+    let first = subscribe(&bus, "orders", "billing").await;
+    let second = subscribe(&bus, "orders", "billing").await;
+    let elsewhere = subscribe(&bus, "orders", "shipping").await;
+    assert_eq!([first.created(), second.created(), elsewhere.created()], [true, false, true]);
+    let handler = bus.subscribe("orders", "audit").handler(|_, _| async { Ok::<(), String>(()) });
+    assert!(handler.await.expect("subscribes").created());
+}
+
+/// From latest: what comes from now on. It is the default.
+pub async fn from_latest_gets_what_comes_from_now_on(bus: Bus) {
+    publish_numbers(&bus, "orders", 3).await;
+    let mut orders = bus.subscribe("orders", "billing").await.expect("subscribes");
+    nothing(&mut orders).await;
+    publish(&bus, "orders", 4).await;
+    assert_eq!(next(&mut orders).await.seq(), 4);
+}
+
+/// From latest leaves out what was published before, also when that publish was not waited for.
+pub async fn from_latest_leaves_out_a_publish_that_was_not_waited_for(bus: Bus) {
+    for round in 0..20 {
+        let topic = format!("orders.{round}");
+        let before = bus.publish(&*topic, "before").send();
+        let mut orders = bus.subscribe(&topic, "billing").await.expect("subscribes");
+        let after = bus.publish(&*topic, "after").send();
+        assert_eq!(next(&mut orders).await.payload(), "\"after\"", "round {round}");
+        before.await.expect("publishes");
+        after.await.expect("publishes");
+    }
+}
+
+/// From earliest: everything.
+pub async fn from_earliest_gets_everything(bus: Bus) {
+    publish_numbers(&bus, "orders", 3).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    publish(&bus, "orders", 4).await;
+    assert_eq!(texts(&take(&mut orders, 4).await), ["1", "2", "3", "4"]);
+}
+
+/// From a time: the first event of that time or a later one, and all behind it.
+pub async fn from_ts_starts_at_the_first_event_of_that_time(bus: Bus) {
+    for ts in [1_000, 2_000, 2_000, 3_000] {
+        bus.publish("orders", &ts).ts(ts).await.expect("publishes");
+    }
+    for (ts, expected) in [(0, 1), (1_000, 1), (1_001, 2), (2_000, 2), (2_001, 4), (3_000, 4)] {
+        let orders = bus.subscribe("orders", format!("from-{ts}")).from(Start::Ts(ts));
+        let mut orders = orders.await.expect("subscribes");
+        assert_eq!(next(&mut orders).await.seq(), expected, "from {ts}");
+    }
+    let mut orders = bus.subscribe("orders", "later").from(Start::Ts(3_001)).await.expect("subscribes");
+    nothing(&mut orders).await;
+    bus.publish("orders", &0).ts(4_000).await.expect("publishes");
+    assert_eq!(next(&mut orders).await.seq(), 5);
+}
+
+/// From a time is exact when publishers' times are out of order.
+pub async fn from_ts_finds_events_whose_times_are_out_of_order(bus: Bus) {
+    for ts in [5_000, 1_000, 9_000, 2_000] {
+        bus.publish("orders", &ts).ts(ts).await.expect("publishes");
+    }
+    for (ts, expected) in [(1_000, 1), (5_000, 1), (5_001, 3), (9_000, 3)] {
+        let orders = bus.subscribe("orders", format!("from-{ts}")).from(Start::Ts(ts));
+        let mut orders = orders.await.expect("subscribes");
+        assert_eq!(next(&mut orders).await.seq(), expected, "from {ts}");
+    }
+}
+
+/// From an id: what is behind that event, whoever made the id.
+pub async fn from_after_id_starts_behind_that_event(bus: Bus) {
+    let published = publish_numbers(&bus, "orders", 2).await;
+    let chosen = Uuid::from_u128(0xffff_0000_0000_4000_8000_0000_0000_0001);
+    bus.publish("orders", &3).id(chosen).await.expect("publishes");
+    publish(&bus, "orders", 4).await;
+    for (id, expected) in [(published[0].id, 2), (published[1].id, 3), (chosen, 4)] {
+        let orders = bus.subscribe("orders", id.to_string()).from(Start::AfterId(id));
+        let mut orders = orders.await.expect("subscribes");
+        assert_eq!(next(&mut orders).await.seq(), expected);
+    }
+}
+
+/// An id that is not there is an error, and no group is made.
+pub async fn from_an_unknown_id_is_an_error_and_makes_no_group(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    publish(&bus, "other", 1).await;
+    let elsewhere = publish(&bus, "other", 2).await.id;
+    for id in [Uuid::from_u128(1), elsewhere] {
+        let refused = bus.subscribe("orders", "billing").from(Start::AfterId(id)).await;
+        assert_eq!(refused.err(), Some(GroupError::UnknownId(id)));
+    }
+    assert!(bus.groups().await.expect("lists groups").is_empty());
+    assert!(subscribe(&bus, "orders", "billing").await.created());
+}
+
+/// Where a group starts is said once, when it is made.
+pub async fn from_counts_only_for_a_new_group(bus: Bus) {
+    publish_numbers(&bus, "orders", 3).await;
+    let orders = bus.subscribe("orders", "billing").from_earliest().batch_size(1);
+    let mut orders = orders.await.expect("subscribes");
+    let first = next(&mut orders).await;
+    super::probe::ack(&first).await;
+    orders.unsubscribe().await.expect("leaves");
+    for start in [Start::Latest, Start::Earliest, Start::Ts(0), Start::AfterId(Uuid::from_u128(1))] {
+        let again = bus.subscribe("orders", "billing").from(start).batch_size(1);
+        let mut again = again.await.expect("what `from` says is not looked at");
+        assert!(!again.created());
+        assert_eq!(next(&mut again).await.seq(), 2, "from {start:?}");
+        again.unsubscribe().await.expect("leaves");
+    }
+}
+
+/// A group keeps its place while it has no members.
+pub async fn a_group_without_members_keeps_its_place(bus: Bus) {
+    let orders = subscribe(&bus, "orders", "billing").await;
+    orders.unsubscribe().await.expect("leaves");
+    publish_numbers(&bus, "orders", 2).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let mut orders = bus.subscribe("orders", "billing").await.expect("subscribes");
+    assert_eq!(texts(&take(&mut orders, 2).await), ["1", "2"]);
+}

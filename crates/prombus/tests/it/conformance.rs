@@ -1,0 +1,50 @@
+//! The suite of `prombus::conformance` over the stores that need nothing.
+
+/// A bus in memory.
+mod memory {
+    use prombus::Bus;
+    use prombus::conformance::Subject;
+
+    async fn make_bus() -> Subject {
+        Subject::new(Bus::memory())
+    }
+
+    prombus::conformance_suite!(make_bus);
+}
+
+/// A bus in a folder.
+mod log {
+    use crate::folder::Folder;
+    use prombus::Bus;
+    use prombus::conformance::Subject;
+    use prombus::store::LogStoreOptions;
+
+    async fn make_bus() -> Subject {
+        let folder = Folder::new();
+        // Small, because every test fills a segment with zeros first.
+        let mut options = LogStoreOptions::default();
+        options.log.segment_bytes = 1 << 20;
+        options.log.reserve_bytes = 1 << 16;
+        let bus = Bus::builder().log(options).open(folder.path()).await.expect("opens");
+        Subject::with_guard(bus, folder)
+    }
+
+    prombus::conformance_suite!(make_bus);
+}
+
+/// A rule that is not in the list would never run.
+#[test]
+fn every_rule_is_in_the_suite() {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let list = std::fs::read_to_string(source.join("conformance.rs")).expect("the list");
+    let mut rules = 0;
+    for file in std::fs::read_dir(source.join("conformance")).expect("the rules") {
+        let text = std::fs::read_to_string(file.expect("a file").path()).expect("a text");
+        for rule in text.lines().filter_map(|line| line.strip_prefix("pub async fn ")) {
+            let name = rule.split('(').next().expect("a name");
+            assert!(list.contains(&format!(" {name},")), "{name} is not in the list");
+            rules += 1;
+        }
+    }
+    assert!(rules > 80, "{rules} rules");
+}
