@@ -72,8 +72,3 @@ pub use reader::{Chunk, Missing, MissingReason, ReadLimit};
 pub use record::Event;
 pub use state::{NoState, State};
 pub use verify::{Progress, VerifyReport, verify, verify_storage};
-
-/// The README's example, compiled with the doc tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

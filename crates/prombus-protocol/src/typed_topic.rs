@@ -82,6 +82,12 @@ macro_rules! topic {
     };
 }
 
+impl<T: ?Sized> From<TypedTopic<T>> for String {
+    fn from(topic: TypedTopic<T>) -> Self {
+        topic.name().to_owned()
+    }
+}
+
 /// What may stand for a topic with payloads of type `T`: any name, or a [`TypedTopic`] of that same type.
 ///
 /// ```compile_fail,E0277

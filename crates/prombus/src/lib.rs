@@ -57,3 +57,8 @@ pub use prombus_protocol::{
 };
 pub use publish::{PublishBatch, Published, Publishing};
 pub use subscribe::{Deliveries, HandlerHandle, Subscribe, Subscription};
+
+/// The README's examples, compiled with the doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -233,12 +233,14 @@ impl Local {
                 tracing::info!("group {group} on {}: deleted, it had no members", subscription.as_str());
                 true
             }
-            Ok(Tried::Busy) => {
-                self.timer.arm(cell, now + EXPIRE_RETRY_MS);
-                false
+            // No room now, or somebody has just come.
+            Ok(Tried::Busy) | Err(_) => {
+                let is_gone = cell.is_deleted.load(Ordering::Acquire);
+                if !is_gone {
+                    self.timer.arm(cell, now + EXPIRE_RETRY_MS);
+                }
+                is_gone
             }
-            // Deleted already, or somebody has just come.
-            Err(_) => cell.is_deleted.load(Ordering::Acquire),
         }
     }
 

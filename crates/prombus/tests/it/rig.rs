@@ -1,0 +1,195 @@
+//! A bus on a simulated disk, in which nothing happens by itself: commits, time and power are the test's.
+
+use prombus::store::{LogStore, LogStoreOptions};
+use prombus::{
+    Bus, Clock, DeadLetter, Delivery, GroupInfo, Limits, LocalBackend, ManualClock, Page, PullLimit, Start,
+    Subscription, Topic,
+};
+use prombus_log::storage::simulated::Disk;
+use prombus_log::{Options, Step};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// Asks once.
+pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Small enough to roll, checkpoint and read from files all the time.
+pub fn small_options() -> Options {
+    Options {
+        segment_bytes: 16 * 1024,
+        reserve_bytes: 8 * 1024,
+        batch_bytes: 4 * 1024,
+        tail_bytes: 2 * 1024,
+        checkpoint_bytes: 8 * 1024,
+        threads: false,
+        ..Options::default()
+    }
+}
+
+pub struct Rig {
+    pub disk: Disk,
+    pub clock: ManualClock,
+    pub store: Arc<LogStore>,
+    pub backend: LocalBackend,
+    pub bus: Bus,
+}
+
+impl Rig {
+    pub fn new(seed: u64) -> Self {
+        Self::open(&Disk::new(seed))
+    }
+
+    pub fn open(disk: &Disk) -> Self {
+        Self::try_open(disk).unwrap_or_else(|error| panic!("the bus does not open: {error}"))
+    }
+
+    pub fn try_open(disk: &Disk) -> Result<Self, prombus::OpenError> {
+        let clock = ManualClock::new(1_700_000_000_000);
+        let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+        let options = LogStoreOptions { log: small_options() };
+        let store = Arc::new(LogStore::open_storage(Arc::new(disk.clone()), options, Arc::clone(&shared))?);
+        let as_store = Arc::clone(&store) as Arc<dyn prombus::store::Store>;
+        let backend = LocalBackend::open_without_timer(as_store, shared, Limits::default())?;
+        let bus = Bus::with_backend(Arc::new(backend.clone()));
+        Ok(Self { disk: disk.clone(), clock, store, backend, bus })
+    }
+
+    /// Commits everything that was appended. What groups have to say without being asked stays where it is.
+    pub fn commit(&self) {
+        while self.store.log().step_commit() == Step::Worked
+            || self.store.log().step_housekeeping() == Step::Worked
+        {}
+    }
+
+    /// Lets time pass, and does what is due.
+    pub fn pass(&self, millis: u64) {
+        self.clock.advance_ms(millis);
+        self.backend.tick();
+    }
+
+    /// The answer of something that needs commits.
+    pub fn done<F: Future + Unpin>(&self, mut future: F) -> F::Output {
+        for _ in 0..100 {
+            if let Poll::Ready(output) = poll(&mut future) {
+                return output;
+            }
+            self.commit();
+        }
+        panic!("it is not done after a hundred commits");
+    }
+
+    /// It is not answered before a commit, whatever else happens.
+    pub fn waits_for_a_commit<F: Future + Unpin>(&self, what: &str, future: &mut F) {
+        for _ in 0..3 {
+            assert!(poll(future).is_pending(), "{what} is answered before it is durable");
+            self.backend.tick();
+            self.backend.flush();
+        }
+    }
+
+    pub fn publish(&self, topic: &str, payload: &str) -> prombus::Published {
+        self.done(self.bus.publish(topic, payload).send()).expect("publishes")
+    }
+
+    pub fn publish_numbers(&self, topic: &str, count: u32) {
+        for number in 1..=count {
+            self.publish(topic, &number.to_string());
+        }
+    }
+
+    pub fn subscribe(&self, topic: &str, group: &str) -> Subscription {
+        self.join(self.bus.subscribe(topic, group).from_earliest())
+    }
+
+    pub fn join(&self, subscribe: prombus::Subscribe) -> Subscription {
+        self.done(subscribe.into_future()).expect("subscribes")
+    }
+
+    /// A delivery that is there now.
+    pub fn next(&self, subscription: &mut Subscription) -> Option<Delivery> {
+        match poll(&mut Box::pin(subscription.next())) {
+            Poll::Ready(next) => Some(next.expect("the stream goes on").expect("the delivery can be read")),
+            Poll::Pending => None,
+        }
+    }
+
+    /// All deliveries that are there now.
+    pub fn all(&self, subscription: &mut Subscription) -> Vec<Delivery> {
+        std::iter::from_fn(|| self.next(subscription)).collect()
+    }
+
+    pub fn ack(&self, delivery: &Delivery) {
+        assert!(!self.done(delivery.ack()).expect("acks").stale, "an ack of {delivery:?} is stale");
+    }
+
+    pub fn info(&self, topic: &str, group: &str) -> GroupInfo {
+        let groups = self.done(Box::pin(self.bus.groups())).expect("lists groups");
+        let found = groups.into_iter().find(|info| info.topic == topic && info.group == group);
+        found.unwrap_or_else(|| panic!("there is no group {group} on {topic}"))
+    }
+
+    pub fn floor(&self, topic: &str, group: &str) -> u64 {
+        self.info(topic, group).topics[0].floor
+    }
+
+    pub fn read(&self, topic: &str) -> Page {
+        let topic = Topic::new(topic).expect("a good name");
+        let limit = PullLimit { bytes: usize::MAX, ..PullLimit::default() };
+        let read = self.done(Box::pin(self.bus.read(&topic, Start::Earliest, limit)));
+        read.unwrap_or(Page { events: Vec::new(), next_seq: 1 })
+    }
+
+    /// The payloads of a topic, as strings.
+    pub fn payloads(&self, topic: &str) -> Vec<String> {
+        self.read(topic).events.iter().map(|event| event.json().expect("a string")).collect()
+    }
+
+    pub fn letters(&self, topic: &str) -> Vec<DeadLetter> {
+        let page = self.read(&format!("dlq.{topic}"));
+        page.events.iter().map(|event| event.json().expect("a dead letter")).collect()
+    }
+
+    /// The same bus after a power cut now, in several of the ways in which that can go.
+    pub fn after_power_cuts(&self) -> impl Iterator<Item = Rig> + '_ {
+        (0..8).map(|seed| {
+            let disk = self.disk.fork();
+            disk.reseed(seed);
+            disk.power_cut();
+            Rig::open(&disk)
+        })
+    }
+
+    /// The power is cut, and everything that was in memory is gone.
+    pub fn power_cut(self) -> Rig {
+        let disk = self.disk.clone();
+        self.stop();
+        disk.power_cut();
+        Rig::open(&disk)
+    }
+
+    /// The process dies; what it wrote is still in the page cache.
+    pub fn kill(self) -> Rig {
+        let disk = self.disk.fork();
+        self.stop();
+        Rig::open(&disk)
+    }
+
+    /// Closes in order and opens again.
+    pub fn restart(self) -> Rig {
+        let disk = self.disk.clone();
+        drop(self);
+        Rig::open(&disk)
+    }
+
+    /// Switches the power off, so that nothing that is dropped from now on writes.
+    pub fn stop(&self) {
+        self.disk.cut_after(0);
+    }
+}
+
+pub fn seqs(deliveries: &[Delivery]) -> Vec<u64> {
+    deliveries.iter().map(|delivery| delivery.seq()).collect()
+}
