@@ -137,10 +137,10 @@ async fn publish(bus: Bus, events: u64) -> Result<(), prombus::PublishError> {
             next += 1;
         }
         window.push_back(bus.publish_batch(batch));
-        if window.len() > 20 {
-            if let Some(publishing) = window.pop_front() {
-                publishing.await?;
-            }
+        if window.len() > 20
+            && let Some(publishing) = window.pop_front()
+        {
+            publishing.await?;
         }
     }
     for publishing in window {

@@ -83,8 +83,9 @@ impl Bus {
         self.backend.batch()
     }
 
-    /// Publishes events together, all or nothing. They are in line when this returns, in the order of calls; the answer resolves
-    /// when they are durable. So a publisher can have many batches under way.
+    /// Publishes events together, all or nothing. They are in line when this returns, in the order of calls, and the answer
+    /// resolves when they are durable: so a publisher can have many batches under way. When the line is full they get in line
+    /// while the answer is awaited.
     ///
     /// ```
     /// # use prombus::{Bus, PublishOptions};

@@ -453,10 +453,10 @@ impl Retry for Local {
 impl Handle {
     fn close(&self) -> Result<(), Unavailable> {
         self.local.timer.stop();
-        if let Some(thread) = self.timer_thread.lock().take() {
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
+        if let Some(thread) = self.timer_thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
         }
         self.local.close()
     }

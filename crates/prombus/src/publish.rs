@@ -174,7 +174,8 @@ impl PublishBatch {
 /// What resolves when a publish is durable.
 type PublishResult = Result<Vec<Published>, PublishError>;
 
-/// A batch on its way. It is in line already and becomes durable whether or not somebody waits for it.
+/// A batch on its way. If [`outcomes`](Self::outcomes) knows its ids it is in line, and becomes durable whether or not somebody
+/// waits. Else the line was full (some megabytes wait to be written): it gets in line while somebody awaits this.
 #[must_use = "awaiting it waits until the events are durable"]
 pub struct Publishing {
     state: State,

@@ -35,11 +35,12 @@ impl Changes {
     }
 
     pub(super) fn settle(&mut self, source: SourceId, first: u64, last: u64) {
-        if let Some(range) = self.settled.last_mut() {
-            if range.0 == source && range.2 + 1 == first {
-                range.2 = last;
-                return;
-            }
+        if let Some(range) = self.settled.last_mut()
+            && range.0 == source
+            && range.2 + 1 == first
+        {
+            range.2 = last;
+            return;
         }
         self.settled.push((source, first, last));
     }

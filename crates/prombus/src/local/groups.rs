@@ -287,12 +287,12 @@ impl Local {
                 continue;
             }
             // With several topics: the one that the group got to last.
-            if let Some((id, ts, commit_ms)) = event_at(&mut *scanner, topic, floor)? {
-                if newest.is_none_or(|newest| commit_ms >= newest) {
-                    newest = Some(commit_ms);
-                    cursor.last_id = Some(id);
-                    cursor.last_ts = Some(ts);
-                }
+            if let Some((id, ts, commit_ms)) = event_at(&mut *scanner, topic, floor)?
+                && newest.is_none_or(|newest| commit_ms >= newest)
+            {
+                newest = Some(commit_ms);
+                cursor.last_id = Some(id);
+                cursor.last_ts = Some(ts);
             }
         }
         Ok(Some(cursor))

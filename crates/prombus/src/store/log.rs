@@ -19,17 +19,14 @@ use std::time::Duration;
 /// What a reader reads at once.
 const READ_BYTES: usize = 1 << 20;
 
+/// Lists with more memory than this are not kept.
+const SCRATCH_BYTES_MAX: usize = 1 << 20;
+
 /// Settings of the log.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct LogStoreOptions {
     /// The log's own.
     pub log: Options,
-}
-
-impl Default for LogStoreOptions {
-    fn default() -> Self {
-        Self { log: Options::default() }
-    }
 }
 
 /// Events and groups in a folder.
@@ -203,7 +200,9 @@ impl Store for LogStore {
         if appended.is_ok() {
             outcomes.extend_from_slice(&scratch.outcomes);
         }
-        self.scratch.lock().push(scratch);
+        if scratch.records.capacity() <= SCRATCH_BYTES_MAX {
+            self.scratch.lock().push(scratch);
+        }
         Ok(appended?.batch())
     }
 

@@ -40,6 +40,9 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 /// An event for a group.
 type Place = (usize, String, u64);
 
+/// A member: its group, and how many attempts an event gets with it.
+type AtWork = (usize, Arc<dyn Membership>, u32);
+
 struct Held {
     member: usize,
     group: usize,
@@ -53,7 +56,7 @@ struct Life {
     backend: LocalBackend,
     publishing: Vec<(Publishing, Vec<Expected>)>,
     tickets: Vec<(DurableTicket, Place)>,
-    members: Vec<Option<(usize, Arc<dyn Membership>, u32)>>,
+    members: Vec<Option<AtWork>>,
     held: Vec<Held>,
     /// Acked in this life, since the last seek.
     acked: Vec<Place>,
@@ -399,10 +402,10 @@ impl History {
     /// A member leaves, or is lost.
     fn part(&mut self, life: &mut Life) {
         let Some(at) = self.any_member(life) else { return };
-        if let Some((_, member, _)) = life.members[at].take() {
-            if self.random.one_in(2) {
-                drop(member.leave());
-            }
+        if let Some((_, member, _)) = life.members[at].take()
+            && self.random.one_in(2)
+        {
+            drop(member.leave());
         }
     }
 

@@ -162,25 +162,20 @@ impl Rig {
         })
     }
 
-    /// The power is cut, and everything that was in memory is gone.
+    /// The power is cut, and everything that was in memory is gone. The old disk stays off: what is dropped later must not write
+    /// where the new bus works.
     pub fn power_cut(self) -> Rig {
-        let disk = self.disk.clone();
+        let disk = self.disk.fork();
         self.stop();
         disk.power_cut();
         Rig::open(&disk)
     }
 
-    /// The process dies; what it wrote is still in the page cache.
-    pub fn kill(self) -> Rig {
-        let disk = self.disk.fork();
-        self.stop();
-        Rig::open(&disk)
-    }
-
-    /// Closes in order and opens again.
+    /// Closes in order, members leave, and opens again.
     pub fn restart(self) -> Rig {
         let disk = self.disk.clone();
-        drop(self);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(self.bus.close()).expect("closes");
         Rig::open(&disk)
     }
 

@@ -231,7 +231,6 @@ fn guarantee_1_durable_over_a_close() {
     let mut orders = rig.subscribe("orders", "billing");
     let all = rig.all(&mut orders);
     drop(all[0].ack());
-    drop((all, orders));
     let rig = rig.restart();
     assert_eq!(rig.payloads("orders"), ["1", "2", "3"]);
     let mut orders = rig.subscribe("orders", "billing");
