@@ -190,6 +190,7 @@ impl Group {
                 max_attempts: u32::MAX,
                 at: not_before,
                 reason,
+                is_queued: false,
                 gate: 0,
             },
         );
@@ -235,6 +236,8 @@ impl Group {
     /// Takes for a member what it may have now: leases of due redeliveries into `leased`, and ranges of fresh seqs to read into
     /// `reserved`, `want` in all. A member that looks at events before it takes them may reserve up to `scan` fresh seqs
     /// instead. Answers how many of the reserved seqs it may deliver.
+    ///
+    /// A member has one such pull open at a time.
     ///
     /// `durable` is the newest generation of the group's records that is durable.
     #[expect(
@@ -305,12 +308,14 @@ impl Group {
         while count < window && looked_at > 0 {
             looked_at -= 1;
             let Some(position) = self.due.pop_front() else { break };
-            let Some(unsettled) = self.unsettled.get_mut(&position).filter(|it| it.state == State::Due)
-            else {
+            let Some(unsettled) = self.unsettled.get_mut(&position) else { continue };
+            unsettled.is_queued = false;
+            if unsettled.state != State::Due {
                 continue;
-            };
+            }
             if unsettled.gate > durable {
                 // What says that it failed is not on disk yet.
+                unsettled.is_queued = true;
                 self.due.push_back(position);
                 continue;
             }
@@ -326,7 +331,8 @@ impl Group {
             unsettled.at = deadline;
             let (attempt, reason) = (unsettled.attempts, unsettled.reason);
             if attempt > 1 {
-                // So that an event which takes the whole process down is given up one day.
+                // So that an event which takes the whole process down again and again is given up, once a second attempt was
+                // written down.
                 self.changes.attempts(AttemptsChange {
                     position,
                     attempts: attempt,
@@ -379,6 +385,7 @@ impl Group {
                     max_attempts: settings.max_attempts,
                     at: deadline,
                     reason: None,
+                    is_queued: false,
                     gate: 0,
                 },
             );
@@ -424,9 +431,10 @@ impl Group {
         self.counters.passed_over += last - first + 1;
     }
 
-    /// A lease that turned out to name an event which is gone, or which a filter drops: it is settled.
-    pub fn pass_over_leased(&mut self, position: Position) {
-        if self.forget(position).is_some() {
+    /// A lease that turned out to name an event which is gone, or which a filter drops: it is settled, if the member still has
+    /// it.
+    pub fn pass_over_leased(&mut self, member: MemberId, position: Position) {
+        if self.is_leased_to(member, position) && self.forget(position).is_some() {
             self.pass_over(position.source, position.seq, position.seq);
         }
     }

@@ -37,6 +37,8 @@ pub struct Unsettled {
     pub at: Millis,
     /// Why it is delivered again.
     pub reason: Option<RedeliveryReason>,
+    /// It stands in `Group::due`, perhaps from an earlier time that it was due.
+    pub is_queued: bool,
     /// It must not be delivered before this generation of the group's records is durable.
     pub gate: u64,
 }

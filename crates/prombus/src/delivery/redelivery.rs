@@ -86,10 +86,16 @@ impl Group {
         let delay = delay
             .unwrap_or_else(|| backoff_ms(attempts, self.jitter ^ position.seq.wrapping_mul(0x2545_f491)));
         if state == State::Leased {
-            self.fail(position, RedeliveryReason::Nacked, now + delay, error.unwrap_or("nacked"));
+            self.fail(
+                position,
+                RedeliveryReason::Nacked,
+                now.saturating_add(delay),
+                error.unwrap_or("nacked"),
+            );
         } else {
             // Its lease had run out: that attempt has failed already.
-            self.wait(position, RedeliveryReason::Nacked, now + delay);
+            self.wait(position, RedeliveryReason::Nacked, now.saturating_add(delay));
+            self.sweep_timers();
         }
         Settling::Counted
     }
@@ -104,12 +110,13 @@ impl Group {
     ) -> Option<Millis> {
         self.is_from(sender, position).filter(|&state| state == State::Leased)?;
         let unsettled = self.unsettled.get_mut(&position)?;
-        let deadline = now + extend_ms.max(EXTENSION_MIN_MS);
-        if deadline < unsettled.at {
+        let deadline = now.saturating_add(extend_ms.max(EXTENSION_MIN_MS));
+        // A later end is found out when the old timer fires, unless it has fired while the member was held.
+        if deadline < unsettled.at || unsettled.at <= now {
             self.timers.add(deadline, position);
         }
-        // A later end is found out when the old timer fires.
         unsettled.at = deadline;
+        self.sweep_timers();
         Some(deadline)
     }
 
@@ -165,7 +172,10 @@ impl Group {
         match unsettled.state {
             State::Waiting => {
                 unsettled.state = State::Due;
-                self.due.push_back(position);
+                // Nacked while it was due before, it may stand there still.
+                if !std::mem::replace(&mut unsettled.is_queued, true) {
+                    self.due.push_back(position);
+                }
             }
             State::Leased => {
                 let holder = unsettled.holder;
@@ -226,10 +236,13 @@ impl Group {
         unsettled.state = State::Due;
         unsettled.at = now;
         let (attempts, reason) = (unsettled.attempts, unsettled.reason);
+        let is_queued = std::mem::replace(&mut unsettled.is_queued, true);
         if attempts > 0 {
             self.changes.attempts(AttemptsChange { position, attempts, not_before: 0, reason });
         }
-        self.due.push_back(position);
+        if !is_queued {
+            self.due.push_back(position);
+        }
     }
 
     /// Whether a member has a lease.
@@ -276,6 +289,8 @@ impl Group {
 
     /// The server reads from the member again. What ran out meanwhile gets a moment for acks that are on their way.
     pub fn unhold(&mut self, member: MemberId, now: Millis) {
+        // What ran out and was not looked at yet, ran out while the member was held.
+        self.advance(now);
         let Some(state) = self.members.get_mut(&member) else { return };
         state.is_held = false;
         for position in std::mem::take(&mut state.overdue) {

@@ -207,7 +207,7 @@ impl LocalMember {
         let mut core = self.cell.core.lock();
         let Pull { leased, reserved, read, kept, dropped, .. } = pull;
         for &position in dropped.iter() {
-            core.machine.pass_over_leased(position);
+            core.machine.pass_over_leased(self.id, position);
             leased.retain(|lease| lease.position != position);
         }
         // A seek may have made void what was leased before the lock was given up.
@@ -239,8 +239,12 @@ impl LocalMember {
             core.machine.give_back_lease(self.id, lease.position, now);
         }
         let aftermath = local.write_down(&self.cell, &mut core);
+        let has_more = core.machine.has_work();
         drop(core);
         local.follow_up(&self.cell, aftermath);
+        if has_more {
+            self.cell.wake_one();
+        }
     }
 
     fn depart(&self, how: impl FnOnce(&mut Core, MemberId, u64)) -> u64 {

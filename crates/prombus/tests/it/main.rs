@@ -3,6 +3,7 @@
 mod bad_input;
 mod conformance;
 mod folder;
+mod group_model;
 mod guarantees;
 mod kill;
 mod power_cut;

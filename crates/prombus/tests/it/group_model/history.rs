@@ -1,0 +1,337 @@
+//! One random history: the machine, the model and the disk beside each other, and the calls that go to both.
+
+use super::check::{Promises, compare};
+use super::choices::Choices;
+use super::image::{Journal, Record, TopicImage};
+use super::model::{Answer, Model, Pull};
+use super::settling::Nack;
+use crate::support::Random;
+use prombus::delivery::*;
+use std::collections::BTreeMap;
+
+/// What a member reserved and still has to read.
+#[derive(Debug)]
+pub struct OpenPull {
+    pub ranges: Vec<ReservedRange>,
+    pub allowed: u32,
+    pub is_scan: bool,
+}
+
+/// What is the same over a whole history.
+#[derive(Debug)]
+pub struct Flavour {
+    pub max_unsettled: u32,
+    /// Of a hundred scanned events, how many a filter drops.
+    pub dropped_percent: u64,
+    /// Of a hundred times that a member could ack, how often it nacks.
+    pub failing_percent: u64,
+    /// Of a hundred times, how often the machine is told at once that time went by.
+    pub prompt_percent: u64,
+}
+
+pub struct History {
+    pub random: Random,
+    pub flavour: Flavour,
+    pub machine: Group,
+    pub model: Model,
+    pub journal: Journal,
+    pub now: Millis,
+    /// The newest seq of each topic.
+    pub published: Vec<u64>,
+    /// At most one pull of a member is open; it may outlive its member.
+    pub pulls: BTreeMap<MemberId, OpenPull>,
+    /// Taken, and neither given up nor put off yet.
+    pub named: Vec<GiveUp>,
+    pub last_member: MemberId,
+    promises: Promises,
+    trail: Vec<String>,
+    step_count: u64,
+}
+
+impl History {
+    /// The history of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let topic_count = random.between(1, 3);
+        let starts = (0..topic_count).map(|_| if random.chance(70) { 0 } else { random.below(20) });
+        let published: Vec<u64> = starts.collect();
+        let journal = Journal::new(published.iter().map(|&floor| TopicImage::up_to(floor)).collect());
+        let flavour = Flavour {
+            max_unsettled: random.one_of([3, 10, 30, 1_000]),
+            dropped_percent: random.one_of([0, 30, 90]),
+            failing_percent: random.one_of([0, 50, 90]),
+            prompt_percent: random.one_of([50, 90, 100]),
+        };
+        let mut history = Self {
+            random,
+            flavour,
+            machine: Group::default(),
+            model: Model::default(),
+            journal,
+            now: 1_000_000,
+            published,
+            pulls: BTreeMap::new(),
+            named: Vec::new(),
+            last_member: MemberId(0),
+            promises: Promises::default(),
+            trail: Vec::new(),
+            step_count: 0,
+        };
+        history.start();
+        history
+    }
+
+    pub fn step_count(&self) -> u64 {
+        self.step_count
+    }
+
+    /// What was done, in words.
+    pub fn trail(&self) -> &[String] {
+        &self.trail
+    }
+
+    pub fn tell(&mut self, what: String) {
+        self.trail.push(format!("{} @{}: {what}", self.step_count, self.now));
+    }
+
+    /// Forgets all but so many lines of the trail.
+    pub fn untell(&mut self, count: usize) {
+        self.trail.truncate(count);
+    }
+
+    /// One random step, and all checks after it.
+    pub fn step(&mut self) {
+        self.step_count += 1;
+        self.random_step();
+        self.check();
+    }
+
+    pub fn check(&mut self) {
+        compare(&self.machine, &self.model);
+        self.promises.check(&self.machine, &self.model);
+    }
+
+    /// Starts the group from what is on disk.
+    pub fn start(&mut self) {
+        let topics = self.journal.on_disk();
+        self.machine = Group::new(self.random.next());
+        for topic in topics {
+            self.machine.add_source(topic.restored());
+        }
+        self.model = Model::new(topics);
+        self.promises.restarted(topics);
+        self.pulls.clear();
+        self.named.clear();
+    }
+
+    /// Crashes and starts again.
+    pub fn restart(&mut self) {
+        self.tell(format!("restart with {} of {}", self.journal.durable(), self.journal.generation()));
+        self.journal.crash();
+        self.start();
+    }
+
+    pub fn grant(&mut self, source: SourceId, to: u64) {
+        self.tell(format!("grant {source:?} {to}"));
+        self.machine.grant(source, to);
+        self.model.grant(source, to);
+    }
+
+    pub fn join(&mut self, settings: MemberSettings) -> MemberId {
+        let id = self.machine.join(settings);
+        self.tell(format!("join {id:?} {settings:?}"));
+        self.model.join(id, settings);
+        self.promises.joined(settings);
+        self.last_member = id;
+        id
+    }
+
+    pub fn advance(&mut self) {
+        self.tell("advance".to_owned());
+        self.machine.advance(self.now);
+        self.model.advance(self.now);
+    }
+
+    pub fn reserve(&mut self, member: MemberId, want: u32, scan: Option<u32>) {
+        let pull = Pull { member, want, scan, now: self.now, durable: self.journal.durable() };
+        let mut answer = Answer::default();
+        let Answer { leased, reserved, .. } = &mut answer;
+        answer.allowed = self.machine.reserve(member, want, scan, pull.now, pull.durable, leased, reserved);
+        self.tell(format!("{pull:?} -> {answer:?}"));
+        let machine = &self.machine;
+        self.model.reserve(&pull, &answer, |position| machine.is_giving_up(position));
+        self.watch_leases(member, &answer.leased);
+        if !answer.reserved.is_empty() {
+            let pull = OpenPull { ranges: answer.reserved, allowed: answer.allowed, is_scan: scan.is_some() };
+            self.pulls.insert(member, pull);
+        }
+    }
+
+    fn watch_leases(&mut self, member: MemberId, leased: &[Leased]) {
+        for lease in leased {
+            let settings = self.model.members[&member].settings;
+            self.promises.leased(member, settings, lease, self.now);
+        }
+    }
+
+    pub fn deliver(&mut self, member: MemberId, range: ReservedRange, scanned_to: u64, kept: &[u64]) {
+        self.tell(format!("deliver {member:?} {range:?} scanned to {scanned_to} {kept:?}"));
+        let mut leased = Vec::new();
+        let is_valid = self.machine.deliver(member, range, scanned_to, kept, self.now, &mut leased);
+        let expected = self.model.deliver(member, range, scanned_to, kept, self.now);
+        assert_eq!(is_valid.then_some(&leased), expected.as_ref(), "what a reservation became");
+        self.watch_leases(member, &leased);
+        if is_valid {
+            for seq in (range.first_seq..=scanned_to).filter(|seq| !kept.contains(seq)) {
+                self.promises.settled(Position { source: range.source, seq });
+            }
+        }
+    }
+
+    pub fn unreserve(&mut self, member: MemberId, range: ReservedRange) {
+        self.tell(format!("unreserve {member:?} {range:?}"));
+        self.machine.unreserve(member, range);
+        self.model.unreserve(member, range);
+    }
+
+    pub fn ack(&mut self, sender: Sender, position: Position) {
+        let settling = self.machine.ack(sender, position);
+        self.tell(format!("ack {sender:?} {position:?} -> {settling:?}"));
+        assert_eq!(settling, self.model.ack(sender, position), "an ack");
+        if settling == Settling::Counted {
+            assert!(self.machine.changes_mut().is_wanted, "an ack wants to be durable");
+            self.promises.settled(position);
+        }
+    }
+
+    pub fn nack(&mut self, sender: Sender, position: Position, delay: Option<Millis>, error: Option<&str>) {
+        let settling = self.machine.nack(sender, position, delay, error, self.now);
+        self.tell(format!("nack {sender:?} {position:?} {delay:?} {error:?} -> {settling:?}"));
+        let chosen_until =
+            self.machine.unsettled().find(|&(other, _)| other == position).map(|(_, it)| it.at);
+        let nack = Nack { delay, error, now: self.now, chosen_until };
+        assert_eq!(settling, self.model.nack(sender, position, nack), "a nack");
+        if settling == Settling::Counted {
+            self.promises.ended(position);
+        }
+    }
+
+    pub fn extend(&mut self, sender: Sender, position: Position, extend_ms: Millis) {
+        let deadline = self.machine.extend(sender, position, extend_ms, self.now);
+        self.tell(format!("extend {sender:?} {position:?} by {extend_ms} -> {deadline:?}"));
+        assert_eq!(deadline, self.model.extend(sender, position, extend_ms, self.now), "an extension");
+        if let Some(deadline) = deadline {
+            self.promises.extended(position, deadline);
+        }
+    }
+
+    pub fn pass_over_leased(&mut self, member: MemberId, position: Position) {
+        self.tell(format!("pass over leased {position:?} of {member:?}"));
+        self.machine.pass_over_leased(member, position);
+        if self.model.pass_over_leased(member, position) {
+            self.promises.settled(position);
+        }
+    }
+
+    pub fn give_back_lease(&mut self, member: MemberId, position: Position) {
+        self.tell(format!("give back {member:?} {position:?}"));
+        if self.model.leased_to(member).contains(&position) {
+            self.promises.gone(&[position], true);
+        }
+        self.machine.give_back_lease(member, position, self.now);
+        self.model.give_back_lease(member, position);
+    }
+
+    /// A member goes, with a word or without one.
+    pub fn part(&mut self, member: MemberId, is_clean: bool) {
+        self.tell(format!("{} {member:?}", if is_clean { "leave" } else { "lose" }));
+        self.promises.gone(&self.model.leased_to(member), is_clean);
+        if is_clean {
+            self.machine.leave(member, self.now);
+            self.model.leave(member);
+        } else {
+            self.machine.lose(member, self.now);
+            self.model.lose(member, self.now);
+        }
+    }
+
+    pub fn pause(&mut self, member: MemberId, is_paused: bool) {
+        self.tell(format!("pause {member:?} {is_paused}"));
+        self.machine.pause(member, is_paused);
+        self.model.pause(member, is_paused);
+    }
+
+    pub fn hold(&mut self, member: MemberId, is_held: bool) {
+        self.tell(format!("hold {member:?} {is_held}"));
+        if is_held {
+            self.machine.hold(member);
+            self.model.hold(member);
+        } else {
+            self.machine.unhold(member, self.now);
+            self.model.unhold(member, self.now);
+        }
+    }
+
+    pub fn seek(&mut self, source: SourceId, floor: u64) {
+        self.tell(format!("seek {source:?} {floor}"));
+        self.machine.seek(source, floor);
+        self.model.seek(source, floor);
+        self.promises.sought(source, floor);
+        self.journal.write(Record::Sought(source, floor));
+        let published = &mut self.published[source.0 as usize];
+        *published = floor.max(*published);
+    }
+
+    /// Writes down what the machine gathered.
+    pub fn take_changes(&mut self) {
+        let changes = std::mem::take(self.machine.changes_mut());
+        self.tell(format!("take {changes:?}"));
+        assert!(changes.is_wanted || changes.attempts.is_empty(), "failures want to be durable");
+        let generation = self.journal.write_changes(changes, self.model.image());
+        let is_urgent = self.machine.gate(generation);
+        let is_waited_for = self.model.gate(generation);
+        assert!(is_urgent || !is_waited_for, "events wait for generation {generation}");
+    }
+
+    pub fn sync(&mut self, generation: u64) {
+        self.tell(format!("durable up to {generation}"));
+        self.journal.sync(generation);
+    }
+
+    pub fn take_given_up(&mut self) {
+        let mut named = self.machine.take_given_up();
+        self.tell(format!("given up: {named:?}"));
+        named.sort_by_key(|give_up| give_up.position);
+        assert_eq!(named, self.model.take_given_up(), "what is given up");
+        self.named.extend(named);
+    }
+
+    /// Ends a giving up without a dead letter.
+    pub fn park(&mut self, position: Position) {
+        self.tell(format!("park {position:?}"));
+        if self.model.is_giving_up(position) {
+            self.promises.settled(position);
+        }
+        self.machine.park(position);
+        self.model.gave_up(position);
+    }
+
+    /// Ends a giving up: it is written, or put off until a time.
+    pub fn end_give_up(&mut self, give_up: GiveUp, until: Option<Millis>) {
+        self.tell(format!("end {give_up:?}, put off until {until:?}"));
+        let position = give_up.position;
+        let is_giving_up = self.machine.is_giving_up(position);
+        assert_eq!(is_giving_up, self.model.is_giving_up(position), "{position:?} is being given up");
+        if let Some(until) = until {
+            self.machine.put_off(give_up.clone(), until);
+            self.model.put_off(give_up, until);
+            return;
+        }
+        self.machine.gave_up(position);
+        self.model.gave_up(position);
+        if is_giving_up {
+            self.promises.settled(position);
+            self.journal.write(Record::GaveUp(position));
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The model's half of what becomes of a delivery: acks, nacks, extensions, members that go, seeks, dead letters.
+
+use super::image::Kept;
+use super::model::{Model, NOT_WRITTEN, Place};
+use prombus::delivery::*;
+use prombus_protocol::RedeliveryReason;
+
+const EXTENSION_MIN_MS: Millis = 1_000;
+const GRACE_MS: Millis = 1_000;
+const BACKOFF_FIRST_MS: Millis = 100;
+const BACKOFF_MAX_MS: Millis = 30_000;
+
+/// What a nack asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Nack<'a> {
+    pub delay: Option<Millis>,
+    pub error: Option<&'a str>,
+    pub now: Millis,
+    /// Until when the machine lets the event wait: its choice when no delay is asked for.
+    pub chosen_until: Option<Millis>,
+}
+
+/// Whether a backoff is 100 ms doubling to 30 s, a fifth more or less.
+pub fn is_backoff(failed_attempts: u32, backoff: Millis) -> bool {
+    let mut full = BACKOFF_FIRST_MS;
+    for _ in 1..failed_attempts {
+        full = (full * 2).min(BACKOFF_MAX_MS);
+    }
+    (full * 4 / 5..=full * 6 / 5).contains(&backoff)
+}
+
+impl Model {
+    /// The sender holds the event, or held it last and nobody newer does.
+    fn is_theirs(&self, sender: Sender, position: Position) -> bool {
+        let Some(event) = self.events.get(&position) else { return false };
+        let is_theirs = match sender {
+            Sender::Member(member) => event.last_holder == Some(member),
+            Sender::LastHolder => event.last_holder.is_some(),
+        };
+        is_theirs && event.place != Place::GivingUp
+    }
+
+    pub fn ack(&mut self, sender: Sender, position: Position) -> Settling {
+        if !self.is_theirs(sender, position) {
+            self.counters.stale += 1;
+            return Settling::Stale;
+        }
+        self.settle(position);
+        self.counters.acked += 1;
+        Settling::Counted
+    }
+
+    pub fn nack(&mut self, sender: Sender, position: Position, nack: Nack<'_>) -> Settling {
+        if !self.is_theirs(sender, position) {
+            self.counters.stale += 1;
+            return Settling::Stale;
+        }
+        self.counters.nacked += 1;
+        let event = self.event(position);
+        let until = nack.delay.map(|delay| nack.now + delay).or(nack.chosen_until).unwrap_or(nack.now);
+        let is_running = matches!(event.place, Place::Leased { .. });
+        let is_last = is_running && event.attempts >= event.limit;
+        assert!(
+            nack.delay.is_some() || is_last || is_backoff(event.attempts, until - nack.now),
+            "a backoff of {} ms after {} attempts",
+            until - nack.now,
+            event.attempts
+        );
+        event.has_two_turns |= matches!(event.place, Place::Due { .. });
+        if is_running {
+            self.fail(position, RedeliveryReason::Nacked, until, nack.error.unwrap_or("nacked"));
+        } else {
+            // The attempt has failed before: only the wait changes.
+            self.wait(position, RedeliveryReason::Nacked, until);
+        }
+        Settling::Counted
+    }
+
+    pub fn extend(
+        &mut self,
+        sender: Sender,
+        position: Position,
+        extend_ms: Millis,
+        now: Millis,
+    ) -> Option<Millis> {
+        if !self.is_theirs(sender, position) {
+            return None;
+        }
+        let Place::Leased { until } = &mut self.event(position).place else { return None };
+        *until = now + extend_ms.max(EXTENSION_MIN_MS);
+        Some(*until)
+    }
+
+    /// Only while the member has it.
+    pub fn pass_over_leased(&mut self, member: MemberId, position: Position) -> bool {
+        let is_theirs = self.leased_to(member).contains(&position);
+        if is_theirs {
+            self.settle(position);
+            self.counters.passed_over += 1;
+        }
+        is_theirs
+    }
+
+    /// Its leases end as if they had never been.
+    pub fn leave(&mut self, member: MemberId) {
+        for position in self.leased_to(member) {
+            self.give_back_lease(member, position);
+        }
+        self.members.remove(&member);
+    }
+
+    /// A lease ends as if it had never been.
+    pub fn give_back_lease(&mut self, member: MemberId, position: Position) {
+        if !self.leased_to(member).contains(&position) {
+            return;
+        }
+        let turn = self.next_turn();
+        let event = self.event(position);
+        event.attempts -= 1;
+        event.place = Place::Due { turn };
+        if event.attempts > 0 {
+            event.kept = Some(Kept { attempts: event.attempts, not_before: 0, reason: event.reason });
+        }
+    }
+
+    /// Its attempts failed, and are made again at once.
+    pub fn lose(&mut self, member: MemberId, now: Millis) {
+        for position in self.leased_to(member) {
+            self.counters.lost += 1;
+            self.fail(position, RedeliveryReason::MemberLost, now, "member_lost");
+        }
+        self.members.remove(&member);
+        self.advance(now);
+    }
+
+    pub fn pause(&mut self, member: MemberId, is_paused: bool) {
+        if let Some(member) = self.members.get_mut(&member) {
+            member.is_paused = is_paused;
+        }
+    }
+
+    pub fn hold(&mut self, member: MemberId) {
+        if let Some(member) = self.members.get_mut(&member) {
+            member.is_held = true;
+        }
+    }
+
+    /// What ran out while nobody read from the member gets a moment more.
+    pub fn unhold(&mut self, id: MemberId, now: Millis) {
+        self.advance(now);
+        let Some(member) = self.members.get_mut(&id) else { return };
+        member.is_held = false;
+        for position in self.leased_to(id) {
+            match &mut self.event(position).place {
+                Place::Leased { until } if *until <= now => *until = now + GRACE_MS,
+                _ => {}
+            }
+        }
+    }
+
+    pub fn seek(&mut self, source: SourceId, floor: u64) {
+        self.events.retain(|position, _| position.source != source);
+        for member in self.members.values_mut() {
+            member.reserved.retain(|range| range.source != source);
+        }
+        self.named.retain(|give_up| give_up.position.source != source);
+        self.put_off.retain(|(_, give_up)| give_up.position.source != source);
+        let topic = self.topic(source);
+        topic.settled = (1..=floor).collect();
+        topic.restored.clear();
+        // It goes to the end of the line of topics.
+        topic.passed_by = 0;
+        topic.granted_to = topic.granted_to.max(floor);
+    }
+
+    /// The records so far are written as this generation. Answers whether an event waits for that.
+    pub fn gate(&mut self, generation: u64) -> bool {
+        let mut is_waited_for = false;
+        for event in self.events.values_mut().filter(|event| event.gate == NOT_WRITTEN) {
+            event.gate = generation;
+            is_waited_for = true;
+        }
+        is_waited_for
+    }
+
+    pub fn is_giving_up(&self, position: Position) -> bool {
+        self.events.get(&position).is_some_and(|event| event.place == Place::GivingUp)
+    }
+
+    /// Events to give up, by position.
+    pub fn take_given_up(&mut self) -> Vec<GiveUp> {
+        self.named.sort_by_key(|give_up| give_up.position);
+        std::mem::take(&mut self.named)
+    }
+
+    pub fn gave_up(&mut self, position: Position) {
+        if self.is_giving_up(position) {
+            self.settle(position);
+            self.counters.dead_lettered += 1;
+        }
+    }
+
+    pub fn put_off(&mut self, give_up: GiveUp, until: Millis) {
+        if self.is_giving_up(give_up.position) {
+            self.put_off.push((until, give_up));
+        }
+    }
+}
