@@ -84,8 +84,8 @@ impl Bus {
     }
 
     /// Publishes events together, all or nothing. They are in line when this returns, in the order of calls, and the answer
-    /// resolves when they are durable: so a publisher can have many batches under way. When the line is full they get in line
-    /// while the answer is awaited.
+    /// resolves when they are durable: so a publisher can have many batches under way. See [`Publishing`] for the case that far
+    /// too much is under way.
     ///
     /// ```
     /// # use prombus::{Bus, PublishOptions};

@@ -79,7 +79,12 @@ impl Event {
     /// # Errors
     /// When the payload is not what `T` looks like.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_str(self.payload())
+        let mut deserializer = serde_json::Deserializer::from_str(self.payload());
+        // What is published is nested 128 deep at most, which serde_json alone would not read; a dead letter a little deeper.
+        deserializer.disable_recursion_limit();
+        let value = T::deserialize(&mut deserializer)?;
+        deserializer.end()?;
+        Ok(value)
     }
 
     /// The whole record, with everything that its publisher gave it.

@@ -25,19 +25,21 @@ use crate::config::Limits;
 use crate::delivery::{GiveUp, Millis, Position, SourceId};
 use crate::error::{GroupError, OpenError, PublishError, ReadError, StoreError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
-use crate::publish::{PublishBatch, Published, Publishing, Retry};
+use crate::publish::{Line, Place, PublishBatch, Published, Publishing};
 use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObserver, TopicId, Visit};
 use cell::{Core, GroupCell};
 use flush::Flusher;
 use parking_lot::{Mutex, RwLock};
 use prombus_protocol::{CursorPosition, Start, Topic, Uuid};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use timer::Timer;
 
+/// So many bytes of publishes wait in line at most; more wait outside.
+const LINE_BYTES_MAX: usize = 64 << 20;
 /// So many lists are kept for another use.
 const SPARES_MAX: usize = 64;
 /// A woken member that does not come is passed over after this time.
@@ -69,6 +71,10 @@ pub(crate) struct Local {
     /// Memory of batches and lists, used again.
     spare_batches: Mutex<Vec<PublishBatch>>,
     spare_outcomes: Mutex<Vec<Vec<Outcome>>>,
+    /// Publishes that found no room, in order.
+    line: Mutex<Waiting>,
+    line_length: AtomicUsize,
+    line_turn: Mutex<()>,
     timer: Arc<Timer>,
     is_closed: AtomicBool,
 }
@@ -79,6 +85,12 @@ struct TopicTable {
     /// How many of them are no dead letters: the bus makes those itself, and they do not count against the limit.
     counted: usize,
     readers: HashMap<TopicId, Vec<(Arc<GroupCell>, SourceId)>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    places: VecDeque<Arc<Place>>,
+    bytes: usize,
 }
 
 /// What is left to do when a group's lock is free again.
@@ -138,6 +150,9 @@ impl LocalBackend {
             flusher: Flusher::default(),
             spare_batches: Mutex::default(),
             spare_outcomes: Mutex::default(),
+            line: Mutex::default(),
+            line_length: AtomicUsize::new(0),
+            line_turn: Mutex::default(),
             timer: Arc::default(),
             is_closed: AtomicBool::new(false),
             store,
@@ -218,6 +233,11 @@ impl Local {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// Whether publishes wait in line.
+    pub(crate) fn has_line(&self) -> bool {
+        self.line_length.load(Ordering::SeqCst) > 0
+    }
+
     fn topic_id(&self, topic: &Topic) -> Option<TopicId> {
         self.topics.read().by_name.get(topic).copied()
     }
@@ -255,11 +275,29 @@ impl Local {
         Ok(id)
     }
 
-    /// Puts a batch in line; gives it back when there is no room.
-    fn append(&self, batch: &PublishBatch) -> Result<(u64, Vec<Published>), PublishRefused> {
-        if self.is_closed() {
-            return Err(PublishError::from(Unavailable::Closed).into());
+    /// Makes the topics of a batch, all of them or none.
+    fn ensure_topics(&self, batch: &PublishBatch) -> Result<(), TopicRefused> {
+        let mut last = None;
+        let is_known = |topic: &Topic| self.topics.read().by_name.contains_key(topic);
+        let has_new = batch.topics().any(|topic| last.replace(topic) != Some(topic) && !is_known(topic));
+        if !has_new {
+            return Ok(());
         }
+        let registry = self.registry.lock();
+        let new: BTreeSet<&Topic> = batch.topics().filter(|topic| !is_known(topic)).collect();
+        let counted = new.iter().filter(|topic| !topic.is_dead_letter()).count();
+        if counted > 0 && self.topics.read().counted + counted > self.limits.max_topics {
+            return Err(TopicRefused::TooMany(self.limits.max_topics));
+        }
+        for topic in new {
+            self.ensure_topic_locked(topic, None, &registry)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a batch into the store.
+    fn append(&self, batch: &PublishBatch) -> Result<(u64, Vec<Published>), PublishRefused> {
+        self.ensure_topics(batch)?;
         let mut events: Vec<NewEvent<'_>> = Vec::with_capacity(batch.len());
         let mut last: Option<(&Topic, TopicId)> = None;
         for (at, topic) in batch.topics().enumerate() {
@@ -338,6 +376,9 @@ impl Local {
 
     /// Does what was left, without the group's lock.
     pub(crate) fn follow_up(&self, cell: &Arc<GroupCell>, aftermath: Aftermath) {
+        if cell.is_deleted.load(Ordering::Acquire) {
+            return;
+        }
         if aftermath.is_urgent {
             self.flusher.demand(&*self.store, &*self.clock);
         }
@@ -361,13 +402,28 @@ impl Local {
         // Leases that ran out have made room.
         cell.wake_full(None);
         if has_work {
-            cell.wake_one();
+            // Whoever was called before may have stopped waiting: now all are.
+            cell.wake_waiters();
+        }
+    }
+
+    /// Calls the member that waits longest. Should it not come, all are called in a moment.
+    pub(crate) fn call(&self, cell: &Arc<GroupCell>) {
+        if cell.wake_one() {
+            self.timer.arm(cell, self.clock.steady_ms() + CALL_AGAIN_MS);
         }
     }
 
     fn close(&self) -> Result<(), Unavailable> {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
+        }
+        // What was put in line before is published, also if nobody awaits it.
+        loop {
+            self.advance();
+            if !self.has_line() || self.watch.unavailable().is_some() || !self.store.wait_for_room() {
+                break;
+            }
         }
         let cells: Vec<_> = self.groups.read().values().cloned().collect();
         let now = self.clock.steady_ms();
@@ -389,6 +445,8 @@ impl Local {
         self.watch.advance(self.store.durable_batch());
         self.flusher.committed(self.store.durable_batch());
         self.watch.fail(Unavailable::Closed);
+        let left = std::mem::take(&mut self.line.lock().places);
+        left.iter().for_each(|place| place.finish(Err(Unavailable::Closed.into())));
         cells.iter().for_each(|cell| cell.wake_all());
         closed
     }
@@ -430,18 +488,63 @@ impl From<TopicRefused> for PublishRefused {
     }
 }
 
-impl Retry for Local {
-    fn retry(self: Arc<Self>, batch: PublishBatch) -> Publishing {
+impl Line for Local {
+    fn enter(self: Arc<Self>, batch: PublishBatch) -> Publishing {
+        if self.is_closed() {
+            return Publishing::done(Err(Unavailable::Closed.into()));
+        }
         if batch.is_empty() {
             return Publishing::done(Ok(Vec::new()));
         }
-        match self.append(&batch) {
-            Ok((number, outcomes)) => {
-                self.keep(batch);
-                Publishing::committing(number, outcomes, Arc::clone(&self.watch))
+        if !self.has_line() {
+            match self.append(&batch) {
+                Ok((number, outcomes)) => {
+                    self.keep(batch);
+                    return Publishing::committing(number, outcomes, Arc::clone(&self.watch));
+                }
+                Err(PublishRefused::Busy) => {}
+                Err(PublishRefused::Failed(error)) => return Publishing::done(Err(error)),
             }
-            Err(PublishRefused::Busy) => Publishing::waiting(batch, self),
-            Err(PublishRefused::Failed(error)) => Publishing::done(Err(error)),
+        }
+        let mut line = self.line.lock();
+        if !line.places.is_empty() && line.bytes + batch.byte_count() > LINE_BYTES_MAX {
+            drop(line);
+            return Publishing::outside(batch, self);
+        }
+        line.bytes += batch.byte_count();
+        let place = Arc::new(Place::new(batch));
+        line.places.push_back(Arc::clone(&place));
+        self.line_length.store(line.places.len(), Ordering::SeqCst);
+        drop(line);
+        // For those that nobody awaits.
+        self.timer.arm_flush(self.clock.steady_ms());
+        Publishing::queued(place, self)
+    }
+
+    fn advance(&self) {
+        if !self.has_line() {
+            return;
+        }
+        // One at a time, in order; who finds it taken leaves it to the one who has it.
+        let Some(_turn) = self.line_turn.try_lock() else { return };
+        loop {
+            let Some(place) = self.line.lock().places.front().cloned() else { return };
+            let Some(batch) = place.take_batch() else { return };
+            let result = match self.append(&batch) {
+                Err(PublishRefused::Busy) => {
+                    place.put_back(batch);
+                    return;
+                }
+                Ok(appended) => Ok(appended),
+                Err(PublishRefused::Failed(error)) => Err(error),
+            };
+            let mut line = self.line.lock();
+            line.places.pop_front();
+            line.bytes -= batch.byte_count();
+            self.line_length.store(line.places.len(), Ordering::SeqCst);
+            drop(line);
+            self.keep(batch);
+            place.finish(result);
         }
     }
 
@@ -498,7 +601,7 @@ impl Backend for LocalBackend {
     }
 
     fn publish(&self, batch: PublishBatch) -> Publishing {
-        Arc::clone(&self.handle.local).retry(batch)
+        Arc::clone(&self.handle.local).enter(batch)
     }
 
     fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>> {

@@ -3,6 +3,7 @@
 use crate::backend::{BoxFuture, event_id_of};
 use crate::error::{PublishError, Unavailable};
 use crate::store::{CommitWatch, NewEvent, TopicId};
+use parking_lot::Mutex;
 use prombus_protocol::{
     BodyFields, JsonError, PublishOptions, Topic, TopicFor, Uuid, push_json, put_body_end, put_body_head,
 };
@@ -10,7 +11,7 @@ use serde::Serialize;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// A batch with more memory than this is not kept for the next one.
 const KEPT_BYTES_MAX: usize = 256 * 1024;
@@ -174,8 +175,8 @@ impl PublishBatch {
 /// What resolves when a publish is durable.
 type PublishResult = Result<Vec<Published>, PublishError>;
 
-/// A batch on its way. If [`outcomes`](Self::outcomes) knows its ids it is in line, and becomes durable whether or not somebody
-/// waits. Else the line was full (some megabytes wait to be written): it gets in line while somebody awaits this.
+/// A batch on its way. It is in line and becomes durable whether or not somebody waits for it. Only when far too much waits to be
+/// written already is there no place in the line: then it gets one while somebody awaits this, and dropping it is logged.
 #[must_use = "awaiting it waits until the events are durable"]
 pub struct Publishing {
     state: State,
@@ -188,17 +189,73 @@ enum State {
         outcomes: Vec<Published>,
         watch: Arc<CommitWatch>,
     },
-    /// There was no room in the line yet.
-    Waiting {
+    /// Behind others, in a line that moves when there is room.
+    Queued {
+        place: Arc<Place>,
+        line: Arc<dyn Line>,
+    },
+    /// The line itself is full.
+    Outside {
         batch: PublishBatch,
-        retry: Arc<dyn Retry>,
+        line: Arc<dyn Line>,
     },
     Other(BoxFuture<'static, PublishResult>),
 }
 
-/// Tries again to put a batch in line.
-pub(crate) trait Retry: Send + Sync {
-    fn retry(self: Arc<Self>, batch: PublishBatch) -> Publishing;
+/// A place in the line.
+#[derive(Debug)]
+pub(crate) struct Place {
+    state: Mutex<PlaceState>,
+}
+
+#[derive(Debug)]
+struct PlaceState {
+    batch: Option<PublishBatch>,
+    /// The number of the log's batch and what the events became, or why they were refused.
+    result: Option<Result<(u64, Vec<Published>), PublishError>>,
+    waker: Option<Waker>,
+}
+
+impl Place {
+    pub(crate) fn new(batch: PublishBatch) -> Self {
+        Self { state: Mutex::new(PlaceState { batch: Some(batch), result: None, waker: None }) }
+    }
+
+    /// The batch, for whoever moves the line.
+    pub(crate) fn take_batch(&self) -> Option<PublishBatch> {
+        self.state.lock().batch.take()
+    }
+
+    /// There was no room after all.
+    pub(crate) fn put_back(&self, batch: PublishBatch) {
+        self.state.lock().batch = Some(batch);
+    }
+
+    pub(crate) fn finish(&self, result: Result<(u64, Vec<Published>), PublishError>) {
+        let mut state = self.state.lock();
+        state.result = Some(result);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn poll(&self, context: &Context<'_>) -> Option<Result<(u64, Vec<Published>), PublishError>> {
+        let mut state = self.state.lock();
+        if state.result.is_none() {
+            state.waker = Some(context.waker().clone());
+        }
+        state.result.take()
+    }
+}
+
+/// Where batches wait for room.
+pub(crate) trait Line: Send + Sync {
+    /// Puts a batch into the store, or into the line.
+    fn enter(self: Arc<Self>, batch: PublishBatch) -> Publishing;
+    /// Moves the line as far as there is room.
+    fn advance(&self);
     fn watch(&self) -> &Arc<CommitWatch>;
 }
 
@@ -217,8 +274,12 @@ impl Publishing {
         Self { state: State::Committing { batch, outcomes, watch } }
     }
 
-    pub(crate) fn waiting(batch: PublishBatch, retry: Arc<dyn Retry>) -> Self {
-        Self { state: State::Waiting { batch, retry } }
+    pub(crate) fn queued(place: Arc<Place>, line: Arc<dyn Line>) -> Self {
+        Self { state: State::Queued { place, line } }
+    }
+
+    pub(crate) fn outside(batch: PublishBatch, line: Arc<dyn Line>) -> Self {
+        Self { state: State::Outside { batch, line } }
     }
 
     /// What the events became, when they are in line: ids and seqs are known before they are durable.
@@ -246,18 +307,47 @@ impl Future for Publishing {
                         Err(reason) => Err(reason.into()),
                     });
                 }
-                State::Waiting { batch, retry } => {
-                    // First asked to be woken, then tried again: room that comes in between is not missed.
-                    retry.watch().register_for_room(context);
+                State::Queued { place, line } => {
+                    // First asked to be woken, then tried: room that comes in between is not missed.
+                    line.watch().register_for_room(context);
+                    line.advance();
+                    match place.poll(context) {
+                        None => return Poll::Pending,
+                        Some(Err(error)) => return Poll::Ready(Err(error)),
+                        Some(Ok((batch, outcomes))) => {
+                            let watch = Arc::clone(line.watch());
+                            self.state = State::Committing { batch, outcomes, watch };
+                        }
+                    }
+                }
+                State::Outside { batch, line } => {
+                    line.watch().register_for_room(context);
+                    line.advance();
                     let batch = std::mem::replace(batch, PublishBatch::new(0, 0));
-                    let next = Arc::clone(retry).retry(batch);
-                    self.state = next.state;
-                    if matches!(self.state, State::Waiting { .. }) {
+                    let line = Arc::clone(line);
+                    let mut next = line.enter(batch);
+                    std::mem::swap(&mut self.state, &mut next.state);
+                    // What is swapped out is empty and not worth a warning.
+                    next.state = State::Done(None);
+                    if matches!(self.state, State::Outside { .. }) {
                         return Poll::Pending;
                     }
                 }
                 State::Other(future) => return future.as_mut().poll(context),
             }
+        }
+    }
+}
+
+impl Drop for Publishing {
+    fn drop(&mut self) {
+        if let State::Outside { batch, .. } = &self.state
+            && !batch.is_empty()
+        {
+            tracing::warn!(
+                "{} events were not published: too much waits to be written, and nobody awaited them",
+                batch.len()
+            );
         }
     }
 }

@@ -384,7 +384,9 @@ impl HandlerHandle {
     /// [`Unavailable`] when the bus stopped writing.
     pub async fn unsubscribe(self) -> Result<(), Unavailable> {
         let _ = self.stop.send(true);
-        let _ = self.task.await;
+        if let Err(error) = self.task.await {
+            tracing::error!("a handler's task ended early: {error}");
+        }
         self.member.leave().await
     }
 }
@@ -458,6 +460,9 @@ async fn run_handler<F, R, E>(
         }
         settle(&*subscription.member, &mut handled, is_manual);
     }
+    // In order: what is not settled goes to others, and the attempt does not count.
+    subscription.release_rest();
+    let _ = subscription.member.leave().await;
 }
 
 fn delivery_at(delivery: &Delivery) -> usize {

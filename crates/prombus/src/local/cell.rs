@@ -178,12 +178,22 @@ impl GroupCell {
         bell.full.retain(|(waiter, _)| *waiter != member);
     }
 
-    /// Wakes the member that waits longest.
-    pub(crate) fn wake_one(&self) {
-        let woken = self.bell.lock().waiters.pop_front();
+    /// Wakes the member that waits longest. Answers whether others go on waiting.
+    pub(crate) fn wake_one(&self) -> bool {
+        let mut bell = self.bell.lock();
+        let woken = bell.waiters.pop_front();
+        let others_wait = !bell.waiters.is_empty();
+        drop(bell);
         if let Some((_, waker)) = woken {
             waker.wake();
         }
+        others_wait
+    }
+
+    /// Wakes all members that wait for something to do.
+    pub(crate) fn wake_waiters(&self) {
+        let woken = std::mem::take(&mut self.bell.lock().waiters);
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
     /// Wakes everyone, because everything is different now.

@@ -109,6 +109,11 @@ impl Local {
         if self.groups.read().len() >= self.limits.max_groups {
             return Err(GroupError::TooManyGroups(self.limits.max_groups));
         }
+        if let Start::AfterId(_) = spec.from {
+            // Before a topic is made: an event that is not there is in none of the new ones either.
+            let ids: Vec<TopicId> = self.topics_of(spec).iter().map(|&(id, _)| id).collect();
+            self.floor_for(&ids, spec.from)?;
+        }
         for topic in patterns(spec).filter_map(Pattern::as_topic) {
             let made = self.ensure_topic_locked(&topic, Some(self.limits.max_topics), &registry);
             if let Err(refused) = made {
@@ -545,7 +550,7 @@ impl Local {
         self.follow_up(cell, aftermath);
         cell.wake_full(None);
         if has_work {
-            cell.wake_one();
+            self.call(cell);
         }
         Ok(Tried::Done(generation))
     }

@@ -37,6 +37,14 @@ impl Local {
         }
         match self.try_write_letter(cell, topic_id, &topic, &give_up) {
             Ok(()) => {}
+            Err(error @ StoreError::TooLarge(_)) => {
+                // It will never fit; the event itself stays in its topic.
+                let seq = give_up.position.seq;
+                tracing::error!(
+                    "group {group} on {topic}: seq {seq} is given up without a dead letter: {error}"
+                );
+                self.park(cell, &give_up);
+            }
             Err(error) => {
                 tracing::warn!("group {group} on {topic}: a dead letter could not be written yet: {error}");
                 let now = self.clock.steady_ms();
@@ -94,8 +102,8 @@ impl Local {
         // A seek may have come in between: then the event is not to be given up any more.
         let mut appended = Ok(0);
         if core.machine.is_giving_up(give_up.position) {
-            // The generation 0 is durable from the start: nobody waits for this record.
-            sending.push(settled, cell, Flushed { generation: 0, has_attempts: false });
+            let generation = cell.delta.lock().begin_generation();
+            sending.push(settled, cell, Flushed { generation, has_attempts: false });
             appended = self.flusher.append_last(&mut sending, self, &[letter], false);
             if appended.is_ok() {
                 core.machine.gave_up(give_up.position);
@@ -106,7 +114,7 @@ impl Local {
         drop(sending);
         self.flusher.after(&*self.store, &*self.clock);
         if has_work {
-            cell.wake_one();
+            self.call(cell);
         }
         appended.map(|_| ())
     }

@@ -13,6 +13,7 @@ use crate::delivery::{Leased, MemberId, MemberSettings, Position, ReservedRange,
 use crate::error::{GroupError, ReadError, Unavailable};
 use crate::store::{Scanner, StoredEvent, TopicId, Visit};
 use parking_lot::Mutex;
+use prombus_protocol::limits::MAX_REASON_BYTES;
 use prombus_protocol::{Body, CursorPosition, Filter, Topic};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -223,7 +224,7 @@ impl LocalMember {
         into.lease(leased, now);
         local.follow_up(&self.cell, aftermath);
         if has_more {
-            self.cell.wake_one();
+            local.call(&self.cell);
         }
     }
 
@@ -243,7 +244,7 @@ impl LocalMember {
         drop(core);
         local.follow_up(&self.cell, aftermath);
         if has_more {
-            self.cell.wake_one();
+            local.call(&self.cell);
         }
     }
 
@@ -265,7 +266,7 @@ impl LocalMember {
         drop(core);
         local.follow_up(&self.cell, aftermath);
         if has_more {
-            self.cell.wake_one();
+            local.call(&self.cell);
         }
         generation
     }
@@ -420,6 +421,10 @@ impl super::Local {
         verdicts: &[(Position, Verdict<'_>)],
         outcomes: &mut Vec<SettleOutcome>,
     ) -> u64 {
+        if cell.is_deleted.load(Ordering::Acquire) {
+            outcomes.extend(verdicts.iter().map(|_| SettleOutcome::Stale));
+            return 0;
+        }
         let now = self.clock.steady_ms();
         let mut core = cell.core.lock();
         core.machine.advance(now);
@@ -432,6 +437,7 @@ impl super::Local {
             let outcome = match verdict {
                 Verdict::Ack => settling(core.machine.ack(sender, position)),
                 Verdict::Nack { delay_ms, reason } => {
+                    let reason = reason.map(|text| &text[..text.floor_char_boundary(MAX_REASON_BYTES)]);
                     settling(core.machine.nack(sender, position, delay_ms, reason, now))
                 }
                 Verdict::Release => match sender {
@@ -452,10 +458,11 @@ impl super::Local {
             outcomes.push(outcome);
         }
         let aftermath: Aftermath = self.write_down(cell, &mut core);
-        let generation = cell.delta.lock().current_generation();
         let has_more = core.machine.has_work();
         drop(core);
         self.follow_up(cell, aftermath);
+        // After the dead letters: a last nack is durable when its letter is.
+        let generation = cell.delta.lock().current_generation();
         if freed {
             let holder = match sender {
                 Sender::Member(member) => Some(member),
@@ -464,7 +471,7 @@ impl super::Local {
             cell.wake_full(holder);
         }
         if has_more {
-            cell.wake_one();
+            self.call(cell);
         }
         generation
     }

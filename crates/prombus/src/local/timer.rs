@@ -4,6 +4,7 @@
 use super::Local;
 use super::cell::GroupCell;
 use crate::delivery::Millis;
+use crate::publish::Line as _;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,7 +85,8 @@ impl Timer {
                 state.flush_at = None;
                 drop(state);
                 self.is_flush_armed.store(false, Ordering::SeqCst);
-                if !local.flusher.flush(&*local.store, &*local.clock) {
+                local.advance();
+                if !local.flusher.flush(&*local.store, &*local.clock) || local.has_line() {
                     self.arm_flush(now);
                 }
                 continue;
