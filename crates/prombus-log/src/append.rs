@@ -420,14 +420,14 @@ impl Shared {
     }
 
     /// The id of a topic, which is made if it is not there.
-    pub(crate) fn ensure_topic(&self, name: &str) -> Result<TopicId, AppendError> {
+    pub(crate) fn ensure_topic(&self, name: &str, wait: bool) -> Result<TopicId, AppendError> {
         if let Some(id) = self.topic_id(name) {
             return Ok(id);
         }
         if name.is_empty() || name.len() > TOPIC_NAME_BYTES_MAX {
             return Err(AppendError::BadTopicName(name.len()));
         }
-        let mut state = self.room_for_topic_record(name.len(), false)?;
+        let mut state = self.room_for_topic_record(name.len(), false, wait)?;
         if let Some(id) = self.topic_id(name) {
             return Ok(id);
         }
@@ -443,7 +443,7 @@ impl Shared {
     pub(crate) fn delete_topic(&self, id: TopicId) -> Result<Ticket, AppendError> {
         let name = self.topic_name(id.0).ok_or(AppendError::UnknownTopic(id.0))?;
         // Also on a full disk: cleaning can then free what the topic took.
-        let mut state = self.room_for_topic_record(name.len(), true)?;
+        let mut state = self.room_for_topic_record(name.len(), true, true)?;
         if !is_alive(&state.topics, id) {
             return Err(AppendError::UnknownTopic(id.0));
         }
@@ -456,6 +456,7 @@ impl Shared {
         &self,
         name_length: usize,
         use_reserve: bool,
+        wait: bool,
     ) -> Result<parking_lot::MutexGuard<'_, AppendState>, AppendError> {
         let bytes = (HEADER_BYTES + name_length + RUN_BYTES) as u64;
         let mut state = self.append.lock();
@@ -467,7 +468,7 @@ impl Shared {
             match state.make_room(bytes, use_reserve, self.options.batch_bytes as u64) {
                 Room::Ready => return Ok(state),
                 Room::Full => return Err(AppendError::StorageFull),
-                Room::Wait if !self.options.threads => return Err(AppendError::QueueFull),
+                Room::Wait if !wait || !self.options.threads => return Err(AppendError::QueueFull),
                 Room::Wait => self.room.wait(&mut state),
             }
         }

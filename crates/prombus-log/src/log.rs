@@ -463,7 +463,15 @@ impl Log {
     /// # Errors
     /// See [`AppendError`].
     pub fn ensure_topic(&self, name: &str) -> Result<TopicId, AppendError> {
-        self.shared().ensure_topic(name)
+        self.shared().ensure_topic(name, true)
+    }
+
+    /// Like [`ensure_topic`](Self::ensure_topic), but answers [`AppendError::QueueFull`] instead of waiting.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn try_ensure_topic(&self, name: &str) -> Result<TopicId, AppendError> {
+        self.shared().ensure_topic(name, false)
     }
 
     /// The id of a topic that is there.

@@ -131,6 +131,7 @@ pub struct DeliveryItem {
     pub reason: Option<RedeliveryReason>,
     /// How long the lease runs from the pull on.
     pub lease_ms: Millis,
+    deadline: Millis,
     topic: u32,
     start: usize,
     key_length: Option<u16>,
@@ -143,9 +144,22 @@ pub struct DeliveryBatch {
     bytes: Vec<u8>,
     items: Vec<DeliveryItem>,
     topics: Vec<Topic>,
+    /// Leases of other epochs than the group's are void.
+    epoch: u64,
+}
+
+impl DeliveryItem {
+    /// When the lease ends, by the backend's own clock, if nobody extends it.
+    pub(crate) fn deadline(&self) -> Millis {
+        self.deadline
+    }
 }
 
 impl DeliveryBatch {
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The deliveries, in order.
     pub fn items(&self) -> &[DeliveryItem] {
         &self.items
@@ -196,6 +210,7 @@ impl DeliveryBatch {
             attempt: 1,
             reason: None,
             lease_ms: 0,
+            deadline: 0,
             topic: self.topics.len() as u32 - 1,
             start,
             key_length: event.key.map(|key| key.len() as u16),
@@ -204,13 +219,15 @@ impl DeliveryBatch {
     }
 
     /// Says about the items from `at` on how they were leased, and drops those that were not. `leased` is in the same order.
-    pub(crate) fn lease(&mut self, leases: &[crate::delivery::Leased], now: Millis) {
+    pub(crate) fn lease(&mut self, leases: &[crate::delivery::Leased], now: Millis, epoch: u64) {
+        self.epoch = epoch;
         let mut leases = leases.iter().peekable();
         self.items.retain_mut(|item| {
             let Some(lease) = leases.next_if(|lease| lease.position == item.position) else { return false };
             item.attempt = lease.attempt;
             item.reason = lease.reason;
             item.lease_ms = lease.deadline.saturating_sub(now);
+            item.deadline = lease.deadline;
             true
         });
     }
@@ -316,6 +333,9 @@ pub trait Membership: Send + Sync + 'static {
         verdicts: &[(Position, Verdict<'_>)],
         outcomes: &mut Vec<SettleOutcome>,
     ) -> DurableTicket;
+
+    /// Whether a delivery that was pulled and not handed out yet is still this member's.
+    fn is_live(&self, item: &DeliveryItem, batch: &DeliveryBatch) -> bool;
 
     /// The group's cursor, as far as it can be read.
     fn cursor(&self) -> Option<CursorPosition>;

@@ -338,6 +338,8 @@ impl Future for PublishOne {
 /// What a memory bus takes at most.
 const MEMORY_BYTES: u64 = 4 << 30;
 
+const MEMORY_BYTES_MIN: u64 = 64 * 1024;
+
 /// Everything about a bus that can be set.
 #[derive(Clone)]
 #[must_use = "a builder builds with open or memory"]
@@ -436,6 +438,10 @@ impl BusBuilder {
     /// See [`OpenError`].
     pub fn memory(self) -> Result<Bus, OpenError> {
         self.limits.check()?;
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            let (name, value) = ("memory_bytes", self.memory_bytes.to_string());
+            return Err(OpenError::BadSetting { name, value, allowed: "65536 and more are allowed" });
+        }
         let clock = self.clock_or_system();
         let store = MemoryStore::new(self.memory_bytes, Arc::clone(&clock));
         self.over(Arc::new(store), clock)

@@ -2,7 +2,7 @@
 //!
 //! A backend's tests say how to make a bus and get one test per rule:
 //!
-//! ```ignore
+//! ```text
 //! async fn make_bus() -> prombus::conformance::Subject {
 //!     prombus::conformance::Subject::new(prombus::Bus::memory())
 //! }

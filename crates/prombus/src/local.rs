@@ -77,6 +77,7 @@ pub(crate) struct Local {
     line_turn: Mutex<()>,
     timer: Arc<Timer>,
     is_closed: AtomicBool,
+    closing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -155,6 +156,7 @@ impl LocalBackend {
             line_turn: Mutex::default(),
             timer: Arc::default(),
             is_closed: AtomicBool::new(false),
+            closing: Mutex::default(),
             store,
         });
         local.restore()?;
@@ -415,6 +417,8 @@ impl Local {
     }
 
     fn close(&self) -> Result<(), Unavailable> {
+        // A second closer waits until the first is done.
+        let _closing = self.closing.lock();
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -623,6 +627,7 @@ impl Backend for LocalBackend {
             let id = local.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
             let mut chunk = EventChunk { next_seq: from.max(1), ..EventChunk::default() };
             let last_seq = local.store.last_seq(id);
+            let limit = PullLimit { events: limit.events.max(1), ..limit };
             let mut scanner = local.store.scanner();
             let mut is_full = false;
             while !is_full && chunk.next_seq <= last_seq {

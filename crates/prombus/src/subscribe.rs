@@ -213,6 +213,7 @@ impl Subscription {
     /// # Errors
     /// [`GroupError`]; also when the bus is closed.
     pub async fn next_batch(&mut self) -> Result<Deliveries, GroupError> {
+        self.skip_void();
         if self.next >= self.batch.items().len() {
             poll_fn(|context| self.poll_batch(context)).await?;
         }
@@ -225,8 +226,9 @@ impl Subscription {
         })
     }
 
-    /// Stops deliveries until [`resume`](Self::resume); what is leased already goes on running.
-    pub fn pause(&self) {
+    /// Stops deliveries until [`resume`](Self::resume); what was handed out already goes on running.
+    pub fn pause(&mut self) {
+        self.release_rest();
         self.member.pause(true);
     }
 
@@ -260,6 +262,7 @@ impl Subscription {
     }
 
     fn poll_delivery(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Delivery, GroupError>>> {
+        self.skip_void();
         if self.next >= self.batch.items().len() {
             match std::task::ready!(self.poll_batch(context)) {
                 Ok(()) => {}
@@ -272,6 +275,16 @@ impl Subscription {
         let event = Event::new(Arc::clone(&self.batch), self.next);
         self.next += 1;
         Poll::Ready(Some(Ok(Delivery::new(event, Arc::clone(&self.member), self.settings.max_attempts))))
+    }
+
+    /// Passes over what was pulled and is not ours any more: its lease ended before anyone looked, or a seek made it void.
+    fn skip_void(&mut self) {
+        while let Some(item) = self.batch.items().get(self.next) {
+            if self.member.is_live(item, &self.batch) {
+                return;
+            }
+            self.next += 1;
+        }
     }
 
     /// What was pulled and not handed out goes back as if it had not been.

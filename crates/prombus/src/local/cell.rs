@@ -27,6 +27,8 @@ pub(crate) struct GroupCell {
     /// When the timer looks at this group next; `u64::MAX` for never.
     pub(crate) armed_at: AtomicU64,
     pub(crate) is_deleted: AtomicBool,
+    /// Rises when all leases become void: with a seek, and when the group is deleted.
+    pub(crate) epoch: AtomicU64,
     /// Since when it has no members, by the steady clock; `u64::MAX` while it has some.
     pub(crate) deserted_at: AtomicU64,
 }
@@ -85,6 +87,7 @@ impl GroupCell {
             durable: AtomicU64::new(0),
             armed_at: AtomicU64::new(u64::MAX),
             is_deleted: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
             deserted_at: AtomicU64::new(u64::MAX),
         }
     }
@@ -238,7 +241,10 @@ impl GroupCell {
         if self.durable_generation() >= generation {
             return false;
         }
-        bell.tickets.push((generation, waker.clone()));
+        let is_known = |(known, other): &(u64, Waker)| *known == generation && other.will_wake(waker);
+        if !bell.tickets.iter().rev().take(8).any(is_known) {
+            bell.tickets.push((generation, waker.clone()));
+        }
         true
     }
 }

@@ -542,6 +542,7 @@ impl Local {
         for (source, floor) in (0..).map(SourceId).zip(floors) {
             core.machine.seek(source, floor);
         }
+        cell.epoch.fetch_add(1, Ordering::AcqRel);
         let has_work = core.machine.has_work();
         let aftermath = self.write_down(cell, &mut core);
         drop(core);
@@ -571,6 +572,7 @@ impl Local {
         };
         self.flusher.appended(batch);
         cell.is_deleted.store(true, Ordering::Release);
+        cell.epoch.fetch_add(1, Ordering::AcqRel);
         drop(core);
         let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
         self.groups.write().remove(&key);

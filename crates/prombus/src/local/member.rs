@@ -6,8 +6,8 @@
 use super::cell::{Core, GroupCell};
 use super::{Aftermath, Handle};
 use crate::backend::{
-    DeliveryBatch, Durability, DurableTicket, EventFilter, EventView, Membership, PullLimit, SettleOutcome,
-    Verdict,
+    DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventFilter, EventView, Membership, PullLimit,
+    SettleOutcome, Verdict,
 };
 use crate::delivery::{Leased, MemberId, MemberSettings, Position, ReservedRange, Sender, Settling};
 use crate::error::{GroupError, ReadError, Unavailable};
@@ -220,8 +220,9 @@ impl LocalMember {
         }
         let aftermath = local.write_down(&self.cell, &mut core);
         let has_more = core.machine.has_work();
+        let epoch = self.cell.epoch.load(Ordering::Acquire);
         drop(core);
-        into.lease(leased, now);
+        into.lease(leased, now, epoch);
         local.follow_up(&self.cell, aftermath);
         if has_more {
             local.call(&self.cell);
@@ -274,6 +275,12 @@ impl LocalMember {
     fn ticket(&self, generation: u64) -> DurableTicket {
         DurableTicket::new(Arc::clone(&self.records) as Arc<dyn Durability>, generation)
     }
+}
+
+/// The start of a text, no longer than this, in whole characters.
+fn cut(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
 }
 
 /// Whether the group and the member want an event. A filter that panics wants it: better delivered than lost.
@@ -339,6 +346,11 @@ impl Membership for LocalMember {
         }
         let generation = local.settle(&self.cell, Sender::Member(self.id), verdicts, outcomes);
         self.ticket(generation)
+    }
+
+    fn is_live(&self, item: &DeliveryItem, batch: &DeliveryBatch) -> bool {
+        batch.epoch() == self.cell.epoch.load(Ordering::Acquire)
+            && self.handle.local.clock.steady_ms() < item.deadline()
     }
 
     fn cursor(&self) -> Option<CursorPosition> {
@@ -437,7 +449,7 @@ impl super::Local {
             let outcome = match verdict {
                 Verdict::Ack => settling(core.machine.ack(sender, position)),
                 Verdict::Nack { delay_ms, reason } => {
-                    let reason = reason.map(|text| &text[..text.floor_char_boundary(MAX_REASON_BYTES)]);
+                    let reason = reason.map(|text| cut(text, MAX_REASON_BYTES));
                     settling(core.machine.nack(sender, position, delay_ms, reason, now))
                 }
                 Verdict::Release => match sender {

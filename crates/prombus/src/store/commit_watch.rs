@@ -73,13 +73,21 @@ impl CommitWatch {
         if let Some(reason) = self.failed.get() {
             return Poll::Ready(Err(reason.clone()));
         }
-        waiters.push((batch, context.waker().clone()));
+        let waker = context.waker();
+        let is_known = |(known, other): &(u64, Waker)| *known == batch && other.will_wake(waker);
+        if !waiters.iter().rev().take(8).any(is_known) {
+            waiters.push((batch, waker.clone()));
+        }
         Poll::Pending
     }
 
     /// Wakes the caller when there may be room. The caller registers first and then tries once more.
     pub(crate) fn register_for_room(&self, context: &Context<'_>) {
-        self.room.lock().push(context.waker().clone());
+        let mut room = self.room.lock();
+        if !room.iter().rev().take(8).any(|other| other.will_wake(context.waker())) {
+            room.push(context.waker().clone());
+        }
+        drop(room);
         self.wants_room.store(true, Ordering::SeqCst);
     }
 }

@@ -211,7 +211,7 @@ impl Store for LogStore {
     }
 
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
-        Ok(self.log.ensure_topic(name.as_str())?)
+        Ok(self.log.try_ensure_topic(name.as_str())?)
     }
 
     fn topics(&self) -> Vec<StoredTopic> {
