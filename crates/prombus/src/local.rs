@@ -277,14 +277,27 @@ impl Local {
         Ok(id)
     }
 
+    /// The events of a batch, for the store; false when one of their topics is not there yet.
+    fn with_topics<'a>(&self, batch: &'a PublishBatch, into: &mut Vec<NewEvent<'a>>) -> bool {
+        let topics = self.topics.read();
+        let mut last: Option<(&Topic, TopicId)> = None;
+        for (at, topic) in batch.topics().enumerate() {
+            let id = match last {
+                Some((known, id)) if known == topic => id,
+                _ => match topics.by_name.get(topic) {
+                    Some(&id) => id,
+                    None => return false,
+                },
+            };
+            last = Some((topic, id));
+            into.push(batch.event(at, id));
+        }
+        true
+    }
+
     /// Makes the topics of a batch, all of them or none.
     fn ensure_topics(&self, batch: &PublishBatch) -> Result<(), TopicRefused> {
-        let mut last = None;
         let is_known = |topic: &Topic| self.topics.read().by_name.contains_key(topic);
-        let has_new = batch.topics().any(|topic| last.replace(topic) != Some(topic) && !is_known(topic));
-        if !has_new {
-            return Ok(());
-        }
         let registry = self.registry.lock();
         let new: BTreeSet<&Topic> = batch.topics().filter(|topic| !is_known(topic)).collect();
         let counted = new.iter().filter(|topic| !topic.is_dead_letter()).count();
@@ -299,16 +312,12 @@ impl Local {
 
     /// Puts a batch into the store.
     fn append(&self, batch: &PublishBatch) -> Result<(u64, Vec<Published>), PublishRefused> {
-        self.ensure_topics(batch)?;
         let mut events: Vec<NewEvent<'_>> = Vec::with_capacity(batch.len());
-        let mut last: Option<(&Topic, TopicId)> = None;
-        for (at, topic) in batch.topics().enumerate() {
-            let id = match last {
-                Some((known, id)) if known == topic => id,
-                _ => self.ensure_topic(topic, Some(self.limits.max_topics))?,
-            };
-            last = Some((topic, id));
-            events.push(batch.event(at, id));
+        if !self.with_topics(batch, &mut events) {
+            self.ensure_topics(batch)?;
+            events.clear();
+            let is_complete = self.with_topics(batch, &mut events);
+            debug_assert!(is_complete, "topics stay where they are");
         }
         let mut outcomes = self.spare_outcomes.lock().pop().unwrap_or_default();
         outcomes.clear();

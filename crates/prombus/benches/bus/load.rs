@@ -4,7 +4,7 @@
 use crate::Failure;
 use crate::publisher::BODY_BYTES;
 use crate::recorder::Latencies;
-use prombus::{Bus, PublishOptions, Publishing, Topic};
+use prombus::{Bus, PublishBatch, PublishOptions, Publishing, Topic};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -52,29 +52,31 @@ impl BusPublisher {
     /// Publishes until `is_done(events so far)`, then waits until all of it is durable.
     pub async fn run(&mut self, is_done: impl Fn(Instant, u64) -> bool) -> Result<u64, Failure> {
         let mut published = 0;
-        loop {
-            let now = Instant::now();
-            if is_done(now, published) {
-                break;
-            }
-            let free = self.in_flight - self.waiting;
-            if free == 0 {
+        let mut next = self.make_batch()?;
+        while !is_done(Instant::now(), published) {
+            // What is durable by now has left the window; more is waited for only if it is full.
+            while self.in_flight - self.waiting < self.piece {
                 self.take_oldest().await?;
-                continue;
             }
-            let count = free.min(self.piece);
-            let mut batch = self.bus.batch();
-            for _ in 0..count {
-                batch.push_json(self.topic.clone(), &self.payload, &self.options)?;
-            }
-            self.window.push_back((self.bus.publish_batch(batch), count, now));
+            let count = next.len();
+            self.window.push_back((self.bus.publish_batch(next), count, Instant::now()));
             self.waiting += count;
             published += count as u64;
+            // Made while the one before is on its way.
+            next = self.make_batch()?;
         }
         while !self.window.is_empty() {
             self.take_oldest().await?;
         }
         Ok(published)
+    }
+
+    fn make_batch(&self) -> Result<PublishBatch, Failure> {
+        let mut batch = self.bus.batch();
+        for _ in 0..self.piece {
+            batch.push_json(self.topic.clone(), &self.payload, &self.options)?;
+        }
+        Ok(batch)
     }
 
     async fn take_oldest(&mut self) -> Result<(), Failure> {

@@ -185,7 +185,8 @@ fn run() -> Result<(), Failure> {
             eprint!("[{repetition}/{}] {name} ... ", plan.repetitions);
             scratch.settle()?;
             let round = measure(&plan, &scratch)?;
-            eprintln!("{}/s", grouped(round.events_per_second));
+            let log = round.log_events_per_second.map(|log| format!(", the log alone {}/s", grouped(log)));
+            eprintln!("{}/s{}", grouped(round.events_per_second), log.unwrap_or_default());
             rounds.push(round);
         }
     }
