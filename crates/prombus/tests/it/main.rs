@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod conformance;
+mod fixture;
 mod folder;
 mod group_model;
 mod guarantees;

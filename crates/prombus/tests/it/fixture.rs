@@ -1,0 +1,100 @@
+//! A folder as the first version of the library left it is opened here for ever: groups with acks above a hole, attempts, a
+//! pattern, a filter. `PROMBUS_WRITE_FIXTURE=1` makes it, when there is none.
+
+use crate::folder::Folder;
+use prombus::store::LogStoreOptions;
+use prombus::{Bus, BusBuilder, PublishOptions, Uuid};
+use prombus_log::Options;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
+}
+
+fn builder() -> BusBuilder {
+    let log = Options {
+        segment_bytes: 16 * 1024,
+        reserve_bytes: 8 * 1024,
+        checkpoint_bytes: 4 * 1024,
+        ..Options::default()
+    };
+    Bus::builder().log(LogStoreOptions { log })
+}
+
+async fn write(folder: &Path) {
+    let bus = builder().open(folder).await.expect("opens");
+    for number in 1..=20_u32 {
+        let options = PublishOptions {
+            id: (number == 7).then(|| Uuid::from_u128(7)),
+            key: Some(format!("key-{number}")),
+            tags: if number % 2 == 0 { vec!["even".to_owned()] } else { Vec::new() },
+            ..PublishOptions::default()
+        };
+        bus.publish("orders.new", &number).options(options).await.expect("publishes");
+    }
+    let mut billing =
+        bus.subscribe("orders.new", "billing").from_earliest().batch_size(10).await.expect("joins");
+    for delivery in billing.next_batch().await.expect("reads").iter() {
+        match delivery.seq() {
+            3 => drop(delivery.nack_after(Duration::from_secs(3_600), "later").await.expect("nacks")),
+            5 => {}
+            _ => drop(delivery.ack().await.expect("acks")),
+        }
+    }
+    billing.unsubscribe().await.expect("leaves");
+    let mut even = bus.subscribe("orders.*", "even").tag("even").from_earliest().await.expect("joins");
+    even.next().await.expect("an event").expect("reads").ack().await.expect("acks");
+    even.unsubscribe().await.expect("leaves");
+    let fragile = bus.subscribe("orders.new", "fragile").from_earliest().batch_size(1).max_attempts(1);
+    let mut fragile = fragile.await.expect("joins");
+    fragile.next().await.expect("an event").expect("reads").nack("boom").await.expect("nacks");
+    fragile.unsubscribe().await.expect("leaves");
+    bus.close().await.expect("closes");
+}
+
+#[tokio::test]
+async fn the_fixture_is_written_when_asked() {
+    if std::env::var_os("PROMBUS_WRITE_FIXTURE").is_some() && !fixture().exists() {
+        write(&fixture()).await;
+    }
+}
+
+#[tokio::test]
+async fn the_fixture_of_version_1_opens_and_its_groups_go_on_where_they_were() {
+    let copy = Folder::new();
+    for entry in std::fs::read_dir(fixture()).expect("the fixture is there") {
+        let entry = entry.expect("a file");
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).expect("copies");
+    }
+    let bus = builder().open(copy.path()).await.expect("opens");
+    let groups = bus.groups().await.expect("lists groups");
+    let found: Vec<_> = groups
+        .iter()
+        .map(|it| {
+            (it.topic.as_str(), it.group.as_str(), it.topics[0].floor, it.topics[0].settled_above, it.lag)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("orders.new", "billing", 2, 6, 12),
+            ("orders.*", "even", 3, 8, 9),
+            ("orders.new", "fragile", 1, 0, 19)
+        ]
+    );
+    let mut billing = bus.subscribe("orders.new", "billing").await.expect("joins");
+    let came = billing.next_batch().await.expect("reads");
+    let came: Vec<_> = came.iter().map(|it| (it.seq(), it.attempt())).collect();
+    // The third waits out its delay, or it is over by now and it comes first, for the second time.
+    let waits = groups[0].waiting > 0 && came[0].0 != 3;
+    assert!(waits || came[0] == (3, 2), "{came:?}");
+    assert_eq!(came.iter().map(|it| it.0).filter(|&seq| seq != 3).collect::<Vec<_>>()[..3], [5, 11, 12]);
+    let mut even = bus.subscribe("orders.*", "even").tag("even").await.expect("joins");
+    assert_eq!(even.next().await.expect("an event").expect("reads").seq(), 4);
+    let letters = bus.topics().await.expect("lists topics");
+    assert!(letters.iter().any(|it| it.topic.as_str() == "dlq.orders.new" && it.last_seq == 1));
+    let again = bus.publish("orders.new", &7).id(Uuid::from_u128(7)).await.expect("is no error");
+    assert_eq!((again.duplicate, again.seq), (true, 7));
+    bus.close().await.expect("closes");
+}
