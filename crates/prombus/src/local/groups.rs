@@ -327,6 +327,8 @@ impl Local {
     fn group_info(&self, cell: &Arc<GroupCell>) -> Result<GroupInfo, ReadError> {
         let now = self.clock.steady_ms();
         let mut core = cell.core.lock();
+        // Also what was kept from before a restart and nobody has asked for yet.
+        cell.grant_noticed(&mut core);
         core.machine.advance(now);
         let aftermath = self.write_down(cell, &mut core);
         let mut topics = Vec::new();
