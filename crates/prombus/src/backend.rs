@@ -218,7 +218,7 @@ impl DeliveryBatch {
         });
     }
 
-    /// Says about the items from `at` on how they were leased, and drops those that were not. `leased` is in the same order.
+    /// Says about the items how they were leased, and drops those that were not. `leases` is in the same order.
     pub(crate) fn lease(&mut self, leases: &[crate::delivery::Leased], now: Millis, epoch: u64) {
         self.epoch = epoch;
         let mut leases = leases.iter().peekable();
@@ -333,6 +333,9 @@ pub trait Membership: Send + Sync + 'static {
         verdicts: &[(Position, Verdict<'_>)],
         outcomes: &mut Vec<SettleOutcome>,
     ) -> DurableTicket;
+
+    /// What the steady clock says.
+    fn now_ms(&self) -> Millis;
 
     /// Whether a delivery that was pulled and not handed out yet is still this member's.
     fn is_live(&self, item: &DeliveryItem, batch: &DeliveryBatch) -> bool;

@@ -18,8 +18,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// An event bus. A handle: clones share the bus; it closes when the last one and the last subscription are gone, or with
-/// [`close`](Self::close).
+/// An event bus. A handle: clones share the bus. It closes with [`close`](Self::close), or when the last handle, the last
+/// subscription and the last handler are gone; a handler goes on until it is unsubscribed or the bus is closed.
 #[derive(Clone)]
 pub struct Bus {
     backend: Arc<dyn Backend>,
@@ -30,6 +30,9 @@ impl Bus {
     ///
     /// # Errors
     /// See [`OpenError`]; the folder is left as it was.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime; [`BusBuilder::open_blocking`] needs none.
     pub async fn open(folder: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::builder().open(folder).await
     }
@@ -167,6 +170,10 @@ impl Bus {
         group: &str,
         cursor: &CursorPosition,
     ) -> Result<(), GroupError> {
+        if cursor.topic != topic {
+            let (topic, other) = (topic.to_owned(), cursor.topic.clone());
+            return Err(GroupError::OtherTopic { topic, other });
+        }
         let to = match (cursor.last_id, cursor.last_ts) {
             (Some(id), _) => Start::AfterId(id),
             (None, Some(ts)) => Start::Ts(ts),

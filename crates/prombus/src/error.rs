@@ -83,6 +83,9 @@ pub enum ReadError {
     /// The system refused to read.
     #[error("reading failed: {0}")]
     Io(String),
+    /// The bus was closed.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
 }
 
 /// Why an event was not published. Nothing of it, or of its batch, was kept.
@@ -96,7 +99,7 @@ pub enum PublishError {
     #[error(transparent)]
     Option(#[from] OptionError),
     /// The payload is not JSON, or nested too deeply.
-    #[error("the payload {0}")]
+    #[error("the payload is {0}")]
     Payload(#[from] JsonError),
     /// The payload could not be written as JSON.
     #[error("the payload cannot be written as JSON: {0}")]
@@ -142,7 +145,10 @@ impl PublishError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Topic(_) => ErrorCode::BadTopic,
-            Self::Option(_) | Self::Payload(_) | Self::Serialize(_) => ErrorCode::BadRequest,
+            Self::Payload(JsonError::TooDeep { .. }) | Self::Option(_) | Self::Serialize(_) => {
+                ErrorCode::BadRequest
+            }
+            Self::Payload(_) => ErrorCode::BadJson,
             Self::TooLarge { .. } | Self::BatchTooLarge(_) => ErrorCode::TooLarge,
             Self::TooManyTopics(_) => ErrorCode::LimitReached,
             Self::StorageFull => ErrorCode::StorageFull,
@@ -166,7 +172,7 @@ pub enum GroupError {
     #[error(transparent)]
     Option(#[from] OptionError),
     /// There is no such group.
-    #[error("there is no group {group:?} on {topic:?}")]
+    #[error("there is no group {group:?} on {topic:?}; name the subscription as written, e.g. \"orders.*\"")]
     UnknownGroup {
         /// The subscription as written.
         topic: String,
@@ -186,6 +192,14 @@ pub enum GroupError {
     /// No event has this id.
     #[error("there is no event with the id {0}")]
     UnknownId(Uuid),
+    /// A cursor of another subscription.
+    #[error("the cursor is of {other:?}, not of {topic:?}")]
+    OtherTopic {
+        /// The subscription as written.
+        topic: String,
+        /// The cursor's.
+        other: String,
+    },
     /// There are as many groups as allowed.
     #[error("the group would be one too many: at most {0} are allowed (max_groups)")]
     TooManyGroups(usize),
@@ -223,6 +237,7 @@ impl From<ReadError> for GroupError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::UnknownId(id) => Self::UnknownId(id),
+            ReadError::Unavailable(reason) => Self::Unavailable(reason),
             other => Self::Read(other),
         }
     }
@@ -232,8 +247,8 @@ impl GroupError {
     /// What it is called on the wire.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Topic(_) => ErrorCode::BadTopic,
-            Self::Option(_) | Self::Group(_) => ErrorCode::BadRequest,
+            Self::Topic(_) | Self::Option(OptionError::Topic { .. }) => ErrorCode::BadTopic,
+            Self::Option(_) | Self::Group(_) | Self::OtherTopic { .. } => ErrorCode::BadRequest,
             Self::UnknownGroup { .. } | Self::Deleted => ErrorCode::NotSubscribed,
             Self::Conflict { .. } => ErrorCode::GroupConflict,
             Self::UnknownId(_) => ErrorCode::UnknownId,

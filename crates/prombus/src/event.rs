@@ -3,6 +3,7 @@
 use crate::backend::{
     DeliveryBatch, DeliveryItem, DurableTicket, Membership, SettleOutcome, Verdict, uuid_of,
 };
+use crate::delivery::Position;
 use crate::error::Unavailable;
 use prombus_protocol::{
     Body, CursorPosition, DeliveryContext, EventRecord, RawValue, RedeliveryReason, Topic, Uuid,
@@ -26,8 +27,8 @@ impl Event {
         Self { batch, at }
     }
 
-    pub(crate) fn at(&self) -> usize {
-        self.at
+    pub(crate) fn position(&self) -> Position {
+        self.item().position
     }
 
     fn item(&self) -> &DeliveryItem {

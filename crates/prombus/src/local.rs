@@ -14,6 +14,7 @@ mod flush;
 mod groups;
 mod letters;
 mod member;
+pub(crate) mod quiet;
 mod timer;
 
 use crate::backend::{
@@ -31,10 +32,10 @@ use cell::{Core, GroupCell};
 use flush::Flusher;
 use parking_lot::{Mutex, RwLock};
 use prombus_protocol::{CursorPosition, Start, Topic, Uuid};
+use quiet::{Quiet, wake};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::Waker;
 use std::thread::JoinHandle;
 use timer::Timer;
 
@@ -206,7 +207,7 @@ impl StoreObserver for Ears {
             }
         }
         drop(topics);
-        called.into_iter().for_each(Waker::wake);
+        called.into_iter().for_each(wake);
         local.watch.advance(batch);
         local.flusher.committed(batch);
         if local.flusher.is_demanded() {
@@ -233,6 +234,10 @@ impl StoreObserver for Ears {
 impl Local {
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
+    }
+
+    fn check_open(&self) -> Result<(), Unavailable> {
+        if self.is_closed() { Err(Unavailable::Closed) } else { Ok(()) }
     }
 
     /// Whether publishes wait in line.
@@ -350,16 +355,28 @@ impl Local {
         events: &[NewEvent<'_>],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<u64, StoreError> {
+        let _quiet = Quiet::enter();
         let sending = if self.flusher.is_dirty() { self.flusher.try_lock() } else { None };
-        let Some(mut sending) = sending else {
-            let batch = self.store.append(&AppendBatch { events, ..AppendBatch::default() }, outcomes)?;
-            self.flusher.appended(batch);
-            return Ok(batch);
-        };
-        let appended = self.flusher.append(&mut sending, &*self.store, &*self.clock, events, outcomes, false);
+        let Some(mut sending) = sending else { return self.append_alone(events, outcomes) };
+        let mut appended =
+            self.flusher.append(&mut sending, &*self.store, &*self.clock, events, outcomes, false);
+        if appended.is_err() {
+            // The records stay behind, and do not wait for the next publish.
+            self.flusher.ask();
+        }
+        if let Err(StoreError::TooLarge(_)) = appended {
+            // Perhaps only because of what would ride along.
+            appended = self.append_alone(events, outcomes);
+        }
         drop(sending);
         self.flusher.after(&*self.store, &*self.clock);
         appended
+    }
+
+    fn append_alone(&self, events: &[NewEvent<'_>], outcomes: &mut Vec<Outcome>) -> Result<u64, StoreError> {
+        let batch = self.store.append(&AppendBatch { events, ..AppendBatch::default() }, outcomes)?;
+        self.flusher.appended(batch);
+        Ok(batch)
     }
 
     /// Takes from a group's machine what it wants done. Called with its lock held.
@@ -448,7 +465,15 @@ impl Local {
             }
             self.write_down(cell, &mut core);
         }
-        while self.flusher.is_dirty() && !self.flusher.flush(&*self.store, &*self.clock) {
+        loop {
+            // Whoever sends just now may fail and leave its records behind.
+            drop(self.flusher.lock());
+            if !self.flusher.is_dirty() {
+                break;
+            }
+            if self.flusher.flush(&*self.store, &*self.clock) {
+                continue;
+            }
             if self.watch.unavailable().is_some() || !self.store.wait_for_room() {
                 tracing::error!("the last acks could not be written; their events will be delivered again");
                 break;
@@ -538,6 +563,7 @@ impl Line for Local {
         if !self.has_line() {
             return;
         }
+        let _quiet = Quiet::enter();
         // One at a time, in order; who finds it taken leaves it to the one who has it.
         let Some(_turn) = self.line_turn.try_lock() else { return };
         loop {
@@ -569,9 +595,8 @@ impl Line for Local {
 impl Handle {
     fn close(&self) -> Result<(), Unavailable> {
         self.local.timer.stop();
-        if let Some(thread) = self.timer_thread.lock().take()
-            && thread.thread().id() != std::thread::current().id()
-        {
+        let thread = self.timer_thread.lock().take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
         self.local.close()
@@ -620,6 +645,7 @@ impl Backend for LocalBackend {
     fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>> {
         Box::pin(async move {
             let local = &self.handle.local;
+            local.check_open()?;
             let id = local.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
             Ok(local.floor_for(&[id], start)?[0] + 1)
         })
@@ -633,6 +659,7 @@ impl Backend for LocalBackend {
     ) -> BoxFuture<'a, Result<EventChunk, ReadError>> {
         Box::pin(async move {
             let local = &self.handle.local;
+            local.check_open()?;
             let id = local.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
             let mut chunk = EventChunk { next_seq: from.max(1), ..EventChunk::default() };
             let last_seq = local.store.last_seq(id);
@@ -679,7 +706,10 @@ impl Backend for LocalBackend {
         subscription: &'a str,
         group: &'a str,
     ) -> BoxFuture<'a, Result<Option<CursorPosition>, GroupError>> {
-        Box::pin(async move { self.handle.local.cursor(subscription, group) })
+        Box::pin(async move {
+            self.handle.local.check_open()?;
+            self.handle.local.cursor(subscription, group)
+        })
     }
 
     fn seek<'a>(
@@ -700,11 +730,17 @@ impl Backend for LocalBackend {
     }
 
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>> {
-        Box::pin(async move { self.handle.local.topic_infos() })
+        Box::pin(async move {
+            self.handle.local.check_open()?;
+            self.handle.local.topic_infos()
+        })
     }
 
     fn groups(&self) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>> {
-        Box::pin(async move { self.handle.local.group_infos() })
+        Box::pin(async move {
+            self.handle.local.check_open()?;
+            self.handle.local.group_infos()
+        })
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>> {

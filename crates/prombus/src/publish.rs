@@ -2,6 +2,7 @@
 
 use crate::backend::{BoxFuture, event_id_of};
 use crate::error::{PublishError, Unavailable};
+use crate::local::quiet::wake;
 use crate::store::{CommitWatch, NewEvent, TopicId};
 use parking_lot::Mutex;
 use prombus_protocol::{
@@ -237,7 +238,7 @@ impl Place {
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
     }
 

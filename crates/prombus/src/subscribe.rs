@@ -4,7 +4,7 @@ use crate::backend::{
     Backend, BoxFuture, DeliveryBatch, EventView, GroupSpec, Joined, MemberOptions, Membership, PullLimit,
     SettleOutcome, Verdict,
 };
-use crate::delivery::{MemberSettings, Position};
+use crate::delivery::{MemberSettings, Millis, Position};
 use crate::error::{GroupError, Unavailable};
 use crate::event::{Delivery, Event, Settling};
 use futures_core::Stream;
@@ -19,6 +19,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::coop::poll_proceed;
+
+/// The first pull of a stream or a handler, before it is known how quick it is.
+const FIRST_PULL: u32 = 1;
+/// A handler's acks wait for others at most this long.
+const SETTLE_AFTER_MS: Millis = 5;
 
 /// A subscription in the making; see [`Bus::subscribe`](crate::Bus::subscribe). Await it for a stream of deliveries, or give it
 /// a [`handler`](Self::handler).
@@ -149,6 +154,7 @@ impl Subscribe {
             is_manual: self.options.manual_ack,
             batch: Arc::default(),
             next: 0,
+            pace: Pace { events: FIRST_PULL, pulled_at: None },
         })
     }
 
@@ -195,6 +201,29 @@ pub struct Subscription {
     batch: Arc<DeliveryBatch>,
     /// The first of the batch that was not handed out.
     next: usize,
+    pace: Pace,
+}
+
+/// How much to pull at once, so that what waits to be handed out does not run out of its lease: an event that nobody has seen
+/// must not use up its attempts. Doubles as long as a pull is handed out in a small part of the lease, and falls to one when not.
+#[derive(Debug)]
+struct Pace {
+    events: u32,
+    pulled_at: Option<Millis>,
+}
+
+/// A pull should be handed out within this part of the lease.
+const PACE_DIVISOR: u64 = 8;
+
+impl Pace {
+    /// How much to pull now, after all of the last pull was handed out.
+    fn next(&mut self, now: Millis, settings: &MemberSettings) -> u32 {
+        if let Some(pulled_at) = self.pulled_at.take() {
+            let is_quick = now.saturating_sub(pulled_at) <= settings.ack_timeout_ms / PACE_DIVISOR;
+            self.events = if is_quick { self.events.saturating_mul(2).min(settings.batch_size) } else { 1 };
+        }
+        self.events
+    }
 }
 
 impl Subscription {
@@ -215,15 +244,28 @@ impl Subscription {
     pub async fn next_batch(&mut self) -> Result<Deliveries, GroupError> {
         self.skip_void();
         if self.next >= self.batch.items().len() {
-            poll_fn(|context| self.poll_batch(context)).await?;
+            poll_fn(|context| self.poll_batch(PullLimit::default(), context)).await?;
         }
+        Ok(self.take_batch())
+    }
+
+    /// Like [`next_batch`](Self::next_batch), but no more than can be handled in time one after the other.
+    async fn next_paced(&mut self) -> Result<Deliveries, GroupError> {
+        self.skip_void();
+        if self.next >= self.batch.items().len() {
+            poll_fn(|context| self.poll_paced(context)).await?;
+        }
+        Ok(self.take_batch())
+    }
+
+    fn take_batch(&mut self) -> Deliveries {
         let from = std::mem::replace(&mut self.next, self.batch.items().len());
-        Ok(Deliveries {
+        Deliveries {
             batch: Arc::clone(&self.batch),
             from,
             member: Arc::clone(&self.member),
             max_attempts: self.settings.max_attempts,
-        })
+        }
     }
 
     /// Stops deliveries until [`resume`](Self::resume); what was handed out already goes on running.
@@ -245,7 +287,7 @@ impl Subscription {
         self.member.leave().await
     }
 
-    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Result<(), GroupError>> {
+    fn poll_batch(&mut self, limit: PullLimit, context: &mut Context<'_>) -> Poll<Result<(), GroupError>> {
         // The batch's memory is used again when nobody holds events of the last one.
         if Arc::get_mut(&mut self.batch).is_none() {
             self.batch = Arc::default();
@@ -254,9 +296,19 @@ impl Subscription {
         let progress = std::task::ready!(poll_proceed(context));
         let batch = Arc::get_mut(&mut self.batch).expect("nobody else has it");
         self.next = 0;
-        let pulled = self.member.poll_pull(PullLimit::default(), batch, context);
+        let pulled = self.member.poll_pull(limit, batch, context);
         if pulled.is_ready() {
             progress.made_progress();
+        }
+        pulled
+    }
+
+    /// Pulls as much as will be handed out in time.
+    fn poll_paced(&mut self, context: &mut Context<'_>) -> Poll<Result<(), GroupError>> {
+        let events = self.pace.next(self.member.now_ms(), &self.settings);
+        let pulled = self.poll_batch(PullLimit { events, ..PullLimit::default() }, context);
+        if pulled.is_ready() {
+            self.pace.pulled_at = Some(self.member.now_ms());
         }
         pulled
     }
@@ -264,7 +316,7 @@ impl Subscription {
     fn poll_delivery(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Delivery, GroupError>>> {
         self.skip_void();
         if self.next >= self.batch.items().len() {
-            match std::task::ready!(self.poll_batch(context)) {
+            match std::task::ready!(self.poll_paced(context)) {
                 Ok(()) => {}
                 Err(GroupError::Unavailable(Unavailable::Closed) | GroupError::Deleted) => {
                     return Poll::Ready(None);
@@ -445,26 +497,34 @@ async fn run_handler<F, R, E>(
                     handled.push(done);
                 }
             }
-            pulled = subscription.next_batch(), if is_pulling => match pulled {
+            pulled = subscription.next_paced(), if is_pulling => match pulled {
                 Ok(deliveries) => {
                     let cursor = subscription.member.cursor();
+                    let mut settled_at = subscription.member.now_ms();
                     for delivery in deliveries.iter() {
-                        let position = deliveries.batch.items()[delivery_at(&delivery)].position;
+                        let position = delivery.event().position();
                         let context = delivery.context_with(cursor.clone());
-                        let mut handling = Box::pin(handle(
-                            Arc::clone(&handler),
-                            delivery.event().clone(),
-                            context,
-                            position,
-                        ));
+                        let event = delivery.event().clone();
+                        let mut handling = Box::pin(handle(Arc::clone(&handler), event, context, position));
                         // A handler that waits for nothing is done here and now.
                         match (&mut handling).now_or_never() {
                             Some(done) => handled.push(done),
                             None => running.push(handling),
                         }
+                        // Quick handlers are settled together; one that blocks is not kept waiting for the others.
+                        let now = subscription.member.now_ms();
+                        if now.saturating_sub(settled_at) >= SETTLE_AFTER_MS {
+                            settle(&*subscription.member, &mut handled, is_manual);
+                            settled_at = now;
+                        }
                     }
                 }
-                Err(GroupError::Unavailable(_) | GroupError::Deleted) => is_pulling = false,
+                Err(error @ (GroupError::Unavailable(_) | GroupError::Deleted)) => {
+                    if error != GroupError::Unavailable(Unavailable::Closed) {
+                        tracing::error!("a handler ends: {error}");
+                    }
+                    is_pulling = false;
+                }
                 Err(error) => {
                     tracing::error!("a subscription cannot read: {error}");
                     tokio::time::sleep(RETRY_AFTER).await;
@@ -476,10 +536,6 @@ async fn run_handler<F, R, E>(
     // In order: what is not settled goes to others, and the attempt does not count.
     subscription.release_rest();
     let _ = subscription.member.leave().await;
-}
-
-fn delivery_at(delivery: &Delivery) -> usize {
-    delivery.event().at()
 }
 
 async fn handle<F, R, E>(

@@ -181,7 +181,7 @@ pub async fn batch_size_is_respected(bus: Bus) {
 /// A group never has more events leased or waiting for another attempt than allowed.
 pub async fn max_unsettled_is_respected(bus: Bus) {
     publish_numbers(&bus, "orders", 10).await;
-    let member = || bus.subscribe("orders", "billing").from_earliest().max_unsettled(3).batch_size(2);
+    let member = || bus.subscribe("orders", "billing").from_earliest().max_unsettled(3).max_in_flight(2);
     let mut one = member().await.expect("subscribes");
     let mut other = member().await.expect("subscribes");
     let theirs = take(&mut one, 2).await;

@@ -25,7 +25,7 @@ pub async fn topics_say_their_seqs_and_groups(bus: Bus) {
 /// `groups()` says the members, the lag, what is in flight and waiting, and the oldest event that is not settled.
 pub async fn groups_say_lag_in_flight_and_oldest_unacked(bus: Bus) {
     let published = publish_numbers(&bus, "orders", 6).await;
-    let orders = bus.subscribe("orders", "billing").from_earliest().batch_size(4);
+    let orders = bus.subscribe("orders", "billing").from_earliest().max_in_flight(4);
     let mut orders = orders.await.expect("subscribes");
     let _idle = subscribe(&bus, "orders", "billing").await;
     let all = take(&mut orders, 4).await;

@@ -3,9 +3,11 @@
 //! The machine names it once; whoever writes dead letters does so in one commit with the settling, and says so, or puts it
 //! off. Until then the event counts as unsettled and nobody gets it.
 
+use super::change::AttemptsChange;
 use super::group::Group;
 use super::lease::State;
 use super::{Millis, Position};
+use prombus_protocol::RedeliveryReason;
 
 /// An event to give up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub struct GiveUp {
     pub attempts: u32,
     /// What the last failure said.
     pub error: String,
+    /// That its attempts are used up is written down; with the first time that it is put off.
+    pub is_written_down: bool,
 }
 
 impl Group {
@@ -23,7 +27,7 @@ impl Group {
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         unsettled.state = State::GivingUp;
         let attempts = unsettled.attempts;
-        self.given_up.push(GiveUp { position, attempts, error });
+        self.given_up.push(GiveUp { position, attempts, error, is_written_down: false });
     }
 
     /// Events to give up since the last time; each ends with [`gave_up`](Self::gave_up) or [`put_off`](Self::put_off).
@@ -54,11 +58,20 @@ impl Group {
         }
     }
 
-    /// The dead letter could not be written: the event is named again at that time.
-    pub fn put_off(&mut self, give_up: GiveUp, until: Millis) {
-        if self.is_giving_up(give_up.position) {
-            self.put_off.push((until, give_up));
+    /// The dead letter could not be written: the event is named again at that time, also after a restart.
+    pub fn put_off(&mut self, mut give_up: GiveUp, until: Millis) {
+        if !self.is_giving_up(give_up.position) {
+            return;
         }
+        if !std::mem::replace(&mut give_up.is_written_down, true) {
+            self.changes.attempts(AttemptsChange {
+                position: give_up.position,
+                attempts: give_up.attempts,
+                not_before: 0,
+                reason: Some(RedeliveryReason::MemberLost),
+            });
+        }
+        self.put_off.push((until, give_up));
     }
 
     pub(super) fn fire_put_off(&mut self, now: Millis) {

@@ -302,7 +302,7 @@ impl Group {
         durable: u64,
         leased: &mut Vec<Leased>,
     ) -> u32 {
-        let deadline = now + settings.ack_timeout_ms;
+        let deadline = now.saturating_add(settings.ack_timeout_ms);
         let mut count = 0;
         let mut looked_at = self.due.len();
         while count < window && looked_at > 0 {
@@ -368,7 +368,7 @@ impl Group {
         self.reserved_count -= range.count();
         let settings = state.settings;
         state.in_flight += kept.len() as u32;
-        let deadline = now + settings.ack_timeout_ms;
+        let deadline = now.saturating_add(settings.ack_timeout_ms);
         let mut passed_from = range.first_seq;
         for &seq in kept {
             if seq > passed_from {

@@ -3,6 +3,7 @@
 //!
 //! Locks are taken in this order, and none is held while waiting for anything: flusher, core, then bell or delta.
 
+use super::quiet::wake;
 use crate::backend::GroupSpec;
 use crate::clock::Clock;
 use crate::delivery::{AttemptsChange, Changes, Group, MemberId, Restored, SourceId};
@@ -172,7 +173,7 @@ impl GroupCell {
         bell.full = rest;
         drop(bell);
         let woken: Vec<(MemberId, Waker)> = woken;
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
+        woken.into_iter().for_each(|(_, waker)| wake(waker));
     }
 
     pub(crate) fn stop_waiting(&self, member: MemberId) {
@@ -188,7 +189,7 @@ impl GroupCell {
         let others_wait = !bell.waiters.is_empty();
         drop(bell);
         if let Some((_, waker)) = woken {
-            waker.wake();
+            wake(waker);
         }
         others_wait
     }
@@ -196,7 +197,7 @@ impl GroupCell {
     /// Wakes all members that wait for something to do.
     pub(crate) fn wake_waiters(&self) {
         let woken = std::mem::take(&mut self.bell.lock().waiters);
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
+        woken.into_iter().for_each(|(_, waker)| wake(waker));
     }
 
     /// Wakes everyone, because everything is different now.
@@ -206,8 +207,8 @@ impl GroupCell {
             let mut bell = self.bell.lock();
             (std::mem::take(&mut bell.waiters), std::mem::take(&mut bell.tickets))
         };
-        waiters.into_iter().for_each(|(_, waker)| waker.wake());
-        tickets.into_iter().for_each(|(_, waker)| waker.wake());
+        waiters.into_iter().for_each(|(_, waker)| wake(waker));
+        tickets.into_iter().for_each(|(_, waker)| wake(waker));
     }
 
     /// A record is durable.
@@ -226,10 +227,11 @@ impl GroupCell {
             !is_done
         });
         if flushed.has_attempts {
-            woken.extend(bell.waiters.pop_front().map(|(_, waker)| waker));
+            // Whichever of them still waits: one that stopped must not keep the events from the others.
+            woken.extend(bell.waiters.drain(..).map(|(_, waker)| waker));
         }
         drop(bell);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(wake);
     }
 
     /// Has the caller woken when a generation is durable; false when it is already.
@@ -277,6 +279,12 @@ impl Delta {
     pub(crate) fn begin_generation(&mut self) -> u64 {
         self.generation += 1;
         self.generation - 1
+    }
+
+    /// The newest generation has no record after all.
+    pub(crate) fn end_generation(&mut self, generation: u64) {
+        debug_assert_eq!(self.generation, generation + 1, "none was begun behind it");
+        self.generation = generation;
     }
 
     /// Makes a record of the changes.

@@ -4,9 +4,10 @@
 //! runs, else when it ends; acks that nobody waits for leave after some milliseconds; what a filter dropped waits for others.
 
 use super::cell::{Flushed, GroupCell};
+use super::quiet::Quiet;
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::store::{AppendBatch, GroupRecord, NewEvent, Outcome, Store};
+use crate::store::{AppendBatch, GroupProgress, GroupRecord, NewEvent, Outcome, Store};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,11 +35,47 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Adds a record of the caller's own making.
-    pub(crate) fn push(&mut self, record: GroupRecord, cell: &Arc<GroupCell>, flushed: Flushed) {
+    fn push(&mut self, record: GroupRecord, cell: &Arc<GroupCell>, flushed: Flushed) {
         self.records.push(record);
         self.owners.push((Arc::clone(cell), flushed));
     }
+
+    /// Takes the first half of another; of a single record, the first half of that.
+    fn take_half(&mut self, from: &mut Self) {
+        if from.records.len() == 1
+            && let Some(GroupRecord::Progress { group, topics }) = from.records.first_mut()
+            && let Some(first) = split(topics)
+        {
+            // Whoever waits for the record waits for its second half.
+            let record = GroupRecord::Progress { group: *group, topics: first };
+            let cell = Arc::clone(&from.owners[0].0);
+            self.push(record, &cell, Flushed { generation: 0, has_attempts: false });
+            return;
+        }
+        let half = from.records.len().div_ceil(2);
+        self.records.extend(from.records.drain(..half));
+        self.owners.extend(from.owners.drain(..half));
+    }
+
+    fn put_in_front(&mut self, part: Self) {
+        self.records.splice(0..0, part.records);
+        self.owners.splice(0..0, part.owners);
+    }
+}
+
+/// Takes the first half of what a group did out of a list; `None` when it is too little for that.
+fn split(topics: &mut Vec<GroupProgress>) -> Option<Vec<GroupProgress>> {
+    if topics.len() > 1 {
+        let half = topics.len() / 2;
+        return Some(topics.drain(..half).collect());
+    }
+    let only = topics.first_mut().filter(|only| only.settled.len() + only.attempts.len() > 1)?;
+    let (settled, attempts) = (only.settled.len().div_ceil(2), only.attempts.len() / 2);
+    Some(vec![GroupProgress {
+        topic: only.topic,
+        settled: only.settled.drain(..settled).collect(),
+        attempts: only.attempts.drain(..attempts).collect(),
+    }])
 }
 
 impl Flusher {
@@ -106,10 +143,6 @@ impl Flusher {
                 under_way.extend(sending.owners.drain(..).map(|(cell, flushed)| (batch, cell, flushed)));
                 drop(under_way);
                 self.appended(batch);
-                if store.durable_batch() >= batch {
-                    // Its commit was over before it was known to be under way.
-                    self.committed(store.durable_batch());
-                }
                 Ok(batch)
             }
             Err(error) => {
@@ -121,26 +154,27 @@ impl Flusher {
         }
     }
 
-    /// Appends events together with the record that was pushed last, behind whatever else waits. When it fails that record is
-    /// gone and the others stay.
+    /// Appends events together with a record of the caller's own, behind whatever else waits. Answers the record's generation.
+    /// When it fails that record is gone and the others stay. Called with the group's core locked.
     pub(crate) fn append_last(
         &self,
         sending: &mut Sending,
         local: &super::Local,
         events: &[NewEvent<'_>],
+        (record, cell): (GroupRecord, &Arc<GroupCell>),
         use_reserve: bool,
     ) -> Result<u64, StoreError> {
-        let own = sending.records.pop().zip(sending.owners.pop());
         self.gather(sending, &*local.clock);
-        if let Some((record, (cell, flushed))) = own {
-            sending.push(record, &cell, flushed);
-        }
+        let generation = cell.delta.lock().begin_generation();
+        sending.push(record, cell, Flushed { generation, has_attempts: false });
         let appended = self.send(sending, &*local.store, events, &mut Vec::new(), use_reserve);
         if appended.is_err() {
             sending.records.pop();
             sending.owners.pop();
+            // Nobody may wait for a record that never comes. Both locks are held, so none was begun behind it.
+            cell.delta.lock().end_generation(generation);
         }
-        appended
+        appended.map(|_| generation)
     }
 
     /// Something was appended to this batch.
@@ -150,34 +184,74 @@ impl Flusher {
 
     /// Sends what waits now. Answers false when it has to be tried again.
     pub(crate) fn flush(&self, store: &dyn Store, clock: &dyn Clock) -> bool {
+        let _quiet = Quiet::enter();
         loop {
-            // Who has the lock looks at the demand again when it is done.
-            let Some(mut sending) = self.try_lock() else { return true };
+            let mut taken = self.try_lock();
+            if taken.is_none() {
+                // Who has the lock looks whether something was asked for when it is done with it.
+                self.ask();
+                taken = self.try_lock();
+            }
+            let Some(mut sending) = taken else { return true };
             self.is_demanded.store(false, Ordering::SeqCst);
-            let sent = self.append(&mut sending, store, clock, &[], &mut Vec::new(), true);
+            let sent = self.append_in_parts(&mut sending, store, clock);
             drop(sending);
+            self.committed(store.durable_batch());
             match sent {
-                Ok(_) if !self.is_demanded.load(Ordering::SeqCst) => return true,
-                Ok(_) => {}
+                Ok(()) if !self.is_demanded.load(Ordering::SeqCst) => return true,
+                Ok(()) => {}
                 Err(_) => {
-                    self.is_demanded.store(true, Ordering::SeqCst);
+                    self.ask();
                     return false;
                 }
             }
         }
     }
 
+    /// Appends all records that wait, in several batches if they do not fit into one.
+    fn append_in_parts(
+        &self,
+        sending: &mut Sending,
+        store: &dyn Store,
+        clock: &dyn Clock,
+    ) -> Result<(), StoreError> {
+        loop {
+            match self.append(sending, store, clock, &[], &mut Vec::new(), true) {
+                Err(StoreError::TooLarge(_)) => {}
+                other => return other.map(|_| ()),
+            }
+            let mut part = Sending::default();
+            part.take_half(sending);
+            while let Err(error) = self.send(&mut part, store, &[], &mut Vec::new(), true) {
+                if !matches!(error, StoreError::TooLarge(_)) {
+                    sending.put_in_front(part);
+                    return Err(error);
+                }
+                let mut smaller = Sending::default();
+                smaller.take_half(&mut part);
+                sending.put_in_front(part);
+                part = smaller;
+            }
+        }
+    }
+
+    /// Has what waits sent by whoever has the lock, or with the next commit.
+    pub(crate) fn ask(&self) {
+        self.is_demanded.store(true, Ordering::SeqCst);
+    }
+
     /// Somebody waits for changes: they leave now, or with the end of the commit that runs.
     pub(crate) fn demand(&self, store: &dyn Store, clock: &dyn Clock) {
-        self.is_demanded.store(true, Ordering::SeqCst);
+        self.ask();
         let is_committing = self.newest_batch.load(Ordering::SeqCst) > store.durable_batch();
         if !is_committing {
             self.flush(store, clock);
         }
     }
 
-    /// After the lock was held for something else: sends what was asked for meanwhile.
+    /// After the lock was held for something else: tells what is durable already, and sends what was asked for meanwhile.
     pub(crate) fn after(&self, store: &dyn Store, clock: &dyn Clock) {
+        self.committed(store.durable_batch());
         if self.is_demanded.load(Ordering::SeqCst) {
             self.demand(store, clock);
         }

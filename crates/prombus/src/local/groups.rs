@@ -1,7 +1,8 @@
 //! What is done to whole groups: making, finding again after a restart, moving, deleting, describing.
 
-use super::cell::{Flushed, GroupCell};
+use super::cell::GroupCell;
 use super::member::{LocalMember, Records};
+use super::quiet::Quiet;
 use super::{Handle, Local, TopicRefused};
 use crate::backend::{
     DurableTicket, GroupSpec, Joined, MemberOptions, SettleOutcome, Verdict, event_id_of, uuid_of,
@@ -101,6 +102,7 @@ impl Local {
         if self.is_closed() {
             return Err(Unavailable::Closed.into());
         }
+        let _quiet = Quiet::enter();
         let mut registry = self.registry.lock();
         if let Ok(cell) = self.find(spec.subscription.as_str(), spec.group.as_str()) {
             check_conflict(&cell.spec, spec)?;
@@ -218,7 +220,7 @@ impl Local {
     pub(super) fn deserted(&self, cell: &Arc<GroupCell>, now: Millis) {
         if let Some(after) = self.limits.group_expire_ms {
             cell.deserted_at.store(now, Ordering::Release);
-            self.timer.arm(cell, now + after);
+            self.timer.arm(cell, now.saturating_add(after));
         }
     }
 
@@ -520,27 +522,29 @@ impl Local {
         if self.is_closed() {
             return Err(Unavailable::Closed.into());
         }
+        let _quiet = Quiet::enter();
         // No topic joins the group meanwhile, and nothing older of this group is written behind the record.
         let _registry = self.registry.lock();
+        let ids: Vec<TopicId> = cell.core.lock().topics.iter().map(|&(id, _)| id).collect();
+        let floors = self.floor_for(&ids, to)?;
         let mut sending = self.flusher.lock();
         let mut core = cell.core.lock();
-        let ids: Vec<TopicId> = core.topics.iter().map(|&(id, _)| id).collect();
-        let floors = self.floor_for(&ids, to)?;
         cell.grant_noticed(&mut core);
         let record = GroupRecord::Sought {
             group: cell.number,
             floors: ids.iter().copied().zip(floors.iter().copied()).collect(),
         };
-        let generation = cell.delta.lock().begin_generation();
-        sending.push(record, cell, Flushed { generation, has_attempts: false });
         // What the group did before goes out with it, in front of it.
-        let appended = self.flusher.append_last(&mut sending, self, &[], true);
-        if let Err(error) = appended {
-            drop(core);
-            drop(sending);
-            self.flusher.after(&*self.store, &*self.clock);
-            return busy_or(error);
-        }
+        let appended = self.flusher.append_last(&mut sending, self, &[], (record, cell), true);
+        let generation = match appended {
+            Ok(generation) => generation,
+            Err(error) => {
+                drop(core);
+                drop(sending);
+                self.flusher.after(&*self.store, &*self.clock);
+                return busy_or(error);
+            }
+        };
         for (source, floor) in (0..).map(SourceId).zip(floors) {
             core.machine.seek(source, floor);
         }
@@ -559,6 +563,7 @@ impl Local {
     }
 
     fn try_delete(&self, cell: &Arc<GroupCell>, only_deserted: bool) -> Result<Tried<u64>, GroupError> {
+        let _quiet = Quiet::enter();
         let _registry = self.registry.lock();
         // Whoever joins does so under this lock, and looks afterwards whether the group is still there.
         let core = cell.core.lock();

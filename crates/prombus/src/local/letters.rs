@@ -1,7 +1,8 @@
 //! Writing dead letters: the letter and the settling of the event are one commit. The letter's id is made from topic, group and
 //! event, so a second try after a crash adds nothing.
 
-use super::cell::{Flushed, GroupCell};
+use super::cell::GroupCell;
+use super::quiet::Quiet;
 use super::{Local, TopicRefused};
 use crate::backend::{event_id_of, uuid_of};
 use crate::delivery::{GiveUp, Millis};
@@ -50,6 +51,10 @@ impl Local {
                 let now = self.clock.steady_ms();
                 let mut core = cell.core.lock();
                 core.machine.put_off(give_up, now + RETRY_MS);
+                // What the failure was answered with is written down: its attempts.
+                let aftermath = self.write_down(cell, &mut core);
+                drop(core);
+                self.follow_up(cell, aftermath);
                 self.timer.arm(cell, now + RETRY_MS);
             }
         }
@@ -97,14 +102,13 @@ impl Local {
         let settled = GroupProgress { topic: topic_id, settled: vec![(seq, seq)], attempts: Vec::new() };
         let settled = GroupRecord::Progress { group: cell.number, topics: vec![settled] };
 
+        let _quiet = Quiet::enter();
         let mut sending = self.flusher.lock();
         let mut core = cell.core.lock();
         // A seek may have come in between: then the event is not to be given up any more.
         let mut appended = Ok(0);
         if core.machine.is_giving_up(give_up.position) {
-            let generation = cell.delta.lock().begin_generation();
-            sending.push(settled, cell, Flushed { generation, has_attempts: false });
-            appended = self.flusher.append_last(&mut sending, self, &[letter], false);
+            appended = self.flusher.append_last(&mut sending, self, &[letter], (settled, cell), false);
             if appended.is_ok() {
                 core.machine.gave_up(give_up.position);
             }

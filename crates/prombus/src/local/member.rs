@@ -9,7 +9,7 @@ use crate::backend::{
     DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventFilter, EventView, Membership, PullLimit,
     SettleOutcome, Verdict,
 };
-use crate::delivery::{Leased, MemberId, MemberSettings, Position, ReservedRange, Sender, Settling};
+use crate::delivery::{Leased, MemberId, MemberSettings, Millis, Position, ReservedRange, Sender, Settling};
 use crate::error::{GroupError, ReadError, Unavailable};
 use crate::store::{Scanner, StoredEvent, TopicId, Visit};
 use parking_lot::Mutex;
@@ -88,7 +88,8 @@ impl LocalMember {
         self.filter.is_some() || self.cell.spec.filter.is_some()
     }
 
-    /// Takes leases and reservations. Ready(false) when there is nothing and the member is queued.
+    /// Takes leases and reservations, and answers how many of the reserved events it may have; `None` when there is nothing and
+    /// the member is queued.
     fn reserve(&self, pull: &mut Pull, limit: PullLimit, context: &Context<'_>) -> Option<u32> {
         let local = &self.handle.local;
         let now = local.clock.steady_ms();
@@ -346,6 +347,10 @@ impl Membership for LocalMember {
         }
         let generation = local.settle(&self.cell, Sender::Member(self.id), verdicts, outcomes);
         self.ticket(generation)
+    }
+
+    fn now_ms(&self) -> Millis {
+        self.handle.local.clock.steady_ms()
     }
 
     fn is_live(&self, item: &DeliveryItem, batch: &DeliveryBatch) -> bool {

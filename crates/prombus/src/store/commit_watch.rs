@@ -1,6 +1,7 @@
 //! Who waits for a commit: one number that rises, and wakers.
 
 use crate::error::Unavailable;
+use crate::local::quiet::wake;
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,20 +35,20 @@ impl CommitWatch {
             }
         }
         drop(waiters);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(wake);
     }
 
     pub(crate) fn room(&self) {
         if self.wants_room.swap(false, Ordering::SeqCst) {
             let woken = std::mem::take(&mut *self.room.lock());
-            woken.into_iter().for_each(Waker::wake);
+            woken.into_iter().for_each(wake);
         }
     }
 
     pub(crate) fn fail(&self, reason: Unavailable) {
         let _ = self.failed.set(reason);
         let waiters = std::mem::take(&mut *self.waiters.lock());
-        waiters.into_iter().for_each(|(_, waker)| waker.wake());
+        waiters.into_iter().for_each(|(_, waker)| wake(waker));
         self.wants_room.store(true, Ordering::SeqCst);
         self.room();
     }

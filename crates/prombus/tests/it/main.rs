@@ -8,6 +8,8 @@ mod group_model;
 mod guarantees;
 mod kill;
 mod power_cut;
+mod regressions;
 mod rig;
 mod seeds;
+mod stress;
 mod support;

@@ -292,7 +292,7 @@ impl Model {
         let event = self.event(position);
         event.place = Place::GivingUp;
         let attempts = event.attempts;
-        self.named.push(GiveUp { position, attempts, error: error.to_owned() });
+        self.named.push(GiveUp { position, attempts, error: error.to_owned(), is_written_down: false });
     }
 
     /// Checks a pull's answer, and takes it over.

@@ -201,8 +201,16 @@ impl Model {
     }
 
     pub fn put_off(&mut self, give_up: GiveUp, until: Millis) {
-        if self.is_giving_up(give_up.position) {
-            self.put_off.push((until, give_up));
+        if !self.is_giving_up(give_up.position) {
+            return;
         }
+        let mut give_up = give_up;
+        if !give_up.is_written_down {
+            give_up.is_written_down = true;
+            let event = self.event(give_up.position);
+            let reason = Some(RedeliveryReason::MemberLost);
+            event.kept = Some(Kept { attempts: give_up.attempts, not_before: 0, reason });
+        }
+        self.put_off.push((until, give_up));
     }
 }
