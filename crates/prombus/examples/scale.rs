@@ -95,6 +95,8 @@ async fn report(bus: &Bus, acked: u64) -> Result<(), Failure> {
 async fn filter(bus: &Bus, store: &LogStore, events: u64) -> Result<(), Failure> {
     let subscribe = bus.subscribe(TOPIC, "filtered").from_earliest().tag("wanted").batch_size(1_000);
     let mut subscription = subscribe.max_in_flight(100_000).await?;
+    // The acks of the group before are written by then.
+    tokio::time::sleep(Duration::from_millis(50)).await;
     let commits = store.log().durable_batch();
     let started = Instant::now();
     let mut kept = 0;
