@@ -2,7 +2,7 @@
 
 use crate::topic::Topic;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,13 +16,20 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
+/// JavaScript has two ways to say that something is not there.
+pub(crate) fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 /// One event. `T` is the payload; by default its JSON text, unparsed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRecord<T = Box<RawValue>> {
     /// The event's id; a UUIDv7 unless the publisher chose it.
     pub id: Uuid,
     /// The position in its topic, from 1; 0 if it has none yet.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_zero")]
     pub seq: u64,
     /// The session or boot of the publisher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,15 +45,15 @@ pub struct EventRecord<T = Box<RawValue>> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
     /// Names and values that travel beside the payload.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
     /// What happened.
     pub payload: T,
     /// Ids of the events that led to this one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub caused_by: Vec<Uuid>,
     /// Labels to filter by.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
 
@@ -68,7 +75,14 @@ impl EventRecord {
     /// # Errors
     /// If the payload is not of type `T`.
     pub fn parse<T: DeserializeOwned>(self) -> Result<EventRecord<T>, serde_json::Error> {
-        self.try_map(|payload| serde_json::from_str(payload.get()))
+        self.try_map(|payload| {
+            // What is published is nested 128 deep at most, one more than serde_json reads on its own.
+            let mut deserializer = serde_json::Deserializer::from_str(payload.get());
+            deserializer.disable_recursion_limit();
+            let value = T::deserialize(&mut deserializer)?;
+            deserializer.end()?;
+            Ok(value)
+        })
     }
 }
 
@@ -186,5 +200,22 @@ mod tests {
         {
             assert_eq!(serde_json::to_string(&reason).unwrap(), format!("\"{reason}\""));
         }
+    }
+
+    #[test]
+    fn null_is_as_good_as_absent() {
+        let text = r#"{"id":"0196f1d0-1c2a-7b3c-8d4e-5f6071829304","ts":1,"topic":"t","payload":null,
+            "seq":null,"sid":null,"key":null,"partition":null,"headers":null,"caused_by":null,"tags":null,"new":1}"#;
+        let record: EventRecord = serde_json::from_str(text).expect("a record");
+        assert_eq!((record.seq, record.tags.len(), record.headers.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_payload_as_deep_as_can_be_published_is_parsed() {
+        let deep = format!("{}{}", "[".repeat(128), "]".repeat(128));
+        let text =
+            format!(r#"{{"id":"0196f1d0-1c2a-7b3c-8d4e-5f6071829304","ts":1,"topic":"t","payload":{deep}}}"#);
+        let record: EventRecord = serde_json::from_str(&text).expect("a record");
+        record.parse::<serde_json::Value>().expect("a value");
     }
 }

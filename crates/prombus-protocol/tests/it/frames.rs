@@ -61,6 +61,15 @@ fn bad_frames_are_refused_with_their_code_and_corr() {
 }
 
 #[test]
+fn every_error_code_has_a_golden_frame() {
+    let frames = fixture::<Vec<Good>>("server-frames");
+    for code in ErrorCode::ALL {
+        let field = format!("\"code\":\"{}\"", code.as_str());
+        assert!(frames.iter().any(|good| good.text.contains(&field)), "none for {}", code.as_str());
+    }
+}
+
+#[test]
 fn server_frames_are_read_and_written() {
     for good in fixture::<Vec<Good>>("server-frames") {
         let frame = <ServerFrame>::parse(good.text.as_bytes())
