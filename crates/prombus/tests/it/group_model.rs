@@ -1,7 +1,7 @@
 //! The group machine against a naive model, over random histories.
 //!
 //! Every step is done to both; what the machine answers and all that it shows of itself must be what the model says, and what
-//! DESIGN promises must hold. Restarts start both from what was durable. `PROMBUS_SEED` is the first history's seed,
+//! docs/delivery.md promises must hold. Restarts start both from what was durable. `PROMBUS_SEED` is the first history's seed,
 //! `PROMBUS_STEPS` how many steps to do in all, `PROMBUS_HISTORY_STEPS` how many in one history.
 
 mod check;

@@ -1,4 +1,4 @@
-//! What must hold after every step: the machine shows what the model says, and nothing that DESIGN promises is broken.
+//! What must hold after every step: the machine shows what the model says, and nothing that docs/delivery.md promises is broken.
 
 use super::image::TopicImage;
 use super::model::{Model, Place};
