@@ -113,7 +113,7 @@ impl TopicTable {
 
 impl Aftermath {
     fn is_empty(&self) -> bool {
-        self.given_up.is_empty()
+        self.given_up.is_empty() && !self.is_urgent
     }
 }
 

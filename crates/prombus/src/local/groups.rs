@@ -227,14 +227,15 @@ impl Local {
     /// Deletes a group that had no members for too long. Answers whether it is gone.
     pub(super) fn expire(&self, cell: &Arc<GroupCell>, now: Millis) -> bool {
         let Some(after) = self.limits.group_expire_ms else { return false };
-        let due = cell.deserted_at.load(Ordering::Acquire).saturating_add(after);
+        let deserted_at = cell.deserted_at.load(Ordering::Acquire);
+        let due = deserted_at.saturating_add(after);
         if due > now {
             if due < u64::MAX {
                 self.timer.arm(cell, due);
             }
             return false;
         }
-        match self.try_delete(cell, true) {
+        match self.try_delete(cell, Some(deserted_at)) {
             Ok(Tried::Done(_)) => {
                 let GroupSpec { subscription, group, .. } = &cell.spec;
                 tracing::info!("group {group} on {}: deleted, it had no members", subscription.as_str());
@@ -512,7 +513,7 @@ pub(super) async fn seek(
 
 pub(super) async fn delete(local: Arc<Local>, subscription: &str, group: &str) -> Result<(), GroupError> {
     let cell = local.find(subscription, group)?;
-    let batch = with_room(&local, || local.try_delete(&cell, false)).await?;
+    let batch = with_room(&local, || local.try_delete(&cell, None)).await?;
     poll_fn(|context| local.watch.poll_durable(batch, context)).await?;
     Ok(())
 }
@@ -562,12 +563,19 @@ impl Local {
         Ok(Tried::Done(generation))
     }
 
-    fn try_delete(&self, cell: &Arc<GroupCell>, only_deserted: bool) -> Result<Tried<u64>, GroupError> {
+    /// Deletes a group; with `deserted_at` only if nobody came since then.
+    fn try_delete(
+        &self,
+        cell: &Arc<GroupCell>,
+        deserted_at: Option<Millis>,
+    ) -> Result<Tried<u64>, GroupError> {
         let _quiet = Quiet::enter();
         let _registry = self.registry.lock();
         // Whoever joins does so under this lock, and looks afterwards whether the group is still there.
         let core = cell.core.lock();
-        let is_wanted = only_deserted && core.machine.member_count() > 0;
+        let is_wanted = deserted_at.is_some_and(|seen| {
+            core.machine.member_count() > 0 || cell.deserted_at.load(Ordering::Acquire) != seen
+        });
         if is_wanted || cell.is_deleted.load(Ordering::Acquire) {
             return Err(GroupError::Deleted);
         }
