@@ -1,0 +1,120 @@
+//! What can be set about a gateway. The defaults are what `prombus serve` runs with.
+
+use crate::auth::AuthOptions;
+use prombus_protocol::{Pattern, limits};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where and how a gateway serves.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where it listens. Default: `127.0.0.1:8090`.
+    pub listen: Vec<SocketAddr>,
+    /// Certificate and key: with them it speaks `wss` and `https` only.
+    pub tls: Option<TlsOptions>,
+    /// Who may do what. Nothing configured: everybody on this machine may do everything.
+    pub auth: AuthOptions,
+    /// Listen on other addresses than loopback also when no auth is configured.
+    pub is_insecure: bool,
+    /// Names, besides loopback, that a `Host` header may have when no auth is configured; without port.
+    pub allowed_hosts: Vec<String>,
+    /// Origins whose pages may use the gateway, e.g. `https://app.example.com`. `*` is any.
+    pub cors_origins: Vec<String>,
+    /// Bounds of connections.
+    pub connections: ConnectionLimits,
+    /// Rates.
+    pub rates: RateOptions,
+    /// Topics and groups that metrics name; the rest is summed under `_other`.
+    pub metrics_labels_max: usize,
+    /// The largest payload of an event: the backend's limit.
+    pub max_payload_bytes: usize,
+}
+
+/// Files with a certificate chain and its key, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// The chain.
+    pub cert: PathBuf,
+    /// The key.
+    pub key: PathBuf,
+}
+
+/// Bounds of connections, and how long they may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// Connections at a time; more are closed at once.
+    pub max_connections: usize,
+    /// Subscriptions of one connection.
+    pub max_subscriptions: usize,
+    /// Bytes that wait to be sent on one WebSocket before it gets no more events and is not read.
+    pub max_queued_bytes: usize,
+    /// Bytes that all connections together may have in buffers; above it nobody's buffers grow.
+    pub max_buffered_bytes: usize,
+    /// The largest body of an HTTP request.
+    pub max_body_bytes: usize,
+    /// How long a client has for AUTH.
+    pub auth_timeout: Duration,
+    /// How often a WebSocket is pinged; who has not answered by the next ping is closed.
+    pub ping_interval: Duration,
+    /// A client that takes nothing for this long, with data waiting, is closed.
+    pub stall_timeout: Duration,
+    /// How long the head of a request, or one frame, may take to arrive.
+    pub head_timeout: Duration,
+    /// How long clients have to go when the gateway shuts down.
+    pub drain_timeout: Duration,
+}
+
+/// Rates; what is not set is not limited.
+#[derive(Clone, Debug, Default)]
+pub struct RateOptions {
+    /// Publishes of one connection.
+    pub connection_publish: Option<Rate>,
+    /// Events to one connection; what is over it waits.
+    pub connection_deliver: Option<Rate>,
+    /// Publishes to a topic. The first pattern that matches counts; each topic has a bucket of its own.
+    pub topic_publish: Vec<(Pattern, Rate)>,
+}
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Tokens that come back in a second.
+    pub per_second: f64,
+    /// Tokens that it holds.
+    pub burst: f64,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 8090))],
+            tls: None,
+            auth: AuthOptions::default(),
+            is_insecure: false,
+            allowed_hosts: Vec::new(),
+            cors_origins: Vec::new(),
+            connections: ConnectionLimits::default(),
+            rates: RateOptions::default(),
+            metrics_labels_max: 1_000,
+            max_payload_bytes: limits::MAX_PAYLOAD_BYTES,
+        }
+    }
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            max_connections: 10_000,
+            max_subscriptions: 1_000,
+            max_queued_bytes: 1 << 20,
+            max_buffered_bytes: 256 << 20,
+            max_body_bytes: 32 << 20,
+            auth_timeout: Duration::from_secs(10),
+            ping_interval: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
+            head_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(8),
+        }
+    }
+}
