@@ -8,6 +8,7 @@
 mod auth;
 mod budget;
 mod gateway;
+#[allow(dead_code)]
 mod http;
 mod metrics;
 mod options;

@@ -90,7 +90,11 @@ pub(crate) fn render(gateway: &Gateway) -> String {
 }
 
 fn put_topics(text: &mut Text, figures: &Figures, labels_max: usize) {
-    text.family("events_published_total", Kind::Counter, "Events of a topic since it was made, duplicates not counted.");
+    text.family(
+        "events_published_total",
+        Kind::Counter,
+        "Events of a topic since it was made, duplicates not counted.",
+    );
     // The busiest have a label, whatever their names.
     let mut topics: Vec<_> = figures.topics.iter().collect();
     topics.sort_by_key(|it| std::cmp::Reverse(it.published));
