@@ -1,7 +1,7 @@
 //! The gateway.
 
 // The server that calls the crate-private parts comes with the other modules.
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 mod auth;
 mod options;
 #[allow(dead_code)]
