@@ -4,7 +4,7 @@
 //! test can run the same server in its own process.
 
 // The server that calls the crate-private parts comes with the other modules.
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 mod auth;
 mod budget;
 mod gateway;
