@@ -2,7 +2,7 @@
 
 use super::{Answer, Rig, get, request};
 use crate::auth::{JwtKey, JwtOptions};
-use crate::options::ServerOptions;
+use crate::options::{Rate, ServerOptions};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
@@ -127,6 +127,20 @@ async fn resuming_has_no_gap_and_no_double_while_somebody_publishes() {
     }
     publisher.await.expect("published");
     assert!(timeout(Duration::from_millis(50), source.next()).await.is_err());
+}
+
+#[tokio::test]
+async fn what_is_over_the_rate_waits_and_comes() {
+    let mut options = ServerOptions::default();
+    options.rates.connection_deliver = Some(Rate { per_second: 100.0, burst: 5.0 });
+    let rig = Rig::with(options);
+    rig.fill("t", 0..25).await;
+    let started = std::time::Instant::now();
+    let mut source = Source::open(&rig, "/subscribe/t?from=earliest").await;
+    for expected in 1..=25 {
+        assert_eq!(source.seq().await, expected);
+    }
+    assert!(started.elapsed() >= Duration::from_millis(180), "{:?}", started.elapsed());
 }
 
 #[tokio::test]
