@@ -1,6 +1,8 @@
 //! Arguments as they are typed. What they mean together with environment and config file is `config`'s business.
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use prombus_server::{Scope, ScopeError};
 use std::path::PathBuf;
 
 /// A durable event bus in one program: every publish that was answered is on disk.
@@ -121,12 +123,16 @@ pub enum TokenCommand {
     /// Make a random token; prints it once, and the block for the config with its hash
     New {
         /// What logs, rules and metrics call it
-        #[arg(long, default_value = "client")]
+        #[arg(long, default_value = "client", value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// What it may do: publish:<pattern>, subscribe:<pattern> or admin; may be given more than once
-        #[arg(long, value_name = "SCOPE", default_values = ["publish:**", "subscribe:**"])]
-        scope: Vec<String>,
+        #[arg(long, value_name = "SCOPE", value_parser = scope, default_values = ["publish:**", "subscribe:**"])]
+        scope: Vec<Scope>,
     },
     /// Read a token from standard input and print its hash
     Hash,
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    text.parse().map_err(|error: ScopeError| format!("{:#}", anyhow::Error::from(error)))
 }

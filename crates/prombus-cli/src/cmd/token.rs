@@ -1,7 +1,7 @@
 //! `prombus token`: tokens and their hashes. A token is printed once and kept nowhere.
 
 use crate::args::TokenCommand;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use prombus_server::{Scope, TokenHash};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stderr, stdin, stdout};
@@ -23,13 +23,7 @@ pub fn run(command: &TokenCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn new(name: &str, scopes: &[String]) -> anyhow::Result<ExitCode> {
-    if name.trim().is_empty() {
-        bail!("--name: is empty");
-    }
-    for scope in scopes {
-        scope.parse::<Scope>().map_err(|error| anyhow!("--scope: {:#}", anyhow::Error::from(error)))?;
-    }
+fn new(name: &str, scopes: &[Scope]) -> anyhow::Result<ExitCode> {
     let token = random_token()?;
     let block = config_block(name, &TokenHash::of(&token), scopes);
     let mut out = stdout().lock();
@@ -38,8 +32,8 @@ fn new(name: &str, scopes: &[String]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn config_block(name: &str, hash: &TokenHash, scopes: &[String]) -> String {
-    let scopes = Value::Array(scopes.iter().map(|scope| Value::String(scope.clone())).collect());
+fn config_block(name: &str, hash: &TokenHash, scopes: &[Scope]) -> String {
+    let scopes = Value::Array(scopes.iter().map(|scope| Value::String(scope.to_string())).collect());
     let name = Value::String(name.to_owned());
     format!("[[auth.token]]\nname = {name}\nhash = \"{hash}\"\nscopes = {scopes}")
 }
@@ -89,8 +83,8 @@ mod tests {
     #[test]
     fn the_block_is_a_config_that_checks_whatever_the_name() {
         let name = "a \"quoted\" name\\";
-        let block =
-            config_block(name, &TokenHash::of("secret"), &["publish:**".to_owned(), "admin".to_owned()]);
+        let scopes = ["publish:**".parse().unwrap(), Scope::Admin];
+        let block = config_block(name, &TokenHash::of("secret"), &scopes);
         assert_eq!(crate::config::check("block", &block), Vec::<String>::new());
         let table: toml::Table = toml::from_str(&block).unwrap();
         assert_eq!(table["auth"]["token"][0]["name"].as_str(), Some(name));

@@ -1,0 +1,8 @@
+//! The binary as a user runs it: what it prints and how it exits.
+
+mod arguments;
+mod config;
+mod serve;
+mod support;
+mod token;
+mod verify;
