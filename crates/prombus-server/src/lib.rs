@@ -5,12 +5,22 @@
 
 mod auth;
 mod budget;
+mod connection;
 mod gateway;
+mod http;
 mod metrics;
 mod options;
 mod rate;
+mod server;
+mod session;
+mod stall;
+mod tls;
+mod ws;
 
 pub use auth::{
-    Action, AuthOptions, AuthSetupError, Effect, JwtKey, JwtOptions, Rule, Scope, TokenHash, TokenOptions,
+    Action, AuthOptions, AuthRefused, AuthSetupError, Authenticator, Effect, JwtKey, JwtOptions, Principal,
+    Rule, Scope, ScopeError, TokenHash, TokenHashError, TokenOptions,
 };
 pub use options::{ConnectionLimits, Rate, RateOptions, ServerOptions, TlsOptions};
+pub use server::{ServeError, Server, raise_descriptor_limit};
+pub use tls::TlsSetupError;

@@ -23,7 +23,7 @@ const OTHER: &str = "_other";
 pub(crate) struct Metrics {
     labels_max: usize,
     pub(crate) ws_connections: AtomicU64,
-    pub(crate) connections: AtomicU64,
+    pub(crate) connections: Arc<AtomicU64>,
     pub(crate) connections_refused: AtomicU64,
     subscriptions: Mutex<HashMap<(String, String), Arc<SubscriptionMetrics>>>,
 }
@@ -56,7 +56,7 @@ impl Metrics {
         Self {
             labels_max,
             ws_connections: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
+            connections: Arc::default(),
             connections_refused: AtomicU64::new(0),
             subscriptions: Mutex::default(),
         }

@@ -264,19 +264,16 @@ impl Session {
     }
 
     fn publish(&mut self, corr: Option<&str>, topic: &str, payload: &Json<'_>, opts: &PublishOptions) {
-        let known = self.last_topic.as_mut().filter(|known| known.topic.as_str() == topic);
-        let known = match known {
-            Some(known) => known,
-            None => {
-                let name = match Topic::new(topic) {
-                    Ok(name) => name,
-                    Err(error) => return self.err(corr, ErrorCode::BadTopic, &error.to_string()),
-                };
-                let principal = self.principal.as_ref().expect("frames before AUTH come not here");
-                let is_allowed = principal.may_publish(topic);
-                self.last_topic.insert(KnownTopic { topic: name, is_allowed, is_there: false })
-            }
-        };
+        if self.last_topic.as_ref().is_none_or(|known| known.topic.as_str() != topic) {
+            let name = match Topic::new(topic) {
+                Ok(name) => name,
+                Err(error) => return self.err(corr, ErrorCode::BadTopic, &error.to_string()),
+            };
+            let principal = self.principal.as_ref().expect("frames before AUTH come not here");
+            let is_allowed = principal.may_publish(topic);
+            self.last_topic = Some(KnownTopic { topic: name, is_allowed, is_there: false });
+        }
+        let Some(known) = &mut self.last_topic else { return };
         if !known.is_allowed {
             let msg = format!("this token may not publish to {topic}");
             return self.err(corr, ErrorCode::Forbidden, &msg);

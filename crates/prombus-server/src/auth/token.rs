@@ -1,0 +1,169 @@
+//! Tokens that are known beforehand. Only their hashes are kept.
+//!
+//! A look at a token takes as long whichever token it is, and whether it is one at all: all are compared, in constant time.
+
+use super::{AuthSetupError, Principal, Rule, Scope};
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use thiserror::Error;
+
+const HASH_BYTES: usize = digest::SHA256_OUTPUT_LEN;
+const PREFIX: &str = "sha256:";
+
+/// A token that lets in.
+#[derive(Clone)]
+pub struct TokenOptions {
+    /// What rules and logs call its owner.
+    pub name: String,
+    /// Its hash.
+    pub secret: TokenHash,
+    /// What it may do. Empty: nothing.
+    pub scopes: Vec<Scope>,
+}
+
+impl fmt::Debug for TokenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenOptions")
+            .field("name", &self.name)
+            .field("scopes", &self.scopes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The SHA-256 of a token. As text: `sha256:` and 64 hex digits.
+///
+/// It is not salted: tokens are random and long, unlike passwords, and a salt would not make them harder to guess.
+#[derive(Clone)]
+pub struct TokenHash([u8; HASH_BYTES]);
+
+/// A text that is no hash of a token. It is not shown: it may be the token itself, put where its hash belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not the hash of a token: \"sha256:\" and 64 hex digits are wanted")]
+pub struct TokenHashError;
+
+impl TokenHash {
+    /// The hash of a token.
+    pub fn of(token: &str) -> Self {
+        Self(sha256(token))
+    }
+}
+
+pub(super) fn sha256(text: &str) -> [u8; HASH_BYTES] {
+    let mut hash = [0; HASH_BYTES];
+    hash.copy_from_slice(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
+    hash
+}
+
+impl PartialEq for TokenHash {
+    fn eq(&self, other: &Self) -> bool {
+        verify_slices_are_equal(&self.0, &other.0).is_ok()
+    }
+}
+
+impl Eq for TokenHash {}
+
+impl FromStr for TokenHash {
+    type Err = TokenHashError;
+
+    fn from_str(text: &str) -> Result<Self, TokenHashError> {
+        let digits = text.strip_prefix(PREFIX).ok_or(TokenHashError)?.as_bytes();
+        if digits.len() != 2 * HASH_BYTES {
+            return Err(TokenHashError);
+        }
+        let mut hash = [0; HASH_BYTES];
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or(TokenHashError);
+            *byte = u8::try_from(16 * digit(0)? + digit(1)?).map_err(|_| TokenHashError)?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+impl fmt::Display for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(PREFIX)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash(..)")
+    }
+}
+
+/// The tokens of a gateway, each with its principal made beforehand.
+pub(super) struct StaticTokens(Vec<(TokenHash, Arc<Principal>)>);
+
+impl StaticTokens {
+    pub(super) fn new(tokens: &[TokenOptions], rules: &[Rule]) -> Result<Self, AuthSetupError> {
+        let entry = |(index, token): (usize, &TokenOptions)| {
+            if token.name.is_empty() {
+                return Err(AuthSetupError::NamelessToken { position: index + 1 });
+            }
+            let principal = Principal::new(token.name.clone(), token.scopes.clone(), rules, None);
+            Ok((token.secret.clone(), Arc::new(principal)))
+        };
+        Ok(Self(tokens.iter().enumerate().map(entry).collect::<Result<_, _>>()?))
+    }
+
+    /// The owner of a token. Looks at all, so that time does not tell which one was near.
+    pub(super) fn find(&self, token: &str) -> Option<Arc<Principal>> {
+        let hash = TokenHash::of(token);
+        let mut found = None;
+        for (known, principal) in &self.0 {
+            if *known == hash && found.is_none() {
+                found = Some(principal);
+            }
+        }
+        found.cloned()
+    }
+}
+
+impl fmt::Debug for StaticTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(_, principal)| principal.name())).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_reads_as_it_is_written() {
+        let abc = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(TokenHash::of("abc").to_string(), abc);
+        assert_eq!(abc.parse(), Ok(TokenHash::of("abc")));
+        assert_eq!(format!("sha256:{}", abc[7..].to_uppercase()).parse(), Ok(TokenHash::of("abc")));
+    }
+
+    #[test]
+    fn what_is_no_hash_is_refused_and_not_shown() {
+        let hash = TokenHash::of("abc").to_string();
+        let not_hex = format!("sha256:{}", "g".repeat(64));
+        let signed = format!("sha256:{}", "+f".repeat(32));
+        let wide = format!("sha256:{}", "é".repeat(32));
+        for text in
+            ["", "secret", "sha256:", &hash[7..], &hash[..70], &format!("{hash}0"), &not_hex, &signed, &wide]
+        {
+            assert_eq!(text.parse::<TokenHash>(), Err(TokenHashError), "{text}");
+        }
+        assert!(!TokenHashError.to_string().contains("secret"));
+    }
+
+    #[test]
+    fn debug_shows_no_hash() {
+        let options =
+            TokenOptions { name: "billing".to_owned(), secret: TokenHash::of("abc"), scopes: Scope::all() };
+        let shown =
+            format!("{options:?} {:?} {:?}", options.secret, StaticTokens::new(&[options.clone()], &[]));
+        assert!(
+            shown.contains("billing") && !shown.contains("ba78") && !shown.contains("186, 120"),
+            "{shown}"
+        );
+    }
+}
