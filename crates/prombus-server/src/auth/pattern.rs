@@ -222,7 +222,13 @@ struct Table<'a> {
 impl<'a> Table<'a> {
     fn new(pattern: &Segments<'a>) -> Self {
         let bits = |wanted: Segment<'_>| {
-            pattern.0.iter().enumerate().filter(|(_, segment)| **segment == wanted).map(|(at, _)| 1 << at).sum()
+            pattern
+                .0
+                .iter()
+                .enumerate()
+                .filter(|(_, segment)| **segment == wanted)
+                .map(|(at, _)| 1 << at)
+                .sum()
         };
         let one = bits(Segment::One);
         let mut names: Vec<_> = pattern.0.iter().filter_map(|segment| segment.name()).collect();
@@ -287,8 +293,10 @@ mod tests {
     /// pattern has, so that there is an example for every difference.
     fn agrees_with_trying_all_topics(patterns: &[String], topics: &[String]) {
         let patterns: Vec<_> = patterns.iter().map(|text| pattern(text)).collect();
-        let matched: Vec<Vec<bool>> =
-            patterns.iter().map(|pattern| topics.iter().map(|topic| pattern.matches(topic)).collect()).collect();
+        let matched: Vec<Vec<bool>> = patterns
+            .iter()
+            .map(|pattern| topics.iter().map(|topic| pattern.matches(topic)).collect())
+            .collect();
         for (one, ones) in patterns.iter().zip(&matched) {
             for (other, others) in patterns.iter().zip(&matched) {
                 let pairs = || ones.iter().zip(others);

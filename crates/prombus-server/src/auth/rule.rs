@@ -125,7 +125,10 @@ mod tests {
         let words = |alphabet: &str, longest: usize| {
             let (mut all, mut newest) = (vec![String::new()], vec![String::new()]);
             for _ in 0..longest {
-                newest = newest.iter().flat_map(|word| alphabet.chars().map(move |c| format!("{word}{c}"))).collect();
+                newest = newest
+                    .iter()
+                    .flat_map(|word| alphabet.chars().map(move |c| format!("{word}{c}")))
+                    .collect();
                 all.extend_from_slice(&newest);
             }
             all
@@ -142,10 +145,12 @@ mod tests {
     #[test]
     fn the_first_rule_that_matches_counts() {
         let (allow, deny) = (Effect::Allow, Effect::Deny);
-        let rules = [rule(deny, &["orders.secret"], &[]), rule(allow, &["orders.**"], &[]), rule(deny, &[], &[])];
+        let rules =
+            [rule(deny, &["orders.secret"], &[]), rule(allow, &["orders.**"], &[]), rule(deny, &[], &[])];
         assert!(may_publish(&rules, "orders.created") && !may_publish(&rules, "orders.secret"));
         assert!(!may_publish(&rules, "users.created"));
-        let rules = [rule(allow, &["orders.secret"], &[]), rule(deny, &["orders.**"], &[]), rule(allow, &[], &[])];
+        let rules =
+            [rule(allow, &["orders.secret"], &[]), rule(deny, &["orders.**"], &[]), rule(allow, &[], &[])];
         assert!(may_publish(&rules, "orders.secret") && !may_publish(&rules, "orders.created"));
         assert!(may_publish(&rules, "users.created") && may_publish(&rules, "dlq.orders.created"));
     }

@@ -159,8 +159,11 @@ mod tests {
     fn debug_shows_no_hash() {
         let options =
             TokenOptions { name: "billing".to_owned(), secret: TokenHash::of("abc"), scopes: Scope::all() };
-        let shown =
-            format!("{options:?} {:?} {:?}", options.secret, StaticTokens::new(&[options.clone()], &[]));
+        let shown = format!(
+            "{options:?} {:?} {:?}",
+            options.secret,
+            StaticTokens::new(std::slice::from_ref(&options), &[])
+        );
         assert!(
             shown.contains("billing") && !shown.contains("ba78") && !shown.contains("186, 120"),
             "{shown}"
