@@ -358,8 +358,7 @@ mod tests {
         let mut unmasked = Vec::new();
         put_text(&mut unmasked, 0, |into| into.extend_from_slice(b"x"));
         let mut unfinished = Decoder::new(100);
-        let (_, none) = unfinished.next(&mut masked(0x01, b"a")).expect("a piece");
-        assert_eq!(none, None);
+        assert_eq!(unfinished.next(&mut masked(0x01, b"a")), Ok((7, None)));
         assert!(matches!(unfinished.next(&mut masked(0x81, b"b")), Err(Violation::Protocol(_))));
         let bad = [
             unmasked,

@@ -99,8 +99,9 @@ pub struct Client {
 
 impl Client {
     pub async fn connect(address: SocketAddr) -> Self {
-        let (socket, _) =
-            tokio_tungstenite::connect_async(format!("ws://{address}/ws")).await.expect("it connects");
+        let url = format!("ws://{address}/ws");
+        let connected = tokio_tungstenite::connect_async_with_config(url, None, true).await;
+        let (socket, _) = connected.expect("it connects");
         Self { socket, next_corr: 0, kept: Vec::new() }
     }
 
