@@ -10,6 +10,10 @@ mod pattern;
 mod principal;
 mod rule;
 mod scope;
+#[cfg(test)]
+pub(crate) mod temporary_file;
+#[cfg(test)]
+mod tests;
 mod ticket;
 mod token;
 

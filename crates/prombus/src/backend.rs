@@ -7,6 +7,7 @@
 use crate::delivery::{MemberSettings, Millis, Position};
 use crate::error::{GroupError, ReadError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
+use crate::metrics::Figures;
 use crate::publish::{PublishBatch, Publishing};
 use crate::store::{EventId, StoredEvent};
 use prombus_protocol::{
@@ -44,6 +45,8 @@ pub struct MemberOptions {
     pub settings: MemberSettings,
     /// This member's own filter.
     pub filter: Option<EventFilter>,
+    /// What to call it in lists.
+    pub label: Option<String>,
 }
 
 /// A member that has joined.
@@ -380,6 +383,15 @@ pub trait Backend: Send + Sync + 'static {
     /// An empty batch to publish, with this backend's limits and time.
     fn batch(&self) -> PublishBatch;
 
+    /// Whether it can still write.
+    ///
+    /// # Errors
+    /// [`Unavailable`] says why not.
+    fn health(&self) -> Result<(), Unavailable>;
+
+    /// Whether there is a topic of this name: publishing to it makes none.
+    fn has_topic(&self, topic: &Topic) -> bool;
+
     /// Puts a batch in line, all or nothing, in the order of calls. Resolves when it is durable, with one outcome per event.
     fn publish(&self, batch: PublishBatch) -> Publishing;
 
@@ -393,6 +405,9 @@ pub trait Backend: Send + Sync + 'static {
         from: u64,
         limit: PullLimit,
     ) -> BoxFuture<'a, Result<EventChunk, ReadError>>;
+
+    /// Resolves when a topic has a durable event at or past this seq, also a topic that is not there yet.
+    fn arrival<'a>(&'a self, topic: &'a Topic, from: u64) -> BoxFuture<'a, Result<(), ReadError>>;
 
     /// Joins a group, which is made if it is not there; resolves when that is durable.
     fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>>;
@@ -433,6 +448,16 @@ pub trait Backend: Send + Sync + 'static {
 
     /// All groups, with their leases.
     fn groups(&self) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>>;
+
+    /// One group, with its leases; `None` when there is no such group.
+    fn group<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<Option<GroupInfo>, ReadError>>;
+
+    /// Figures for operators, cheap to get.
+    fn figures(&self) -> Figures;
 
     /// Makes everything durable and ends. Members leave.
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>>;

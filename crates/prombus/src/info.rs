@@ -27,6 +27,8 @@ pub struct GroupInfo {
     pub made_ms: i64,
     /// How many members it has now.
     pub members: usize,
+    /// Its members; at most [`MEMBERS_LISTED_MAX`].
+    pub member_list: Vec<MemberInfo>,
     /// Events that it has not settled.
     pub lag: u64,
     /// Deliveries that members have.
@@ -45,6 +47,22 @@ pub struct GroupInfo {
 
 /// More leases of a group than this are counted, not listed.
 pub const LEASES_LISTED_MAX: usize = 1_000;
+
+/// More members of a group than this are counted, not listed.
+pub const MEMBERS_LISTED_MAX: usize = 1_000;
+
+/// A member of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Its number in the group.
+    pub number: u64,
+    /// What it calls itself, or where it is.
+    pub label: String,
+    /// Deliveries that it has.
+    pub in_flight: usize,
+    /// It asked for no more for now.
+    pub is_paused: bool,
+}
 
 /// A group's place in a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +107,8 @@ pub struct LeaseInfo {
     pub member: u64,
     /// Which attempt, from 1.
     pub attempt: u32,
+    /// How long the member has had it.
+    pub age_ms: Millis,
     /// When the lease ends, from now.
     pub ends_in_ms: Millis,
 }

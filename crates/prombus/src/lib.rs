@@ -35,6 +35,7 @@ mod error;
 mod event;
 mod info;
 mod local;
+mod metrics;
 mod publish;
 pub mod store;
 mod subscribe;
@@ -48,8 +49,12 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::Limits;
 pub use error::{GroupError, OpenError, PublishError, ReadError, StoreError, Unavailable};
 pub use event::{Delivery, Event, Page, Settled, Settling};
-pub use info::{GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, OldestUnacked, TopicInfo};
+pub use info::{
+    GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, MEMBERS_LISTED_MAX, MemberInfo, OldestUnacked,
+    TopicInfo,
+};
 pub use local::LocalBackend;
+pub use metrics::{Figures, GroupFigures, Histogram, HistogramFigures, StoreFigures, TopicFigures};
 pub use prombus_protocol::{
     Ack, Body, CursorPosition, DeadLetter, DeliveryContext, EventRecord, Filter, GroupName, Pattern,
     PublishOptions, RawValue, RedeliveryReason, Start, SubscribeOptions, Topic, TopicFor, TypedTopic, Uuid,

@@ -9,6 +9,7 @@
 //! `cell.rs` is a group, `member.rs` a member of it, `flush.rs` the way of records to disk, `timer.rs` the thread that ends
 //! leases, `groups.rs` what is done to whole groups, `letters.rs` the dead letters.
 
+mod arrival;
 mod cell;
 mod flush;
 mod groups;
@@ -26,8 +27,10 @@ use crate::config::Limits;
 use crate::delivery::{GiveUp, Millis, Position, SourceId};
 use crate::error::{GroupError, OpenError, PublishError, ReadError, StoreError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
+use crate::metrics::Figures;
 use crate::publish::{Line, Place, PublishBatch, Published, Publishing};
 use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObserver, TopicId, Visit};
+use arrival::{Arrival, Arrivals};
 use cell::{Core, GroupCell};
 use flush::Flusher;
 use parking_lot::{Mutex, RwLock};
@@ -69,6 +72,7 @@ pub(crate) struct Local {
     /// Held while a topic or a group is made, so that no pattern misses a topic. The next group's number.
     registry: Mutex<u32>,
     pub(crate) flusher: Flusher,
+    arrivals: Arrivals,
     /// Memory of batches and lists, used again.
     spare_batches: Mutex<Vec<PublishBatch>>,
     spare_outcomes: Mutex<Vec<Vec<Outcome>>>,
@@ -150,6 +154,7 @@ impl LocalBackend {
             groups: RwLock::default(),
             registry: Mutex::new(1),
             flusher: Flusher::default(),
+            arrivals: Arrivals::default(),
             spare_batches: Mutex::default(),
             spare_outcomes: Mutex::default(),
             line: Mutex::default(),
@@ -198,6 +203,7 @@ impl StoreObserver for Ears {
         let mut called = Vec::new();
         let topics = local.topics.read();
         for (topic, newest_seq) in newest {
+            local.arrivals.committed(topic, &mut called);
             for (cell, source) in topics.readers.get(&topic).into_iter().flatten() {
                 let (waker, others_wait) = cell.notice(*source, newest_seq);
                 called.extend(waker);
@@ -228,6 +234,7 @@ impl StoreObserver for Ears {
         local.watch.fail(reason);
         let cells: Vec<_> = local.groups.read().values().cloned().collect();
         cells.iter().for_each(|cell| cell.wake_all());
+        local.arrivals.wake_all();
     }
 }
 
@@ -279,6 +286,7 @@ impl Local {
         });
         let readers = readers.collect();
         self.topics.write().add(topic.clone(), id, readers);
+        self.arrivals.made(topic);
         Ok(id)
     }
 
@@ -486,6 +494,7 @@ impl Local {
         let left = std::mem::take(&mut self.line.lock().places);
         left.iter().for_each(|place| place.finish(Err(Unavailable::Closed.into())));
         cells.iter().for_each(|cell| cell.wake_all());
+        self.arrivals.wake_all();
         closed
     }
 }
@@ -638,6 +647,15 @@ impl Backend for LocalBackend {
         batch
     }
 
+    fn health(&self) -> Result<(), Unavailable> {
+        self.handle.local.check_open()?;
+        self.handle.local.watch.unavailable().cloned().map_or(Ok(()), Err)
+    }
+
+    fn has_topic(&self, topic: &Topic) -> bool {
+        self.handle.local.topic_id(topic).is_some()
+    }
+
     fn publish(&self, batch: PublishBatch) -> Publishing {
         Arc::clone(&self.handle.local).enter(batch)
     }
@@ -685,6 +703,10 @@ impl Backend for LocalBackend {
             }
             Ok(chunk)
         })
+    }
+
+    fn arrival<'a>(&'a self, topic: &'a Topic, from: u64) -> BoxFuture<'a, Result<(), ReadError>> {
+        Box::pin(Arrival::new(Arc::clone(&self.handle.local), topic.clone(), from))
     }
 
     fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>> {
@@ -741,6 +763,21 @@ impl Backend for LocalBackend {
             self.handle.local.check_open()?;
             self.handle.local.group_infos()
         })
+    }
+
+    fn group<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<Option<GroupInfo>, ReadError>> {
+        Box::pin(async move {
+            self.handle.local.check_open()?;
+            self.handle.local.group_of(subscription, group)
+        })
+    }
+
+    fn figures(&self) -> Figures {
+        self.handle.local.figures()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>> {

@@ -16,6 +16,7 @@ pub use memory::MemoryStore;
 pub use prombus_log::{Event as StoredEvent, EventId, NewEvent, Outcome, ReadLimit, TopicId};
 
 use crate::error::{ReadError, StoreError, Unavailable};
+use crate::metrics::StoreFigures;
 use prombus_protocol::Topic;
 use std::sync::Arc;
 
@@ -152,6 +153,9 @@ pub trait Store: Send + Sync + 'static {
     /// Waits until an append that was answered [`StoreError::Busy`] may be tried again, on a thread that can wait. False when
     /// it will never have room.
     fn wait_for_room(&self) -> bool;
+
+    /// Figures for operators.
+    fn figures(&self) -> StoreFigures;
 
     /// Makes what is pending durable, and ends.
     ///

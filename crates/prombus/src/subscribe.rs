@@ -145,7 +145,7 @@ impl Subscribe {
             max_attempts: self.options.max_attempts(),
             max_unsettled: self.options.max_unsettled(),
         };
-        let member = MemberOptions { settings, filter: self.filter };
+        let member = MemberOptions { settings, filter: self.filter, label: None };
         let Joined { membership, created } = self.backend.join(spec, member).await?;
         Ok(Subscription {
             member: membership,

@@ -1,6 +1,19 @@
-//! JWT.
+//! JSON Web Tokens: what an identity provider has signed.
+//!
+//! A key has one algorithm, and a token is only checked against keys of the algorithm that its header names. So a header
+//! cannot talk a public key into being a secret, and `none` fits no key. Keys are loaded in `key.rs`, what a token says is read
+//! in `claims.rs`. Nothing here fetches keys from anywhere: what a header says of keys (`jwk`, `jku`, `x5u`) is not looked at.
 
-use super::{AuthRefused, AuthSetupError, Scope};
+mod claims;
+mod key;
+#[cfg(test)]
+mod tests;
+
+use super::{AuthRefused, AuthSetupError};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use claims::{Claims, Verified};
+use key::Key;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,26 +61,60 @@ impl fmt::Debug for JwtKey {
     }
 }
 
-/// What a JWT says, once it is believed.
+/// Checks tokens against keys that were loaded at the start.
 #[derive(Debug)]
-pub(super) struct Verified {
-    pub(super) name: String,
-    pub(super) scopes: Vec<Scope>,
-    pub(super) expires_ms: i64,
+pub(super) struct JwtVerifier {
+    keys: Vec<Key>,
+    issuer: Option<String>,
+    audience: Option<String>,
+    leeway_ms: i64,
 }
-
-#[derive(Debug)]
-pub(super) struct JwtVerifier;
 
 impl JwtVerifier {
     pub(super) fn new(options: &JwtOptions) -> Result<Self, AuthSetupError> {
-        if options.keys.is_empty() {
+        let mut keys = Vec::new();
+        for source in &options.keys {
+            keys.extend(key::load(source)?);
+        }
+        if keys.is_empty() {
             return Err(AuthSetupError::NoKeys);
         }
-        Ok(Self)
+        Ok(Self {
+            keys,
+            issuer: options.issuer.clone(),
+            audience: options.audience.clone(),
+            leeway_ms: i64::try_from(options.leeway.as_millis()).unwrap_or(i64::MAX),
+        })
     }
 
-    pub(super) fn verify(&self, _token: &str, _now_ms: i64) -> Result<Verified, AuthRefused> {
-        Err(AuthRefused::Bad)
+    /// What the token says, if one of the keys has signed it and it is for us and for now.
+    pub(super) fn verify(&self, token: &str, now_ms: i64) -> Result<Verified, AuthRefused> {
+        let claims = self.signed_claims(token).ok_or_else(|| refused("not signed by a key of ours"))?;
+        // When it ends is told last, so that only the owner of a token that did let in hears of it.
+        claims.check_issuer(self.issuer.as_deref())?;
+        claims.check_audience(self.audience.as_deref())?;
+        claims.verified(now_ms, self.leeway_ms)
     }
+
+    fn signed_claims(&self, token: &str) -> Option<Claims> {
+        let (message, signature) = token.rsplit_once('.')?;
+        let (_, payload) = message.split_once('.')?;
+        let header = jsonwebtoken::decode_header(token).ok()?;
+        // What is critical must be understood, and no such extension is.
+        if header.crit.is_some() {
+            return None;
+        }
+        let has_signed = |key: &&Key| key.has_signed(message.as_bytes(), signature);
+        self.keys
+            .iter()
+            .filter(|key| key.fits(header.alg, header.kid.as_deref()))
+            .find(has_signed)
+            .and_then(|_| Claims::new(&URL_SAFE_NO_PAD.decode(payload).ok()?))
+    }
+}
+
+/// The sender hears only that the token is bad; the reason is for the operator.
+fn refused(reason: &'static str) -> AuthRefused {
+    tracing::debug!(reason, "JWT refused");
+    AuthRefused::Bad
 }

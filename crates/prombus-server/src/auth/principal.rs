@@ -61,7 +61,7 @@ impl Principal {
     }
 
     /// Whether events may be read: every topic that `pattern` (a topic's name is a pattern too) can match, also topics that
-    /// are not there yet. No `group` is a read without one: replay, export, SSE, state.
+    /// are not there yet. One scope must hold the whole pattern. No `group` is a read without one: replay, export, SSE, state.
     pub fn may_subscribe(&self, pattern: &str, group: Option<&str>) -> bool {
         let Some(access) = &self.access else { return true };
         let Ok(wanted) = Pattern::new(pattern) else { return false };

@@ -47,10 +47,14 @@ pub struct TokenHashError;
 impl TokenHash {
     /// The hash of a token.
     pub fn of(token: &str) -> Self {
-        let mut hash = [0; HASH_BYTES];
-        hash.copy_from_slice(digest::digest(&digest::SHA256, token.as_bytes()).as_ref());
-        Self(hash)
+        Self(sha256(token))
     }
+}
+
+pub(super) fn sha256(text: &str) -> [u8; HASH_BYTES] {
+    let mut hash = [0; HASH_BYTES];
+    hash.copy_from_slice(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
+    hash
 }
 
 impl PartialEq for TokenHash {
@@ -155,8 +159,11 @@ mod tests {
     fn debug_shows_no_hash() {
         let options =
             TokenOptions { name: "billing".to_owned(), secret: TokenHash::of("abc"), scopes: Scope::all() };
-        let shown =
-            format!("{options:?} {:?} {:?}", options.secret, StaticTokens::new(&[options.clone()], &[]));
+        let shown = format!(
+            "{options:?} {:?} {:?}",
+            options.secret,
+            StaticTokens::new(std::slice::from_ref(&options), &[])
+        );
         assert!(
             shown.contains("billing") && !shown.contains("ba78") && !shown.contains("186, 120"),
             "{shown}"

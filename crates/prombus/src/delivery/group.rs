@@ -47,6 +47,12 @@ pub struct GroupCounters {
     pub expired: u64,
     /// Deliveries whose member was lost.
     pub lost: u64,
+    /// Deliveries again because a lease had run out.
+    pub redelivered_expired: u64,
+    /// Deliveries again because of a nack.
+    pub redelivered_nacked: u64,
+    /// Deliveries again because a member was lost.
+    pub redelivered_lost: u64,
     /// Acks and nacks that changed nothing.
     pub stale: u64,
     /// Events that were given up.
@@ -189,6 +195,7 @@ impl Group {
                 holder: MemberId(0),
                 max_attempts: u32::MAX,
                 at: not_before,
+                leased_at: 0,
                 reason,
                 is_queued: false,
                 gate: 0,
@@ -216,6 +223,11 @@ impl Group {
     /// How many more deliveries a member may have now.
     pub fn window(&self, member: MemberId) -> u32 {
         self.members.get(&member).map_or(0, Member::window)
+    }
+
+    /// How many deliveries a member has, and whether it is paused.
+    pub fn member_status(&self, member: MemberId) -> Option<(u32, bool)> {
+        self.members.get(&member).map(|it| (it.in_flight, it.is_paused))
     }
 
     /// Whether somebody is a member.
@@ -329,7 +341,14 @@ impl Group {
             unsettled.holder = member;
             unsettled.max_attempts = settings.max_attempts;
             unsettled.at = deadline;
+            unsettled.leased_at = now;
             let (attempt, reason) = (unsettled.attempts, unsettled.reason);
+            match reason {
+                Some(RedeliveryReason::LeaseExpired) => self.counters.redelivered_expired += 1,
+                Some(RedeliveryReason::Nacked) => self.counters.redelivered_nacked += 1,
+                Some(RedeliveryReason::MemberLost) => self.counters.redelivered_lost += 1,
+                None => {}
+            }
             if attempt > 1 {
                 // So that an event which takes the whole process down again and again is given up, once a second attempt was
                 // written down.
@@ -384,6 +403,7 @@ impl Group {
                     holder: member,
                     max_attempts: settings.max_attempts,
                     at: deadline,
+                    leased_at: now,
                     reason: None,
                     is_queued: false,
                     gate: 0,

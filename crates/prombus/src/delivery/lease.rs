@@ -35,6 +35,8 @@ pub struct Unsettled {
     pub max_attempts: u32,
     /// When the lease ends, or the wait.
     pub at: Millis,
+    /// When the last lease began.
+    pub leased_at: Millis,
     /// Why it is delivered again.
     pub reason: Option<RedeliveryReason>,
     /// It stands in `Group::due`, perhaps from an earlier time that it was due.

@@ -10,7 +10,7 @@ use crate::delivery::{AttemptsChange, Changes, Group, MemberId, Restored, Source
 use crate::store::{GroupAttempts, GroupProgress, GroupRecord, TopicId};
 use parking_lot::Mutex;
 use prombus_protocol::Topic;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 
@@ -39,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) machine: Group,
     /// By source.
     pub(crate) topics: Vec<(TopicId, Topic)>,
+    /// What members are called.
+    pub(crate) labels: HashMap<MemberId, String>,
 }
 
 /// Rung by commits: which topics have something new, and who waits for it.
@@ -82,7 +84,11 @@ impl GroupCell {
             spec,
             made_ms,
             made_in,
-            core: Mutex::new(Core { machine: Group::new(u64::from(number) << 20), topics: Vec::new() }),
+            core: Mutex::new(Core {
+                machine: Group::new(u64::from(number) << 20),
+                topics: Vec::new(),
+                labels: HashMap::new(),
+            }),
             bell: Mutex::default(),
             delta: Mutex::new(Delta { generation: 1, ..Delta::default() }),
             durable: AtomicU64::new(0),

@@ -9,7 +9,11 @@ use crate::backend::{
 };
 use crate::delivery::{Millis, Position, Restored, Sender, SourceId, State};
 use crate::error::{GroupError, OpenError, ReadError, StoreError, Unavailable};
-use crate::info::{GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, OldestUnacked, TopicInfo};
+use crate::info::{
+    GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, MEMBERS_LISTED_MAX, MemberInfo, OldestUnacked,
+    TopicInfo,
+};
+use crate::metrics::{Figures, GroupFigures, TopicFigures};
 use crate::store::{GroupRecord, GroupState, Scanner, TopicId, Visit};
 use prombus_protocol::{CursorPosition, Filter, GroupName, Pattern, Start, Topic, Uuid};
 use std::future::poll_fn;
@@ -78,6 +82,7 @@ pub(super) async fn join(
             return Err(Unavailable::Closed.into());
         }
         let id = core.machine.join(options.settings);
+        core.labels.extend(options.label.clone().map(|label| (id, label)));
         cell.deserted_at.store(u64::MAX, Ordering::Release);
         drop(core);
         if !cell.is_deleted.load(Ordering::Acquire) {
@@ -327,6 +332,39 @@ impl Local {
         cells.iter().map(|cell| self.group_info(cell)).collect()
     }
 
+    pub(super) fn group_of(&self, subscription: &str, group: &str) -> Result<Option<GroupInfo>, ReadError> {
+        let key = (subscription.to_owned(), group.to_owned());
+        let cell = self.groups.read().get(&key).cloned();
+        cell.map(|cell| self.group_info(&cell)).transpose()
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        let mut topics: Vec<_> = self.store.topics();
+        topics.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let topics = topics.into_iter().map(|it| TopicFigures { topic: it.name, published: it.last_seq });
+        let mut cells: Vec<_> = self.groups.read().values().cloned().collect();
+        cells.sort_unstable_by_key(|cell| cell.number);
+        let groups = cells.iter().map(|cell| self.group_figures(cell));
+        Figures { store: self.store.figures(), topics: topics.collect(), groups: groups.collect() }
+    }
+
+    fn group_figures(&self, cell: &GroupCell) -> GroupFigures {
+        let core = cell.core.lock();
+        let lags = core.topics.iter().enumerate().map(|(at, (id, _))| {
+            let status = core.machine.status(SourceId(at as u32));
+            let above = self.store.last_seq(*id).saturating_sub(status.floor);
+            above.saturating_sub(status.settled_above)
+        });
+        GroupFigures {
+            topic: cell.spec.subscription.as_str().to_owned(),
+            group: cell.spec.group.as_str().to_owned(),
+            counters: core.machine.counters(),
+            lag: lags.sum(),
+            in_flight: core.machine.counts().leased,
+            members: core.machine.member_count(),
+        }
+    }
+
     fn group_info(&self, cell: &Arc<GroupCell>) -> Result<GroupInfo, ReadError> {
         let now = self.clock.steady_ms();
         let mut core = cell.core.lock();
@@ -362,6 +400,7 @@ impl Local {
             group: cell.spec.group.as_str().to_owned(),
             made_ms: cell.made_ms,
             members: core.machine.member_count(),
+            member_list: member_list(&core),
             lag: topics.iter().map(|topic| topic.lag).sum(),
             in_flight: counts.leased,
             waiting: counts.waiting,
@@ -383,6 +422,7 @@ impl Local {
                 id: event.map_or(Uuid::nil(), |(id, ..)| id),
                 member: it.holder.0,
                 attempt: it.attempts,
+                age_ms: now.saturating_sub(it.leased_at),
                 ends_in_ms: it.at.saturating_sub(now),
             });
         }
@@ -409,6 +449,18 @@ impl GroupCell {
         let floors = core.topics.iter().enumerate();
         floors.map(|(at, (id, _))| (*id, core.machine.status(SourceId(at as u32)).floor)).collect()
     }
+}
+
+fn member_list(core: &super::Core) -> Vec<MemberInfo> {
+    let mut members: Vec<_> = core.machine.members().collect();
+    members.sort_unstable();
+    members.truncate(MEMBERS_LISTED_MAX);
+    let infos = members.into_iter().filter_map(|id| {
+        let (in_flight, is_paused) = core.machine.member_status(id)?;
+        let label = core.labels.get(&id).cloned().unwrap_or_else(|| "in process".to_owned());
+        Some(MemberInfo { number: id.0, label, in_flight: in_flight as usize, is_paused })
+    });
+    infos.collect()
 }
 
 /// Id, ts and commit time of an event.

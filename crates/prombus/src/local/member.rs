@@ -258,6 +258,7 @@ impl LocalMember {
         let now = local.clock.steady_ms();
         let mut core = self.cell.core.lock();
         how(&mut core, self.id, now);
+        core.labels.remove(&self.id);
         self.cell.stop_waiting(self.id);
         let aftermath = local.write_down(&self.cell, &mut core);
         let generation = self.cell.delta.lock().current_generation();

@@ -4,6 +4,7 @@ use super::groups::{GroupState, SharedGroups};
 use super::{AppendBatch, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit};
 use crate::clock::{Clock, LogClock};
 use crate::error::{OpenError, ReadError, StoreError, Unavailable};
+use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram, StoreFigures};
 use parking_lot::Mutex;
 use prombus_log::storage::Storage;
 use prombus_log::{
@@ -56,9 +57,20 @@ pub(crate) fn is_store_thread() -> bool {
 }
 
 /// Passes on what the log tells, once somebody listens.
-#[derive(Default)]
 struct Listener {
     observer: OnceLock<Arc<dyn StoreObserver>>,
+    commit_duration_ms: Histogram,
+    commit_batch_events: Histogram,
+}
+
+impl Default for Listener {
+    fn default() -> Self {
+        Self {
+            observer: OnceLock::new(),
+            commit_duration_ms: Histogram::new(COMMIT_MS_BOUNDS),
+            commit_batch_events: Histogram::new(COMMIT_EVENTS_BOUNDS),
+        }
+    }
 }
 
 impl Listener {
@@ -73,6 +85,10 @@ impl Listener {
 
 impl Observer for Listener {
     fn committed(&self, committed: &Committed<'_>) {
+        self.commit_duration_ms.observe(committed.duration.as_secs_f64() * 1000.0);
+        if committed.events > 0 {
+            self.commit_batch_events.observe(committed.events as f64);
+        }
         let mut newest = committed.runs.iter().map(|run| (run.topic, run.last_seq));
         self.tell(|observer| observer.committed(committed.batch, &mut newest));
     }
@@ -261,6 +277,16 @@ impl Store for LogStore {
         }
         std::thread::sleep(Duration::from_millis(1));
         self.log.unavailable().is_none()
+    }
+
+    fn figures(&self) -> StoreFigures {
+        let stats = self.log.stats();
+        StoreFigures {
+            commit_duration_ms: self.listener.commit_duration_ms.figures(),
+            commit_batch_events: self.listener.commit_batch_events.figures(),
+            bytes: stats.bytes,
+            faults: stats.faults,
+        }
     }
 
     fn close(&self) -> Result<(), Unavailable> {

@@ -7,6 +7,7 @@ use super::groups::GroupState;
 use super::{AppendBatch, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit};
 use crate::clock::Clock;
 use crate::error::{ReadError, StoreError, Unavailable};
+use crate::metrics::StoreFigures;
 use parking_lot::{Mutex, RwLock};
 use prombus_log::{EventId, NewEvent, Outcome, TopicId};
 use prombus_protocol::Topic;
@@ -323,6 +324,10 @@ impl Store for MemoryStore {
 
     fn wait_for_room(&self) -> bool {
         false
+    }
+
+    fn figures(&self) -> StoreFigures {
+        StoreFigures { bytes: self.shared.bytes.load(Ordering::Relaxed), ..StoreFigures::default() }
     }
 
     fn close(&self) -> Result<(), Unavailable> {

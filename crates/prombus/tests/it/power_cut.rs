@@ -334,7 +334,7 @@ impl History {
             max_unsettled: self.random.between(5, 200) as u32,
         };
         let backend = life.backend.clone();
-        let joining = backend.join(spec, MemberOptions { settings, filter: None });
+        let joining = backend.join(spec, MemberOptions { settings, ..MemberOptions::default() });
         match self.drive(&backend, joining, &life.store) {
             Some(Ok(joined)) => {
                 ensure(!(joined.created && self.made.contains(&group)), || format!("{name} was lost"))?;
@@ -510,7 +510,7 @@ impl History {
             };
             let settings = MemberSettings { max_attempts: max_attempts + 100, ..MemberSettings::default() };
             let backend = life.backend.clone();
-            let joining = backend.join(spec, MemberOptions { settings, filter: None });
+            let joining = backend.join(spec, MemberOptions { settings, ..MemberOptions::default() });
             let joined = self.drive(&backend, joining, &life.store).ok_or("the join never ended")?;
             let joined = joined.map_err(|error| format!("join: {error}"))?;
             ensure(!joined.created, || format!("{name} was lost"))?;

@@ -225,6 +225,10 @@ impl Store for Hooked {
     fn wait_for_room(&self) -> bool {
         self.inner.wait_for_room()
     }
+    fn figures(&self) -> prombus::StoreFigures {
+        self.inner.figures()
+    }
+
     fn close(&self) -> Result<(), Unavailable> {
         self.inner.close()
     }

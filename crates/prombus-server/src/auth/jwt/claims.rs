@@ -1,0 +1,99 @@
+//! What a token says. Everything here has been signed by a key of ours, and still may be odd: no number makes it panic.
+
+use super::refused;
+use crate::auth::{AuthRefused, Scope};
+use serde_json::{Map, Value};
+
+/// The name of one whose token has no `sub`.
+const NAMELESS: &str = "jwt";
+
+/// What a token says, once it is believed.
+#[derive(Debug)]
+pub(in crate::auth) struct Verified {
+    pub(in crate::auth) name: String,
+    pub(in crate::auth) scopes: Vec<Scope>,
+    /// `exp` and the leeway.
+    pub(in crate::auth) expires_ms: i64,
+}
+
+/// The payload of a token.
+pub(super) struct Claims(Map<String, Value>);
+
+impl Claims {
+    pub(super) fn new(json: &[u8]) -> Option<Self> {
+        serde_json::from_slice(json).ok().map(Self)
+    }
+
+    pub(super) fn check_issuer(&self, wanted: Option<&str>) -> Result<(), AuthRefused> {
+        match wanted {
+            Some(wanted) if self.0.get("iss").and_then(Value::as_str) != Some(wanted) => {
+                Err(refused("wrong iss"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// `aud` is a name or a list of names.
+    pub(super) fn check_audience(&self, wanted: Option<&str>) -> Result<(), AuthRefused> {
+        let Some(wanted) = wanted else { return Ok(()) };
+        match self.0.get("aud") {
+            Some(Value::String(name)) if name == wanted => Ok(()),
+            Some(Value::Array(names)) if names.iter().any(|name| name.as_str() == Some(wanted)) => Ok(()),
+            _ => Err(refused("wrong aud")),
+        }
+    }
+
+    pub(super) fn verified(&self, now_ms: i64, leeway_ms: i64) -> Result<Verified, AuthRefused> {
+        let exp_ms = self.date_ms("exp")?.ok_or_else(|| refused("no exp"))?;
+        let nbf_ms = self.date_ms("nbf")?;
+        let name = self.name()?;
+        let expires_ms = exp_ms.saturating_add(leeway_ms);
+        if expires_ms <= now_ms {
+            return Err(AuthRefused::Expired);
+        }
+        if nbf_ms.is_some_and(|nbf_ms| now_ms.saturating_add(leeway_ms) < nbf_ms) {
+            return Err(AuthRefused::NotYetValid);
+        }
+        Ok(Verified { name, scopes: self.scopes(), expires_ms })
+    }
+
+    /// A date of the standard: seconds since 1970, which may have a fraction. What is out of range is as far as it can be.
+    fn date_ms(&self, claim: &str) -> Result<Option<i64>, AuthRefused> {
+        let number = match self.0.get(claim) {
+            None => return Ok(None),
+            Some(Value::Number(number)) => number,
+            Some(_) => return Err(refused("a date that is no number")),
+        };
+        if let Some(seconds) = number.as_i64() {
+            return Ok(Some(seconds.saturating_mul(1_000)));
+        }
+        let seconds = number.as_f64().filter(|seconds| seconds.is_finite());
+        // A cast from a float ends at the largest and smallest integer.
+        seconds.map(|seconds| Some((seconds * 1_000.0) as i64)).ok_or_else(|| refused("a date out of range"))
+    }
+
+    /// A name that rules could not match, or that could write lines of its own into a log, is refused.
+    fn name(&self) -> Result<String, AuthRefused> {
+        match self.0.get("sub") {
+            None => Ok(NAMELESS.to_owned()),
+            Some(Value::String(name)) if !name.is_empty() && !name.contains(char::is_control) => {
+                Ok(name.clone())
+            }
+            Some(_) => Err(refused("sub is not a name")),
+        }
+    }
+
+    /// Providers put scopes of other services into the same claim: what is not ours is skipped.
+    fn scopes(&self) -> Vec<Scope> {
+        let words = |claim: &str| match self.0.get(claim) {
+            Some(Value::String(words)) => words.split(' ').filter_map(|word| word.parse().ok()).collect(),
+            Some(Value::Array(words)) => {
+                words.iter().filter_map(Value::as_str).filter_map(|word| word.parse().ok()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let mut scopes = words("scope");
+        scopes.extend(words("scopes"));
+        scopes
+    }
+}

@@ -1,0 +1,197 @@
+//! Keys that tokens are checked with, and where they come from. No error and no log line shows a key.
+
+use super::JwtKey;
+use crate::auth::AuthSetupError;
+use aws_lc_rs::rsa;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde_json::Value;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use tokio_rustls::rustls::pki_types::pem::{PemObject, SectionKind};
+
+/// What the hash of HS256 gives: a shorter secret is easier to guess than the hash.
+const MIN_SECRET_BYTES: usize = 32;
+const RSA_BYTES: RangeInclusive<usize> = 256..=1_024;
+
+/// A key, and the one algorithm that it is for.
+pub(super) struct Key {
+    algorithm: Algorithm,
+    /// `None`: not named, it may be the key of any token.
+    kid: Option<String>,
+    decoding: DecodingKey,
+}
+
+impl Key {
+    pub(super) fn fits(&self, algorithm: Algorithm, kid: Option<&str>) -> bool {
+        let fits_kid = match (self.kid.as_deref(), kid) {
+            (Some(mine), Some(wanted)) => mine == wanted,
+            _ => true,
+        };
+        self.algorithm == algorithm && fits_kid
+    }
+
+    pub(super) fn has_signed(&self, message: &[u8], signature: &str) -> bool {
+        jsonwebtoken::crypto::verify(signature, message, &self.decoding, self.algorithm).unwrap_or(false)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key")
+            .field("algorithm", &self.algorithm)
+            .field("kid", &self.kid)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The keys of one source.
+pub(super) fn load(source: &JwtKey) -> Result<Vec<Key>, AuthSetupError> {
+    match source {
+        JwtKey::Secret(secret) if secret.len() < MIN_SECRET_BYTES => {
+            Err(AuthSetupError::WeakSecret { bytes: secret.len() })
+        }
+        JwtKey::Secret(secret) => {
+            let decoding = DecodingKey::from_secret(secret.as_bytes());
+            Ok(vec![Key { algorithm: Algorithm::HS256, kid: None, decoding }])
+        }
+        JwtKey::PemFile(file) => from_file(file, from_pem),
+        JwtKey::JwksFile(file) => from_file(file, |content| from_jwks(file, content)),
+    }
+}
+
+fn from_file(
+    file: &Path,
+    read: impl FnOnce(&[u8]) -> Result<Vec<Key>, String>,
+) -> Result<Vec<Key>, AuthSetupError> {
+    let content =
+        std::fs::read(file).map_err(|source| AuthSetupError::Read { file: file.to_owned(), source })?;
+    read(&content).map_err(|fault| AuthSetupError::Key { file: file.to_owned(), fault })
+}
+
+/// All public keys of a PEM file.
+fn from_pem(content: &[u8]) -> Result<Vec<Key>, String> {
+    let mut keys = Vec::new();
+    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(content) {
+        let (kind, der) = section.map_err(|fault| format!("not good PEM: {fault}"))?;
+        match kind {
+            SectionKind::PublicKey => keys.push(public_key(&der)?),
+            SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey => {
+                return Err("it holds a private key: only the public one belongs here".to_owned());
+            }
+            SectionKind::Certificate => {
+                return Err(
+                    "it holds a certificate: the public key is wanted, as in \"openssl x509 -pubkey\""
+                        .to_owned(),
+                );
+            }
+            _ => {}
+        }
+    }
+    // The older form for RSA is not one of the sections above.
+    if keys.is_empty()
+        && let Ok(decoding) = DecodingKey::from_rsa_pem(content)
+        && let Ok(der) = decoding.try_get_as_bytes()
+    {
+        keys.push(public_key(der)?);
+    }
+    if keys.is_empty() { Err("it holds no public key in PEM".to_owned()) } else { Ok(keys) }
+}
+
+/// The key says what it is, and that says which algorithm it is for.
+fn public_key(der: &[u8]) -> Result<Key, String> {
+    let key = |algorithm, decoding| Ok(Key { algorithm, kid: None, decoding });
+    if let Ok(parsed) = rsa::PublicKey::from_der(der) {
+        check_rsa_bytes(parsed.modulus_len())?;
+        return key(Algorithm::RS256, DecodingKey::from_rsa_der(der));
+    }
+    if ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, der).is_ok() {
+        return key(Algorithm::ES256, DecodingKey::from_ec_der(der));
+    }
+    if ParsedPublicKey::new(&ED25519, der).is_ok() {
+        return key(Algorithm::EdDSA, DecodingKey::from_ed_der(der));
+    }
+    Err("a public key that is none of RSA (RS256), P-256 (ES256) and Ed25519 (EdDSA)".to_owned())
+}
+
+fn check_rsa_bytes(bytes: usize) -> Result<(), String> {
+    if RSA_BYTES.contains(&bytes) {
+        return Ok(());
+    }
+    Err(format!("an RSA key of {} bits: 2048 to 8192 are allowed", bytes * 8))
+}
+
+/// The keys of a set that can be used. What is there for other uses is skipped, and said.
+fn from_jwks(file: &Path, content: &[u8]) -> Result<Vec<Key>, String> {
+    let set: Value = serde_json::from_slice(content).map_err(|fault| format!("not JSON: {fault}"))?;
+    let entries =
+        set.get("keys").and_then(Value::as_array).ok_or("not a JSON Web Key Set: no list \"keys\"")?;
+    let mut keys = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        match from_jwk(entry) {
+            Ok(key) => keys.push(key),
+            Err(fault) => {
+                tracing::warn!(file = %file.display(), key = index + 1, fault, "a key of the JWKS file is not used");
+            }
+        }
+    }
+    if keys.is_empty() {
+        return Err(format!(
+            "none of its {} keys can be used: RSA, P-256, Ed25519 and oct are",
+            entries.len()
+        ));
+    }
+    Ok(keys)
+}
+
+fn from_jwk(entry: &Value) -> Result<Key, String> {
+    // The parser's own words could show what the key holds.
+    let jwk: Jwk = serde_json::from_value(entry.clone()).map_err(|_| "not a JSON Web Key")?;
+    if jwk.common.public_key_use.as_ref().is_some_and(|wanted| *wanted != PublicKeyUse::Signature) {
+        return Err("not for signatures".to_owned());
+    }
+    let operations = jwk.common.key_operations.as_deref();
+    if operations.is_some_and(|operations| !operations.contains(&KeyOperations::Verify)) {
+        return Err("not for checking signatures".to_owned());
+    }
+    let (algorithm, decoding) = jwk_parts(&jwk.algorithm)?;
+    if jwk.common.key_algorithm.is_some_and(|wanted| wanted != KeyAlgorithm::from(algorithm)) {
+        return Err(format!("its alg is not {algorithm:?}, the one that is supported for this kind of key"));
+    }
+    Ok(Key { algorithm, kid: jwk.common.key_id, decoding })
+}
+
+fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey), String> {
+    let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| "not base64url".to_owned());
+    match parameters {
+        AlgorithmParameters::RSA(parameters) => {
+            let (n, e) = (bytes(&parameters.n)?, bytes(&parameters.e)?);
+            let components = rsa::PublicKeyComponents { n: n.as_slice(), e: e.as_slice() };
+            let parsed: rsa::PublicEncryptingKey = components.try_into().map_err(|_| "not a good RSA key")?;
+            check_rsa_bytes(parsed.key_size_bytes())?;
+            Ok((Algorithm::RS256, DecodingKey::from_rsa_raw_components(&n, &e)))
+        }
+        AlgorithmParameters::EllipticCurve(parameters) if parameters.curve == EllipticCurve::P256 => {
+            let point = [vec![4], bytes(&parameters.x)?, bytes(&parameters.y)?].concat();
+            ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point).map_err(|_| "not a good P-256 key")?;
+            Ok((Algorithm::ES256, DecodingKey::from_ec_der(&point)))
+        }
+        AlgorithmParameters::OctetKeyPair(parameters) if parameters.curve == EllipticCurve::Ed25519 => {
+            let x = bytes(&parameters.x)?;
+            ParsedPublicKey::new(&ED25519, &x).map_err(|_| "not a good Ed25519 key")?;
+            Ok((Algorithm::EdDSA, DecodingKey::from_ed_der(&x)))
+        }
+        AlgorithmParameters::OctetKey(parameters) => {
+            let secret = bytes(&parameters.value)?;
+            if secret.len() < MIN_SECRET_BYTES {
+                return Err(format!("a secret of {} bytes: HS256 needs at least 32", secret.len()));
+            }
+            Ok((Algorithm::HS256, DecodingKey::from_secret(&secret)))
+        }
+        _ => Err("a kind of key or a curve that is not supported".to_owned()),
+    }
+}
