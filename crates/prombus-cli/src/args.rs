@@ -134,5 +134,5 @@ pub enum TokenCommand {
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
-    text.parse().map_err(|error: ScopeError| format!("{:#}", anyhow::Error::from(error)))
+    text.parse().map_err(|error: ScopeError| crate::one_line(&anyhow::Error::from(error)))
 }

@@ -174,7 +174,7 @@ fn check_entry(checker: &mut Checker, settings: &Settings) {
             "rules mean nothing where everybody gets in: give a token (WS_TOKEN, [[auth.token]]) or [auth.jwt] too",
         ));
     }
-    if let Some(open) = server.listen.iter().find(|address| !address.ip().is_loopback())
+    if let Some(open) = server.listen.iter().find(|address| !address.ip().to_canonical().is_loopback())
         && !server.is_insecure
     {
         let why = format!(

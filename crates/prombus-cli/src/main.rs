@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         Command::Token(command) => cmd::token::run(&command),
     };
     outcome.unwrap_or_else(|error| {
-        complain(&format!("{error:#}"));
+        complain(&one_line(&error));
         ExitCode::FAILURE
     })
 }
@@ -29,4 +29,30 @@ fn main() -> ExitCode {
 pub(crate) fn complain(what: &str) {
     // Nobody is left to tell when stderr is gone.
     let _ = writeln!(std::io::stderr(), "prombus: {what}");
+}
+
+/// An error and its causes in a line. Some errors name their cause themselves: it is not said twice.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line.push_str(": ");
+            line.push_str(&cause);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("disk gone").context("writing a: disk gone").context("closing");
+        assert_eq!(one_line(&error), "closing: writing a: disk gone");
+    }
 }

@@ -7,15 +7,15 @@ mod banner;
 mod signals;
 
 use crate::args::ServeArgs;
-use crate::complain;
+
 use crate::config::{self, BusSettings, ConfigError, Environment, Settings, StoreChoice};
-use crate::logging;
+use crate::{complain, logging, one_line};
 use anyhow::{Context, anyhow};
 use prombus::store::LogStoreOptions;
 use prombus::{Backend, Bus, OpenError};
-use prombus_server::{Server, raise_descriptor_limit};
+use prombus_server::{ServeError, Server, raise_descriptor_limit};
 use signals::Signals;
-use std::io::{Write, stdout};
+use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,19 +53,16 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(settings: &Settings) -> anyhow::Result<()> {
-    match raise_descriptor_limit() {
-        Ok(limit) => tracing::debug!(limit, "file descriptors"),
-        Err(error) => tracing::warn!("cannot raise the limit of open files: {error}"),
-    }
     let bus = open(&settings.bus).await.map_err(|error| anyhow!(why_not_open(error)))?;
     let backend = Arc::clone(bus.backend());
     let server = match Server::bind(Arc::clone(&backend), settings.server.clone()).await {
         Ok(server) => server,
         Err(error) => {
             close(&*backend, CLOSE_TIMEOUT).await?;
-            return Err(error.into());
+            return Err(anyhow!(why_not_listen(error)));
         }
     };
+    raise_descriptors(&server);
     // Before anybody is told that it serves: who stops it right then is heard.
     let signals = Signals::install().context("cannot watch for signals")?;
     let text = banner::text(settings, server.local_addrs());
@@ -108,13 +105,25 @@ async fn run_until_stopped(
         () = overdue => Err(anyhow!("connections were still open when their time to go was over")),
     };
     if let Err(error) = &ran {
-        tracing::error!("{error:#}");
+        tracing::error!("{}", one_line(error));
     } else {
         tracing::info!("stopping: all clients are gone, closing the store");
     }
     close(backend, CLOSE_TIMEOUT).await?;
     tracing::info!("stopped");
     ran
+}
+
+fn raise_descriptors(server: &Server) {
+    let wanted = server.descriptors_wanted();
+    match raise_descriptor_limit() {
+        Ok(limit) if limit < wanted => tracing::warn!(
+            "the system lets this process open {limit} files; {wanted} are needed for limits.max_connections: \
+             raise the limit (ulimit -Hn, LimitNOFILE) or lower the setting"
+        ),
+        Ok(limit) => tracing::debug!(limit, "file descriptors"),
+        Err(error) => tracing::warn!("cannot raise the limit of open files: {error}"),
+    }
 }
 
 async fn open(settings: &BusSettings) -> Result<Bus, OpenError> {
@@ -133,8 +142,21 @@ fn why_not_open(error: OpenError) -> String {
         OpenError::Log(prombus_log::OpenError::Locked { folder }) => format!(
             "{folder} is in use by another prombus; stop that one, or name another folder with --data"
         ),
-        other => format!("{:#}", anyhow::Error::from(other)),
+        other => one_line(&anyhow::Error::from(other)),
     }
+}
+
+fn why_not_listen(error: ServeError) -> String {
+    let ServeError::Listen { address, source } = &error else {
+        return one_line(&anyhow::Error::from(error));
+    };
+    let why = match source.kind() {
+        ErrorKind::AddrInUse => "another program does; stop it, or name another address with --listen",
+        ErrorKind::AddrNotAvailable => "this machine has no such address; name another with --listen",
+        ErrorKind::PermissionDenied => "the system refuses; name a port above 1023 with --listen",
+        _ => return one_line(&anyhow::Error::from(error)),
+    };
+    format!("cannot listen on {address}: {why}")
 }
 
 async fn close(backend: &dyn Backend, timeout: Duration) -> anyhow::Result<()> {

@@ -58,7 +58,7 @@ fn why_not(folder: &Path, error: VerifyError) -> String {
         VerifyError::Open(OpenError::NotALog { .. }) => {
             format!("{folder} holds no prombus log (no MANIFEST is in it); name the data folder with --data")
         }
-        other => format!("{:#}", anyhow::Error::from(other)),
+        other => crate::one_line(&anyhow::Error::from(other)),
     }
 }
 

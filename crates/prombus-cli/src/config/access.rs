@@ -93,7 +93,7 @@ fn jwt(checker: &mut Checker, section: &JwtSection) -> JwtOptions {
         // Only this reads what is in the files.
         let alone = AuthOptions { jwt: Some(options.clone()), ..AuthOptions::default() };
         if let Err(error) = Authenticator::new(&alone) {
-            checker.refuse("auth.jwt", format!("{:#}", anyhow::Error::from(error)));
+            checker.refuse("auth.jwt", crate::one_line(&anyhow::Error::from(error)));
         }
     }
     options

@@ -90,7 +90,7 @@ impl Checker {
         text: &str,
     ) -> Option<T> {
         let parsed = text.parse().map_err(anyhow::Error::from);
-        parsed.map_err(|error| self.refuse(path, format!("{error:#}"))).ok()
+        parsed.map_err(|error| self.refuse(path, crate::one_line(&error))).ok()
     }
 
     /// Parses a pattern over topics.

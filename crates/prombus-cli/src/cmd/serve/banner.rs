@@ -40,7 +40,7 @@ fn data(settings: &Settings) -> String {
 fn auth(settings: &Settings, addresses: &[SocketAddr]) -> String {
     let auth = &settings.server.auth;
     if !auth.is_configured() {
-        let is_open = addresses.iter().any(|address| !address.ip().is_loopback());
+        let is_open = addresses.iter().any(|address| !address.ip().to_canonical().is_loopback());
         return match is_open {
             false => "off: this machine only",
             true => "off, and other machines get in (--insecure): whoever reaches this may read and write everything",
