@@ -1,7 +1,7 @@
 //! One accepted socket: TLS if it is configured, HTTP, and WebSocket where a request asks for it.
 
 use crate::gateway::{Gateway, Peer, now_ms};
-use crate::http;
+use crate::http::{self, ApiError};
 use crate::session::Session;
 use crate::stall::Stalling;
 use crate::ws::{WebSocket, upgrade};
@@ -9,11 +9,11 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use axum::response::IntoResponse as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prombus_protocol::ErrorCode;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -110,25 +110,20 @@ fn open<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let refused = |error: ApiError| Box::new(error.into_response());
     let accepted = upgrade::accept(parts).map_err(|bad| {
-        let mut response = http::error(bad.status, ErrorCode::BadRequest, &bad.to_string());
+        let mut response = refused(ApiError::bad_request(bad).with_status(bad.status));
         if bad.status == StatusCode::UPGRADE_REQUIRED {
             response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
         }
-        Box::new(response)
+        response
     })?;
     // A browser cannot send the header; other clients may, and need no AUTH then.
-    let principal = match http::bearer(&parts.headers) {
-        Ok(None) => None,
-        Ok(Some(token)) => {
+    let principal = match http::bearer(&parts.headers).map_err(refused)? {
+        None => None,
+        Some(token) => {
             let principal = gateway.auth.authenticate(Some(token), now_ms());
-            Some(principal.map_err(|refused| {
-                let unauthorized = StatusCode::UNAUTHORIZED;
-                Box::new(http::error(unauthorized, refused.code(), &refused.to_string()))
-            })?)
-        }
-        Err(bad) => {
-            return Err(Box::new(http::error(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, &bad.to_string())));
+            Some(principal.map_err(|error| refused(error.into()))?)
         }
     };
     let session = Session::new(Arc::clone(gateway), Arc::clone(peer), principal);

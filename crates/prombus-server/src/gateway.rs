@@ -7,9 +7,9 @@ use crate::options::ServerOptions;
 use crate::rate::{ConnectionRate, Rates};
 use prombus::Backend;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 /// The gateway, without its sockets.
@@ -41,7 +41,7 @@ pub(crate) struct Peer {
     pub(crate) is_tls: bool,
     pub(crate) rate: ConnectionRate,
     /// Given back when the last that knows the connection is gone.
-    pub(crate) slot: Slot,
+    pub(crate) _slot: Slot,
 }
 
 /// A connection's place among those that are allowed, counted while it is held.

@@ -1,21 +1,112 @@
-//! Stub until the routes are merged.
+//! The HTTP routes: everything on the port but the WebSocket upgrade.
+//!
+//! `route.rs` has the table of routes; the router, the authentication of each request and `/openapi.json` are all made from it,
+//! so that they cannot differ. A handler gets a [`Call`] whose caller is known already, and checks the topic.
+//!
+//! Requests are logged by their route, never by address: query strings may hold tickets, bodies are payloads.
+
+mod access;
+mod admin;
+mod answer;
+mod body;
+mod call;
+mod cors;
+mod error;
+mod export;
+mod groups;
+mod headers;
+mod idempotency;
+mod lines;
+mod openapi;
+mod ops;
+mod pages;
+mod parameters;
+mod publish;
+mod query;
+mod replay;
+mod route;
+mod subscribe;
+#[cfg(test)]
+mod tests;
+mod topics;
+
+pub(crate) use access::{admit, bearer};
+pub(crate) use error::ApiError;
+
 use crate::gateway::Gateway;
-use axum::response::Response;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::MethodRouter;
+use call::Call;
+use prombus_protocol::ErrorCode;
+use route::{ROUTES, Route};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
 
-pub(crate) fn router(gateway: Arc<Gateway>) -> axum::Router {
-    axum::Router::new().route("/healthz", axum::routing::get(|| async { "ok" })).with_state(gateway)
-}
-pub(crate) fn admit(_: &Gateway, _: &axum::http::request::Parts) -> Result<(), Response> {
-    Ok(())
-}
-pub(crate) fn bearer(_: &axum::http::HeaderMap) -> Result<Option<&str>, &'static str> {
-    Ok(None)
+/// What a handler answers.
+pub(crate) type Answered = Result<Response, ApiError>;
+
+/// All routes. The caller has [`admit`]ted each request and given it an `Arc<Peer>`.
+pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
+    let paths: BTreeSet<&str> = ROUTES.iter().map(|route| route.path).collect();
+    let mut router = Router::new();
+    for path in paths {
+        let mut methods = MethodRouter::new();
+        for route in ROUTES.iter().filter(|route| route.path == path) {
+            let serve = move |State(gateway), request| serve(route, gateway, request);
+            methods = methods.on(route.verb.filter(), serve);
+            if route.is_compressed {
+                // Fast: whoever exports much must not take the cores from those who publish.
+                methods = methods.layer(CompressionLayer::new().quality(CompressionLevel::Fastest));
+            }
+        }
+        router = router.route(path, methods.fallback(wrong_method));
+    }
+    let around = from_fn_with_state(Arc::clone(&gateway), around);
+    router.fallback(unknown_path).layer(around).with_state(gateway)
 }
 
-pub(crate) fn error(status: axum::http::StatusCode, code: prombus_protocol::ErrorCode, message: &str) -> Response {
-    let body = serde_json::json!({"error": message, "code": code.as_str()}).to_string();
-    let mut response = Response::new(axum::body::Body::from(body));
-    *response.status_mut() = status;
+async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -> Response {
+    let started = Instant::now();
+    let method = request.method().clone();
+    let answered = match Call::new(route.access, gateway, request).await {
+        Ok(call) => (route.handler)(call).await,
+        Err(refused) => Err(refused),
+    };
+    let response = answered.unwrap_or_else(ApiError::into_response);
+    let ms = started.elapsed().as_secs_f64() * 1000.0;
+    tracing::debug!(%method, path = route.path, status = response.status().as_u16(), ms, "request");
     response
+}
+
+/// What all answers have, and preflights.
+async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
+    let origins = &gateway.options.cors_origins;
+    let allowed = cors::allowed_origin(origins, request.headers());
+    let mut response = match cors::preflight(&request, allowed.as_ref()) {
+        Some(response) => response,
+        None => next.run(request).await,
+    };
+    cors::put_headers(origins, allowed, response.headers_mut());
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+async fn wrong_method(request: Request) -> Response {
+    tracing::debug!(method = %request.method(), status = 405, "request with a method that its path has not");
+    let message = format!("{} is not possible here; the Allow header says what is", request.method());
+    ApiError::new(ErrorCode::BadRequest, message).with_status(StatusCode::METHOD_NOT_ALLOWED).into_response()
+}
+
+async fn unknown_path(request: Request) -> Response {
+    tracing::debug!(method = %request.method(), status = 404, "request for an unknown path");
+    ApiError::new(ErrorCode::BadRequest, "there is no such path; /openapi.json lists those that are")
+        .with_status(StatusCode::NOT_FOUND)
+        .into_response()
 }

@@ -80,6 +80,7 @@ impl Metrics {
 /// All metrics, as text.
 pub(crate) fn render(gateway: &Gateway) -> String {
     let figures = gateway.backend.figures();
+    gateway.metrics.forget_missing(&figures);
     let mut text = Text::default();
     put_topics(&mut text, &figures, gateway.metrics.labels_max);
     put_groups(&mut text, &figures, gateway.metrics.labels_max);
@@ -90,7 +91,11 @@ pub(crate) fn render(gateway: &Gateway) -> String {
 }
 
 fn put_topics(text: &mut Text, figures: &Figures, labels_max: usize) {
-    text.family("events_published_total", Kind::Counter, "Events of a topic since it was made, duplicates not counted.");
+    text.family(
+        "events_published_total",
+        Kind::Counter,
+        "Events of a topic since it was made, duplicates not counted.",
+    );
     // The busiest have a label, whatever their names.
     let mut topics: Vec<_> = figures.topics.iter().collect();
     topics.sort_by_key(|it| std::cmp::Reverse(it.published));
@@ -227,7 +232,7 @@ fn put_gateway(text: &mut Text, gateway: &Gateway) {
 
 impl Metrics {
     /// Lets go of subscriptions that nobody has and whose group is gone.
-    pub(crate) fn forget_missing(&self, figures: &Figures) {
+    fn forget_missing(&self, figures: &Figures) {
         let kept: HashSet<(&str, &str)> =
             figures.groups.iter().map(|it| (it.topic.as_str(), it.group.as_str())).collect();
         self.subscriptions.lock().retain(|(topic, group), it| {

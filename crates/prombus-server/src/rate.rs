@@ -187,7 +187,10 @@ mod tests {
     fn a_refused_publish_takes_no_tokens() {
         let rates = Rates::new(RateOptions {
             connection_publish: Some(Rate { per_second: 1.0, burst: 2.0 }),
-            topic_publish: vec![(Pattern::new("a").expect("a pattern"), Rate { per_second: 0.001, burst: 1.0 })],
+            topic_publish: vec![(
+                Pattern::new("a").expect("a pattern"),
+                Rate { per_second: 0.001, burst: 1.0 },
+            )],
             ..RateOptions::default()
         });
         let connection = rates.connection();

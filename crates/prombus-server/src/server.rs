@@ -160,7 +160,7 @@ async fn accept(
             local: socket.local_addr().unwrap_or(remote),
             is_tls: tls.is_some(),
             rate: gateway.rates.connection(),
-            slot: Slot::new(permit, &gateway.metrics.connections),
+            _slot: Slot::new(permit, &gateway.metrics.connections),
         });
         tokio::spawn(connection::serve(Arc::clone(&gateway), router.clone(), socket, peer, tls.clone()));
     }

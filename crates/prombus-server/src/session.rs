@@ -306,7 +306,8 @@ impl Session {
         if self.find(topic, group).is_some() {
             return self.err(corr, ErrorCode::AlreadySubscribed, &format!("{topic}::{group}"));
         }
-        if !self.may_read(corr, topic, group) || !opts.topics.iter().all(|it| self.may_read(corr, it, group)) {
+        if !self.may_read(corr, topic, group) || !opts.topics.iter().all(|it| self.may_read(corr, it, group))
+        {
             return;
         }
         let most = self.gateway.options.connections.max_subscriptions;
@@ -415,7 +416,8 @@ impl Session {
     }
 
     fn settle(&mut self, slot: usize) {
-        let settling = self.subscriptions.get_mut(slot).and_then(Option::as_mut).and_then(Subscription::settle);
+        let settling =
+            self.subscriptions.get_mut(slot).and_then(Option::as_mut).and_then(Subscription::settle);
         settling.into_iter().for_each(|settling| self.answer_later(settling));
     }
 
@@ -474,7 +476,9 @@ impl Session {
                 events = bucket.available(now).max(1);
             }
             let Some(slot) = self.ready.pop() else { return };
-            let Some(subscription) = self.subscriptions.get_mut(slot).and_then(Option::as_mut) else { continue };
+            let Some(subscription) = self.subscriptions.get_mut(slot).and_then(Option::as_mut) else {
+                continue;
+            };
             subscription.slot.taken();
             let limit = PullLimit { events, bytes: room.min(PULL_BYTES_MAX) };
             match subscription.pull(limit, &mut self.out, sent_before) {

@@ -49,7 +49,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.watch(polled, context)
     }

@@ -193,7 +193,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// A frame that is large: the rest of it goes where its start is.
     fn read_into_own(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let filled = self.unread.len();
-        let wanted = self.decoder.frame_bytes(&self.unread).unwrap_or(0).clamp(filled + KEPT_BYTES, filled + READ_BYTES);
+        let wanted = self
+            .decoder
+            .frame_bytes(&self.unread)
+            .unwrap_or(0)
+            .clamp(filled + KEPT_BYTES, filled + READ_BYTES);
         self.unread.resize(wanted, 0);
         let mut buffer = ReadBuf::new(&mut self.unread);
         buffer.set_filled(filled);
@@ -388,7 +392,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             has_written = true;
         }
         self.timers.caught_up();
-        if !self.gateway.budget.has_room() || self.writing.capacity() + self.session.out.capacity() > BUFFERS_MAX {
+        if !self.gateway.budget.has_room()
+            || self.writing.capacity() + self.session.out.capacity() > BUFFERS_MAX
+        {
             self.let_go_of_buffers();
         }
         // TLS may keep what it was given.
@@ -434,7 +440,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     fn sleep(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        let expires = self.session.expires_ms().map(|at| steady_ms() + at.saturating_sub(now_ms()).max(0) as u64);
+        let expires =
+            self.session.expires_ms().map(|at| steady_ms() + at.saturating_sub(now_ms()).max(0) as u64);
         let others = [expires, self.session.wake_at_ms()];
         let is_authenticated = self.session.is_authenticated();
         if self.timers.poll(context, is_authenticated, others).is_ready() {

@@ -6,7 +6,8 @@ use crate::local::quiet::wake;
 use crate::store::{CommitWatch, NewEvent, TopicId};
 use parking_lot::Mutex;
 use prombus_protocol::{
-    BodyFields, Json, JsonError, PublishOptions, Topic, TopicFor, Uuid, push_json, put_body_end, put_body_head,
+    BodyFields, Json, JsonError, PublishOptions, Topic, TopicFor, Uuid, push_json, put_body_end,
+    put_body_head,
 };
 use serde::Serialize;
 use std::ops::Range;

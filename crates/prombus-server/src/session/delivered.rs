@@ -103,7 +103,8 @@ mod tests {
         assert!(delivered.insert(id, sent(0, 1, 10)));
         assert!(delivered.insert(id, sent(1, 5, 10)));
         assert!(!delivered.insert(id, sent(0, 1, 20)));
-        let settled = [delivered.remove(id), delivered.remove(id)].map(|it| it.expect("two").position.source.0);
+        let settled =
+            [delivered.remove(id), delivered.remove(id)].map(|it| it.expect("two").position.source.0);
         assert_eq!(settled.iter().sum::<u32>(), 1);
         assert_eq!((delivered.remove(id), delivered.len()), (None, 0));
     }

@@ -190,7 +190,13 @@ impl Decoder {
         }
         let Some(&[a, b, c, d]) = rest.get(length_bytes..length_bytes + 4) else { return Ok(None) };
         let head_bytes = 2 + length_bytes + 4;
-        Ok(Some(Head { is_last, opcode, mask: [a, b, c, d], head_bytes, payload_bytes: payload_bytes as usize }))
+        Ok(Some(Head {
+            is_last,
+            opcode,
+            mask: [a, b, c, d],
+            head_bytes,
+            payload_bytes: payload_bytes as usize,
+        }))
     }
 }
 
@@ -279,7 +285,9 @@ pub(crate) fn end_of_frame_at(frames: &[u8], sent: usize) -> usize {
     while at < sent {
         let Some(second) = frames.get(at + 1) else { return frames.len() };
         let length = |range: std::ops::Range<usize>| {
-            frames.get(range).map_or(0, |bytes| bytes.iter().fold(0, |all, &byte| all << 8 | usize::from(byte)))
+            frames
+                .get(range)
+                .map_or(0, |bytes| bytes.iter().fold(0, |all, &byte| all << 8 | usize::from(byte)))
         };
         at += match second & 0x7f {
             126 => 4 + length(at + 2..at + 4),
@@ -342,7 +350,8 @@ mod tests {
     #[test]
     fn pieces_become_a_message_and_control_frames_may_come_between() {
         let mut decoder = Decoder::new(100);
-        let mut bytes = [masked(0x01, b"he"), masked(0x89, b"p"), masked(0x00, b"l"), masked(0x80, b"lo")].concat();
+        let mut bytes =
+            [masked(0x01, b"he"), masked(0x89, b"p"), masked(0x00, b"l"), masked(0x80, b"lo")].concat();
         let (mut at, mut seen) = (0, Vec::new());
         while at < bytes.len() {
             let (used, incoming) = decoder.next(&mut bytes[at..]).expect("good frames");

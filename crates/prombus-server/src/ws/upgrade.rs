@@ -54,8 +54,7 @@ pub(crate) fn accept(parts: &Parts) -> Result<Accepted, BadUpgrade> {
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, KEY_SUFFIX].concat());
     let Ok(accept) = HeaderValue::from_str(&STANDARD.encode(hash)) else { return bad("the key is unusable") };
     let names_us = has_token(&parts.headers, &header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL);
-    let protocol =
-        names_us.then(|| (header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL)));
+    let protocol = names_us.then(|| (header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL)));
     Ok(Accepted {
         headers: [
             Some((header::CONNECTION, HeaderValue::from_static("Upgrade"))),
@@ -111,6 +110,9 @@ mod tests {
         assert!(accept(&parts(&headers)).is_err());
         headers[3].1 = GOOD[3].1;
         headers[2].1 = "8";
-        assert_eq!(accept(&parts(&headers)).expect_err("an old version").status, StatusCode::UPGRADE_REQUIRED);
+        assert_eq!(
+            accept(&parts(&headers)).expect_err("an old version").status,
+            StatusCode::UPGRADE_REQUIRED
+        );
     }
 }

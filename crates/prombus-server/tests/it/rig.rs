@@ -180,7 +180,11 @@ impl Client {
     /// Like `ask`; the answer must be ERR with this code.
     pub async fn err(&mut self, frame: Value, code: &str) -> Value {
         let answer = self.ask(frame.clone()).await;
-        assert_eq!((&answer["op"], &answer["code"]), (&json!("ERR"), &json!(code)), "{frame} was answered {answer}");
+        assert_eq!(
+            (&answer["op"], &answer["code"]),
+            (&json!("ERR"), &json!(code)),
+            "{frame} was answered {answer}"
+        );
         answer
     }
 

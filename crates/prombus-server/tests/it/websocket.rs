@@ -37,7 +37,10 @@ async fn an_event_goes_the_whole_way() {
     let record = &event["event"];
     assert_eq!((&record["id"], &record["seq"]), (&published["id"], &published["seq"]));
     assert_eq!(record["payload"], json!({"n": 1}));
-    assert_eq!((&record["key"], &record["headers"], &record["tags"]), (&json!("k"), &json!({"h": "v"}), &json!(["t"])));
+    assert_eq!(
+        (&record["key"], &record["headers"], &record["tags"]),
+        (&json!("k"), &json!({"h": "v"}), &json!(["t"]))
+    );
     assert_eq!((&event["ctx"]["attempt"], &event["ctx"]["max_attempts"]), (&json!(1), &json!(5)));
     let lease = event["ctx"]["ack_deadline_ms"].as_u64().expect("a number");
     assert!((29_000..=30_000).contains(&lease), "{lease}");
@@ -185,11 +188,23 @@ async fn frames_of_a_connection_are_handled_in_order() {
     let mut client = rig.client().await;
     // All in one go: what comes before SUBSCRIBE is not delivered, what comes after is.
     for n in 1..=50 {
-        client.socket.feed(Message::text(json!({"op": "PUBLISH", "topic": "t", "payload": {"n": n}}).to_string())).await.expect("fed");
+        client
+            .socket
+            .feed(Message::text(json!({"op": "PUBLISH", "topic": "t", "payload": {"n": n}}).to_string()))
+            .await
+            .expect("fed");
     }
-    client.socket.feed(Message::text(json!({"op": "SUBSCRIBE", "topic": "t", "group": "g"}).to_string())).await.expect("fed");
+    client
+        .socket
+        .feed(Message::text(json!({"op": "SUBSCRIBE", "topic": "t", "group": "g"}).to_string()))
+        .await
+        .expect("fed");
     for n in 51..=100 {
-        client.socket.feed(Message::text(json!({"op": "PUBLISH", "topic": "t", "payload": {"n": n}}).to_string())).await.expect("fed");
+        client
+            .socket
+            .feed(Message::text(json!({"op": "PUBLISH", "topic": "t", "payload": {"n": n}}).to_string()))
+            .await
+            .expect("fed");
     }
     client.socket.flush().await.expect("flushed");
     let (mut seqs, mut events) = (Vec::new(), Vec::new());
@@ -225,7 +240,11 @@ async fn a_pattern_names_the_subscription_and_the_event_its_own_topic() {
 async fn bad_frames_cost_one_err_each_and_the_connection_lives() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
-    let deep = format!("{{\"op\":\"PUBLISH\",\"topic\":\"t\",\"payload\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let deep = format!(
+        "{{\"op\":\"PUBLISH\",\"topic\":\"t\",\"payload\":{}{}}}",
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
     let bad = [
         ("", "bad_json"),
         ("nope", "bad_json"),
@@ -282,7 +301,9 @@ async fn limits_and_conflicts_have_their_codes() {
     client.err(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g"}), "already_subscribed").await;
     client.subscribe("b", "g", json!({})).await;
     client.err(json!({"op": "SUBSCRIBE", "topic": "c", "group": "g"}), "limit_reached").await;
-    client.err(json!({"op": "ACK", "topic": "x", "group": "g", "id": uuid::Uuid::nil()}), "not_subscribed").await;
+    client
+        .err(json!({"op": "ACK", "topic": "x", "group": "g", "id": uuid::Uuid::nil()}), "not_subscribed")
+        .await;
     let mut other = rig.client().await;
     other.err(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g"}), "group_conflict").await;
     let after = json!({"from": "afterId", "afterId": uuid::Uuid::nil()});

@@ -1,0 +1,126 @@
+//! Who may call what: the guard for gateways without auth, and the token of a request.
+//!
+//! Tokens come in the `Authorization` header and nowhere else: addresses end up in logs. Where a header cannot be sent, a ticket
+//! for one use stands in the query.
+
+use super::ApiError;
+use super::query::Query;
+use crate::auth::{AuthRefused, Principal};
+use crate::gateway::{Gateway, Peer, now_ms};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, header};
+use axum::response::{IntoResponse as _, Response};
+use prombus_protocol::ErrorCode;
+use std::sync::Arc;
+
+/// What a route needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Nothing.
+    Open,
+    /// Any valid token; the handler checks the topic.
+    Token,
+    /// The same, or a ticket in the query.
+    Ticket,
+    /// A token with the scope `admin`.
+    Admin,
+}
+
+/// Whether a request may be looked at at all. Comes before everything else, upgrades included.
+#[allow(clippy::result_large_err, reason = "the answer is what the caller sends")]
+pub(crate) fn admit(gateway: &Gateway, parts: &Parts) -> Result<(), Response> {
+    check_guard(gateway, parts).map_err(ApiError::into_response)
+}
+
+fn check_guard(gateway: &Gateway, parts: &Parts) -> Result<(), ApiError> {
+    let peer = parts.extensions.get::<Arc<Peer>>();
+    let peer = peer.ok_or_else(|| ApiError::internal("the request came from nowhere"))?;
+    let host = only(&parts.headers, &header::HOST)?;
+    let origin = only(&parts.headers, &header::ORIGIN)?;
+    let check = |host| {
+        let checked = gateway.guard.check(host, origin, peer.local.ip(), peer.is_tls);
+        checked.map_err(ApiError::forbidden)
+    };
+    check(host)?;
+    // A request to an absolute address names the host there too.
+    parts.uri.authority().map_or(Ok(()), |authority| check(Some(authority.as_str())))
+}
+
+/// The value of a header that must not be there twice: two would be read differently by two readers.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ApiError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(ApiError::forbidden(format!("the request has several {name} headers")));
+    }
+    let text = value.to_str();
+    text.map(Some).map_err(|_| ApiError::forbidden(format!("the {name} header cannot be read")))
+}
+
+/// The token of the `Authorization` header. Other schemes than `Bearer` are as good as none.
+pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(ApiError::bad_request("the request has several Authorization headers"));
+    }
+    let text = value.to_str().map_err(|_| ApiError::from(AuthRefused::Bad))?;
+    let Some((scheme, token)) = text.trim().split_once(' ') else { return Ok(None) };
+    Ok(scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start()))
+}
+
+/// Who calls, if they may use a route at all.
+pub(super) fn authenticate(
+    gateway: &Gateway,
+    access: Access,
+    headers: &HeaderMap,
+    query: &Query,
+) -> Result<Arc<Principal>, ApiError> {
+    if access == Access::Open || !gateway.auth.is_configured() {
+        return Ok(Principal::anyone());
+    }
+    let token = bearer(headers)?;
+    let ticket = if access == Access::Ticket { query.one("ticket")? } else { None };
+    let principal = match (token, ticket) {
+        (None, Some(ticket)) => redeem(gateway, ticket)?,
+        _ => gateway.auth.authenticate(token, now_ms())?,
+    };
+    if access == Access::Admin && !principal.is_admin() {
+        return Err(ApiError::forbidden("this needs a token with the scope \"admin\""));
+    }
+    Ok(principal)
+}
+
+fn redeem(gateway: &Gateway, ticket: &str) -> Result<Arc<Principal>, ApiError> {
+    let now_ms = now_ms();
+    let principal = gateway.tickets.redeem(ticket, now_ms);
+    principal.filter(|principal| !principal.is_expired(now_ms)).ok_or_else(|| {
+        ApiError::new(ErrorCode::BadToken, "the ticket is not valid: it works once, and not for long")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(values: &[&'static str]) -> HeaderMap {
+        let value = |text: &&'static str| (header::AUTHORIZATION, text.parse().expect("a header"));
+        values.iter().map(value).collect()
+    }
+
+    #[test]
+    fn the_scheme_is_bearer_in_any_case() {
+        for text in ["Bearer abc", "bearer abc", "BEARER  abc", " Bearer abc "] {
+            assert_eq!(bearer(&with(&[text])).expect("one header"), Some("abc"), "{text:?}");
+        }
+        for text in ["Basic abc", "abc", "Bearer", "Bearerabc"] {
+            assert_eq!(bearer(&with(&[text])).expect("one header"), None, "{text:?}");
+        }
+        assert_eq!(bearer(&HeaderMap::new()).expect("none"), None);
+    }
+
+    #[test]
+    fn two_tokens_are_refused() {
+        assert_eq!(bearer(&with(&["Bearer a", "Bearer b"])).expect_err("two").status, 400);
+    }
+}

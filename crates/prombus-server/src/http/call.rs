@@ -1,0 +1,72 @@
+//! A request whose caller is known.
+
+use super::ApiError;
+use super::access::{self, Access};
+use super::query::Query;
+use crate::auth::Principal;
+use crate::gateway::{Gateway, Peer};
+use axum::body::Body;
+use axum::extract::{FromRequestParts as _, RawPathParams, Request};
+use axum::http::HeaderMap;
+use prombus_protocol::{GroupName, Pattern, Topic};
+use std::sync::Arc;
+
+/// What a handler gets.
+pub(super) struct Call {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) principal: Arc<Principal>,
+    pub(super) peer: Arc<Peer>,
+    pub(super) headers: HeaderMap,
+    pub(super) query: Query,
+    pub(super) body: Body,
+    /// Decoded parameters of the path.
+    path: Vec<(String, String)>,
+}
+
+impl Call {
+    /// Finds out who calls, and whether they may use the route at all.
+    pub(super) async fn new(
+        access: Access,
+        gateway: Arc<Gateway>,
+        request: Request,
+    ) -> Result<Self, ApiError> {
+        let (mut parts, body) = request.into_parts();
+        let peer = parts.extensions.get::<Arc<Peer>>().cloned();
+        let peer = peer.ok_or_else(|| ApiError::internal("the request came from nowhere"))?;
+        let path = RawPathParams::from_request_parts(&mut parts, &()).await.map_err(ApiError::bad_request)?;
+        let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let query = Query::parse(parts.uri.query().unwrap_or_default())?;
+        let principal = access::authenticate(&gateway, access, &parts.headers, &query)?;
+        Ok(Self { gateway, principal, peer, headers: parts.headers, query, body, path })
+    }
+
+    fn path(&self, name: &str) -> &str {
+        self.path.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value)
+    }
+
+    /// The topic in the path.
+    pub(super) fn topic(&self) -> Result<Topic, ApiError> {
+        Ok(Topic::new(self.path("topic"))?)
+    }
+
+    /// The subscription and the group in the path.
+    pub(super) fn group(&self) -> Result<(Pattern, GroupName), ApiError> {
+        Ok((Pattern::new(self.path("topic"))?, GroupName::new(self.path("group"))?))
+    }
+
+    /// The topic in the query.
+    pub(super) fn query_topic(&self) -> Result<Topic, ApiError> {
+        match self.query.one("topic")? {
+            None | Some("") => Err(ApiError::bad_request("topic required")),
+            Some(name) => Topic::new(name).map_err(|error| ApiError::from(error).at("\"topic\"")),
+        }
+    }
+
+    /// Reading a topic outside of any group.
+    pub(super) fn check_may_read(&self, topic: &str) -> Result<(), ApiError> {
+        if self.principal.may_subscribe(topic, None) {
+            return Ok(());
+        }
+        Err(ApiError::forbidden(format!("this token may not read {topic:?}")))
+    }
+}

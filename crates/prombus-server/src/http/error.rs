@@ -1,0 +1,172 @@
+//! Errors of HTTP requests: `{"error": …, "code": …}`. The one place that knows which code has which status.
+
+use crate::auth::AuthRefused;
+use crate::rate::RateLimited;
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use prombus::{GroupError, PublishError, ReadError, Unavailable};
+use prombus_protocol::{ErrorCode, FrameError, GroupNameError, OptionError, TopicError};
+use serde::Serialize;
+
+/// When to come again while the gateway cannot write.
+const UNAVAILABLE_RETRY_MS: u64 = 2_000;
+
+/// An answer that is an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) code: ErrorCode,
+    pub(crate) message: String,
+    /// When it may work.
+    pub(crate) retry_after_ms: Option<u64>,
+}
+
+/// The status of a code.
+pub(crate) fn status_of(code: ErrorCode) -> StatusCode {
+    match code {
+        ErrorCode::BadJson | ErrorCode::BadRequest | ErrorCode::BadTopic => StatusCode::BAD_REQUEST,
+        ErrorCode::Unauthorized | ErrorCode::BadToken => StatusCode::UNAUTHORIZED,
+        ErrorCode::Forbidden => StatusCode::FORBIDDEN,
+        ErrorCode::NotSubscribed | ErrorCode::UnknownId => StatusCode::NOT_FOUND,
+        ErrorCode::AlreadySubscribed | ErrorCode::GroupConflict | ErrorCode::LimitReached => {
+            StatusCode::CONFLICT
+        }
+        ErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+        ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorCode::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorCode::PublishFailed | ErrorCode::AckFailed | ErrorCode::Internal => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+    }
+}
+
+impl ApiError {
+    pub(crate) fn new(code: ErrorCode, message: impl ToString) -> Self {
+        let retry_after_ms = (code == ErrorCode::Unavailable).then_some(UNAVAILABLE_RETRY_MS);
+        Self { status: status_of(code), code, message: message.to_string(), retry_after_ms }
+    }
+
+    pub(crate) fn bad_request(message: impl ToString) -> Self {
+        Self::new(ErrorCode::BadRequest, message)
+    }
+
+    pub(crate) fn forbidden(message: impl ToString) -> Self {
+        Self::new(ErrorCode::Forbidden, message)
+    }
+
+    pub(crate) fn internal(message: impl ToString) -> Self {
+        Self::new(ErrorCode::Internal, message)
+    }
+
+    /// Another status than the code has.
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Says where it is, e.g. in which line.
+    pub(crate) fn at(mut self, place: impl std::fmt::Display) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    error: &'a str,
+    code: ErrorCode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let Self { status, code, message, retry_after_ms } = self;
+        let body = ErrorBody { error: &message, code, retry_after_ms };
+        let json = serde_json::to_vec(&body).expect("strings and numbers can be written as JSON");
+        let mut response = Response::new(Body::from(json));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if status == StatusCode::UNAUTHORIZED {
+            let challenge = match code {
+                ErrorCode::BadToken => "Bearer error=\"invalid_token\"",
+                _ => "Bearer",
+            };
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
+        if let Some(retry_after_ms) = retry_after_ms {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_ms.div_ceil(1000)));
+        }
+        response
+    }
+}
+
+impl From<RateLimited> for ApiError {
+    fn from(error: RateLimited) -> Self {
+        let retry_after_ms = Some(error.retry_after_ms);
+        Self { retry_after_ms, ..Self::new(ErrorCode::RateLimited, error) }
+    }
+}
+
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::UnknownTopic(_) => Self::bad_request(error).with_status(StatusCode::NOT_FOUND),
+            ReadError::UnknownId(_) => Self::new(ErrorCode::UnknownId, error),
+            ReadError::Unavailable(_) => Self::new(ErrorCode::Unavailable, error),
+            error => Self::internal(error),
+        }
+    }
+}
+
+/// For errors that know their code.
+macro_rules! from_coded {
+    ($($error:ty => $code:expr),* $(,)?) => {$(
+        impl From<$error> for ApiError {
+            fn from(error: $error) -> Self {
+                let code: fn(&$error) -> ErrorCode = $code;
+                Self::new(code(&error), error)
+            }
+        }
+    )*};
+}
+
+from_coded! {
+    PublishError => PublishError::code,
+    GroupError => GroupError::code,
+    AuthRefused => |error| error.code(),
+    OptionError => |_| ErrorCode::BadRequest,
+    TopicError => |_| ErrorCode::BadTopic,
+    GroupNameError => |_| ErrorCode::BadRequest,
+    Unavailable => |_| ErrorCode::Unavailable,
+}
+
+impl From<FrameError> for ApiError {
+    fn from(error: FrameError) -> Self {
+        Self::new(error.code, error.msg)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_an_error_status() {
+        for code in ErrorCode::ALL {
+            let status = status_of(code);
+            assert!(status.is_client_error() || status.is_server_error(), "{code}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_in_seconds_and_rounded_up() {
+        let limited = RateLimited { what: "topic", retry_after_ms: 1_001 };
+        let response = ApiError::from(limited).into_response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "2");
+    }
+}

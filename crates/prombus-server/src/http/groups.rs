@@ -1,0 +1,221 @@
+//! `GET /groups`: how far groups are, who is in them and who has what. A token sees the groups that it could join; an admin sees
+//! all.
+
+use super::call::Call;
+use super::{Answered, ApiError, answer};
+use crate::auth::Principal;
+use crate::gateway::now_ms;
+use prombus::delivery::GroupCounters;
+use prombus::{GroupError, GroupInfo, GroupTopicInfo, LeaseInfo, MemberInfo, OldestUnacked};
+use prombus_protocol::{CursorPosition, Pattern, Uuid};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Groups {
+    groups: Vec<GroupView>,
+}
+
+#[derive(Serialize)]
+struct GroupView {
+    topic: String,
+    group: String,
+    made_ts: i64,
+    members: usize,
+    lag: u64,
+    in_flight: usize,
+    waiting: usize,
+    oldest_unacked: Option<OldestView>,
+    counters: Counters,
+}
+
+#[derive(Serialize)]
+struct GroupDetail {
+    #[serde(flatten)]
+    group: GroupView,
+    cursor: Option<CursorPosition>,
+    member_list: Vec<MemberView>,
+    topics: Vec<PlaceView>,
+    leases: Vec<LeaseView>,
+}
+
+#[derive(Serialize)]
+struct OldestView {
+    topic: String,
+    seq: u64,
+    id: Uuid,
+    ts: i64,
+    age_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Counters {
+    delivered: u64,
+    acked: u64,
+    nacked: u64,
+    expired: u64,
+    lost: u64,
+    redelivered_expired: u64,
+    redelivered_nacked: u64,
+    redelivered_lost: u64,
+    stale: u64,
+    dead_lettered: u64,
+    passed_over: u64,
+}
+
+#[derive(Serialize)]
+struct MemberView {
+    member: u64,
+    label: String,
+    in_flight: usize,
+    paused: bool,
+}
+
+#[derive(Serialize)]
+struct PlaceView {
+    topic: String,
+    floor: u64,
+    settled_above: u64,
+    last_seq: u64,
+    lag: u64,
+}
+
+#[derive(Serialize)]
+struct LeaseView {
+    /// None when the event is gone from the store.
+    id: Option<Uuid>,
+    topic: String,
+    seq: u64,
+    holder: Holder,
+    attempt: u32,
+    age_ms: u64,
+    deadline_ms: i64,
+    ends_in_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Holder {
+    member: u64,
+    label: Option<String>,
+}
+
+pub(super) async fn groups(call: Call) -> Answered {
+    let wanted = call.query.one("topic")?.map(Pattern::new).transpose()?;
+    let mut groups = call.gateway.backend.groups().await?;
+    groups.retain(|info| {
+        wanted.as_ref().is_none_or(|topic| topic.as_str() == info.topic) && may_see(&call.principal, info)
+    });
+    groups.sort_by(|one, other| (&one.topic, &one.group).cmp(&(&other.topic, &other.group)));
+    answer::json(&Groups { groups: groups.into_iter().map(GroupView::from).collect() })
+}
+
+pub(super) async fn group(call: Call) -> Answered {
+    let (topic, group) = call.group()?;
+    let (topic, group) = (topic.as_str(), group.as_str());
+    let forbidden = || ApiError::forbidden(format!("this token may not read {topic:?} as {group:?}"));
+    // Before looking: whether it is there is not everybody's business.
+    if !call.principal.is_admin() && !call.principal.may_subscribe(topic, Some(group)) {
+        return Err(forbidden());
+    }
+    let backend = &call.gateway.backend;
+    let Some(info) = backend.group(topic, group).await? else {
+        return Err(GroupError::UnknownGroup { topic: topic.to_owned(), group: group.to_owned() }.into());
+    };
+    if !may_see(&call.principal, &info) {
+        return Err(forbidden());
+    }
+    let cursor = backend.cursor(topic, group).await?;
+    answer::json(&GroupDetail::new(info, cursor, now_ms()))
+}
+
+/// Also the other topics that the group reads, if it has any.
+fn may_see(principal: &Principal, info: &GroupInfo) -> bool {
+    let may_read = |topic: &str| principal.may_subscribe(topic, Some(&info.group));
+    principal.is_admin()
+        || (may_read(&info.topic) && info.topics.iter().all(|place| may_read(place.topic.as_str())))
+}
+
+impl GroupDetail {
+    fn new(mut info: GroupInfo, cursor: Option<CursorPosition>, now_ms: i64) -> Self {
+        let members = std::mem::take(&mut info.member_list);
+        let leases = std::mem::take(&mut info.leases);
+        let topics = std::mem::take(&mut info.topics);
+        Self {
+            group: GroupView::from(info),
+            cursor,
+            topics: topics.into_iter().map(PlaceView::from).collect(),
+            leases: leases.into_iter().map(|lease| LeaseView::new(lease, &members, now_ms)).collect(),
+            member_list: members.into_iter().map(MemberView::from).collect(),
+        }
+    }
+}
+
+impl LeaseView {
+    fn new(lease: LeaseInfo, members: &[MemberInfo], now_ms: i64) -> Self {
+        let label = members.iter().find(|it| it.number == lease.member).map(|it| it.label.clone());
+        Self {
+            id: Some(lease.id).filter(|id| !id.is_nil()),
+            topic: lease.topic.to_string(),
+            seq: lease.seq,
+            holder: Holder { member: lease.member, label },
+            attempt: lease.attempt,
+            age_ms: lease.age_ms,
+            deadline_ms: now_ms.saturating_add_unsigned(lease.ends_in_ms),
+            ends_in_ms: lease.ends_in_ms,
+        }
+    }
+}
+
+impl From<GroupInfo> for GroupView {
+    fn from(info: GroupInfo) -> Self {
+        Self {
+            topic: info.topic,
+            group: info.group,
+            made_ts: info.made_ms,
+            members: info.members,
+            lag: info.lag,
+            in_flight: info.in_flight,
+            waiting: info.waiting,
+            oldest_unacked: info.oldest_unacked.map(OldestView::from),
+            counters: Counters::from(info.counters),
+        }
+    }
+}
+
+impl From<OldestUnacked> for OldestView {
+    fn from(oldest: OldestUnacked) -> Self {
+        let OldestUnacked { topic, seq, id, ts, age_ms } = oldest;
+        Self { topic: topic.to_string(), seq, id, ts, age_ms }
+    }
+}
+
+impl From<MemberInfo> for MemberView {
+    fn from(info: MemberInfo) -> Self {
+        let MemberInfo { number, label, in_flight, is_paused } = info;
+        Self { member: number, label, in_flight, paused: is_paused }
+    }
+}
+
+impl From<GroupTopicInfo> for PlaceView {
+    fn from(info: GroupTopicInfo) -> Self {
+        let GroupTopicInfo { topic, floor, settled_above, last_seq, lag } = info;
+        Self { topic: topic.to_string(), floor, settled_above, last_seq, lag }
+    }
+}
+
+impl From<GroupCounters> for Counters {
+    fn from(of: GroupCounters) -> Self {
+        Self {
+            delivered: of.delivered,
+            acked: of.acked,
+            nacked: of.nacked,
+            expired: of.expired,
+            lost: of.lost,
+            redelivered_expired: of.redelivered_expired,
+            redelivered_nacked: of.redelivered_nacked,
+            redelivered_lost: of.redelivered_lost,
+            stale: of.stale,
+            dead_lettered: of.dead_lettered,
+            passed_over: of.passed_over,
+        }
+    }
+}

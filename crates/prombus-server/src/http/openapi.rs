@@ -1,0 +1,139 @@
+//! `/openapi.json`, made from the table of routes. The schemas of bodies are in `schemas.json`.
+
+use super::access::Access;
+use super::parameters::Place;
+use super::route::{Content, ROUTES, Route};
+use axum::http::StatusCode;
+use bytes::Bytes;
+use prombus_protocol::ErrorCode;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+const SCHEMAS: &str = include_str!("schemas.json");
+
+/// The document, written once.
+pub(super) fn document() -> Bytes {
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| build().to_string().into());
+    DOCUMENT.clone()
+}
+
+fn build() -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for route in ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.verb.name()] = operation(route);
+    }
+    let mut schemas = parsed(SCHEMAS);
+    schemas["Error"]["properties"]["code"]["enum"] =
+        ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "prombus",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "A durable event bus. Where no auth is configured, no token is needed, and only this machine gets in.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "token": { "type": "http", "scheme": "bearer" },
+                "ticket": { "type": "apiKey", "in": "query", "name": "ticket" },
+            },
+        },
+    })
+}
+
+/// Our own text; a test reads all of it.
+fn parsed(json: &str) -> Value {
+    serde_json::from_str(json).expect("the schemas in this crate are JSON")
+}
+
+fn operation(route: &Route) -> Value {
+    let mut operation = json!({
+        "summary": route.about,
+        "operationId": operation_id(route),
+        "parameters": parameters(route),
+        "responses": responses(route),
+        "security": match route.access {
+            Access::Open => json!([]),
+            Access::Token | Access::Admin => json!([{ "token": [] }]),
+            Access::Ticket => json!([{ "token": [] }, { "ticket": [] }]),
+        },
+    });
+    if route.access == Access::Admin {
+        operation["description"] = "Needs the scope admin.".into();
+    }
+    if !route.bodies.is_empty() {
+        operation["requestBody"] = json!({ "content": contents(route.bodies) });
+    }
+    operation
+}
+
+fn operation_id(route: &Route) -> String {
+    let words = route.path.split('/').filter(|word| !word.is_empty());
+    let words = words.map(|word| word.trim_matches(['{', '}']).replace('.', "_"));
+    [route.verb.name().to_owned()].into_iter().chain(words).collect::<Vec<_>>().join("_")
+}
+
+fn parameters(route: &Route) -> Value {
+    let in_path = route.path.split('/').filter_map(|word| word.strip_prefix('{')?.strip_suffix('}'));
+    let is_group_route = route.path.contains("{group}");
+    let in_path = in_path.map(|name| {
+        let schema = match name {
+            "topic" if is_group_route => "Pattern",
+            "topic" => "Topic",
+            _ => "GroupName",
+        };
+        let reference = format!("#/components/schemas/{schema}");
+        json!({ "name": name, "in": "path", "required": true, "schema": { "$ref": reference } })
+    });
+    let others = route.parameters.iter().map(|parameter| {
+        json!({
+            "name": parameter.name,
+            "in": match parameter.place { Place::Query => "query", Place::Header => "header" },
+            "required": parameter.is_required,
+            "description": parameter.about,
+            "schema": parsed(parameter.schema),
+        })
+    });
+    in_path.chain(others).collect()
+}
+
+fn contents(contents: &[Content]) -> Value {
+    let mut by_type = Map::new();
+    for content in contents {
+        by_type.insert(content.content_type.to_owned(), json!({ "schema": parsed(content.schema) }));
+    }
+    by_type.into()
+}
+
+fn responses(route: &Route) -> Value {
+    let mut responses = Map::new();
+    responses.insert("200".to_owned(), json!({ "description": "Done.", "content": contents(route.answers) }));
+    let error =
+        Content { content_type: "application/json", schema: r##"{"$ref":"#/components/schemas/Error"}"## };
+    for status in statuses(route) {
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = json!({
+            "description": status.canonical_reason().unwrap_or_default(),
+            "content": contents(&[error]),
+        });
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            response["headers"]["Retry-After"] =
+                json!({ "description": "Seconds.", "schema": { "type": "integer" } });
+        }
+        responses.insert(status.as_u16().to_string(), response);
+    }
+    responses.into()
+}
+
+/// All errors of a route. A query that cannot be read and a foreign host or origin are refused everywhere.
+fn statuses(route: &Route) -> BTreeSet<u16> {
+    let mut statuses: BTreeSet<u16> = route.errors.iter().copied().chain([400, 403]).collect();
+    if route.access != Access::Open {
+        statuses.insert(401);
+    }
+    statuses
+}

@@ -1,0 +1,74 @@
+//! Routes about the gateway itself.
+
+use super::call::Call;
+use super::{Answered, ApiError, answer, openapi};
+use crate::gateway::now_ms;
+use crate::metrics;
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use prombus_protocol::ErrorCode;
+use serde::Serialize;
+
+/// How long a ticket is good.
+const TICKET_MS: u64 = 30_000;
+
+#[derive(Serialize)]
+struct Status {
+    status: &'static str,
+}
+
+#[derive(Serialize)]
+struct Ticket {
+    ticket: String,
+    expires_in_ms: u64,
+}
+
+/// `GET /`.
+pub(super) async fn hello(_call: Call) -> Answered {
+    let text = concat!(
+        "prombus ",
+        env!("CARGO_PKG_VERSION"),
+        ": a durable event bus\n\n",
+        "WebSocket  /ws\n",
+        "publish    curl -d '{\"hello\":\"world\"}' HOST/publish/TOPIC\n",
+        "tail       curl -N HOST/subscribe/TOPIC\n",
+        "all routes /openapi.json\n",
+    );
+    Ok(answer::typed("text/plain; charset=utf-8", Body::from(text)))
+}
+
+/// `GET /healthz`: the process is fine and the bus can write.
+pub(super) async fn healthz(call: Call) -> Answered {
+    call.gateway.backend.health()?;
+    answer::json(&Status { status: "ok" })
+}
+
+/// `GET /readyz`: new work is welcome.
+pub(super) async fn readyz(call: Call) -> Answered {
+    if call.gateway.stopping.is_stopping() {
+        return Err(ApiError::new(ErrorCode::Unavailable, "the gateway is shutting down"));
+    }
+    healthz(call).await
+}
+
+/// `GET /openapi.json`.
+pub(super) async fn openapi(_call: Call) -> Answered {
+    Ok(answer::typed("application/json", Body::from(openapi::document())))
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(call: Call) -> Answered {
+    let text = metrics::render(&call.gateway);
+    Ok(answer::typed("text/plain; version=0.0.4; charset=utf-8", Body::from(text)))
+}
+
+/// `POST /tickets`: a ticket for one use, for places that cannot send a header.
+pub(super) async fn ticket(call: Call) -> Answered {
+    let ticket = call.gateway.tickets.issue(call.principal, now_ms()).map_err(|error| ApiError {
+        retry_after_ms: Some(TICKET_MS),
+        ..ApiError::new(ErrorCode::LimitReached, error).with_status(StatusCode::TOO_MANY_REQUESTS)
+    })?;
+    let mut response = answer::json(&Ticket { ticket, expires_in_ms: TICKET_MS })?;
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}

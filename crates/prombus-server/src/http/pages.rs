@@ -1,0 +1,127 @@
+//! Reading a topic piece by piece, for answers that are streams: never more than one piece in memory, and the next one is read
+//! when the client has taken the last.
+
+use super::ApiError;
+use crate::auth::Principal;
+use crate::gateway::{Gateway, now_ms};
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::TryStream;
+use futures_util::stream::try_unfold;
+use prombus::{DeliveryItem, EventChunk, PullLimit, ReadError, Uuid};
+use prombus_protocol::{Start, Topic, put_record};
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::runtime::Handle;
+
+/// A piece.
+pub(super) const CHUNK: PullLimit = PullLimit { events: u32::MAX, bytes: 256 * 1024 };
+
+/// Why an answer that had begun was broken off.
+#[derive(Debug, Error)]
+pub(super) enum StreamError {
+    #[error("the token has expired")]
+    Expired,
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// A place in a topic that goes forward.
+pub(super) struct Pages {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) topic: Topic,
+    pub(super) next_seq: u64,
+    principal: Arc<Principal>,
+}
+
+impl Pages {
+    /// Goes to a place. In a topic that is not there yet, that is its first event; an event to start behind must be there.
+    pub(super) async fn locate(
+        gateway: &Arc<Gateway>,
+        principal: &Arc<Principal>,
+        topic: Topic,
+        start: Start,
+    ) -> Result<Self, ApiError> {
+        let next_seq = match (gateway.backend.locate(&topic, start).await, start) {
+            (Ok(seq), _) => seq,
+            (Err(ReadError::UnknownTopic(_)), Start::AfterId(id)) => {
+                return Err(ReadError::UnknownId(id).into());
+            }
+            (Err(ReadError::UnknownTopic(_)), _) => 1,
+            (Err(error), _) => return Err(error.into()),
+        };
+        Ok(Self { gateway: Arc::clone(gateway), topic, next_seq, principal: Arc::clone(principal) })
+    }
+
+    /// Reads on, here: for what is in memory most likely.
+    pub(super) async fn read_newest(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
+        self.check_token()?;
+        let read = self.gateway.backend.read(&self.topic, self.next_seq, limit).await;
+        self.went_on(read)
+    }
+
+    /// Reads on, on a thread that may wait for the disk: sockets on this one would wait with it.
+    pub(super) async fn read(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
+        self.check_token()?;
+        let (gateway, topic, from) = (Arc::clone(&self.gateway), self.topic.clone(), self.next_seq);
+        let runtime = Handle::current();
+        let read = move || runtime.block_on(gateway.backend.read(&topic, from, limit));
+        let read = tokio::task::spawn_blocking(read).await;
+        self.went_on(read.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}")))))
+    }
+
+    fn check_token(&self) -> Result<(), StreamError> {
+        if self.principal.is_expired(now_ms()) { Err(StreamError::Expired) } else { Ok(()) }
+    }
+
+    fn went_on(&mut self, read: Result<EventChunk, ReadError>) -> Result<EventChunk, StreamError> {
+        let chunk = match read {
+            // It is empty, then.
+            Err(ReadError::UnknownTopic(_)) => {
+                EventChunk { next_seq: self.next_seq, ..EventChunk::default() }
+            }
+            read => read?,
+        };
+        self.next_seq = chunk.next_seq.max(self.next_seq);
+        Ok(chunk)
+    }
+}
+
+/// The id of an event.
+pub(super) fn id_of(item: &DeliveryItem) -> Uuid {
+    Uuid::from_u128(item.id.as_u128())
+}
+
+/// Appends an event as a record.
+pub(super) fn put_event(into: &mut Vec<u8>, chunk: &EventChunk, item: &DeliveryItem) {
+    put_record(into, id_of(item), item.position.seq, chunk.events.body(item));
+}
+
+/// An answer made of pieces.
+pub(super) trait Pieces: Send + 'static {
+    /// The route, for the log.
+    const ROUTE: &'static str;
+
+    /// The next piece; `None` at the end.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, StreamError>> + Send;
+}
+
+/// The body that has these pieces. An error breaks it off, so that the client does not take it for whole.
+pub(super) fn body_of<P: Pieces>(pieces: P) -> Body {
+    Body::from_stream(stream_of(pieces))
+}
+
+fn stream_of<P: Pieces>(pieces: P) -> impl TryStream<Ok = Bytes, Error = StreamError> + Send {
+    try_unfold(pieces, async |mut pieces| match pieces.next().await {
+        Ok(Some(bytes)) => {
+            // A client that takes everything at once must not keep the thread to itself.
+            tokio::task::consume_budget().await;
+            Ok(Some((bytes, pieces)))
+        }
+        Ok(None) => Ok(None),
+        Err(error) => {
+            tracing::warn!(path = P::ROUTE, "the answer was broken off: {error}");
+            Err(error)
+        }
+    })
+}

@@ -1,0 +1,227 @@
+//! `POST /publish/{topic}`: one event, or many as lines; all or nothing, answered when they are durable.
+
+use super::body::{Held, Incoming};
+use super::call::Call;
+use super::lines::Lines;
+use super::{Answered, ApiError, answer, headers, idempotency};
+use axum::http::{HeaderMap, header};
+use prombus::{PublishBatch, Published};
+use prombus_protocol::{ErrorCode, PublishOptions, RawValue, Topic, Uuid};
+use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
+use std::borrow::Cow;
+
+/// What a record may have around its payload.
+const ENVELOPE_BYTES_MAX: usize = 512 * 1024;
+
+#[derive(Serialize)]
+struct Outcome {
+    id: Uuid,
+    seq: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    duplicate: bool,
+}
+
+#[derive(Serialize)]
+struct Outcomes {
+    count: usize,
+    events: Vec<Outcome>,
+}
+
+/// A whole record, its parts not looked at yet. `seq` and what else it may have is ignored.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    payload: &'a RawValue,
+    #[serde(borrow, default)]
+    topic: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    ts: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    key: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    headers: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    tags: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    caused_by: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    sid: Option<&'a RawValue>,
+}
+
+/// Events on their way into a batch.
+struct Intake {
+    batch: PublishBatch,
+    topic: Topic,
+    /// What all of them have, if they do not say otherwise themselves.
+    defaults: PublishOptions,
+    is_envelope: bool,
+    key: Option<Uuid>,
+}
+
+pub(super) async fn publish(call: Call) -> Answered {
+    let topic = call.topic()?;
+    if !call.principal.may_publish(topic.as_str()) {
+        return Err(ApiError::forbidden(format!("this token may not publish to {:?}", topic.as_str())));
+    }
+    if call.gateway.stopping.is_stopping() {
+        return Err(ApiError::new(ErrorCode::Unavailable, "the gateway is shutting down"));
+    }
+    let is_many = is_ndjson(&call.headers);
+    let defaults = options_of(&call)?;
+    let key = idempotency::key_of(&call.headers)?;
+    if defaults.id.is_some() && (is_many || key.is_some()) {
+        let message =
+            "\"id\": only for one event and without Idempotency-Key; of many, each gets an id from the key";
+        return Err(ApiError::bad_request(message));
+    }
+    let is_envelope = call.query.flag("envelope")?.unwrap_or(false);
+    let Call { gateway, peer, headers, body, .. } = call;
+    let mut intake = Intake { batch: gateway.backend.batch(), topic, defaults, is_envelope, key };
+    let mut held = Held::new(&gateway);
+
+    let envelope_bytes = if is_envelope { ENVELOPE_BYTES_MAX } else { 0 };
+    let one_bytes_max = gateway.options.max_payload_bytes.saturating_add(envelope_bytes);
+    let limit_bytes = if is_many { usize::MAX } else { one_bytes_max };
+    let incoming = Incoming::new(&gateway, &headers, body, limit_bytes)?;
+    if is_many {
+        read_lines(incoming, Lines::new(one_bytes_max), &mut intake, &mut held).await?;
+    } else {
+        let whole = incoming.whole(&mut held).await?;
+        intake.defaults.id = intake.defaults.id.or(intake.key.take());
+        intake.add(&whole)?;
+    }
+
+    let count = u32::try_from(intake.batch.len()).unwrap_or(u32::MAX);
+    gateway.rates.take_publish(&peer.rate, intake.topic.as_str(), count)?;
+    let published = gateway.backend.publish(intake.batch).await?;
+    let mut events: Vec<Outcome> = published.into_iter().map(Outcome::from).collect();
+    match events.pop() {
+        Some(event) if !is_many => answer::json(&event),
+        last => {
+            events.extend(last);
+            answer::json(&Outcomes { count: events.len(), events })
+        }
+    }
+}
+
+/// A line that is refused ends nothing but itself: the rest of the body is read and forgotten, so that the client gets to see
+/// the answer instead of a closed connection.
+async fn read_lines(
+    mut incoming: Incoming,
+    mut lines: Lines,
+    intake: &mut Intake,
+    held: &mut Held,
+) -> Result<(), ApiError> {
+    let mut refused = None;
+    while let Some(piece) = incoming.next().await? {
+        if refused.is_some() {
+            continue;
+        }
+        held.grow_to(intake.batch.byte_count() + lines.rest_bytes() + piece.len()).await?;
+        let pushed = lines.push(&piece, &mut |number, line| intake.add_line(number, line));
+        refused = pushed.err();
+    }
+    if let Some(refused) = refused {
+        return Err(refused);
+    }
+    lines.finish(&mut |number, line| intake.add_line(number, line))?;
+    if intake.batch.is_empty() {
+        return Err(ApiError::bad_request("the body is empty: one JSON value a line was expected"));
+    }
+    Ok(())
+}
+
+impl Intake {
+    fn add_line(&mut self, number: usize, line: &[u8]) -> Result<(), ApiError> {
+        self.add(line).map_err(|error| error.at(format_args!("line {number}")))
+    }
+
+    fn add(&mut self, json: &[u8]) -> Result<(), ApiError> {
+        let id = self.key.map(|key| idempotency::id_of(key, self.batch.len()));
+        if !self.is_envelope {
+            self.defaults.id = id.or(self.defaults.id);
+            return Ok(self.batch.push_json(self.topic.clone(), json, &self.defaults)?);
+        }
+        let (payload, mut options) = open(json, &self.topic, &self.defaults)?;
+        options.id = options.id.or(id);
+        Ok(self.batch.push_json(self.topic.clone(), payload.get().as_bytes(), &options)?)
+    }
+}
+
+/// Takes a record apart.
+fn open<'a>(
+    json: &'a [u8],
+    topic: &Topic,
+    defaults: &PublishOptions,
+) -> Result<(&'a RawValue, PublishOptions), ApiError> {
+    let envelope: Envelope<'_> = serde_json::from_slice(json).map_err(|error| {
+        let code = match error.classify() {
+            Category::Data => ErrorCode::BadRequest,
+            Category::Io | Category::Syntax | Category::Eof => ErrorCode::BadJson,
+        };
+        ApiError::new(code, format!("not a record {{\"payload\": …}}: {error}"))
+    })?;
+    if let Some(other) = envelope.topic.as_deref().filter(|other| *other != topic.as_str()) {
+        let message = format!("\"topic\": the record is of {other:?}, the request of {:?}", topic.as_str());
+        return Err(ApiError::bad_request(message));
+    }
+    let parts = [
+        ("id", envelope.id),
+        ("ts", envelope.ts),
+        ("key", envelope.key),
+        ("headers", envelope.headers),
+        ("tags", envelope.tags),
+        ("caused_by", envelope.caused_by),
+        ("sid", envelope.sid),
+    ];
+    let parts: Vec<String> = parts
+        .into_iter()
+        .filter_map(|(name, value)| value.map(|value| format!("\"{name}\":{}", value.get())))
+        .collect();
+    let own = PublishOptions::from_json(&format!("{{{}}}", parts.join(",")))?;
+    let mut headers = defaults.headers.clone();
+    headers.extend(own.headers);
+    let options = PublishOptions {
+        id: own.id.or(defaults.id),
+        ts: own.ts.or(defaults.ts),
+        key: own.key.or_else(|| defaults.key.clone()),
+        headers,
+        tags: if own.tags.is_empty() { defaults.tags.clone() } else { own.tags },
+        caused_by: if own.caused_by.is_empty() { defaults.caused_by.clone() } else { own.caused_by },
+        sid: own.sid.or(defaults.sid),
+    };
+    Ok((envelope.payload, options))
+}
+
+/// What the query and the headers say about the events.
+fn options_of(call: &Call) -> Result<PublishOptions, ApiError> {
+    let query = &call.query;
+    let options = PublishOptions {
+        id: query.uuid("id")?,
+        ts: query.ts("ts")?,
+        key: query.one("key")?.map(str::to_owned),
+        headers: headers::event_headers(&call.headers)?,
+        tags: query.all("tag").map(str::to_owned).collect(),
+        caused_by: query.uuids("caused_by")?,
+        sid: query.uuid("sid")?,
+    };
+    options.check()?;
+    Ok(options)
+}
+
+/// Many events, one a line. All other types are one: `curl -d` says that a body is a form whatever it is.
+fn is_ndjson(headers: &HeaderMap) -> bool {
+    let text = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media_type = text.split(';').next().unwrap_or_default().trim();
+    ["application/x-ndjson", "application/ndjson"].iter().any(|it| media_type.eq_ignore_ascii_case(it))
+}
+
+impl From<Published> for Outcome {
+    fn from(published: Published) -> Self {
+        let Published { id, seq, duplicate } = published;
+        Self { id, seq, duplicate }
+    }
+}

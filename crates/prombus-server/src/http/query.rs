@@ -1,0 +1,182 @@
+//! The query string, read by hand so that each error names its value.
+//!
+//! Names that a route does not know are ignored; a name that may stand once must not stand twice, because proxies and servers
+//! differ in which of two they take.
+
+use super::ApiError;
+use prombus_protocol::{MAX_TS_MS, Start, Uuid};
+
+/// Decoded names and values.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Query {
+    pairs: Vec<(String, String)>,
+}
+
+/// Which values of `from` there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Froms {
+    All,
+    /// `latest` would never find anything.
+    ButLatest,
+}
+
+impl Query {
+    pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
+        let mut pairs = Vec::new();
+        for part in text.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let name = decode(name).ok_or_else(|| {
+                ApiError::bad_request("the query has a name that is not percent-encoded UTF-8")
+            })?;
+            let value = decode(value).ok_or_else(|| {
+                ApiError::bad_request(format!("{:?}: not percent-encoded UTF-8", shown(&name)))
+            })?;
+            pairs.push((name, value));
+        }
+        Ok(Self { pairs })
+    }
+
+    /// All values of a name.
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.pairs.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of a name that may stand once.
+    pub(super) fn one<'a>(&'a self, name: &'a str) -> Result<Option<&'a str>, ApiError> {
+        let mut values = self.all(name);
+        let value = values.next();
+        match values.next() {
+            None => Ok(value),
+            Some(_) => Err(ApiError::bad_request(format!("\"{name}\" is given more than once"))),
+        }
+    }
+
+    pub(super) fn whole(&self, name: &str, least: i64, most: i64) -> Result<Option<i64>, ApiError> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.map(Some).ok_or_else(|| refused(name, text, &format!("a whole number from {least} to {most}")))
+    }
+
+    /// Milliseconds since 1970.
+    pub(super) fn ts(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        self.whole(name, 0, MAX_TS_MS)
+    }
+
+    pub(super) fn uuid(&self, name: &str) -> Result<Option<Uuid>, ApiError> {
+        let text = self.one(name)?;
+        text.map(|text| Uuid::try_parse(text).map_err(|_| refused(name, text, "a UUID"))).transpose()
+    }
+
+    pub(super) fn uuids(&self, name: &str) -> Result<Vec<Uuid>, ApiError> {
+        self.all(name).map(|text| Uuid::try_parse(text).map_err(|_| refused(name, text, "a UUID"))).collect()
+    }
+
+    /// `1` or `0`.
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.one(name)? {
+            None => Ok(None),
+            Some("1") => Ok(Some(true)),
+            Some("0") => Ok(Some(false)),
+            Some(text) => Err(refused(name, text, "1 or 0")),
+        }
+    }
+
+    /// `from`, with the value that it needs.
+    pub(super) fn start(&self, froms: Froms) -> Result<Option<Start>, ApiError> {
+        let missing = |name: &str, from: &str| {
+            ApiError::bad_request(format!("\"{name}\" is missing: \"from\": \"{from}\" needs it"))
+        };
+        // Looked at also when nobody needs them: a bad value is a mistake either way.
+        let (ts, after_id) = (self.ts("ts")?, self.uuid("afterId")?);
+        match self.one("from")? {
+            None => Ok(None),
+            Some("earliest") => Ok(Some(Start::Earliest)),
+            Some("latest") if froms == Froms::All => Ok(Some(Start::Latest)),
+            Some("ts") => ts.map(|ts| Some(Start::Ts(ts))).ok_or_else(|| missing("ts", "ts")),
+            Some("afterId") => {
+                after_id.map(|id| Some(Start::AfterId(id))).ok_or_else(|| missing("afterId", "afterId"))
+            }
+            Some(text) if froms == Froms::All => {
+                Err(refused("from", text, "one of earliest, latest, ts and afterId"))
+            }
+            Some(text) => Err(refused("from", text, "one of earliest, ts and afterId")),
+        }
+    }
+}
+
+fn refused(name: &str, text: &str, allowed: &str) -> ApiError {
+    ApiError::bad_request(format!("\"{name}\": {:?} is not {allowed}", shown(text)))
+}
+
+/// So much of a text that an answer may show.
+pub(super) fn shown(text: &str) -> &str {
+    const LONGEST: usize = 80;
+    text.char_indices().nth(LONGEST).map_or(text, |(cut, _)| &text[..cut])
+}
+
+/// Percent-decoding; `+` is a space. `None`: it is broken, or not UTF-8.
+fn decode(text: &str) -> Option<String> {
+    if !text.contains(['%', '+']) {
+        return Some(text.to_owned());
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'+' => b' ',
+            b'%' => hex(bytes.next()?)? << 4 | hex(bytes.next()?)?,
+            other => other,
+        });
+    }
+    String::from_utf8(decoded).ok()
+}
+
+fn hex(byte: u8) -> Option<u8> {
+    (byte as char).to_digit(16).map(|digit| digit as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(error: ApiError) -> String {
+        assert_eq!(error.status, 400);
+        error.message
+    }
+
+    #[test]
+    fn names_and_values_are_decoded() {
+        let query = Query::parse("a=1&b=x%20y+z&&c&%61b=%C3%A9&d=%2B").expect("a query");
+        assert_eq!(query.one("a").expect("once"), Some("1"));
+        assert_eq!(query.one("b").expect("once"), Some("x y z"));
+        assert_eq!(query.one("c").expect("once"), Some(""));
+        assert_eq!(query.one("ab").expect("once"), Some("é"));
+        assert_eq!(query.one("d").expect("once"), Some("+"));
+        assert_eq!(query.one("e").expect("none"), None);
+    }
+
+    #[test]
+    fn broken_encoding_names_the_value() {
+        for text in ["a=%", "a=%4", "a=%zz", "a=%ff", "a=%+1"] {
+            assert_eq!(message(Query::parse(text).expect_err(text)), "\"a\": not percent-encoded UTF-8");
+        }
+        assert!(Query::parse("%ff=1").is_err());
+    }
+
+    #[test]
+    fn errors_name_the_value_and_what_is_allowed() {
+        let query = Query::parse("limit=abc&n=0&x=1&x=2&id=7&f=yes&from=ts&ts=1").expect("a query");
+        let limit = query.whole("limit", 1, 10).map_err(message);
+        assert_eq!(limit, Err("\"limit\": \"abc\" is not a whole number from 1 to 10".to_owned()));
+        assert!(query.whole("n", 1, 10).is_err());
+        assert_eq!(query.one("x").map_err(message), Err("\"x\" is given more than once".to_owned()));
+        assert_eq!(query.uuid("id").map_err(message), Err("\"id\": \"7\" is not a UUID".to_owned()));
+        assert!(query.flag("f").is_err());
+        assert_eq!(query.start(Froms::ButLatest).expect("a start"), Some(Start::Ts(1)));
+        let froms = ["from=ts", "from=afterId", "from=latest", "from=no", "from=ts&ts=-1", "ts=x"];
+        for text in froms {
+            let query = Query::parse(text).expect("a query");
+            assert!(query.start(Froms::ButLatest).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The table of routes. What is here is served, guarded and documented; what is not here does not exist.
+
+use super::access::Access;
+use super::call::Call;
+use super::parameters::{self, Parameter};
+use super::{Answered, admin, export, groups, ops, publish, replay, subscribe, topics};
+use axum::routing::MethodFilter;
+use prombus::BoxFuture;
+
+/// The methods that routes have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Get,
+    Post,
+    Put,
+    Delete,
+}
+
+/// A route.
+pub(super) struct Route {
+    pub(super) verb: Verb,
+    pub(super) path: &'static str,
+    pub(super) access: Access,
+    pub(super) handler: fn(Call) -> BoxFuture<'static, Answered>,
+    /// Whether answers are compressed for those who ask for it.
+    pub(super) is_compressed: bool,
+    pub(super) about: &'static str,
+    pub(super) parameters: &'static [Parameter],
+    /// Types of bodies that are taken, and their schemas.
+    pub(super) bodies: &'static [Content],
+    /// Good answers.
+    pub(super) answers: &'static [Content],
+    /// Statuses of errors, but for those that come with the access.
+    pub(super) errors: &'static [u16],
+}
+
+/// A type of content, and its schema as JSON.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Content {
+    pub(super) content_type: &'static str,
+    pub(super) schema: &'static str,
+}
+
+impl Verb {
+    pub(super) fn filter(self) -> MethodFilter {
+        match self {
+            Self::Get => MethodFilter::GET,
+            Self::Post => MethodFilter::POST,
+            Self::Put => MethodFilter::PUT,
+            Self::Delete => MethodFilter::DELETE,
+        }
+    }
+
+    /// As it stands in an OpenAPI document.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Post => "post",
+            Self::Put => "put",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+const fn json(schema: &'static str) -> Content {
+    Content { content_type: "application/json", schema }
+}
+
+const TEXT: &str = r#"{"type":"string"}"#;
+const ANY: &str = "{}";
+const LINES: Content = Content { content_type: "application/x-ndjson", schema: TEXT };
+
+/// What most routes have; the rest of an entry is written over it.
+const ROUTE: Route = Route {
+    verb: Verb::Get,
+    path: "",
+    access: Access::Open,
+    handler: |call| Box::pin(ops::hello(call)),
+    is_compressed: false,
+    about: "",
+    parameters: &[],
+    bodies: &[],
+    answers: &[],
+    errors: &[],
+};
+
+/// All routes.
+pub(super) static ROUTES: &[Route] = &[
+    Route {
+        path: "/",
+        about: "Says what this is and where to go on.",
+        answers: &[Content { content_type: "text/plain; charset=utf-8", schema: TEXT }],
+        ..ROUTE
+    },
+    Route {
+        path: "/healthz",
+        handler: |call| Box::pin(ops::healthz(call)),
+        about: "Whether the bus can write.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Status"}"##)],
+        errors: &[503],
+        ..ROUTE
+    },
+    Route {
+        path: "/readyz",
+        handler: |call| Box::pin(ops::readyz(call)),
+        about: "Whether new work is welcome: not while the gateway shuts down.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Status"}"##)],
+        errors: &[503],
+        ..ROUTE
+    },
+    Route {
+        path: "/openapi.json",
+        handler: |call| Box::pin(ops::openapi(call)),
+        about: "This document.",
+        answers: &[json(r#"{"type":"object"}"#)],
+        ..ROUTE
+    },
+    Route {
+        path: "/metrics",
+        access: Access::Admin,
+        handler: |call| Box::pin(ops::metrics(call)),
+        about: "Metrics in the text format of Prometheus.",
+        answers: &[Content { content_type: "text/plain; version=0.0.4; charset=utf-8", schema: TEXT }],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/tickets",
+        access: Access::Token,
+        handler: |call| Box::pin(ops::ticket(call)),
+        about: "Makes a ticket that stands for the token once, for places that cannot send headers.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Ticket"}"##)],
+        errors: &[429],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/publish/{topic}",
+        access: Access::Token,
+        handler: |call| Box::pin(publish::publish(call)),
+        about: "Publishes one event, or many as lines: all or nothing, answered when they are durable. Headers that begin \
+                with x- become headers of the events, but for those of credentials and proxies.",
+        parameters: parameters::PUBLISH,
+        bodies: &[json(ANY), LINES],
+        answers: &[json(
+            r##"{"oneOf":[{"$ref":"#/components/schemas/Published"},{"$ref":"#/components/schemas/PublishedMany"}]}"##,
+        )],
+        errors: &[408, 409, 413, 429, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        path: "/replay",
+        access: Access::Token,
+        handler: |call| Box::pin(replay::replay(call)),
+        is_compressed: true,
+        about: "A page of a topic. next is the id to go on behind, null at the end.",
+        parameters: parameters::REPLAY,
+        answers: &[json(r##"{"$ref":"#/components/schemas/Replay"}"##)],
+        errors: &[404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/export",
+        access: Access::Token,
+        handler: |call| Box::pin(export::export(call)),
+        is_compressed: true,
+        about: "All events of a topic in a range of time, in order. Ends at what is newest when it begins.",
+        parameters: parameters::EXPORT,
+        answers: &[LINES, json(r##"{"type":"array","items":{"$ref":"#/components/schemas/EventRecord"}}"##)],
+        errors: &[500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/subscribe/{topic}",
+        access: Access::Ticket,
+        handler: |call| Box::pin(subscribe::subscribe(call)),
+        about: "A topic as Server-Sent Events: id is the event's id, data its record.",
+        parameters: parameters::SUBSCRIBE,
+        answers: &[Content { content_type: "text/event-stream", schema: TEXT }],
+        errors: &[404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/topics",
+        access: Access::Token,
+        handler: |call| Box::pin(topics::topics(call)),
+        about: "The topics that the token may read.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Topics"}"##)],
+        errors: &[500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/topics/{topic}",
+        access: Access::Token,
+        handler: |call| Box::pin(topics::topic(call)),
+        about: "One topic.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
+        errors: &[404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/groups",
+        access: Access::Token,
+        handler: |call| Box::pin(groups::groups(call)),
+        about: "The groups that the token could join.",
+        parameters: parameters::GROUPS,
+        answers: &[json(r##"{"$ref":"#/components/schemas/Groups"}"##)],
+        errors: &[500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/groups/{topic}/{group}",
+        access: Access::Token,
+        handler: |call| Box::pin(groups::group(call)),
+        about: "One group with its members and leases.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/GroupDetail"}"##)],
+        errors: &[404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Put,
+        path: "/groups/{topic}/{group}",
+        access: Access::Admin,
+        handler: |call| Box::pin(admin::make(call)),
+        about: "Makes a group that nobody has joined yet, if it is not there.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/GroupOptions"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/Created"}"##)],
+        errors: &[404, 408, 409, 413, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Delete,
+        path: "/groups/{topic}/{group}",
+        access: Access::Admin,
+        handler: |call| Box::pin(admin::delete(call)),
+        about: "Deletes a group; its members get an error.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
+        errors: &[404, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/groups/{topic}/{group}/seek",
+        access: Access::Admin,
+        handler: |call| Box::pin(admin::seek(call)),
+        about: "Moves a group; all its leases are void.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/Seek"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/Sought"}"##)],
+        errors: &[404, 408, 413, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/groups/{topic}/{group}/settle",
+        access: Access::Admin,
+        handler: |call| Box::pin(admin::settle(call)),
+        about: "Acks or nacks an event on behalf of whoever has it.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/Settle"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/Settled"}"##)],
+        errors: &[404, 408, 413, 500, 503, 507],
+        ..ROUTE
+    },
+];

@@ -1,0 +1,136 @@
+//! `GET /subscribe/{topic}`: a topic as Server-Sent Events, from a place on and then as events come.
+//!
+//! There is no group behind it: nothing is acked, and who reconnects says where it was. The place is found before the answer
+//! begins, so that what is published after it is not missed.
+
+use super::call::Call;
+use super::pages::{CHUNK, Pages, Pieces, StreamError, body_of, id_of, put_event};
+use super::query::Froms;
+use super::{Answered, ApiError, answer};
+use crate::gateway::now_ms;
+use axum::http::{HeaderMap, HeaderValue, header};
+use bytes::Bytes;
+use prombus::{EventChunk, ReadError, Uuid};
+use prombus_protocol::Start;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// So that proxies do not take the connection for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// The first bytes: the client sees that it is connected, and learns when to come again.
+const HELLO: &[u8] = b"retry: 1000\n: connected\n\n";
+/// How long to wait when the store says that there is more and has nothing to show.
+const PAUSE: Duration = Duration::from_millis(100);
+
+struct Tail {
+    pages: Pages,
+    has_begun: bool,
+    /// More is there than was read.
+    is_behind: bool,
+    /// When the token ends.
+    until: Option<Instant>,
+}
+
+/// What there is to do.
+enum Turn {
+    Read,
+    KeepAlive,
+    End,
+}
+
+pub(super) async fn subscribe(call: Call) -> Answered {
+    let topic = call.topic()?;
+    call.check_may_read(topic.as_str())?;
+    let from = call.query.start(Froms::All)?.unwrap_or(Start::Latest);
+    let start = match last_event_id(&call.headers)?.or(call.query.uuid("lastEventId")?) {
+        Some(id) => Start::AfterId(id),
+        None => from,
+    };
+    let pages = Pages::locate(&call.gateway, &call.principal, topic, start).await?;
+    let left_ms = call.principal.expires_ms().map(|expires_ms| expires_ms.saturating_sub(now_ms()).max(0));
+    let until = left_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.unsigned_abs())));
+    let tail = Tail { pages, has_begun: false, is_behind: start != Start::Latest, until };
+    let mut response = answer::typed("text/event-stream", body_of(tail));
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Some proxies gather answers before they pass them on.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// What an `EventSource` sends when it reconnects; empty is none.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<Uuid>, ApiError> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let text = value.to_str().unwrap_or("?").trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let refused = |_| ApiError::bad_request("header \"last-event-id\": not a UUID");
+    Uuid::try_parse(text).map(Some).map_err(refused)
+}
+
+impl Pieces for Tail {
+    const ROUTE: &'static str = "/subscribe/{topic}";
+
+    async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            return Ok(Some(Bytes::from_static(HELLO)));
+        }
+        loop {
+            match self.turn().await? {
+                Turn::End => return Ok(None),
+                Turn::KeepAlive => return Ok(Some(Bytes::from_static(b": keep-alive\n\n"))),
+                Turn::Read => {}
+            }
+            let from = self.pages.next_seq;
+            let chunk = if self.is_behind {
+                self.pages.read(CHUNK).await?
+            } else {
+                self.pages.read_newest(CHUNK).await?
+            };
+            self.is_behind = chunk.events.items().len() > 1;
+            if !chunk.events.is_empty() {
+                return Ok(Some(events_of(&chunk)));
+            }
+            if self.pages.next_seq == from {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Tail {
+    async fn turn(&self) -> Result<Turn, StreamError> {
+        let Pages { gateway, topic, next_seq, .. } = &self.pages;
+        let expiry = async {
+            match self.until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = gateway.stopping.wait() => Ok(Turn::End),
+            () = expiry => Ok(Turn::End),
+            arrived = gateway.backend.arrival(topic, *next_seq) => match arrived {
+                Ok(()) => Ok(Turn::Read),
+                Err(ReadError::Unavailable(_)) => Ok(Turn::End),
+                Err(error) => Err(error.into()),
+            },
+            () = sleep(KEEP_ALIVE) => Ok(Turn::KeepAlive),
+        }
+    }
+}
+
+fn events_of(chunk: &EventChunk) -> Bytes {
+    let mut out = Vec::new();
+    for item in chunk.events.items() {
+        out.extend_from_slice(b"id: ");
+        out.extend_from_slice(id_of(item).to_string().as_bytes());
+        out.extend_from_slice(b"\ndata: ");
+        // One line: records have no line breaks.
+        put_event(&mut out, chunk, item);
+        out.extend_from_slice(b"\n\n");
+    }
+    out.into()
+}
