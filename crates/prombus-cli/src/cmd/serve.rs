@@ -142,6 +142,10 @@ fn why_not_open(error: OpenError) -> String {
         OpenError::Log(prombus_log::OpenError::Locked { folder }) => format!(
             "{folder} is in use by another prombus; stop that one, or name another folder with --data"
         ),
+        OpenError::Log(prombus_log::OpenError::Io { folder, action, source }) => format!(
+            "cannot use {folder} as the data folder ({action}: {}); name another with --data",
+            config::reason(&source)
+        ),
         other => one_line(&anyhow::Error::from(other)),
     }
 }

@@ -1,4 +1,5 @@
 //! The binary as a user runs it: what it prints and how it exits.
+#![cfg(test)]
 
 mod arguments;
 mod config;

@@ -36,16 +36,17 @@ impl Serving {
             stderr.read_to_string(&mut text).unwrap();
             text
         });
-        let mut banner = Vec::new();
+        let mut serving = Self { child, banner: Vec::new(), log: Some(log) };
         while let Ok(line) = received.recv_timeout(PATIENCE) {
             let is_last = line.starts_with("try:");
-            banner.push(line);
+            serving.banner.push(line);
             if is_last {
-                return Self { child, banner, log: Some(log) };
+                return serving;
             }
         }
-        let _ = child.kill();
-        panic!("the server did not start: {banner:?} {}", log.join().unwrap());
+        let _ = serving.child.kill();
+        let log = serving.log.take().unwrap().join().unwrap();
+        panic!("the server did not start: {:?} {log}", serving.banner);
     }
 
     fn in_folder(folder: &TempFolder, more: &[&str]) -> Self {
@@ -166,6 +167,22 @@ fn a_second_signal_ends_it_at_once_when_clients_hold_it_up() {
 }
 
 #[test]
+fn a_client_that_does_not_go_is_left_when_its_time_is_over() {
+    let folder = TempFolder::new();
+    let mut command = serve(&folder, &[]);
+    command.env("PROMBUS_LIMITS_DRAIN_TIMEOUT_MS", "500");
+    let serving = Serving::start(command);
+    let mut stream = TcpStream::connect(&serving.addresses()[0]).unwrap();
+    write!(stream, "POST /publish/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n1").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let started = Instant::now();
+    serving.signal(Signal::TERM);
+    let (code, log) = serving.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(started.elapsed() < Duration::from_secs(5), "{log}");
+}
+
+#[test]
 fn a_folder_in_use_is_refused_in_one_line_that_says_what_to_do() {
     let folder = TempFolder::new();
     let serving = Serving::in_folder(&folder, &[]);
@@ -204,7 +221,8 @@ fn a_folder_that_cannot_be_made_is_refused_in_one_line() {
     let file = folder.file("file", "");
     let ran = run(&["serve", "--listen", "127.0.0.1:0", "--data", &format!("{file}/data")]);
     assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.lines().last().unwrap().starts_with("prombus: "), "{}", ran.stderr);
+    let last = ran.stderr.lines().last().unwrap();
+    assert!(last.starts_with("prombus: cannot use ") && last.contains("--data"), "{}", ran.stderr);
 }
 
 #[test]
