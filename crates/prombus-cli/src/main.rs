@@ -1,2 +1,58 @@
-//! The binary.
-fn main() {}
+//! The binary `prombus`: parses arguments, calls the command, and turns what came of it into an exit code.
+//!
+//! Exit codes: 0 all is well; 1 it did not work; 2 the arguments are wrong (`verify`: it could not run).
+
+mod args;
+mod cmd;
+mod config;
+mod logging;
+
+use args::{Args, Command};
+use clap::Parser;
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        Command::Serve(args) => cmd::serve::run(&args),
+        Command::Config(command) => cmd::config::run(&command),
+        Command::Verify(args) => cmd::verify::run(&args),
+        Command::Token(command) => cmd::token::run(&command),
+    };
+    outcome.unwrap_or_else(|error| {
+        complain(&one_line(&error));
+        ExitCode::FAILURE
+    })
+}
+
+/// Says what is wrong, in a line on stderr.
+pub(crate) fn complain(what: &str) {
+    // Nobody is left to tell when stderr is gone.
+    let _ = writeln!(std::io::stderr(), "prombus: {what}");
+}
+
+/// An error and its causes in a line. Some errors name their cause themselves: it is not said twice.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line.push_str(": ");
+            line.push_str(&cause);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("disk gone").context("writing a: disk gone").context("closing");
+        assert_eq!(one_line(&error), "closing: writing a: disk gone");
+    }
+}

@@ -17,12 +17,12 @@ mod tests;
 mod ticket;
 mod token;
 
-pub(crate) use guard::{Guard, GuardRefused};
+pub(crate) use guard::Guard;
 pub use jwt::{JwtKey, JwtOptions};
 pub use principal::Principal;
 pub use rule::{Action, Effect, Rule};
 pub use scope::{Scope, ScopeError};
-pub(crate) use ticket::{Tickets, TooManyTickets};
+pub(crate) use ticket::Tickets;
 pub use token::{TokenHash, TokenHashError, TokenOptions};
 
 use prombus_protocol::ErrorCode;

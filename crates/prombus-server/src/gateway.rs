@@ -7,9 +7,10 @@ use crate::options::ServerOptions;
 use crate::rate::{ConnectionRate, Rates};
 use prombus::Backend;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 /// The gateway, without its sockets.
 pub(crate) struct Gateway {
@@ -39,6 +40,28 @@ pub(crate) struct Peer {
     pub(crate) local: SocketAddr,
     pub(crate) is_tls: bool,
     pub(crate) rate: ConnectionRate,
+    /// Given back when the last that knows the connection is gone.
+    pub(crate) _slot: Slot,
+}
+
+/// A connection's place among those that are allowed, counted while it is held.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    _permit: OwnedSemaphorePermit,
+    count: Arc<AtomicU64>,
+}
+
+impl Slot {
+    pub(crate) fn new(permit: OwnedSemaphorePermit, count: &Arc<AtomicU64>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self { _permit: permit, count: Arc::clone(count) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Stopping {

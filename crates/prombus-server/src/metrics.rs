@@ -23,7 +23,7 @@ const OTHER: &str = "_other";
 pub(crate) struct Metrics {
     labels_max: usize,
     pub(crate) ws_connections: AtomicU64,
-    pub(crate) connections: AtomicU64,
+    pub(crate) connections: Arc<AtomicU64>,
     pub(crate) connections_refused: AtomicU64,
     subscriptions: Mutex<HashMap<(String, String), Arc<SubscriptionMetrics>>>,
 }
@@ -56,7 +56,7 @@ impl Metrics {
         Self {
             labels_max,
             ws_connections: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
+            connections: Arc::default(),
             connections_refused: AtomicU64::new(0),
             subscriptions: Mutex::default(),
         }
@@ -80,6 +80,7 @@ impl Metrics {
 /// All metrics, as text.
 pub(crate) fn render(gateway: &Gateway) -> String {
     let figures = gateway.backend.figures();
+    gateway.metrics.forget_missing(&figures);
     let mut text = Text::default();
     put_topics(&mut text, &figures, gateway.metrics.labels_max);
     put_groups(&mut text, &figures, gateway.metrics.labels_max);
@@ -231,7 +232,7 @@ fn put_gateway(text: &mut Text, gateway: &Gateway) {
 
 impl Metrics {
     /// Lets go of subscriptions that nobody has and whose group is gone.
-    pub(crate) fn forget_missing(&self, figures: &Figures) {
+    fn forget_missing(&self, figures: &Figures) {
         let kept: HashSet<(&str, &str)> =
             figures.groups.iter().map(|it| (it.topic.as_str(), it.group.as_str())).collect();
         self.subscriptions.lock().retain(|(topic, group), it| {

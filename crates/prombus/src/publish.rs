@@ -6,7 +6,8 @@ use crate::local::quiet::wake;
 use crate::store::{CommitWatch, NewEvent, TopicId};
 use parking_lot::Mutex;
 use prombus_protocol::{
-    BodyFields, JsonError, PublishOptions, Topic, TopicFor, Uuid, push_json, put_body_end, put_body_head,
+    BodyFields, Json, JsonError, PublishOptions, Topic, TopicFor, Uuid, push_json, put_body_end,
+    put_body_head,
 };
 use serde::Serialize;
 use std::ops::Range;
@@ -115,33 +116,45 @@ impl PublishBatch {
         options: &PublishOptions,
     ) -> Result<(), PublishError> {
         options.check()?;
-        if json.len() > self.max_payload_bytes {
-            return Err(PublishError::TooLarge { bytes: json.len(), limit_bytes: self.max_payload_bytes });
-        }
-        let start = self.bytes.len();
-        let ts = options.ts.unwrap_or(self.now_ms);
-        let pushed = self.put(topic.as_str(), json, ts, options);
-        let (key, body) = pushed.inspect_err(|_| self.bytes.truncate(start))?;
-        self.events.push(BatchEvent { topic, id: options.id, ts, key, body });
-        Ok(())
+        self.add(topic, json.len(), options, |bytes| push_json(bytes, json))
     }
 
-    fn put(
+    /// Adds an event whose payload and options were checked when its frame was read.
+    ///
+    /// # Errors
+    /// [`PublishError::TooLarge`]; the batch is as it was.
+    pub fn push_parsed(
         &mut self,
-        topic: &str,
-        json: &[u8],
-        ts: i64,
+        topic: Topic,
+        payload: &Json<'_>,
         options: &PublishOptions,
-    ) -> Result<(Option<Range<usize>>, Range<usize>), JsonError> {
+    ) -> Result<(), PublishError> {
+        self.add(topic, payload.get().len(), options, |bytes| {
+            payload.push(bytes);
+            Ok(())
+        })
+    }
+
+    fn add(
+        &mut self,
+        topic: Topic,
+        payload_bytes: usize,
+        options: &PublishOptions,
+        put_payload: impl FnOnce(&mut Vec<u8>) -> Result<(), JsonError>,
+    ) -> Result<(), PublishError> {
+        if payload_bytes > self.max_payload_bytes {
+            return Err(PublishError::TooLarge { bytes: payload_bytes, limit_bytes: self.max_payload_bytes });
+        }
+        let ts = options.ts.unwrap_or(self.now_ms);
+        let key_start = self.bytes.len();
         let key = options.key.as_ref().map(|key| {
-            let start = self.bytes.len();
             self.bytes.extend_from_slice(key.as_bytes());
-            start..self.bytes.len()
+            key_start..self.bytes.len()
         });
         let start = self.bytes.len();
         let fields = BodyFields {
             ts,
-            topic,
+            topic: topic.as_str(),
             sid: options.sid,
             key: options.key.as_deref(),
             partition: None,
@@ -150,9 +163,11 @@ impl PublishBatch {
             tags: &options.tags,
         };
         put_body_head(&mut self.bytes, &fields);
-        push_json(&mut self.bytes, json)?;
+        put_payload(&mut self.bytes).inspect_err(|_| self.bytes.truncate(key_start))?;
         put_body_end(&mut self.bytes);
-        Ok((key, start..self.bytes.len()))
+        let body = start..self.bytes.len();
+        self.events.push(BatchEvent { topic, id: options.id, ts, key, body });
+        Ok(())
     }
 
     pub(crate) fn topics(&self) -> impl Iterator<Item = &Topic> {

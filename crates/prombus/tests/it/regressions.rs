@@ -226,7 +226,7 @@ impl Store for Hooked {
         self.inner.wait_for_room()
     }
     fn figures(&self) -> prombus::StoreFigures {
-        self.store.figures()
+        self.inner.figures()
     }
 
     fn close(&self) -> Result<(), Unavailable> {

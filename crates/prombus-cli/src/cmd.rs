@@ -1,0 +1,6 @@
+//! One file per command.
+
+pub mod config;
+pub mod serve;
+pub mod token;
+pub mod verify;

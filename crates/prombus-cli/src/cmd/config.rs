@@ -1,0 +1,39 @@
+//! `prombus config`: the default config, and checking one.
+
+use crate::args::ConfigCommand;
+use crate::config::{DEFAULT_TEXT, check, reason};
+use anyhow::{Context, anyhow};
+use std::io::{ErrorKind, Write, stdout};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Runs the command.
+///
+/// # Errors
+/// When the file cannot be read, or nobody reads what is printed.
+pub fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        ConfigCommand::Default => match stdout().write_all(DEFAULT_TEXT.as_bytes()) {
+            // `prombus config default | head` has seen enough.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("printing the config"),
+            _ => Ok(ExitCode::SUCCESS),
+        },
+        ConfigCommand::Check { file } => check_file(file),
+    }
+}
+
+fn check_file(file: &Path) -> anyhow::Result<ExitCode> {
+    let name = file.display().to_string();
+    let text =
+        std::fs::read_to_string(file).map_err(|error| anyhow!("cannot read {name}: {}", reason(&error)))?;
+    let faults = check(&name, &text);
+    let mut out = stdout().lock();
+    if faults.is_empty() {
+        writeln!(out, "{name}: ok")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for fault in faults {
+        writeln!(out, "{fault}")?;
+    }
+    Ok(ExitCode::FAILURE)
+}

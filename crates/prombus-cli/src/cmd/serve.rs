@@ -1,0 +1,171 @@
+//! `prombus serve`: opens the store, serves, and stops when it is told to.
+//!
+//! The order of stopping: the gateway takes no new work, answers what is in flight and closes its connections; then the
+//! store makes everything durable and is closed. A process that is killed in the middle loses nothing that was answered.
+
+mod banner;
+mod signals;
+
+use crate::args::ServeArgs;
+
+use crate::config::{self, BusSettings, ConfigError, Environment, Settings, StoreChoice};
+use crate::{complain, logging, one_line};
+use anyhow::{Context, anyhow};
+use prombus::store::LogStoreOptions;
+use prombus::{Backend, Bus, OpenError};
+use prombus_server::{ServeError, Server, raise_descriptor_limit};
+use signals::Signals;
+use std::io::{ErrorKind, Write, stdout};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// What the store has to close, when the clients have had their time.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+/// The exit code for arguments that are wrong; clap's.
+const BAD_ARGUMENTS: u8 = 2;
+
+/// Runs the command, until a signal ends it.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    let environment = Environment::new(std::env::vars_os()).map_err(|line| anyhow!(line))?;
+    let loaded = match config::load(args, &environment) {
+        Ok(loaded) => loaded,
+        Err(ConfigError { lines, is_usage }) => {
+            lines.iter().for_each(|line| complain(line));
+            return Ok(if is_usage { ExitCode::from(BAD_ARGUMENTS) } else { ExitCode::FAILURE });
+        }
+    };
+    logging::start(&loaded.settings.log)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
+    let served = runtime.block_on(serve(&loaded.settings));
+    // Whatever still runs is of no use any more.
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+async fn serve(settings: &Settings) -> anyhow::Result<()> {
+    let bus = open(&settings.bus).await.map_err(|error| anyhow!(why_not_open(error)))?;
+    let backend = Arc::clone(bus.backend());
+    let server = match Server::bind(Arc::clone(&backend), settings.server.clone()).await {
+        Ok(server) => server,
+        Err(error) => {
+            close(&*backend, CLOSE_TIMEOUT).await?;
+            return Err(anyhow!(why_not_listen(error)));
+        }
+    };
+    raise_descriptors(&server);
+    // Before anybody is told that it serves: who stops it right then is heard.
+    let signals = Signals::install().context("cannot watch for signals")?;
+    let text = banner::text(settings, server.local_addrs());
+    // A server whose stdout is closed serves all the same.
+    let _ = stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush());
+    let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
+    tracing::info!("serving on {}", addresses.join(", "));
+    run_until_stopped(server, &*backend, signals, settings.server.connections.drain_timeout).await
+}
+
+async fn run_until_stopped(
+    server: Server,
+    backend: &dyn Backend,
+    mut signals: Signals,
+    drain_timeout: Duration,
+) -> anyhow::Result<()> {
+    let (began, has_begun) = oneshot::channel();
+    tokio::spawn(async move {
+        let signal = signals.next().await;
+        tracing::info!("stopping: {signal}; no new work, clients have {} s", drain_timeout.as_secs_f32());
+        let _ = began.send(Instant::now());
+        let again = signals.next().await;
+        tracing::warn!("stopping at once: {again} again");
+        std::process::exit(again.exit_code());
+    });
+    let (stop, is_stopped) = oneshot::channel();
+    let shutdown = async move {
+        if let Ok(at) = has_begun.await {
+            let _ = stop.send(at);
+        }
+    };
+    let mut running = std::pin::pin!(server.run(shutdown));
+    // The gateway keeps to its own time; this is for one that does not, so that the store is closed in any case.
+    let overdue = async {
+        let Ok(at) = is_stopped.await else { return std::future::pending().await };
+        tokio::time::sleep_until((at + drain_timeout + Duration::from_millis(500)).into()).await;
+    };
+    let ran = tokio::select! {
+        ran = &mut running => ran.map_err(anyhow::Error::from),
+        () = overdue => Err(anyhow!("connections were still open when their time to go was over")),
+    };
+    if let Err(error) = &ran {
+        tracing::error!("{}", one_line(error));
+    } else {
+        tracing::info!("stopping: all clients are gone, closing the store");
+    }
+    close(backend, CLOSE_TIMEOUT).await?;
+    tracing::info!("stopped");
+    ran
+}
+
+fn raise_descriptors(server: &Server) {
+    let wanted = server.descriptors_wanted();
+    match raise_descriptor_limit() {
+        Ok(limit) if limit < wanted => tracing::warn!(
+            "the system lets this process open {limit} files; {wanted} are needed for limits.max_connections: \
+             raise the limit (ulimit -Hn, LimitNOFILE) or lower the setting"
+        ),
+        Ok(limit) => tracing::debug!(limit, "file descriptors"),
+        Err(error) => tracing::warn!("cannot raise the limit of open files: {error}"),
+    }
+}
+
+async fn open(settings: &BusSettings) -> Result<Bus, OpenError> {
+    let builder = Bus::builder()
+        .limits(settings.limits)
+        .memory_bytes(settings.memory_bytes)
+        .log(LogStoreOptions { log: settings.log.clone() });
+    match &settings.store {
+        StoreChoice::Log(folder) => builder.open(folder).await,
+        StoreChoice::Memory => builder.memory(),
+    }
+}
+
+fn why_not_open(error: OpenError) -> String {
+    match error {
+        OpenError::Log(prombus_log::OpenError::Locked { folder }) => format!(
+            "{folder} is in use by another prombus; stop that one, or name another folder with --data"
+        ),
+        OpenError::Log(prombus_log::OpenError::Io { folder, action, source }) => format!(
+            "cannot use {folder} as the data folder ({action}: {}); name another with --data",
+            config::reason(&source)
+        ),
+        other => one_line(&anyhow::Error::from(other)),
+    }
+}
+
+fn why_not_listen(error: ServeError) -> String {
+    let ServeError::Listen { address, source } = &error else {
+        return one_line(&anyhow::Error::from(error));
+    };
+    let why = match source.kind() {
+        ErrorKind::AddrInUse => "another program does; stop it, or name another address with --listen",
+        ErrorKind::AddrNotAvailable => "this machine has no such address; name another with --listen",
+        ErrorKind::PermissionDenied => "the system refuses; name a port above 1023 with --listen",
+        _ => return one_line(&anyhow::Error::from(error)),
+    };
+    format!("cannot listen on {address}: {why}")
+}
+
+async fn close(backend: &dyn Backend, timeout: Duration) -> anyhow::Result<()> {
+    let closed = tokio::time::timeout(timeout, backend.close()).await;
+    closed
+        .map_err(|_| anyhow!("the store did not close in time; the next start recovers what was answered"))?
+        .context("closing the store")
+}

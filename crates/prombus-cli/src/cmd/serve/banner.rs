@@ -1,0 +1,130 @@
+//! What a server says when it is up: where things are, who gets in, and one line to try.
+
+use crate::config::{Settings, StoreChoice};
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+/// The text, with the addresses that it really listens on.
+pub fn text(settings: &Settings, addresses: &[SocketAddr]) -> String {
+    let is_tls = settings.server.tls.is_some();
+    let (ws, http) = if is_tls { ("wss", "https") } else { ("ws", "http") };
+    let mut text = format!("prombus {}\n", env!("CARGO_PKG_VERSION"));
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{:<8}{value}", format!("{name}:"));
+    };
+    line("data", &data(settings));
+    for address in addresses {
+        line("listen", &format!("{ws}://{address} and {http}://{address}"));
+    }
+    line("auth", &auth(settings, addresses));
+    if let Some(address) = addresses.first() {
+        let url = format!("{http}://{}", reachable(*address, is_tls));
+        line(
+            "try",
+            &format!("curl {}-d '{{\"hello\":\"world\"}}' {url}/publish/greetings", header(settings)),
+        );
+    }
+    text
+}
+
+fn data(settings: &Settings) -> String {
+    match &settings.bus.store {
+        StoreChoice::Log(folder) => {
+            let whole = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
+            whole.display().to_string()
+        }
+        StoreChoice::Memory => "in memory, gone at exit".to_owned(),
+    }
+}
+
+fn auth(settings: &Settings, addresses: &[SocketAddr]) -> String {
+    let auth = &settings.server.auth;
+    if !auth.is_configured() {
+        let is_open = addresses.iter().any(|address| !address.ip().to_canonical().is_loopback());
+        return match is_open {
+            false => "off: this machine only",
+            true => "off, and other machines get in (--insecure): whoever reaches this may read and write everything",
+        }
+        .to_owned();
+    }
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let mut parts = Vec::new();
+    if !auth.tokens.is_empty() {
+        parts.push(count(auth.tokens.len(), "token"));
+    }
+    if auth.jwt.is_some() {
+        parts.push("JWT".to_owned());
+    }
+    if !auth.rules.is_empty() {
+        parts.push(count(auth.rules.len(), "rule"));
+    }
+    parts.join(", ")
+}
+
+/// The shell puts the token in: it is not printed.
+fn header(settings: &Settings) -> &'static str {
+    let auth = &settings.server.auth;
+    if auth.tokens.iter().any(|token| token.name == crate::config::TOKEN_NAME) {
+        "-H \"Authorization: Bearer $WS_TOKEN\" "
+    } else if auth.is_configured() {
+        "-H \"Authorization: Bearer $TOKEN\" "
+    } else {
+        ""
+    }
+}
+
+/// An address that a client on this machine can use. Certificates are for names rather than addresses.
+fn reachable(address: SocketAddr, is_tls: bool) -> String {
+    let port = address.port();
+    match address.ip() {
+        ip if is_tls && (ip.is_loopback() || ip.is_unspecified()) => format!("localhost:{port}"),
+        IpAddr::V4(ip) if ip.is_unspecified() => format!("127.0.0.1:{port}"),
+        IpAddr::V6(ip) if ip.is_unspecified() => format!("[::1]:{port}"),
+        _ => address.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::ServeArgs;
+    use crate::config::{Environment, load};
+    use std::ffi::OsString;
+
+    fn text_of(args: ServeArgs, variables: &[(&str, &str)]) -> String {
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let settings = load(&args, &Environment::new(variables).unwrap()).unwrap().settings;
+        text(&settings, &settings.server.listen)
+    }
+
+    #[test]
+    fn without_auth_it_says_who_gets_in_and_what_to_try() {
+        let text = text_of(ServeArgs { store: Some("memory:".to_owned()), ..ServeArgs::default() }, &[]);
+        let expected = format!(
+            "prombus {}\n\
+             data:   in memory, gone at exit\n\
+             listen: ws://127.0.0.1:8090 and http://127.0.0.1:8090\n\
+             auth:   off: this machine only\n\
+             try:    curl -d '{{\"hello\":\"world\"}}' http://127.0.0.1:8090/publish/greetings\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn with_auth_the_line_to_try_has_a_token_that_the_shell_puts_in() {
+        let args = ServeArgs { listen: vec!["0.0.0.0:80".to_owned()], ..ServeArgs::default() };
+        let text = text_of(args, &[("WS_TOKEN", "hunter2")]);
+        assert!(text.contains("auth:   1 token\n"), "{text}");
+        assert!(text.contains("curl -H \"Authorization: Bearer $WS_TOKEN\" -d"), "{text}");
+        assert!(text.contains("http://127.0.0.1:80/publish"), "{text}");
+        assert!(!text.contains("hunter2"));
+    }
+
+    #[test]
+    fn an_open_door_is_called_one() {
+        let args =
+            ServeArgs { listen: vec!["0.0.0.0:80".to_owned()], insecure: true, ..ServeArgs::default() };
+        assert!(text_of(args, &[]).contains("auth:   off, and other machines get in (--insecure)"));
+    }
+}

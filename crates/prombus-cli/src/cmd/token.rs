@@ -1,0 +1,92 @@
+//! `prombus token`: tokens and their hashes. A token is printed once and kept nowhere.
+
+use crate::args::TokenCommand;
+use anyhow::{Context, bail};
+use prombus_server::{Scope, TokenHash};
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write, stderr, stdin, stdout};
+use std::process::ExitCode;
+use toml::Value;
+
+/// Says whose token it is, to people and to scanners that look for lost secrets.
+const PREFIX: &str = "prombus_";
+const TOKEN_BYTES: usize = 32;
+
+/// Runs the command.
+///
+/// # Errors
+/// One line that says what is wrong.
+pub fn run(command: &TokenCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        TokenCommand::New { name, scope } => new(name, scope),
+        TokenCommand::Hash => hash(),
+    }
+}
+
+fn new(name: &str, scopes: &[Scope]) -> anyhow::Result<ExitCode> {
+    let token = random_token()?;
+    let block = config_block(name, &TokenHash::of(&token), scopes);
+    let mut out = stdout().lock();
+    writeln!(out, "# The token, shown this once; give it to the client:\n{token}\n")?;
+    writeln!(out, "# For the config; the hash does not give the token away:\n{block}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn config_block(name: &str, hash: &TokenHash, scopes: &[Scope]) -> String {
+    let scopes = Value::Array(scopes.iter().map(|scope| Value::String(scope.to_string())).collect());
+    let name = Value::String(name.to_owned());
+    format!("[[auth.token]]\nname = {name}\nhash = \"{hash}\"\nscopes = {scopes}")
+}
+
+fn random_token() -> anyhow::Result<String> {
+    let mut bytes = [0_u8; TOKEN_BYTES];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("getting random bytes from the system")?;
+    if filled != TOKEN_BYTES {
+        bail!("the system gave {filled} random bytes instead of {TOKEN_BYTES}");
+    }
+    let mut token = PREFIX.to_owned();
+    for byte in bytes {
+        write!(token, "{byte:02x}")?;
+    }
+    Ok(token)
+}
+
+fn hash() -> anyhow::Result<ExitCode> {
+    if stdin().is_terminal() {
+        write!(stderr(), "token: ")?;
+    }
+    let mut line = String::new();
+    stdin().read_line(&mut line).context("reading the token from standard input")?;
+    let token = line.trim_end_matches(['\r', '\n']);
+    if token.is_empty() {
+        bail!("no token on standard input; e.g. echo \"$TOKEN\" | prombus token hash");
+    }
+    if token.trim() != token {
+        bail!("the token begins or ends with a space; clients would not send it");
+    }
+    writeln!(stdout(), "{}", TokenHash::of(token))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_long_and_never_the_same() {
+        let (one, other) = (random_token().unwrap(), random_token().unwrap());
+        assert_ne!(one, other);
+        assert_eq!(one.len(), PREFIX.len() + 2 * TOKEN_BYTES);
+    }
+
+    #[test]
+    fn the_block_is_a_config_that_checks_whatever_the_name() {
+        let name = "a \"quoted\" name\\";
+        let scopes = ["publish:**".parse().unwrap(), Scope::Admin];
+        let block = config_block(name, &TokenHash::of("secret"), &scopes);
+        assert_eq!(crate::config::check("block", &block), Vec::<String>::new());
+        let table: toml::Table = toml::from_str(&block).unwrap();
+        assert_eq!(table["auth"]["token"][0]["name"].as_str(), Some(name));
+    }
+}

@@ -1,0 +1,107 @@
+//! `prombus verify`: reads a data folder and reports each fault. On a terminal a bar shows how far it is.
+
+use crate::args::VerifyArgs;
+use crate::complain;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use prombus_log::{OpenError, Progress, VerifyError, VerifyReport, verify};
+use serde_json::json;
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The exit code for a folder that could not be looked at, as opposed to one with faults.
+const COULD_NOT_RUN: u8 = 2;
+
+/// Runs the command.
+///
+/// # Errors
+/// When nobody reads what is printed.
+pub fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let bar = progress_bar();
+    let verified = verify(&args.data, |progress: Progress| {
+        bar.set_length(progress.bytes_total);
+        bar.set_position(progress.bytes_done);
+    });
+    bar.finish_and_clear();
+    let report = match verified {
+        Ok(report) => report,
+        Err(error) => {
+            complain(&why_not(&args.data, error));
+            return Ok(ExitCode::from(COULD_NOT_RUN));
+        }
+    };
+    let text = if args.json { as_json(&args.data, &report) } else { as_text(&args.data, &report) };
+    writeln!(stdout(), "{text}")?;
+    Ok(if report.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn progress_bar() -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+    }
+    let style =
+        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn why_not(folder: &Path, error: VerifyError) -> String {
+    let folder = folder.display();
+    match error {
+        VerifyError::Open(OpenError::Locked { .. }) => {
+            format!("{folder} is in use by a running server; stop it first, or verify a copy of the folder")
+        }
+        VerifyError::Open(OpenError::Io { ref source, .. })
+            if source.kind() == std::io::ErrorKind::NotFound =>
+        {
+            format!("there is no folder {folder}; name the data folder with --data")
+        }
+        VerifyError::Open(OpenError::NotALog { .. }) => {
+            format!("{folder} holds no prombus log (no MANIFEST is in it); name the data folder with --data")
+        }
+        other => crate::one_line(&anyhow::Error::from(other)),
+    }
+}
+
+fn as_text(folder: &Path, report: &VerifyReport) -> String {
+    let mut lines: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    let VerifyReport { segments, events, bytes, torn_tail_bytes, .. } = report;
+    if *torn_tail_bytes > 0 {
+        lines.push(format!(
+            "{torn_tail_bytes} bytes of an unfinished write at the end: no fault, the next start cuts them off"
+        ));
+    }
+    let faults = match report.faults.len() {
+        0 => "no fault".to_owned(),
+        1 => "1 fault".to_owned(),
+        count => format!("{count} faults"),
+    };
+    lines
+        .push(format!("{}: {segments} segments, {events} events, {bytes} bytes: {faults}", folder.display()));
+    lines.join("\n")
+}
+
+fn as_json(folder: &Path, report: &VerifyReport) -> String {
+    let faults: Vec<_> = report
+        .faults
+        .iter()
+        .map(|fault| {
+            json!({
+                "file": fault.file,
+                "position": fault.position,
+                "topic": fault.topic,
+                "seq": fault.seq,
+                "last_seq": fault.last_seq,
+                "message": fault.to_string(),
+            })
+        })
+        .collect();
+    json!({
+        "data": folder.display().to_string(),
+        "segments": report.segments,
+        "events": report.events,
+        "bytes": report.bytes,
+        "torn_tail_bytes": report.torn_tail_bytes,
+        "faults": faults,
+    })
+    .to_string()
+}

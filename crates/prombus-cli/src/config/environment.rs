@@ -1,0 +1,205 @@
+//! Settings from environment variables: `PROMBUS_*` for every key of the config, and `WS_PORT`, `HTTP_PORT`, `WS_TOKEN`.
+
+use super::layer::Layer;
+use super::nearest::nearest;
+use super::shape::{KEYS, Kind, variable};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use toml::Value;
+
+const CONFIG: &str = "PROMBUS_CONFIG";
+const PREFIX: &str = "PROMBUS_";
+
+/// The variables that matter here.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+}
+
+/// What the variables came to.
+#[derive(Debug, Default)]
+pub struct EnvironmentSettings {
+    /// The settings.
+    pub layer: Layer,
+    /// `HTTP_PORT`
+    pub http_port: Option<u16>,
+    /// `WS_TOKEN`
+    pub token: Option<String>,
+    /// Variables that look like ours and are not.
+    pub warnings: Vec<String>,
+}
+
+impl Environment {
+    /// Picks ours out of all variables.
+    ///
+    /// # Errors
+    /// Names a variable that is no UTF-8.
+    pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, String> {
+        let mut ours = BTreeMap::new();
+        for (name, value) in variables {
+            let Some(name) = name.to_str() else { continue };
+            if name.starts_with(PREFIX) || ["WS_PORT", "HTTP_PORT", "WS_TOKEN"].contains(&name) {
+                let value = value.into_string().map_err(|_| format!("{name}: is not UTF-8"))?;
+                ours.insert(name.to_owned(), value);
+            }
+        }
+        Ok(Self { variables: ours })
+    }
+
+    /// The config file that `PROMBUS_CONFIG` names.
+    pub fn config_file(&self) -> Option<&str> {
+        self.variables.get(CONFIG).map(String::as_str)
+    }
+
+    /// Reads the variables.
+    ///
+    /// # Errors
+    /// One line for each bad value, with the variable's name. No value of a secret is shown.
+    pub fn settings(&self) -> Result<EnvironmentSettings, Vec<String>> {
+        let mut settings = EnvironmentSettings::default();
+        let mut problems = Vec::new();
+        let known: BTreeMap<String, (&str, Kind)> =
+            KEYS.iter().filter_map(|(path, kind)| Some((variable(path)?, (*path, *kind)))).collect();
+        for (name, text) in &self.variables {
+            match known.get(name) {
+                Some((path, kind)) => match value_of(*kind, text) {
+                    Ok(value) => settings.layer.set(path, name, value),
+                    Err(why) => problems.push(format!("{name}: {why}")),
+                },
+                None if name.starts_with(PREFIX) && name != CONFIG => {
+                    let names = known.keys().map(String::as_str).chain([CONFIG]);
+                    settings.warnings.push(match nearest(name, names) {
+                        Some(near) => format!("{name} is no setting; did you mean {near}?"),
+                        None => format!("{name} is no setting and is ignored"),
+                    });
+                }
+                None => {}
+            }
+        }
+        let mut port = |name: &str| match self.variables.get(name).map(|text| port_of(text)) {
+            Some(Err(why)) => {
+                problems.push(format!("{name}: {why}"));
+                None
+            }
+            Some(Ok(port)) => Some(port),
+            None => None,
+        };
+        let ws_port = port("WS_PORT");
+        settings.http_port = port("HTTP_PORT");
+        if let Some(port) = ws_port.filter(|_| !settings.layer.origins.contains_key("listen")) {
+            settings.layer.set("listen", "WS_PORT", vec![format!("127.0.0.1:{port}")]);
+        }
+        settings.token = self.variables.get("WS_TOKEN").cloned();
+        if settings.token.as_ref().is_some_and(|token| token.trim().is_empty()) {
+            problems.push("WS_TOKEN: is empty; give it a token, or unset it to run without one".to_owned());
+        }
+        if problems.is_empty() { Ok(settings) } else { Err(problems) }
+    }
+}
+
+fn value_of(kind: Kind, text: &str) -> Result<Value, String> {
+    let expected = |expected: &str| format!("expected {expected}");
+    if text.is_empty() && kind != Kind::Texts {
+        return Err("is empty; unset it to use the default".to_owned());
+    }
+    match kind {
+        Kind::Text => Ok(Value::String(text.to_owned())),
+        Kind::Texts => {
+            let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+            Ok(Value::Array(parts.map(|part| Value::String(part.to_owned())).collect()))
+        }
+        Kind::Whole => {
+            let number: Option<i64> = text.replace('_', "").parse().ok().filter(|number| *number >= 0);
+            number.map(Value::Integer).ok_or_else(|| expected(kind.expected()))
+        }
+        Kind::Number => text.parse().map(Value::Float).map_err(|_| expected(kind.expected())),
+        Kind::Flag => match text.to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" | "on" => Ok(Value::Boolean(true)),
+            "0" | "false" | "no" | "off" => Ok(Value::Boolean(false)),
+            _ => Err(expected("true or false (1, 0, yes, no, on and off work too)")),
+        },
+    }
+}
+
+fn port_of(text: &str) -> Result<u16, String> {
+    text.trim().parse().map_err(|_| format!("{text:?} is no port; expected a number from 0 to 65535"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        Environment::new(variables).unwrap()
+    }
+
+    #[test]
+    fn variables_become_settings_by_the_names_of_their_keys() {
+        let settings = environment(&[
+            ("PROMBUS_LISTEN", "127.0.0.1:1, 127.0.0.1:2"),
+            ("PROMBUS_LIMITS_MAX_CONNECTIONS", "5_000"),
+            ("PROMBUS_INSECURE", "Yes"),
+            ("PROMBUS_RATE_CONNECTION_PUBLISH_PER_SECOND", "0.5"),
+            ("PATH", "/bin"),
+        ])
+        .settings()
+        .unwrap();
+        let table = &settings.layer.table;
+        assert_eq!(table["listen"].as_array().map(Vec::len), Some(2));
+        assert_eq!(table["limits"]["max_connections"].as_integer(), Some(5_000));
+        assert_eq!(table["insecure"].as_bool(), Some(true));
+        assert_eq!(table["rate"]["connection_publish_per_second"].as_float(), Some(0.5));
+        assert!(settings.warnings.is_empty());
+    }
+
+    #[test]
+    fn a_bad_value_names_its_variable() {
+        let problems = environment(&[
+            ("PROMBUS_LIMITS_MAX_TOPICS", "many"),
+            ("PROMBUS_INSECURE", "maybe"),
+            ("PROMBUS_DATA", ""),
+            ("WS_PORT", "http"),
+            ("HTTP_PORT", "70000"),
+        ])
+        .settings()
+        .unwrap_err();
+        assert_eq!(problems.len(), 5, "{problems:?}");
+        let named =
+            ["PROMBUS_DATA: is empty", "PROMBUS_INSECURE: ", "PROMBUS_LIMITS_MAX_TOPICS: expected a whole"];
+        for (problem, start) in problems.iter().zip(named) {
+            assert!(problem.starts_with(start), "{problem}");
+        }
+        assert!(problems[3].starts_with("WS_PORT: \"http\" is no port"), "{}", problems[3]);
+    }
+
+    #[test]
+    fn an_unknown_variable_is_a_warning_with_the_nearest_name() {
+        let settings =
+            environment(&[("PROMBUS_LIMIT_MAX_TOPICS", "5"), ("PROMBUS_XYZZY", "1")]).settings().unwrap();
+        assert_eq!(
+            settings.warnings,
+            [
+                "PROMBUS_LIMIT_MAX_TOPICS is no setting; did you mean PROMBUS_LIMITS_MAX_TOPICS?",
+                "PROMBUS_XYZZY is no setting and is ignored"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_empty_token_is_refused_and_not_taken_for_none() {
+        let problems = environment(&[("WS_TOKEN", "")]).settings().unwrap_err();
+        assert!(problems[0].starts_with("WS_TOKEN: is empty"));
+    }
+
+    #[test]
+    fn ws_port_is_the_port_unless_listen_is_said_too() {
+        let listen = |variables: &[(&str, &str)]| {
+            let settings = environment(variables).settings().unwrap();
+            settings.layer.table["listen"][0].as_str().map(str::to_owned)
+        };
+        assert_eq!(listen(&[("WS_PORT", "9000")]).as_deref(), Some("127.0.0.1:9000"));
+        let both = [("WS_PORT", "9000"), ("PROMBUS_LISTEN", "127.0.0.1:1")];
+        assert_eq!(listen(&both).as_deref(), Some("127.0.0.1:1"));
+    }
+}

@@ -1,0 +1,49 @@
+//! Arguments: help, version, and what is wrong.
+
+use crate::support::run;
+
+#[test]
+fn version_and_help_are_printed() {
+    let version = run(&["--version"]);
+    assert_eq!(
+        (version.code, version.stdout.as_str()),
+        (Some(0), concat!("prombus ", env!("CARGO_PKG_VERSION"), "\n"))
+    );
+    let help = run(&["--help"]);
+    assert_eq!(help.code, Some(0));
+    assert!(help.stdout.contains("prombus serve --config prombus.toml"), "{}", help.stdout);
+    let help = run(&["serve", "--help"]);
+    for word in ["--listen", "--data", "--store", "--insecure", "WS_TOKEN", "PROMBUS_CONFIG", "memory:"] {
+        assert!(help.stdout.contains(word), "{word} is not in the help of serve");
+    }
+}
+
+#[test]
+fn without_a_command_the_help_is_printed() {
+    let ran = run(&[]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("Usage: prombus <COMMAND>"), "{}", ran.stderr);
+}
+
+#[test]
+fn bad_arguments_exit_with_2_and_say_what_is_wrong() {
+    let cases: [(&[&str], &str); 9] = [
+        (&["serve", "--lisen", "x"], "--listen"),
+        (&["serv"], "serve"),
+        (&["serve", "--listen", "nowhere"], "prombus: --listen: \"nowhere\" is no address"),
+        (&["serve", "--store", "nats://host"], "prombus: --store: this build has no store for nats:"),
+        (
+            &["serve", "--store", "mongodb://u:p@host"],
+            "prombus: --store: this build has no store for mongodb:",
+        ),
+        (&["serve", "--log", "a=b=c"], "prombus: --log: "),
+        (&["serve", "--log-format", "xml"], "prombus: --log-format: \"xml\""),
+        (&["serve", "--config", "/no/such.toml"], "prombus: --config: cannot read /no/such.toml"),
+        (&["serve", "--listen", "0.0.0.0:0"], "prombus: --listen: 0.0.0.0:0 is open to other machines"),
+    ];
+    for (arguments, word) in cases {
+        let ran = run(arguments);
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(word), "{arguments:?}: {}", ran.stderr);
+    }
+}

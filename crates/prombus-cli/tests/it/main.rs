@@ -1,0 +1,9 @@
+//! The binary as a user runs it: what it prints and how it exits.
+#![cfg(test)]
+
+mod arguments;
+mod config;
+mod serve;
+mod support;
+mod token;
+mod verify;

@@ -1,0 +1,282 @@
+//! `prombus serve`: what it says, how it refuses, how it stops.
+
+use crate::support::{Ran, TempFolder, prombus, run};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running server. It is killed when the test ends before it does.
+struct Serving {
+    child: Child,
+    banner: Vec<String>,
+    /// Reads what it logs, so that it never waits for a reader.
+    log: Option<JoinHandle<String>>,
+}
+
+impl Serving {
+    /// Starts a server on free ports and waits until it says that it serves.
+    fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let (lines, received) = mpsc::channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let _ = lines.send(line);
+            }
+        });
+        let mut stderr = child.stderr.take().unwrap();
+        let log = std::thread::spawn(move || {
+            let mut text = String::new();
+            stderr.read_to_string(&mut text).unwrap();
+            text
+        });
+        let mut serving = Self { child, banner: Vec::new(), log: Some(log) };
+        while let Ok(line) = received.recv_timeout(PATIENCE) {
+            let is_last = line.starts_with("try:");
+            serving.banner.push(line);
+            if is_last {
+                return serving;
+            }
+        }
+        let _ = serving.child.kill();
+        let log = serving.log.take().unwrap().join().unwrap();
+        panic!("the server did not start: {:?} {log}", serving.banner);
+    }
+
+    fn in_folder(folder: &TempFolder, more: &[&str]) -> Self {
+        Self::start(serve(folder, more))
+    }
+
+    fn line(&self, start: &str) -> &str {
+        self.banner.iter().find(|line| line.starts_with(start)).unwrap()
+    }
+
+    /// The addresses, as printed.
+    fn addresses(&self) -> Vec<String> {
+        let lines = self.banner.iter().filter(|line| line.starts_with("listen:"));
+        lines.map(|line| line.rsplit("//").next().unwrap().to_owned()).collect()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end: the exit code, and what it logged.
+    fn end(mut self) -> (Option<i32>, String) {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(started.elapsed() < PATIENCE, "the server does not stop");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        (status.code(), self.log.take().unwrap().join().unwrap())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(folder: &TempFolder, more: &[&str]) -> Command {
+    let data = folder.path().join("data");
+    let mut command = prombus(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    command.args(more);
+    command
+}
+
+/// One request, as plain as it gets: the status line and the body.
+fn post(address: &str, path: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn it_says_where_things_are_and_stops_cleanly_on_either_signal() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let folder = TempFolder::new();
+        let serving = Serving::in_folder(&folder, &[]);
+        assert_eq!(serving.banner[0], concat!("prombus ", env!("CARGO_PKG_VERSION")));
+        assert!(serving.line("data:").ends_with("/data"), "{:?}", serving.banner);
+        assert_eq!(serving.line("auth:"), "auth:   off: this machine only");
+        let address = serving.addresses().remove(0);
+        assert!(!address.ends_with(":0"), "the real port is printed: {address}");
+        assert!(serving.line("try:").contains(&format!("http://{address}/publish/greetings")));
+        serving.signal(signal);
+        let (code, log) = serving.end();
+        assert_eq!(code, Some(0), "{log}");
+        let stopping = log.find("stopping: SIG").unwrap();
+        let stopped = log.find(" stopped").unwrap();
+        assert!(stopping < stopped, "{log}");
+        assert!(!log.contains('\u{1b}'), "colours without a terminal: {log:?}");
+    }
+}
+
+#[test]
+fn what_was_answered_is_there_after_a_stop() {
+    let folder = TempFolder::new();
+    let serving = Serving::in_folder(&folder, &[]);
+    let answer = post(&serving.addresses()[0], "/publish/greetings", "{\"hello\":\"world\"}");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"seq\":1"), "{answer}");
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.end().0, Some(0));
+    let data = folder.path().join("data");
+    let ran = run(&["verify", "--data", data.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("1 events"), "{}", ran.stdout);
+    let serving = Serving::in_folder(&folder, &[]);
+    let answer = post(&serving.addresses()[0], "/publish/greetings", "2");
+    assert!(answer.contains("\"seq\":2"), "{answer}");
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once_when_clients_hold_it_up() {
+    let folder = TempFolder::new();
+    let serving = Serving::in_folder(&folder, &[]);
+    // A request that never ends keeps the gateway waiting.
+    let mut stream = TcpStream::connect(&serving.addresses()[0]).unwrap();
+    write!(stream, "POST /publish/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n1").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    serving.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(300));
+    let started = Instant::now();
+    serving.signal(Signal::INT);
+    let (code, log) = serving.end();
+    assert_eq!(code, Some(130), "{log}");
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_client_that_does_not_go_is_left_when_its_time_is_over() {
+    let folder = TempFolder::new();
+    let mut command = serve(&folder, &[]);
+    command.env("PROMBUS_LIMITS_DRAIN_TIMEOUT_MS", "500");
+    let serving = Serving::start(command);
+    let mut stream = TcpStream::connect(&serving.addresses()[0]).unwrap();
+    write!(stream, "POST /publish/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n1").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let started = Instant::now();
+    serving.signal(Signal::TERM);
+    let (code, log) = serving.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(started.elapsed() < Duration::from_secs(5), "{log}");
+}
+
+#[test]
+fn a_folder_in_use_is_refused_in_one_line_that_says_what_to_do() {
+    let folder = TempFolder::new();
+    let serving = Serving::in_folder(&folder, &[]);
+    let second: Ran = serve(&folder, &[]).output().unwrap().into();
+    assert_eq!(second.code, Some(1));
+    assert!(second.stdout.is_empty());
+    let last = second.stderr.lines().last().unwrap();
+    assert!(
+        last.starts_with("prombus: ") && last.contains("is in use by another prombus"),
+        "{}",
+        second.stderr
+    );
+    assert!(last.contains("--data"), "{last}");
+    drop(serving);
+}
+
+#[test]
+fn a_port_in_use_is_refused_in_one_line_that_names_it() {
+    let folder = TempFolder::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ran = run(&["serve", "--store", "memory:", "--listen", &address]);
+    assert_eq!(ran.code, Some(1));
+    let last = ran.stderr.lines().last().unwrap();
+    assert!(
+        last.starts_with("prombus: ") && last.contains(&address) && last.contains("--listen"),
+        "{}",
+        ran.stderr
+    );
+    drop(folder);
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_refused_in_one_line() {
+    let folder = TempFolder::new();
+    let file = folder.file("file", "");
+    let ran = run(&["serve", "--listen", "127.0.0.1:0", "--data", &format!("{file}/data")]);
+    assert_eq!(ran.code, Some(1));
+    let last = ran.stderr.lines().last().unwrap();
+    assert!(last.starts_with("prombus: cannot use ") && last.contains("--data"), "{}", ran.stderr);
+}
+
+#[test]
+fn other_machines_get_in_only_when_told_so() {
+    let folder = TempFolder::new();
+    let refused: Ran = serve(&folder, &["--listen", "0.0.0.0:0"]).output().unwrap().into();
+    assert_eq!(refused.code, Some(2));
+    assert!(
+        refused.stderr.contains("--insecure") && refused.stderr.contains("WS_TOKEN"),
+        "{}",
+        refused.stderr
+    );
+    let serving = Serving::in_folder(&folder, &["--listen", "0.0.0.0:0", "--insecure"]);
+    assert_eq!(serving.addresses().len(), 2);
+    assert!(serving.line("auth:").contains("--insecure"));
+}
+
+#[test]
+fn the_environment_adds_listeners_and_a_token_that_is_shown_nowhere() {
+    let folder = TempFolder::new();
+    let mut command = serve(&folder, &["--log", "trace", "--log-format", "json"]);
+    command.env("WS_TOKEN", "hunter2hunter2").env("HTTP_PORT", "0").env("PROMBUS_LIMIT_MAX_TOPICS", "5");
+    let serving = Serving::start(command);
+    assert_eq!(serving.addresses().len(), 2);
+    assert_eq!(serving.line("auth:"), "auth:   1 token");
+    assert!(serving.line("try:").contains("Bearer $WS_TOKEN"));
+    assert!(post(&serving.addresses()[1], "/publish/a", "1").starts_with("HTTP/1.1 401"));
+    let banner = serving.banner.join("\n");
+    serving.signal(Signal::TERM);
+    let (code, log) = serving.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("did you mean PROMBUS_LIMITS_MAX_TOPICS?"), "{log}");
+    for line in log.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    }
+    assert!(!log.contains("hunter2") && !banner.contains("hunter2"));
+}
+
+#[test]
+fn a_config_file_is_read_only_when_it_is_named() {
+    let folder = TempFolder::new();
+    folder.file("prombus.toml", "store = \"nonsense\"\n");
+    let mut command = prombus(&["serve", "--listen", "127.0.0.1:0"]);
+    command.current_dir(folder.path());
+    let serving = Serving::start(command);
+    assert!(serving.line("data:").ends_with("/prombus-data"));
+    drop(serving);
+    let mut command = prombus(&["serve"]);
+    let named: Ran =
+        command.current_dir(folder.path()).env("PROMBUS_CONFIG", "prombus.toml").output().unwrap().into();
+    assert_eq!(named.code, Some(1));
+    assert!(
+        named.stderr.starts_with("prombus: prombus.toml:1: store: there is no such store"),
+        "{}",
+        named.stderr
+    );
+}

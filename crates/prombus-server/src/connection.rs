@@ -1,0 +1,148 @@
+//! One accepted socket: TLS if it is configured, HTTP, and WebSocket where a request asks for it.
+
+use crate::gateway::{Gateway, Peer, now_ms};
+use crate::http::{self, ApiError};
+use crate::session::Session;
+use crate::stall::Stalling;
+use crate::ws::{WebSocket, upgrade};
+use axum::Router;
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use axum::response::IntoResponse as _;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
+
+/// What a request's head may take.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Serves a socket until it ends.
+pub(crate) async fn serve(
+    gateway: Arc<Gateway>,
+    router: Router,
+    socket: TcpStream,
+    peer: Arc<Peer>,
+    tls: Option<TlsAcceptor>,
+) {
+    // Answers and events are gathered before they are written: nothing is won by the kernel's waiting for more.
+    let _ = socket.set_nodelay(true);
+    match tls {
+        None => serve_http(gateway, router, socket, peer).await,
+        Some(acceptor) => {
+            let patience = gateway.options.connections.head_timeout;
+            match tokio::time::timeout(patience, acceptor.accept(socket)).await {
+                Ok(Ok(socket)) => serve_http(gateway, router, socket, peer).await,
+                Ok(Err(error)) => tracing::debug!("{}: no TLS: {error}", peer.remote),
+                Err(_) => tracing::debug!("{}: no TLS in time", peer.remote),
+            }
+        }
+    }
+}
+
+async fn serve_http<S>(gateway: Arc<Gateway>, router: Router, socket: S, peer: Arc<Peer>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = &gateway.options.connections;
+    let socket = TokioIo::new(Stalling::new(socket, limits.stall_timeout));
+    let service = service_fn(|request: Request<Incoming>| {
+        let (gateway, router, peer) = (Arc::clone(&gateway), router.clone(), Arc::clone(&peer));
+        async move { Ok::<_, Infallible>(answer::<S>(gateway, router, peer, request).await) }
+    });
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.head_timeout)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .half_close(false);
+    let mut connection = pin!(http.serve_connection(socket, service).with_upgrades());
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = gateway.stopping.wait() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!("{}: {error}", peer.remote);
+    }
+}
+
+async fn answer<S>(
+    gateway: Arc<Gateway>,
+    router: Router,
+    peer: Arc<Peer>,
+    mut request: Request<Incoming>,
+) -> Response<Body>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let upgrading = upgrade::is_wanted(&request).then(|| hyper::upgrade::on(&mut request));
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(Arc::clone(&peer));
+    if let Err(refused) = http::admit(&gateway, &parts) {
+        return refused;
+    }
+    if let Some(upgrading) = upgrading {
+        return open::<S>(&gateway, &peer, &parts, upgrading).unwrap_or_else(|refused| *refused);
+    }
+    let request = Request::from_parts(parts, Body::new(body));
+    match router.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+fn open<S>(
+    gateway: &Arc<Gateway>,
+    peer: &Arc<Peer>,
+    parts: &Parts,
+    upgrading: OnUpgrade,
+) -> Result<Response<Body>, Box<Response<Body>>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let refused = |error: ApiError| Box::new(error.into_response());
+    let accepted = upgrade::accept(parts).map_err(|bad| {
+        let mut response = refused(ApiError::bad_request(bad).with_status(bad.status));
+        if bad.status == StatusCode::UPGRADE_REQUIRED {
+            response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        }
+        response
+    })?;
+    // A browser cannot send the header; other clients may, and need no AUTH then.
+    let principal = match http::bearer(&parts.headers).map_err(refused)? {
+        None => None,
+        Some(token) => {
+            let principal = gateway.auth.authenticate(Some(token), now_ms());
+            Some(principal.map_err(|error| refused(error.into()))?)
+        }
+    };
+    let session = Session::new(Arc::clone(gateway), Arc::clone(peer), principal);
+    let gateway = Arc::clone(gateway);
+    tokio::spawn(async move {
+        let upgraded = match upgrading.await {
+            Ok(upgraded) => upgraded,
+            Err(error) => return tracing::debug!("an upgrade failed: {error}"),
+        };
+        match upgraded.downcast::<TokioIo<Stalling<S>>>() {
+            Ok(whole) => {
+                let socket = whole.io.into_inner().into_inner();
+                WebSocket::new(socket, gateway, session).run(&whole.read_buf).await;
+            }
+            Err(_) => tracing::error!("an upgraded connection has an unknown socket"),
+        }
+    });
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().extend(accepted.headers.into_iter().flatten());
+    Ok(response)
+}

@@ -1,0 +1,249 @@
+//! One subscription of a session: what it was sent, what it settles, what it pulls.
+
+use super::corrs::Corrs;
+use super::delivered::{Delivered, Sent};
+use super::ready::SlotWaker;
+use crate::gateway::{now_ms, steady_ms};
+use crate::metrics::SubscriptionMetrics;
+use crate::ws::frame::put_text;
+use prombus::delivery::{MemberSettings, Position};
+use prombus::{
+    DeliveryBatch, DurableTicket, GroupError, Membership, PullLimit, SettleOutcome, Unavailable, Verdict,
+};
+use prombus_protocol::{ErrorCode, EventContext, OkFrame, RawValue, put_err, put_event, put_event_head};
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use uuid::Uuid;
+
+/// What the head and the context of an EVENT take, about.
+const EVENT_FRAME_BYTES: usize = 250;
+
+thread_local! {
+    /// Where deliveries are put on their way from the group to the socket: in no connection's own memory.
+    static PULLED: RefCell<DeliveryBatch> = RefCell::default();
+    static OUTCOMES: RefCell<Vec<SettleOutcome>> = RefCell::default();
+}
+
+pub(super) struct Subscription {
+    pub(super) topic: String,
+    pub(super) group: String,
+    pub(super) membership: Arc<dyn Membership>,
+    pub(super) slot: Arc<SlotWaker>,
+    waker: Waker,
+    settings: MemberSettings,
+    /// An EVENT up to its record.
+    head: Vec<u8>,
+    delivered: Delivered,
+    metrics: Arc<SubscriptionMetrics>,
+    /// Acks that were read and not handed over yet.
+    acks: Vec<(Position, Verdict<'static>)>,
+    ack_corrs: Corrs,
+}
+
+/// Settlements whose answers wait until they are durable.
+pub(super) struct Settling {
+    ticket: DurableTicket,
+    corrs: Corrs,
+    stale: Vec<bool>,
+}
+
+/// What a pull came to.
+pub(super) enum Pulled {
+    /// Events were written; there may be more.
+    Some(u32),
+    /// Nothing now.
+    None,
+}
+
+impl Subscription {
+    pub(super) fn new(
+        (topic, group): (String, String),
+        membership: Arc<dyn Membership>,
+        settings: MemberSettings,
+        slot: Arc<SlotWaker>,
+        metrics: Arc<SubscriptionMetrics>,
+    ) -> Self {
+        let mut head = Vec::new();
+        put_event_head(&mut head, &topic, &group);
+        let waker = Waker::from(Arc::clone(&slot));
+        let (delivered, acks, ack_corrs) = (Delivered::default(), Vec::new(), Corrs::default());
+        Self { topic, group, membership, slot, waker, settings, head, delivered, metrics, acks, ack_corrs }
+    }
+
+    /// Gathers an ack. Answers whether it is the first since they were handed over; `None` when the id is not in flight.
+    pub(super) fn ack(&mut self, id: Uuid, corr: Option<&str>) -> Option<bool> {
+        let sent = self.delivered.remove(id)?;
+        self.acks.push((sent.position, Verdict::Ack));
+        self.ack_corrs.push(corr);
+        self.observe(&sent, true);
+        Some(self.acks.len() == 1)
+    }
+
+    fn observe(&self, sent: &Sent, is_ack: bool) {
+        self.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let took_ms = steady_ms().saturating_sub(sent.at_ms);
+        self.metrics.handler_duration_ms.observe(took_ms as f64);
+        if is_ack {
+            self.metrics.latency_ms.observe(now_ms().saturating_sub(sent.ts).max(0) as f64);
+        }
+    }
+
+    /// Hands the gathered acks over, and answers what waits for them to be durable.
+    pub(super) fn settle(&mut self) -> Option<Settling> {
+        if self.acks.is_empty() {
+            return None;
+        }
+        let settling = OUTCOMES.with_borrow_mut(|outcomes| {
+            outcomes.clear();
+            let ticket = self.membership.settle(&self.acks, outcomes);
+            if self.ack_corrs.is_silent() {
+                return None;
+            }
+            let stale = outcomes.iter().map(|&outcome| outcome == SettleOutcome::Stale).collect();
+            Some(Settling { ticket, corrs: std::mem::take(&mut self.ack_corrs), stale })
+        });
+        self.acks.clear();
+        self.ack_corrs.clear();
+        settling
+    }
+
+    /// Nacks at once. `None` when the id is not in flight.
+    pub(super) fn nack(
+        &mut self,
+        id: Uuid,
+        corr: Option<&str>,
+        reason: Option<&str>,
+        delay_ms: Option<u64>,
+    ) -> Option<Settling> {
+        let sent = self.delivered.remove(id)?;
+        self.observe(&sent, false);
+        let mut outcomes = Vec::with_capacity(1);
+        let verdict = (sent.position, Verdict::Nack { delay_ms, reason });
+        let ticket = self.membership.settle(&[verdict], &mut outcomes);
+        let mut corrs = Corrs::default();
+        corrs.push(corr);
+        Some(Settling { ticket, corrs, stale: vec![outcomes.contains(&SettleOutcome::Stale)] })
+    }
+
+    /// Extends a lease; false when it is not this member's.
+    pub(super) fn extend(&mut self, id: Uuid, extend_ms: Option<u64>) -> bool {
+        let extend_ms = extend_ms.unwrap_or(self.settings.ack_timeout_ms);
+        let Some(sent) = self.delivered.get(id) else { return false };
+        let mut outcomes = Vec::with_capacity(1);
+        let verdict = (sent.position, Verdict::Extend { extend_ms });
+        // An extension is not written down: after a restart nobody has a lease.
+        drop(self.membership.settle(&[verdict], &mut outcomes));
+        match outcomes.first() {
+            Some(SettleOutcome::Extended(ms)) => {
+                sent.deadline_ms = steady_ms() + ms;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes events into `out`, as far as the limit allows. `sent_before` is what the connection was sent before `out`.
+    pub(super) fn pull(
+        &mut self,
+        limit: PullLimit,
+        out: &mut Vec<u8>,
+        sent_before: u64,
+    ) -> Result<Pulled, GroupError> {
+        PULLED.with_borrow_mut(|batch| {
+            let began = std::time::Instant::now();
+            let mut context = Context::from_waker(&self.waker);
+            let Poll::Ready(pulled) = self.membership.poll_pull(limit, batch, &mut context) else {
+                return Ok(Pulled::None);
+            };
+            pulled?;
+            self.metrics.poll_duration_ms.observe(began.elapsed().as_secs_f64() * 1000.0);
+            let now_ms = steady_ms();
+            let mut added = 0;
+            for item in batch.items() {
+                let body = batch.body(item);
+                let id = Uuid::from_u128(item.id.as_u128());
+                let context = EventContext {
+                    attempt: item.attempt,
+                    ack_deadline_ms: item.lease_ms,
+                    max_attempts: self.settings.max_attempts,
+                    reason: item.reason,
+                };
+                put_text(out, EVENT_FRAME_BYTES + body.len(), |into| {
+                    put_event(into, &self.head, id, item.position.seq, body, &context);
+                });
+                let sent = Sent {
+                    position: item.position,
+                    ts: item.ts,
+                    at_ms: now_ms,
+                    deadline_ms: now_ms + item.lease_ms,
+                    end: sent_before + out.len() as u64,
+                };
+                added += i64::from(self.delivered.insert(id, sent));
+            }
+            let window = self.settings.max_in_flight as usize;
+            let forgotten = self.delivered.forget_expired(window, now_ms) as i64;
+            self.metrics.in_flight.fetch_add(added - forgotten, Ordering::Relaxed);
+            Ok(Pulled::Some(batch.items().len() as u32))
+        })
+    }
+
+    /// Ends it in order: what is unsettled goes to others, and no attempt counts.
+    pub(super) fn leave(mut self) {
+        drop(self.settle());
+        drop(self.membership.leave());
+    }
+
+    /// Ends it because the connection broke. What never left this process was no attempt.
+    pub(super) fn lose(mut self, written: u64) {
+        drop(self.settle());
+        let unsent = self.delivered.iter().filter(|sent| sent.end > written);
+        let unsent: Vec<_> = unsent.map(|sent| (sent.position, Verdict::Release)).collect();
+        if !unsent.is_empty() {
+            drop(self.membership.settle(&unsent, &mut Vec::new()));
+        }
+        self.membership.lose();
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.metrics.in_flight.fetch_sub(self.delivered.len() as i64, Ordering::Relaxed);
+    }
+}
+
+impl Settling {
+    /// Writes the answers when they are due; false while they are not.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+        let Poll::Ready(result) = Pin::new(&mut self.ticket).poll(context) else { return false };
+        for (corr, &stale) in self.corrs.iter().zip(&self.stale) {
+            if corr.is_some() {
+                put_text(out, 100, |into| put_settled(into, corr, stale, result.as_ref().err()));
+            }
+        }
+        true
+    }
+
+    /// Nobody waits for an answer.
+    pub(super) fn is_silent(&self) -> bool {
+        self.corrs.is_silent()
+    }
+}
+
+/// The answer to an ACK or NACK.
+fn put_settled(into: &mut Vec<u8>, corr: Option<&str>, stale: bool, failed: Option<&Unavailable>) {
+    match failed {
+        Some(reason) => put_err(into, corr, ErrorCode::Unavailable, &reason.to_string(), None),
+        None => {
+            let corr = corr.and_then(|corr| RawValue::from_string(corr.to_owned()).ok());
+            OkFrame { corr, stale, ..OkFrame::default() }.put(into);
+        }
+    }
+}
+
+/// The OK of an ACK or NACK for an id that is not in flight.
+pub(super) fn put_stale(into: &mut Vec<u8>, corr: Option<&str>) {
+    put_settled(into, corr, true, None);
+}

@@ -1,0 +1,206 @@
+//! All that a WebSocket waits for, in one timer: the nearest of what is due.
+
+use crate::gateway::steady_ms;
+use crate::options::ConnectionLimits;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+
+/// Leases are held back when a connection was not read for this long.
+const BLOCKED_MS: u64 = 100;
+/// How long a client has to answer a close frame.
+const CLOSE_MS: u64 = 2_000;
+/// A client that was too slow has longer: what it has not read yet lies before the close frame.
+const STALLED_CLOSE_MS: u64 = 30_000;
+
+/// When what is due, by the steady clock.
+#[derive(Debug)]
+pub(super) struct Timers {
+    auth_by_ms: u64,
+    ping_at_ms: u64,
+    ping_every_ms: u64,
+    /// Nothing came since the last ping.
+    is_silent: bool,
+    stall_ms: u64,
+    /// Since when data waits and none is taken.
+    behind_since_ms: Option<u64>,
+    frame_ms: u64,
+    /// Since when a frame is half there.
+    partial_since_ms: Option<u64>,
+    blocked_since_ms: Option<u64>,
+    drain_ms: u64,
+    draining_since_ms: Option<u64>,
+    closing_since_ms: Option<u64>,
+    was_stalled: bool,
+    retry_at_ms: Option<u64>,
+    sleep: Option<Pin<Box<Sleep>>>,
+    sleeps_until_ms: u64,
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4)
+}
+
+impl Timers {
+    pub(super) fn new(limits: &ConnectionLimits, now: u64) -> Self {
+        let ping_every_ms = millis(limits.ping_interval).max(1);
+        Self {
+            auth_by_ms: now + millis(limits.auth_timeout),
+            ping_at_ms: now + ping_every_ms,
+            ping_every_ms,
+            is_silent: false,
+            stall_ms: millis(limits.stall_timeout),
+            behind_since_ms: None,
+            frame_ms: millis(limits.stall_timeout),
+            partial_since_ms: None,
+            blocked_since_ms: None,
+            drain_ms: millis(limits.drain_timeout).saturating_sub(CLOSE_MS).max(1),
+            draining_since_ms: None,
+            closing_since_ms: None,
+            was_stalled: false,
+            retry_at_ms: None,
+            sleep: None,
+            sleeps_until_ms: u64::MAX,
+        }
+    }
+
+    pub(super) fn is_auth_due(&self, now: u64) -> bool {
+        now >= self.auth_by_ms
+    }
+
+    /// Something came from the client.
+    pub(super) fn heard(&mut self, _now: u64) {
+        self.is_silent = false;
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.is_silent
+    }
+
+    pub(super) fn is_ping_due(&self, now: u64) -> bool {
+        now >= self.ping_at_ms
+    }
+
+    pub(super) fn pinged(&mut self, now: u64) {
+        self.is_silent = true;
+        self.ping_at_ms = now + self.ping_every_ms;
+    }
+
+    /// The socket takes no more.
+    pub(super) fn behind(&mut self, now: u64) {
+        self.behind_since_ms.get_or_insert(now);
+    }
+
+    /// The socket took something.
+    pub(super) fn wrote(&mut self, now: u64) {
+        if let Some(since) = &mut self.behind_since_ms {
+            *since = now;
+        }
+    }
+
+    pub(super) fn caught_up(&mut self) {
+        self.behind_since_ms = None;
+    }
+
+    pub(super) fn is_stalled(&mut self, is_behind: bool, now: u64) -> bool {
+        let is_stalled = is_behind && self.behind_since_ms.is_some_and(|since| now >= since + self.stall_ms);
+        self.was_stalled |= is_stalled;
+        is_stalled
+    }
+
+    /// A frame, or a message in pieces, is half there, or not.
+    pub(super) fn partial(&mut self, is_partial: bool, is_new: bool, now: u64) {
+        if !is_partial || is_new {
+            self.partial_since_ms = None;
+        }
+        if is_partial {
+            self.partial_since_ms.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn is_frame_late(&self, now: u64) -> bool {
+        self.partial_since_ms.is_some_and(|since| now >= since + self.frame_ms)
+    }
+
+    /// Whether frames were not handled for so long that the silence is not the client's.
+    pub(super) fn is_blocked_long(&mut self, is_blocked: bool, now: u64) -> bool {
+        if !is_blocked {
+            self.blocked_since_ms = None;
+            return false;
+        }
+        // What waits here waits for us.
+        self.partial_since_ms = None;
+        let since = *self.blocked_since_ms.get_or_insert(now);
+        now >= since + BLOCKED_MS
+    }
+
+    pub(super) fn retry_at(&mut self, at_ms: u64) {
+        self.retry_at_ms = Some(at_ms);
+    }
+
+    /// From now on only what was read is answered.
+    pub(super) fn draining(&mut self, now: u64) {
+        self.draining_since_ms = Some(now);
+    }
+
+    pub(super) fn is_drain_over(&self, now: u64) -> bool {
+        self.draining_since_ms.is_some_and(|since| now >= since + self.drain_ms)
+    }
+
+    /// The close frame is queued.
+    pub(super) fn closing(&mut self, now: u64) {
+        self.closing_since_ms = Some(now);
+    }
+
+    fn close_ms(&self) -> u64 {
+        if self.was_stalled { STALLED_CLOSE_MS } else { CLOSE_MS }
+    }
+
+    pub(super) fn is_close_over(&self, now: u64) -> bool {
+        self.closing_since_ms.is_some_and(|since| now >= since + self.close_ms())
+    }
+
+    /// Waits for the nearest of all that is due.
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        is_authenticated: bool,
+        others: [Option<u64>; 2],
+    ) -> Poll<()> {
+        let closed = self.closing_since_ms.map(|since| since + self.close_ms());
+        let due = match closed.or(self.draining_since_ms.map(|since| since + self.drain_ms)) {
+            Some(due) => Some(due),
+            None => [
+                (!is_authenticated).then_some(self.auth_by_ms),
+                Some(self.ping_at_ms),
+                self.behind_since_ms.map(|since| since + self.stall_ms),
+                self.partial_since_ms.map(|since| since + self.frame_ms),
+                self.blocked_since_ms.map(|since| since + BLOCKED_MS).filter(|&at| at > steady_ms()),
+                self.retry_at_ms.take(),
+                others[0],
+                others[1],
+            ]
+            .into_iter()
+            .flatten()
+            .min(),
+        };
+        let Some(due_ms) = due else { return Poll::Pending };
+        let now = steady_ms();
+        if due_ms <= now {
+            return Poll::Ready(());
+        }
+        let at = Instant::now() + Duration::from_millis(due_ms - now);
+        let sleep = match &mut self.sleep {
+            Some(sleep) => {
+                if self.sleeps_until_ms != due_ms {
+                    sleep.as_mut().reset(at);
+                }
+                sleep
+            }
+            None => self.sleep.insert(Box::pin(tokio::time::sleep_until(at))),
+        };
+        self.sleeps_until_ms = due_ms;
+        sleep.as_mut().poll(context)
+    }
+}

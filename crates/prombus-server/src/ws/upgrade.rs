@@ -1,0 +1,118 @@
+//! From an HTTP request to a WebSocket.
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// What RFC 6455 appends to the key.
+const KEY_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// The subprotocol, for clients that want to name one.
+const SUBPROTOCOL: &str = "prombus";
+
+/// A request that cannot become a WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a WebSocket upgrade: {what}")]
+pub(crate) struct BadUpgrade {
+    pub(crate) status: StatusCode,
+    what: &'static str,
+}
+
+/// The headers of the answer to an upgrade.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) headers: [Option<(HeaderName, HeaderValue)>; 4],
+}
+
+/// Whether the request asks for a WebSocket at all, and at a place that has one.
+pub(crate) fn is_wanted<B>(request: &Request<B>) -> bool {
+    matches!(request.uri().path(), "/" | "/ws") && has_token(request.headers(), &header::UPGRADE, "websocket")
+}
+
+/// Whether a header that is a list has this word in it.
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|it| it.trim().eq_ignore_ascii_case(token))
+}
+
+pub(crate) fn accept(parts: &Parts) -> Result<Accepted, BadUpgrade> {
+    let bad = |what| Err(BadUpgrade { status: StatusCode::BAD_REQUEST, what });
+    if parts.method != Method::GET {
+        return bad("the method must be GET");
+    }
+    if !has_token(&parts.headers, &header::CONNECTION, "upgrade") {
+        return bad("the header Connection must say Upgrade");
+    }
+    if parts.headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+        let status = StatusCode::UPGRADE_REQUIRED;
+        return Err(BadUpgrade { status, what: "Sec-WebSocket-Version must be 13" });
+    }
+    let key = parts.headers.get(header::SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes);
+    let is_key = |key: &&[u8]| STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16);
+    let Some(key) = key.filter(is_key) else { return bad("Sec-WebSocket-Key must be 16 bytes in base64") };
+    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, KEY_SUFFIX].concat());
+    let Ok(accept) = HeaderValue::from_str(&STANDARD.encode(hash)) else { return bad("the key is unusable") };
+    let names_us = has_token(&parts.headers, &header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL);
+    let protocol = names_us.then(|| (header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL)));
+    Ok(Accepted {
+        headers: [
+            Some((header::CONNECTION, HeaderValue::from_static("Upgrade"))),
+            Some((header::UPGRADE, HeaderValue::from_static("websocket"))),
+            Some((header::SEC_WEBSOCKET_ACCEPT, accept)),
+            protocol,
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(headers: &[(&str, &str)]) -> Request<()> {
+        let mut request = Request::get("/ws");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).expect("a request")
+    }
+
+    fn parts(headers: &[(&str, &str)]) -> Parts {
+        request(headers).into_parts().0
+    }
+
+    const GOOD: [(&str, &str); 4] = [
+        ("upgrade", "WebSocket"),
+        ("connection", "keep-alive, Upgrade"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+
+    #[test]
+    fn the_key_is_answered_as_the_rfc_has_it() {
+        let parts = parts(&GOOD);
+        assert!(is_wanted(&request(&GOOD)));
+        let accepted = accept(&parts).expect("a good upgrade");
+        let value = accepted.headers.iter().flatten().find(|(name, _)| name == header::SEC_WEBSOCKET_ACCEPT);
+        assert_eq!(value.expect("an answer").1, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert!(accepted.headers[3].is_none());
+    }
+
+    #[test]
+    fn what_is_no_upgrade_is_refused() {
+        for left_out in 1..GOOD.len() {
+            let mut headers = GOOD.to_vec();
+            headers.remove(left_out);
+            assert!(accept(&parts(&headers)).is_err(), "without {}", GOOD[left_out].0);
+        }
+        let mut headers = GOOD.to_vec();
+        headers[3].1 = "short";
+        assert!(accept(&parts(&headers)).is_err());
+        headers[3].1 = GOOD[3].1;
+        headers[2].1 = "8";
+        assert_eq!(
+            accept(&parts(&headers)).expect_err("an old version").status,
+            StatusCode::UPGRADE_REQUIRED
+        );
+    }
+}

@@ -1,0 +1,4 @@
+//! The gateway as its clients see it: a real server on a free port of loopback, real sockets.
+
+mod rig;
+mod websocket;
