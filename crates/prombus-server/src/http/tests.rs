@@ -12,7 +12,7 @@ mod subscribe;
 use super::{admit, router};
 use crate::auth::{Authenticator, Guard, TokenHash, TokenOptions};
 use crate::budget::Budget;
-use crate::gateway::{Gateway, Peer, Stopping};
+use crate::gateway::{Gateway, Peer, Slot, Stopping};
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::rate::Rates;
@@ -27,7 +27,7 @@ use http_body_util::BodyExt as _;
 use prombus::Bus;
 use serde_json::Value;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt as _;
 
 /// A gateway without sockets.
@@ -70,11 +70,13 @@ impl Rig {
         let bus = Bus::builder().max_payload_bytes(options.max_payload_bytes).memory().expect("a bus");
         let (stop, stopping) = Stopping::new();
         let rates = Rates::new(options.rates.clone());
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
         let peer = Peer {
             remote: ([127, 0, 0, 1], 50_000).into(),
             local: ([127, 0, 0, 1], 8090).into(),
             is_tls: false,
             rate: rates.connection(),
+            _slot: Slot::new(permit, &Arc::default()),
         };
         let gateway = Arc::new(Gateway {
             backend: Arc::clone(bus.backend()),
