@@ -1,4 +1,5 @@
 //! The gateway as its clients see it: a real server on a free port of loopback, real sockets.
 
+mod random_frames;
 mod rig;
 mod websocket;
