@@ -1,5 +1,6 @@
 //! The gateway as its clients see it: a real server on a free port of loopback, real sockets.
 
 mod http;
+mod random_frames;
 mod rig;
 mod websocket;
