@@ -1,6 +1,8 @@
 //! The gateway as its clients see it: a real server on a free port of loopback, real sockets.
 
+mod attempts;
 mod http;
+mod limits;
 mod random_frames;
 mod rig;
 mod websocket;

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
@@ -101,8 +102,22 @@ impl Client {
     pub async fn connect(address: SocketAddr) -> Self {
         let url = format!("ws://{address}/ws");
         let connected = tokio_tungstenite::connect_async_with_config(url, None, true).await;
-        let (socket, _) = connected.expect("it connects");
+        Self::over(connected.expect("it connects").0)
+    }
+
+    /// A client over a socket that is open already.
+    pub fn over(socket: WebSocketStream<MaybeTlsStream<TcpStream>>) -> Self {
         Self { socket, next_corr: 0, kept: Vec::new() }
+    }
+
+    /// Connects with more headers; the error says what came instead.
+    pub async fn connect_with(address: SocketAddr, headers: &[(&'static str, &str)]) -> Result<Self, String> {
+        let mut request = format!("ws://{address}/ws").into_client_request().expect("a request");
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().expect("a header"));
+        }
+        let connected = tokio_tungstenite::connect_async_with_config(request, None, true).await;
+        Ok(Self::over(connected.map_err(|error| error.to_string())?.0))
     }
 
     pub async fn send(&mut self, frame: Value) {
