@@ -142,9 +142,13 @@ impl Read for Body {
         }
         let (Left::Bytes(left) | Left::Chunks { in_chunk: left, .. }) = &mut self.left else { return Ok(0) };
         let most = into.len().min(*left);
+        // A read of nothing would wait for something.
+        if most == 0 {
+            return Ok(0);
+        }
         let count = self.stream.read(&mut into[..most])?;
         *left -= count;
-        if count == 0 && most > 0 {
+        if count == 0 {
             return Err(std::io::Error::other("the body broke off"));
         }
         Ok(count)
