@@ -123,7 +123,8 @@ fn read_all(serving: &Serving, encoding: &str, count: u64) -> (u64, u64) {
     let answer = get(&serving.address().to_string(), &path, &format!("accept-encoding: {encoding}\r\n"));
     assert_eq!(answer.status, 200, "{}", answer.head);
     assert_eq!(answer.head.to_ascii_lowercase().contains("content-encoding: gzip"), encoding == "gzip");
-    let mut wire = SlowReader { inner: answer.body, read_bytes: 0, slow_bytes: count * FILL_BYTES as u64 / 10 };
+    let mut wire =
+        SlowReader { inner: answer.body, read_bytes: 0, slow_bytes: count * FILL_BYTES as u64 / 10 };
     let line_bytes = if encoding == "gzip" {
         check_lines(BufReader::with_capacity(64 * 1024, GzDecoder::new(&mut wire)), count)
     } else {

@@ -35,7 +35,9 @@ impl Drop for SmallDisk<'_> {
 fn on_a_full_disk_publishers_are_told_and_consumers_go_on() {
     let folder = TempFolder::new();
     let Some(disk) = SmallDisk::mount(folder.path()) else {
-        println!("SKIPPED: on_a_full_disk_publishers_are_told_and_consumers_go_on: this user may not mount a tmpfs");
+        println!(
+            "SKIPPED: on_a_full_disk_publishers_are_told_and_consumers_go_on: this user may not mount a tmpfs"
+        );
         return;
     };
     alone(fill_the_disk(disk.0));

@@ -178,7 +178,8 @@ fn check_export(exported: &[Exported], sent: &[Sent]) -> usize {
         for (number, answer) in sent.answers.iter().enumerate() {
             let there = by_payload.remove(payload(publisher, number).as_str());
             let Some((id, seq)) = answer else { continue };
-            let there = there.unwrap_or_else(|| panic!("lost: publisher {publisher}, event {number}, seq {seq}"));
+            let there =
+                there.unwrap_or_else(|| panic!("lost: publisher {publisher}, event {number}, seq {seq}"));
             assert_eq!((&there.id, there.seq), (id, *seq), "publisher {publisher}, event {number}");
             ok_count += 1;
         }

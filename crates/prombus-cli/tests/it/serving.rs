@@ -158,4 +158,3 @@ pub fn serve(folder: &TempFolder, more: &[&str]) -> Command {
     command.args(more);
     command
 }
-

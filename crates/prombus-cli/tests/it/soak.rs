@@ -26,8 +26,8 @@ struct World {
     rate: u64,
     /// Times in payloads are microseconds since then.
     began: Instant,
-    published: AtomicU64,
     fast_received: AtomicU64,
+    deaf_closed: AtomicU64,
     is_over: AtomicBool,
 }
 
@@ -56,8 +56,8 @@ async fn soak() {
         address: serving.address(),
         rate,
         began: Instant::now(),
-        published: AtomicU64::new(0),
         fast_received: AtomicU64::new(0),
+        deaf_closed: AtomicU64::new(0),
         is_over: AtomicBool::new(false),
     });
     let fast = tokio::spawn(fast::consume(Arc::clone(&world), fast::subscribe(&world).await));
@@ -76,9 +76,15 @@ async fn soak() {
         world.fast_received.load(Ordering::SeqCst) >= published
     })
     .await;
-    let topic = block_in_place(|| get_json(&world.address.to_string(), "/topics"));
+    wait_until("the deaf client is closed", Duration::from_secs(90), async || {
+        world.deaf_closed.load(Ordering::SeqCst) > 0
+    })
+    .await;
+    let topics = block_in_place(|| get_json(&world.address.to_string(), "/topics"));
     world.is_over.store(true, Ordering::SeqCst);
-    let (fast, slow, deaf) = (fast.await.unwrap(), slow.await.unwrap(), deaf.await.unwrap());
+    let (fast, slow) = (fast.await.unwrap(), slow.await.unwrap());
+    deaf.await.unwrap();
+    let deaf = world.deaf_closed.load(Ordering::SeqCst);
     let processor_seconds = serving.processor_seconds();
     let peak_bytes = serving.memory().peak_bytes;
     block_in_place(|| serving.stop());
@@ -92,12 +98,11 @@ async fn soak() {
     );
     println!("soak: publish to OK: {}", publishing.latency);
     println!("soak: publish to fast group: {}", fast.latency);
-    println!("soak: the slow group got {} in order, without a gap; the deaf one was closed {} times", slow, deaf);
-    println!("soak: topics at the end: {topic}");
+    println!("soak: the slow group got {slow} in order, without a gap; the deaf one was closed {deaf} times");
+    println!("soak: topics at the end: {topics}");
     samples.print(peak_bytes);
     assert_eq!(fast.count, published);
     assert!(slow > 0 && slow < published);
-    assert!(deaf > 0 || took < stall_ms as f64 / 1000.0 * 1.5, "a deaf client is closed");
     if seconds >= 60 {
         samples.check_flat();
     }

@@ -30,7 +30,8 @@ fn a_flood_of_connections_leaves_nothing_behind() {
                     1 => drop(Raw::upgraded(address).await),
                     2 => {
                         let mut raw = Raw::connect(address).await;
-                        raw.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
+                        raw.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                            .await;
                         assert!(raw.until_closed().await.starts_with(b"HTTP/1.1 200"));
                     }
                     _ => {

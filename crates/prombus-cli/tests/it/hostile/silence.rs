@@ -32,7 +32,12 @@ fn slow_heads_and_silent_sockets_are_closed_and_others_do_not_notice() {
                 let mut bytes = [0; 1024];
                 let wait = Duration::from_secs(1);
                 loop {
-                    match tokio::time::timeout(wait, tokio::io::AsyncReadExt::read(&mut raw.stream, &mut bytes)).await {
+                    match tokio::time::timeout(
+                        wait,
+                        tokio::io::AsyncReadExt::read(&mut raw.stream, &mut bytes),
+                    )
+                    .await
+                    {
                         Ok(Ok(0) | Err(_)) => return started.elapsed(),
                         Ok(Ok(_)) => {}
                         Err(_) if number % 4 == 0 => {}
@@ -50,7 +55,9 @@ fn slow_heads_and_silent_sockets_are_closed_and_others_do_not_notice() {
         while let Some(ended) = clients.join_next().await {
             longest = longest.max(ended.unwrap());
         }
-        println!("hostile: {SLOW_CLIENTS} slow heads with a limit of 1.5 s: the last was closed after {longest:?}");
+        println!(
+            "hostile: {SLOW_CLIENTS} slow heads with a limit of 1.5 s: the last was closed after {longest:?}"
+        );
         wait_until("their sockets are given back", PATIENCE, async || {
             serving.descriptor_count() <= before + 2
         })
@@ -77,8 +84,7 @@ fn a_body_that_stops_is_given_up() {
 fn who_does_not_say_who_it_is_is_closed() {
     alone(async {
         let folder = TempFolder::new();
-        let settings =
-            [("WS_TOKEN", "an honest client knows it"), ("PROMBUS_LIMITS_AUTH_TIMEOUT_MS", "500")];
+        let settings = [("WS_TOKEN", "an honest client knows it"), ("PROMBUS_LIMITS_AUTH_TIMEOUT_MS", "500")];
         let serving = start(&folder, &settings);
         let mut honest = Client::connect(serving.address()).await;
         honest.ok(json!({"op": "AUTH", "token": "an honest client knows it"})).await;

@@ -82,7 +82,8 @@ impl GroupLog {
             Ack::Sent(at) => self.again.unanswered.count(kills[history.life], at),
             Ack::SentSilently(at) => self.again.silent.count(kills[history.life], at),
             Ack::Durable(acked) => {
-                let what = format!("seq {seq} came again in life {life}; its ACK was durable in life {acked}");
+                let what =
+                    format!("seq {seq} came again in life {life}; its ACK was durable in life {acked}");
                 self.violations.push(what);
             }
         }
@@ -93,7 +94,8 @@ impl GroupLog {
     fn acked(&mut self, seq: u64, life: usize) {
         let history = self.histories.get_mut(&seq).expect("what is acked was delivered");
         if history.life > life {
-            let what = format!("seq {seq} came again in life {}; its ACK was durable in life {life}", history.life);
+            let what =
+                format!("seq {seq} came again in life {}; its ACK was durable in life {life}", history.life);
             self.violations.push(what);
         }
         history.ack = Ack::Durable(life);
@@ -141,7 +143,8 @@ pub(super) async fn consume(
                                 ack_count += 1;
                                 let corr = (ack_count % corr_every == 0).then_some(event.seq);
                                 let now = Instant::now();
-                                let ack = if corr.is_some() { Ack::Sent(now) } else { Ack::SentSilently(now) };
+                                let ack =
+                                    if corr.is_some() { Ack::Sent(now) } else { Ack::SentSilently(now) };
                                 if !note(&world, &log, &event, life, ack) {
                                     return Err(tungstenite::Error::ConnectionClosed);
                                 }

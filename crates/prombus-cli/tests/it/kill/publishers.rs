@@ -48,8 +48,7 @@ pub(super) async fn publish(world: Arc<World>, publisher: usize) -> Sent {
                     };
                     unanswered.push_back(number);
                     let id = chosen_id(publisher, number);
-                    let text =
-                        publish_text(TOPIC, number as u64, id.as_deref(), &payload(publisher, number));
+                    let text = publish_text(TOPIC, number as u64, id.as_deref(), &payload(publisher, number));
                     socket.feed(Message::text(text)).await?;
                 }
                 if unanswered.is_empty() {

@@ -36,7 +36,8 @@ pub(super) async fn consume(world: Arc<World>, mut client: Client) -> Received {
                 let event = frame.event.unwrap_or_else(|| panic!("an EVENT was expected: {text}"));
                 received.count += 1;
                 assert_eq!(event.seq, received.count, "in order, without a gap");
-                let (due_us, number, _): (u64, u64, &str) = serde_json::from_str(event.payload.get()).unwrap();
+                let (due_us, number, _): (u64, u64, &str) =
+                    serde_json::from_str(event.payload.get()).unwrap();
                 assert_eq!(number + 1, event.seq);
                 received.latency.count(&world, due_us);
                 socket.feed(Message::text(ack_text(TOPIC, GROUP, &event.id, None))).await.unwrap();

@@ -30,12 +30,7 @@ impl Samples {
     pub(super) fn print(&self, peak_bytes: u64) {
         println!("soak: memory of the server, least / median / most of each fifth of the run, in MiB:");
         for Fifth { least, median, most } in self.fifths() {
-            println!(
-                "soak:   {:.1} / {:.1} / {:.1}",
-                mebibytes(least),
-                mebibytes(median),
-                mebibytes(most)
-            );
+            println!("soak:   {:.1} / {:.1} / {:.1}", mebibytes(least), mebibytes(median), mebibytes(most));
         }
         println!("soak:   peak {:.1}", mebibytes(peak_bytes));
     }

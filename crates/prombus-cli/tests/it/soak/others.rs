@@ -6,6 +6,7 @@ use crate::ws_client::{Client, Frame, ack_text};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tokio_tungstenite::tungstenite::Message;
@@ -40,9 +41,8 @@ pub(super) async fn slow(world: Arc<World>) -> u64 {
     count
 }
 
-/// Subscribes, never reads again, and comes back when the server has put it out. Answers how often it was.
-pub(super) async fn deaf(world: Arc<World>) -> u64 {
-    let mut closed_count = 0;
+/// Subscribes, never reads again, and comes back when the server has put it out.
+pub(super) async fn deaf(world: Arc<World>) {
     let opts = json!({"from": "earliest", "maxInFlight": 100_000});
     // What was closed is kept a while: a client that is deaf does not hear that it is closed.
     let mut old_client: Option<Client> = None;
@@ -53,17 +53,16 @@ pub(super) async fn deaf(world: Arc<World>) -> u64 {
         loop {
             tokio::time::sleep(Duration::from_millis(500)).await;
             if world.is_over() {
-                return closed_count;
+                return;
             }
             let address = world.address.to_string();
             let groups = spawn_blocking(move || get_json(&address, "/groups")).await.unwrap();
             let groups = groups["groups"].as_array().unwrap();
             if groups.iter().any(|it| it["group"] == "deaf" && it["members"] == 0) {
-                closed_count += 1;
+                world.deaf_closed.fetch_add(1, Ordering::SeqCst);
                 break;
             }
         }
         old_client = Some(client);
     }
-    closed_count
 }
