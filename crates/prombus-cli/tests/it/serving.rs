@@ -74,9 +74,12 @@ impl Serving {
         Memory::of_process(self.child.id())
     }
 
-    /// Files and sockets that it has open.
-    pub fn descriptor_count(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    /// Sockets that it has open. (Files come and go as the log needs them.)
+    pub fn socket_count(&self) -> usize {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        // One that was closed meanwhile cannot be read.
+        let targets = descriptors.filter_map(|it| std::fs::read_link(it.ok()?.path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
     }
 
     /// The processor time that it has used, of all threads.
