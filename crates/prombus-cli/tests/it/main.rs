@@ -3,7 +3,17 @@
 
 mod arguments;
 mod config;
+mod connections;
+mod export_memory;
+mod full_disk;
+mod hostile;
+mod http_client;
+mod kill;
+mod long_form;
 mod serve;
+mod serving;
+mod soak;
 mod support;
 mod token;
 mod verify;
+mod ws_client;

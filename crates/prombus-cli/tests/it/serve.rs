@@ -1,115 +1,12 @@
 //! `prombus serve`: what it says, how it refuses, how it stops.
 
+use crate::http_client::post;
+use crate::serving::{Serving, serve};
 use crate::support::{Ran, TempFolder, prombus, run};
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read, Write};
+use rustix::process::Signal;
+use std::io::Write;
 use std::net::TcpStream;
-use std::process::{Child, Command};
-use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A running server. It is killed when the test ends before it does.
-struct Serving {
-    child: Child,
-    banner: Vec<String>,
-    /// Reads what it logs, so that it never waits for a reader.
-    log: Option<JoinHandle<String>>,
-}
-
-impl Serving {
-    /// Starts a server on free ports and waits until it says that it serves.
-    fn start(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let (lines, received) = mpsc::channel();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                let _ = lines.send(line);
-            }
-        });
-        let mut stderr = child.stderr.take().unwrap();
-        let log = std::thread::spawn(move || {
-            let mut text = String::new();
-            stderr.read_to_string(&mut text).unwrap();
-            text
-        });
-        let mut serving = Self { child, banner: Vec::new(), log: Some(log) };
-        while let Ok(line) = received.recv_timeout(PATIENCE) {
-            let is_last = line.starts_with("try:");
-            serving.banner.push(line);
-            if is_last {
-                return serving;
-            }
-        }
-        let _ = serving.child.kill();
-        let log = serving.log.take().unwrap().join().unwrap();
-        panic!("the server did not start: {:?} {log}", serving.banner);
-    }
-
-    fn in_folder(folder: &TempFolder, more: &[&str]) -> Self {
-        Self::start(serve(folder, more))
-    }
-
-    fn line(&self, start: &str) -> &str {
-        self.banner.iter().find(|line| line.starts_with(start)).unwrap()
-    }
-
-    /// The addresses, as printed.
-    fn addresses(&self) -> Vec<String> {
-        let lines = self.banner.iter().filter(|line| line.starts_with("listen:"));
-        lines.map(|line| line.rsplit("//").next().unwrap().to_owned()).collect()
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
-    }
-
-    /// Waits for the end: the exit code, and what it logged.
-    fn end(mut self) -> (Option<i32>, String) {
-        let started = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(started.elapsed() < PATIENCE, "the server does not stop");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        (status.code(), self.log.take().unwrap().join().unwrap())
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn serve(folder: &TempFolder, more: &[&str]) -> Command {
-    let data = folder.path().join("data");
-    let mut command = prombus(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
-    command.args(more);
-    command
-}
-
-/// One request, as plain as it gets: the status line and the body.
-fn post(address: &str, path: &str, body: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
 
 #[test]
 fn it_says_where_things_are_and_stops_cleanly_on_either_signal() {

@@ -1,0 +1,153 @@
+//! /export of much more than memory: the server's own memory stays small, whoever reads and however slowly.
+//!
+//! `PROMBUS_EXPORT_MB=1000` asks for the long form.
+
+use crate::http_client::{Poster, get};
+use crate::long_form::{alone, asked};
+use crate::serving::{Serving, mebibytes};
+use crate::support::TempFolder;
+use flate2::read::GzDecoder;
+use serde::Deserialize;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read};
+use std::time::{Duration, Instant};
+use tokio::task::block_in_place;
+
+const TOPIC: &str = "archive";
+/// Of one event.
+const FILL_BYTES: usize = 1_000;
+const BATCH: u64 = 2_000;
+const PEAK_BYTES_MAX: u64 = 100_000_000;
+
+#[derive(Deserialize)]
+struct Exported<'a> {
+    seq: u64,
+    #[serde(borrow)]
+    payload: Payload<'a>,
+}
+
+#[derive(Deserialize)]
+struct Payload<'a> {
+    number: u64,
+    fill: &'a str,
+}
+
+/// Hexadecimal digits that differ from event to event: compressible, but not to nothing.
+fn put_fill(into: &mut String, number: u64) {
+    let mut state = number;
+    for _ in 0..FILL_BYTES / 20 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        write!(into, "{state:016x}----").unwrap();
+    }
+}
+
+/// What is read takes its time at first, and waits once for long enough that everything in between is full.
+struct SlowReader<R> {
+    inner: R,
+    read_bytes: u64,
+    slow_bytes: u64,
+}
+
+impl<R: Read> Read for SlowReader<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let pause_ms = match self.read_bytes {
+            0 => 1_000,
+            so_far if so_far < self.slow_bytes => 2,
+            _ => 0,
+        };
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        let count = self.inner.read(into)?;
+        self.read_bytes += count as u64;
+        Ok(count)
+    }
+}
+
+#[test]
+fn an_export_of_any_size_takes_little_memory() {
+    alone(async { block_in_place(export_much) });
+}
+
+fn export_much() {
+    let megabytes = asked("PROMBUS_EXPORT_MB").unwrap_or(64);
+    let count = (megabytes * 1_000_000 / FILL_BYTES as u64).next_multiple_of(BATCH);
+    let folder = TempFolder::new();
+    let serving = Serving::in_folder(&folder, &["--log", "warn"]);
+    let started = Instant::now();
+    fill(&serving, count);
+    println!(
+        "export: {count} events ({megabytes} MB) published as lines in {:.1} s ({:.0} MB/s), peak {:.1} MiB",
+        started.elapsed().as_secs_f64(),
+        megabytes as f64 / started.elapsed().as_secs_f64(),
+        mebibytes(serving.memory().peak_bytes)
+    );
+    // A new process: what publishing took does not count.
+    serving.stop();
+    for encoding in ["identity", "gzip"] {
+        let serving = Serving::in_folder(&folder, &["--log", "warn"]);
+        let at_start = serving.memory().peak_bytes;
+        let started = Instant::now();
+        let (line_bytes, wire_bytes) = read_all(&serving, encoding, count);
+        let took = started.elapsed().as_secs_f64();
+        let peak = serving.memory().peak_bytes;
+        println!(
+            "export: {encoding}: {:.0} MB of lines ({:.0} MB on the wire) in {took:.1} s, {:.0} MB/s; peak {:.1} MiB \
+             ({:.1} after the start)",
+            line_bytes as f64 / 1e6,
+            wire_bytes as f64 / 1e6,
+            line_bytes as f64 / 1e6 / took,
+            mebibytes(peak),
+            mebibytes(at_start)
+        );
+        assert!(peak < PEAK_BYTES_MAX, "the server had {peak} bytes at its peak");
+    }
+}
+
+fn fill(serving: &Serving, count: u64) {
+    let mut poster = Poster::connect(&serving.address().to_string());
+    let mut lines = String::new();
+    for batch in 0..count / BATCH {
+        lines.clear();
+        for number in batch * BATCH..(batch + 1) * BATCH {
+            write!(lines, "{{\"number\":{number},\"fill\":\"").unwrap();
+            put_fill(&mut lines, number);
+            lines.push_str("\"}\n");
+        }
+        let (status, answer) = poster.publish_lines(TOPIC, lines.as_bytes());
+        assert_eq!(status, 200, "{answer}");
+    }
+}
+
+/// Answers how many bytes of lines there were, and how many came over the wire.
+fn read_all(serving: &Serving, encoding: &str, count: u64) -> (u64, u64) {
+    let path = format!("/export?topic={TOPIC}");
+    let answer = get(&serving.address().to_string(), &path, &format!("accept-encoding: {encoding}\r\n"));
+    assert_eq!(answer.status, 200, "{}", answer.head);
+    assert_eq!(answer.head.to_ascii_lowercase().contains("content-encoding: gzip"), encoding == "gzip");
+    let mut wire =
+        SlowReader { inner: answer.body, read_bytes: 0, slow_bytes: count * FILL_BYTES as u64 / 10 };
+    let line_bytes = if encoding == "gzip" {
+        check_lines(BufReader::with_capacity(64 * 1024, GzDecoder::new(&mut wire)), count)
+    } else {
+        check_lines(BufReader::with_capacity(64 * 1024, &mut wire), count)
+    };
+    // The end of the chunks: a body that broke off is an error here.
+    assert_eq!(wire.read(&mut [0; 16]).unwrap(), 0);
+    (line_bytes, wire.read_bytes)
+}
+
+fn check_lines(mut lines: impl BufRead, count: u64) -> u64 {
+    let (mut line, mut fill, mut bytes) = (String::new(), String::new(), 0);
+    for number in 0..count {
+        line.clear();
+        bytes += lines.read_line(&mut line).unwrap() as u64;
+        let event: Exported<'_> =
+            serde_json::from_str(&line).unwrap_or_else(|error| panic!("event {number}: {error}: {line}"));
+        assert_eq!((event.seq, event.payload.number), (number + 1, number), "all of them, in order");
+        fill.clear();
+        put_fill(&mut fill, number);
+        assert!(event.payload.fill == fill, "event {number} came as it was sent");
+    }
+    line.clear();
+    assert_eq!(lines.read_line(&mut line).unwrap(), 0, "one too many: {line}");
+    bytes
+}

@@ -1,0 +1,163 @@
+//! A server process: started, asked how it is, stopped or killed.
+
+use crate::support::{TempFolder, prombus};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a start or a stop may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running server. It is killed when the test ends before it does.
+pub struct Serving {
+    child: Child,
+    pub banner: Vec<String>,
+    /// Reads what it logs, so that it never waits for a reader.
+    log: Option<JoinHandle<String>>,
+}
+
+impl Serving {
+    /// Starts a server on free ports and waits until it says that it serves.
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let (lines, received) = mpsc::channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let _ = lines.send(line);
+            }
+        });
+        let mut stderr = child.stderr.take().unwrap();
+        let log = std::thread::spawn(move || {
+            let mut text = String::new();
+            stderr.read_to_string(&mut text).unwrap();
+            text
+        });
+        let mut serving = Self { child, banner: Vec::new(), log: Some(log) };
+        while let Ok(line) = received.recv_timeout(PATIENCE) {
+            let is_last = line.starts_with("try:");
+            serving.banner.push(line);
+            if is_last {
+                return serving;
+            }
+        }
+        let _ = serving.child.kill();
+        let log = serving.log.take().unwrap().join().unwrap();
+        panic!("the server did not start: {:?} {log}", serving.banner);
+    }
+
+    pub fn in_folder(folder: &TempFolder, more: &[&str]) -> Self {
+        Self::start(serve(folder, more))
+    }
+
+    pub fn line(&self, start: &str) -> &str {
+        self.banner.iter().find(|line| line.starts_with(start)).unwrap()
+    }
+
+    /// The addresses, as printed.
+    pub fn addresses(&self) -> Vec<String> {
+        let lines = self.banner.iter().filter(|line| line.starts_with("listen:"));
+        lines.map(|line| line.rsplit("//").next().unwrap().to_owned()).collect()
+    }
+
+    /// Where to connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.addresses()[0].parse().unwrap()
+    }
+
+    /// What it has of the machine's memory now, and had at most.
+    pub fn memory(&self) -> Memory {
+        Memory::of_process(self.child.id())
+    }
+
+    /// Sockets that it has open. (Files come and go as the log needs them.)
+    pub fn socket_count(&self) -> usize {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        // One that was closed meanwhile cannot be read.
+        let targets = descriptors.filter_map(|it| std::fs::read_link(it.ok()?.path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    }
+
+    /// The processor time that it has used, of all threads.
+    pub fn processor_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // The name may have spaces; what follows it does not. utime and stime are the 14th and 15th.
+        let behind_name = stat.rsplit(')').next().unwrap();
+        let ticks = behind_name.split_whitespace().skip(11).take(2).map(|it| it.parse::<f64>().unwrap());
+        ticks.sum::<f64>() / 100.0
+    }
+
+    /// kill -9, and waits until it is gone. What it had logged.
+    pub fn kill(mut self) -> String {
+        self.signal(Signal::KILL);
+        self.child.wait().unwrap();
+        self.log.take().unwrap().join().unwrap()
+    }
+
+    /// Stops it in order.
+    pub fn stop(self) {
+        self.signal(Signal::TERM);
+        let (code, log) = self.end();
+        assert_eq!(code, Some(0), "{log}");
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end: the exit code, and what it logged.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(started.elapsed() < PATIENCE, "the server does not stop");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        (status.code(), self.log.take().unwrap().join().unwrap())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Memory of a process, as the kernel counts it.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    pub resident_bytes: u64,
+    pub peak_bytes: u64,
+}
+
+impl Memory {
+    fn of_process(id: u32) -> Self {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let kilobytes = |name: &str| -> u64 {
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        };
+        Self { resident_bytes: kilobytes("VmRSS:") * 1024, peak_bytes: kilobytes("VmHWM:") * 1024 }
+    }
+}
+
+/// For figures.
+pub fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// `prombus serve` on a free port, with its data in the folder.
+pub fn serve(folder: &TempFolder, more: &[&str]) -> Command {
+    let data = folder.path().join("data");
+    let mut command = prombus(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    command.args(more);
+    command
+}
