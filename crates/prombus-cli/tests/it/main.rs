@@ -3,6 +3,7 @@
 
 mod arguments;
 mod config;
+mod readme;
 mod serve;
 mod support;
 mod token;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running server. It is killed when the test ends before it does.
-struct Serving {
+pub struct Serving {
     child: Child,
     banner: Vec<String>,
     /// Reads what it logs, so that it never waits for a reader.
@@ -21,7 +21,7 @@ struct Serving {
 
 impl Serving {
     /// Starts a server on free ports and waits until it says that it serves.
-    fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let (lines, received) = mpsc::channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
@@ -49,7 +49,7 @@ impl Serving {
         panic!("the server did not start: {:?} {log}", serving.banner);
     }
 
-    fn in_folder(folder: &TempFolder, more: &[&str]) -> Self {
+    pub fn in_folder(folder: &TempFolder, more: &[&str]) -> Self {
         Self::start(serve(folder, more))
     }
 
@@ -58,7 +58,7 @@ impl Serving {
     }
 
     /// The addresses, as printed.
-    fn addresses(&self) -> Vec<String> {
+    pub fn addresses(&self) -> Vec<String> {
         let lines = self.banner.iter().filter(|line| line.starts_with("listen:"));
         lines.map(|line| line.rsplit("//").next().unwrap().to_owned()).collect()
     }
