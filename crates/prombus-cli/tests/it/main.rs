@@ -3,6 +3,7 @@
 
 mod arguments;
 mod config;
+mod operating_doc;
 mod readme;
 mod serve;
 mod support;
