@@ -64,6 +64,27 @@ impl Drop for Slot {
     }
 }
 
+impl Gateway {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        auth: Authenticator,
+        options: ServerOptions,
+        stopping: Stopping,
+    ) -> Self {
+        Self {
+            backend,
+            auth,
+            guard: Guard::new(&options),
+            tickets: Tickets::default(),
+            rates: Rates::new(options.rates.clone()),
+            metrics: Metrics::new(options.metrics_labels_max),
+            budget: Budget::new(options.connections.max_buffered_bytes),
+            stopping,
+            options,
+        }
+    }
+}
+
 impl Stopping {
     pub(crate) fn new() -> (watch::Sender<bool>, Self) {
         let (sender, receiver) = watch::channel(false);

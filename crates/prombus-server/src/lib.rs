@@ -14,6 +14,8 @@ mod rate;
 mod server;
 mod session;
 mod stall;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 mod tls;
 mod ws;
 

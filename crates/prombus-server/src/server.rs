@@ -1,11 +1,8 @@
 //! Listeners, and the way down.
 
-use crate::auth::{AuthSetupError, Authenticator, Guard, Tickets};
-use crate::budget::Budget;
+use crate::auth::{AuthSetupError, Authenticator};
 use crate::gateway::{Gateway, Peer, Slot, Stopping};
-use crate::metrics::Metrics;
 use crate::options::ServerOptions;
-use crate::rate::Rates;
 use crate::tls::TlsSetupError;
 use crate::{connection, http, tls};
 use axum::Router;
@@ -85,18 +82,8 @@ impl Server {
         let addresses = listeners.iter().zip(&options.listen);
         let addresses = addresses.map(|(listener, &asked)| listener.local_addr().unwrap_or(asked)).collect();
         let (stop, stopping) = Stopping::new();
-        let gateway = Gateway {
-            backend,
-            auth,
-            guard: Guard::new(&options),
-            tickets: Tickets::default(),
-            rates: Rates::new(options.rates.clone()),
-            metrics: Metrics::new(options.metrics_labels_max),
-            budget: Budget::new(options.connections.max_buffered_bytes),
-            stopping,
-            options,
-        };
-        Ok(Self { gateway: Arc::new(gateway), stop, listeners, addresses, tls })
+        let gateway = Arc::new(Gateway::new(backend, auth, options, stopping));
+        Ok(Self { gateway, stop, listeners, addresses, tls })
     }
 
     /// Where it listens, with the ports that the system chose.

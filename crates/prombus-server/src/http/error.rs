@@ -90,6 +90,7 @@ impl IntoResponse for ApiError {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if status == StatusCode::UNAUTHORIZED {
             let challenge = match code {
                 ErrorCode::BadToken => "Bearer error=\"invalid_token\"",

@@ -7,7 +7,7 @@ use prombus_protocol::{MAX_HEADER_NAME_BYTES, MAX_HEADER_VALUE_BYTES};
 use std::collections::BTreeMap;
 
 /// Names that begin so stay behind: with or without a dash behind it, `X-CSRFToken` is one too.
-const KEPT_BACK: [&str; 11] = [
+const KEPT_BACK: [&str; 10] = [
     "x-forwarded",
     "x-real-ip",
     "x-api-key",
@@ -18,7 +18,6 @@ const KEPT_BACK: [&str; 11] = [
     "x-xsrf",
     "x-amz",
     "x-access-token",
-    "x-session",
 ];
 
 /// The event's headers, names in lower case.

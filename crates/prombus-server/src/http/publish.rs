@@ -157,6 +157,10 @@ fn open<'a>(
     topic: &Topic,
     defaults: &PublishOptions,
 ) -> Result<(&'a RawValue, PublishOptions), ApiError> {
+    // A list would be read as the fields in their order.
+    if json.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiError::bad_request("not a record {\"payload\": …}: a list"));
+    }
     let envelope: Envelope<'_> = serde_json::from_slice(json).map_err(|error| {
         let code = match error.classify() {
             Category::Data => ErrorCode::BadRequest,

@@ -7,10 +7,11 @@ use super::call::Call;
 use super::pages::{CHUNK, Pages, Pieces, StreamError, body_of, id_of, put_event};
 use super::query::Froms;
 use super::{Answered, ApiError, answer};
-use crate::gateway::now_ms;
+use crate::gateway::{now_ms, steady_ms};
+use crate::rate::TokenBucket;
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
-use prombus::{EventChunk, ReadError, Uuid};
+use prombus::{EventChunk, PullLimit, ReadError, Uuid};
 use prombus_protocol::Start;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -29,6 +30,8 @@ struct Tail {
     is_behind: bool,
     /// When the token ends.
     until: Option<Instant>,
+    /// What is over it waits.
+    rate: Option<TokenBucket>,
 }
 
 /// What there is to do.
@@ -49,7 +52,8 @@ pub(super) async fn subscribe(call: Call) -> Answered {
     let pages = Pages::locate(&call.gateway, &call.principal, topic, start).await?;
     let left_ms = call.principal.expires_ms().map(|expires_ms| expires_ms.saturating_sub(now_ms()).max(0));
     let until = left_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.unsigned_abs())));
-    let tail = Tail { pages, has_begun: false, is_behind: start != Start::Latest, until };
+    let rate = call.gateway.rates.deliveries();
+    let tail = Tail { pages, has_begun: false, is_behind: start != Start::Latest, until, rate };
     let mut response = answer::typed("text/event-stream", body_of(tail));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -83,11 +87,17 @@ impl Pieces for Tail {
                 Turn::Read => {}
             }
             let from = self.pages.next_seq;
-            let chunk = if self.is_behind {
-                self.pages.read(CHUNK).await?
+            let events = self.rate.as_mut().map_or(u32::MAX, |rate| rate.available(steady_ms()).max(1));
+            let limit = PullLimit { events, ..CHUNK };
+            let read = if self.is_behind {
+                self.pages.read(limit).await
             } else {
-                self.pages.read_newest(CHUNK).await?
+                self.pages.read_newest(limit).await
             };
+            let chunk = read?;
+            if let Some(rate) = &mut self.rate {
+                rate.take(chunk.events.items().len() as u32, steady_ms());
+            }
             self.is_behind = chunk.events.items().len() > 1;
             if !chunk.events.is_empty() {
                 return Ok(Some(events_of(&chunk)));
@@ -100,7 +110,8 @@ impl Pieces for Tail {
 }
 
 impl Tail {
-    async fn turn(&self) -> Result<Turn, StreamError> {
+    async fn turn(&mut self) -> Result<Turn, StreamError> {
+        let wait_ms = self.rate.as_mut().map_or(0, |rate| rate.wait_ms(1, steady_ms()));
         let Pages { gateway, topic, next_seq, .. } = &self.pages;
         let expiry = async {
             match self.until {
@@ -112,7 +123,12 @@ impl Tail {
             biased;
             () = gateway.stopping.wait() => Ok(Turn::End),
             () = expiry => Ok(Turn::End),
-            arrived = gateway.backend.arrival(topic, *next_seq) => match arrived {
+            arrived = async {
+                if wait_ms > 0 {
+                    sleep(Duration::from_millis(wait_ms)).await;
+                }
+                gateway.backend.arrival(topic, *next_seq).await
+            } => match arrived {
                 Ok(()) => Ok(Turn::Read),
                 Err(ReadError::Unavailable(_)) => Ok(Turn::End),
                 Err(error) => Err(error.into()),

@@ -1,1 +1,168 @@
-//! Tests.
+//! The routes, called without a socket, in front of a bus in memory. Requests go the way that a connection sends them: first
+//! [`admit`](super::admit), then the router.
+
+mod access;
+mod groups;
+mod openapi;
+mod ops;
+mod publish;
+mod read;
+mod subscribe;
+
+use super::{admit, router};
+use crate::auth::{Authenticator, Guard, TokenHash, TokenOptions};
+use crate::budget::Budget;
+use crate::gateway::{Gateway, Peer, Slot, Stopping};
+use crate::metrics::Metrics;
+use crate::options::ServerOptions;
+use crate::rate::Rates;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::request::Builder;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use prombus::Bus;
+use serde_json::Value;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, watch};
+use tower::ServiceExt as _;
+
+/// A gateway without sockets.
+pub(super) struct Rig {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) bus: Bus,
+    pub(super) stop: watch::Sender<bool>,
+    peer: Arc<Peer>,
+    router: Router,
+}
+
+/// An answer that was read to its end.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+impl Rig {
+    /// Without auth.
+    pub(super) fn open() -> Self {
+        Self::with(ServerOptions::default())
+    }
+
+    /// With tokens: their names are the tokens too.
+    pub(super) fn with_tokens(tokens: &[(&str, &[&str])]) -> Self {
+        let mut options = ServerOptions::default();
+        for (name, scopes) in tokens {
+            options.auth.tokens.push(TokenOptions {
+                name: (*name).to_owned(),
+                secret: TokenHash::of(name),
+                scopes: scopes.iter().map(|scope| scope.parse().expect("a scope")).collect(),
+            });
+        }
+        Self::with(options)
+    }
+
+    pub(super) fn with(options: ServerOptions) -> Self {
+        let bus = Bus::builder().max_payload_bytes(options.max_payload_bytes).memory().expect("a bus");
+        let (stop, stopping) = Stopping::new();
+        let rates = Rates::new(options.rates.clone());
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
+        let peer = Peer {
+            remote: ([127, 0, 0, 1], 50_000).into(),
+            local: ([127, 0, 0, 1], 8090).into(),
+            is_tls: false,
+            rate: rates.connection(),
+            _slot: Slot::new(permit, &Arc::default()),
+        };
+        let gateway = Arc::new(Gateway {
+            backend: Arc::clone(bus.backend()),
+            auth: Authenticator::new(&options.auth).expect("auth"),
+            guard: Guard::new(&options),
+            tickets: Default::default(),
+            rates,
+            metrics: Metrics::new(options.metrics_labels_max),
+            budget: Budget::new(options.connections.max_buffered_bytes),
+            stopping,
+            options,
+        });
+        let router = router(Arc::clone(&gateway));
+        Self { gateway, bus, stop, peer: Arc::new(peer), router }
+    }
+
+    /// Sends a request and hands out the answer while its body still comes.
+    pub(super) async fn start(&self, request: Request) -> Response {
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(Arc::clone(&self.peer));
+        if let Err(refused) = admit(&self.gateway, &parts) {
+            return refused;
+        }
+        let answered = self.router.clone().oneshot(Request::from_parts(parts, body)).await;
+        answered.expect("a router never fails")
+    }
+
+    pub(super) async fn send(&self, request: Request) -> Answer {
+        let (parts, body) = self.start(request).await.into_parts();
+        let body = body.collect().await.expect("a whole body").to_bytes();
+        Answer { status: parts.status, headers: parts.headers, body }
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Answer {
+        self.send(get(path)).await
+    }
+
+    pub(super) async fn post(&self, path: &str, body: impl Into<Body>) -> Answer {
+        self.send(request("POST", path).body(body.into()).expect("a request")).await
+    }
+
+    /// Publishes numbers, each with its own as ts.
+    pub(super) async fn fill(&self, topic: &str, numbers: std::ops::Range<i64>) {
+        let mut batch = self.bus.batch();
+        for number in numbers {
+            let options = prombus::PublishOptions { ts: Some(number), ..Default::default() };
+            batch.push(topic, &number, &options).expect("an event");
+        }
+        self.bus.publish_batch(batch).await.expect("published");
+    }
+}
+
+impl Answer {
+    #[track_caller]
+    pub(super) fn json(&self) -> Value {
+        assert_eq!(self.headers["content-type"], "application/json", "{self:?}");
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
+    /// The JSON of a good answer.
+    #[track_caller]
+    pub(super) fn ok(&self) -> Value {
+        assert_eq!(self.status, 200, "{self:?}");
+        self.json()
+    }
+
+    /// Checks status and code, and gives the message.
+    #[track_caller]
+    pub(super) fn error(&self, status: u16, code: &str) -> String {
+        let json = self.json();
+        assert_eq!((self.status.as_u16(), json["code"].as_str()), (status, Some(code)), "{json}");
+        assert_eq!(self.headers["x-content-type-options"], "nosniff");
+        json["error"].as_str().expect("a message").to_owned()
+    }
+
+    pub(super) fn lines(&self) -> Vec<Value> {
+        let lines = self.body.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).expect("JSON")).collect()
+    }
+}
+
+/// A request as a browser or curl on this machine sends it.
+pub(super) fn request(method: &str, path: &str) -> Builder {
+    Request::builder().method(method).uri(path).header("host", "localhost:8090")
+}
+
+pub(super) fn get(path: &str) -> Request {
+    request("GET", path).body(Body::empty()).expect("a request")
+}

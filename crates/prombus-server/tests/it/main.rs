@@ -1,7 +1,9 @@
 //! The gateway as its clients see it: a real server on a free port of loopback, real sockets.
 
+mod http;
 mod placeholders;
 mod protocol_doc;
+mod random_frames;
 mod rig;
 mod transcript;
 mod websocket;

@@ -1,0 +1,186 @@
+//! Replay and export.
+
+use super::{Answer, Rig, get, request};
+use axum::body::Body;
+use http_body_util::BodyExt as _;
+use prombus::PublishOptions;
+use serde_json::{Value, json};
+
+fn seqs(events: &[Value]) -> Vec<u64> {
+    events.iter().map(|event| event["seq"].as_u64().expect("a seq")).collect()
+}
+
+fn replayed(answer: &Answer) -> (Vec<u64>, Value) {
+    let json = answer.ok();
+    let events = json["events"].as_array().expect("a list");
+    assert_eq!(json["count"], json!(events.len()));
+    (seqs(events), json["next"].clone())
+}
+
+#[tokio::test]
+async fn replay_goes_on_behind_next_to_the_end() {
+    let rig = Rig::open();
+    rig.fill("t", 0..25).await;
+    let mut seen = Vec::new();
+    let mut path = "/replay?topic=t&limit=10".to_owned();
+    loop {
+        let (page, next) = replayed(&rig.get(&path).await);
+        seen.extend(page);
+        let Some(next) = next.as_str() else { break };
+        path = format!("/replay?topic=t&limit=10&from=afterId&afterId={next}");
+    }
+    assert_eq!(seen, (1..=25).collect::<Vec<_>>());
+    // The last page was full and the last: nothing is next.
+    assert_eq!(replayed(&rig.get("/replay?topic=t&limit=25").await).1, Value::Null);
+    let text = String::from_utf8(rig.get("/replay?topic=t&limit=1").await.body.to_vec()).expect("text");
+    assert!(text.starts_with("{\"topic\":\"t\",\"events\":[{\"id\":"), "{text}");
+}
+
+#[tokio::test]
+async fn replay_by_time_leaves_out_what_is_older_also_behind_it() {
+    let rig = Rig::open();
+    rig.fill("t", 0..10).await;
+    rig.fill("t", 3..7).await;
+    let (page, next) = replayed(&rig.get("/replay?topic=t&from=ts&ts=5").await);
+    assert_eq!((page, next), (vec![6, 7, 8, 9, 10, 13, 14], Value::Null));
+    let (page, next) = replayed(&rig.get("/replay?topic=t&from=ts&ts=5&limit=2").await);
+    assert!(page == [6, 7] && next.is_string());
+}
+
+#[tokio::test]
+async fn replay_of_what_is_not_there() {
+    let rig = Rig::open();
+    let empty = rig.get("/replay?topic=none").await.ok();
+    assert_eq!(empty, json!({"topic": "none", "events": [], "count": 0, "next": null}));
+    rig.fill("t", 0..1).await;
+    let id = "0196f1d0-1c2a-7b3c-8d4e-5f6071829304";
+    for topic in ["t", "none"] {
+        let path = format!("/replay?topic={topic}&from=afterId&afterId={id}");
+        rig.get(&path).await.error(404, "unknown_id");
+    }
+}
+
+#[tokio::test]
+async fn bad_values_are_named() {
+    let rig = Rig::open();
+    assert_eq!(rig.get("/replay").await.error(400, "bad_request"), "topic required");
+    assert_eq!(rig.get("/export?topic=").await.error(400, "bad_request"), "topic required");
+    rig.get("/replay?topic=a..b").await.error(400, "bad_topic");
+    rig.get("/export?topic=a.*").await.error(400, "bad_topic");
+    for (path, name) in [
+        ("/replay?topic=t&limit=abc", "limit"),
+        ("/replay?topic=t&limit=0", "limit"),
+        ("/replay?topic=t&limit=1000001", "limit"),
+        ("/replay?topic=t&limit=1&limit=2", "limit"),
+        ("/replay?topic=t&from=latest", "from"),
+        ("/replay?topic=t&from=x", "from"),
+        ("/replay?topic=t&from=ts", "ts"),
+        ("/replay?topic=t&from=ts&ts=1.5", "ts"),
+        ("/replay?topic=t&from=afterId", "afterId"),
+        ("/replay?topic=t&from=afterId&afterId=7", "afterId"),
+        ("/export?topic=t&fromTs=x", "fromTs"),
+        ("/export?topic=t&toTs=", "toTs"),
+        ("/export?topic=t&ndjson=2", "ndjson"),
+        ("/export?topic=t&topic=u", "topic"),
+    ] {
+        let message = rig.get(path).await.error(400, "bad_request");
+        assert!(message.contains(&format!("\"{name}\"")), "{path}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn export_has_all_once_and_in_order_though_half_share_one_ts() {
+    let rig = Rig::open();
+    let mut batch = rig.bus.batch();
+    for number in 0..20_000_i64 {
+        let ts = if (5_000..15_000).contains(&number) { 5_000 } else { number };
+        let options = PublishOptions { ts: Some(ts), ..PublishOptions::default() };
+        batch.push("t", &number, &options).expect("an event");
+    }
+    rig.bus.publish_batch(batch).await.expect("published");
+
+    let answer = rig.get("/export?topic=t").await;
+    assert_eq!(answer.headers["content-type"], "application/x-ndjson");
+    let payloads: Vec<i64> =
+        answer.lines().iter().map(|event| event["payload"].as_i64().expect("a number")).collect();
+    assert_eq!(payloads, (0..20_000).collect::<Vec<_>>());
+
+    let answer = rig.get("/export?topic=t&ndjson=0").await.ok();
+    assert_eq!(seqs(answer.as_array().expect("a list")), (1..=20_000).collect::<Vec<_>>());
+    assert_eq!(rig.get("/export?topic=t&fromTs=5000&toTs=5000").await.lines().len(), 10_000);
+    assert_eq!(rig.get("/export?topic=t&fromTs=5001").await.lines().len(), 5_000);
+    assert_eq!(rig.get("/export?topic=t&toTs=4999").await.lines().len(), 5_000);
+    let all = rig.get("/replay?topic=t&limit=1000000").await;
+    assert_eq!(replayed(&all).0, (1..=20_000).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn export_of_nothing_is_whole() {
+    let rig = Rig::open();
+    assert_eq!(rig.get("/export?topic=none").await.lines().len(), 0);
+    assert_eq!(rig.get("/export?topic=none&ndjson=0").await.ok(), json!([]));
+    rig.fill("t", 0..5).await;
+    assert_eq!(rig.get("/export?topic=t&fromTs=9&ndjson=0").await.ok(), json!([]));
+    assert_eq!(rig.get("/export?topic=t&fromTs=3&toTs=2&ndjson=0").await.ok(), json!([]));
+}
+
+#[tokio::test]
+async fn export_comes_in_pieces_and_ends_at_what_was_newest_when_it_began() {
+    let rig = Rig::open();
+    let payload = "x".repeat(10_000);
+    let publish = async || {
+        let mut batch = rig.bus.batch();
+        for _ in 0..200 {
+            batch.push("t", payload.as_str(), &PublishOptions::default()).expect("an event");
+        }
+        rig.bus.publish_batch(batch).await.expect("published");
+    };
+    publish().await;
+    let mut body = rig.start(get("/export?topic=t")).await.into_body();
+    publish().await;
+    let (mut frames, mut bytes) = (0, Vec::new());
+    while let Some(frame) = body.frame().await {
+        let data = frame.expect("a frame").into_data().expect("data");
+        assert!(data.len() < 600_000, "{}", data.len());
+        frames += 1;
+        bytes.extend_from_slice(&data);
+    }
+    assert!(frames > 3, "{frames}");
+    assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 200);
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_go_on_is_broken_off() {
+    let payload = "x".repeat(100_000);
+    for path in ["/export?topic=t", "/replay?topic=t"] {
+        let rig = Rig::open();
+        for _ in 0..20 {
+            rig.bus.publish("t", payload.as_str()).await.expect("published");
+        }
+        let mut body = rig.start(get(path)).await.into_body();
+        body.frame().await.expect("a frame").expect("data");
+        rig.bus.close().await.expect("closed");
+        let mut last = None;
+        while let Some(frame) = body.frame().await {
+            last = Some(frame);
+        }
+        assert!(last.expect("a frame").is_err(), "{path}");
+        rig.get(path).await.error(503, "unavailable");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_for_compression_gets_it() {
+    let rig = Rig::open();
+    rig.fill("t", 0..5_000).await;
+    let plain = rig.get("/export?topic=t").await;
+    assert!(!plain.headers.contains_key("content-encoding"));
+    for (encoding, magic) in [("gzip", &[0x1f, 0x8b][..]), ("zstd", &[0x28, 0xb5, 0x2f, 0xfd])] {
+        for path in ["/export?topic=t", "/export?topic=t&ndjson=0", "/replay?topic=t"] {
+            let request = request("GET", path).header("accept-encoding", encoding);
+            let answer = rig.send(request.body(Body::empty()).expect("a request")).await;
+            assert_eq!(answer.headers["content-encoding"], encoding);
+            assert!(answer.body.starts_with(magic) && answer.body.len() < plain.body.len() / 3);
+        }
+    }
+}

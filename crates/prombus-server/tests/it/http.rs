@@ -1,0 +1,81 @@
+//! The routes over real sockets, with curl.
+
+use crate::rig::{PATIENCE, Rig, options};
+use serde_json::Value;
+use std::process::Stdio;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+async fn curl(rig: &Rig, path: &str, arguments: &[&str]) -> String {
+    let address = format!("http://{}{path}", rig.address);
+    let run = Command::new("curl").args(["-sS", "-i"]).args(arguments).arg(address).output();
+    let output = timeout(PATIENCE, run).await.expect("in time").expect("curl runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn body(answer: &str) -> &str {
+    answer.rsplit_once("\r\n\r\n").expect("a head").1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curl_publishes_tails_and_exports() {
+    let rig = Rig::start(options()).await;
+    let mut tail = Command::new("curl")
+        .args(["-sS", "-N"])
+        .arg(format!("http://{}/subscribe/orders", rig.address))
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("curl runs");
+    let mut lines = BufReader::new(tail.stdout.take().expect("a pipe")).lines();
+    let first = timeout(PATIENCE, lines.next_line()).await.expect("in time").expect("a line");
+    assert_eq!(first.as_deref(), Some("retry: 1000"));
+
+    let answer = curl(&rig, "/publish/orders", &["-d", r#"{"total":12}"#]).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let published: Value = serde_json::from_str(body(&answer)).expect("JSON");
+    let data = loop {
+        let line = timeout(PATIENCE, lines.next_line()).await.expect("in time").expect("a line");
+        if let Some(data) = line.expect("not the end").strip_prefix("data: ") {
+            break serde_json::from_str::<Value>(data).expect("a record");
+        }
+    };
+    assert_eq!((&data["id"], &data["payload"]["total"]), (&published["id"], &12.into()));
+
+    let mut batch = rig.bus.batch();
+    for number in 0..50_000 {
+        batch.push("orders", &number, &prombus::PublishOptions::default()).expect("an event");
+    }
+    rig.bus.publish_batch(batch).await.expect("published");
+    for encoding in [&[][..], &["--compressed"], &["-H", "accept-encoding: gzip", "--compressed"]] {
+        let answer = curl(&rig, "/export?topic=orders", encoding).await;
+        assert_eq!(body(&answer).lines().count(), 50_001);
+        assert_eq!(answer.contains("content-encoding: "), !encoding.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_too_large_gets_its_answer() {
+    let rig = Rig::memory().await;
+    let mut socket = TcpStream::connect(rig.address).await.expect("connected");
+    let head = "POST /publish/t HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000000\r\n\r\n";
+    socket.write_all(head.as_bytes()).await.expect("written");
+    let mut answer = vec![0; 12];
+    timeout(PATIENCE, socket.read_exact(&mut answer)).await.expect("in time").expect("an answer");
+    assert_eq!(answer, b"HTTP/1.1 413");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tails_end_when_the_server_stops() {
+    let mut rig = Rig::memory().await;
+    let address = format!("http://{}/subscribe/t", rig.address);
+    let tail = Command::new("curl").args(["-sS", "-N"]).arg(address).stdout(Stdio::piped()).spawn();
+    let mut tail = tail.expect("curl runs");
+    let mut lines = BufReader::new(tail.stdout.take().expect("a pipe")).lines();
+    timeout(PATIENCE, lines.next_line()).await.expect("in time").expect("a line");
+    rig.stop().await;
+    assert!(timeout(PATIENCE, tail.wait()).await.expect("in time").expect("it ends").success());
+}
