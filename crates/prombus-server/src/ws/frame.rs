@@ -275,7 +275,7 @@ pub(crate) fn put_close(into: &mut Vec<u8>, code: u16, reason: &str) {
     }
     let mut payload = Vec::with_capacity(2 + end);
     payload.extend_from_slice(&code.to_be_bytes());
-    payload.extend_from_slice(reason[..end].as_bytes());
+    payload.extend_from_slice(&reason.as_bytes()[..end]);
     put_control(into, CLOSE, &payload);
 }
 
