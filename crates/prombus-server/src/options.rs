@@ -57,9 +57,9 @@ pub struct ConnectionLimits {
     pub auth_timeout: Duration,
     /// How often a WebSocket is pinged; who has not answered by the next ping is closed.
     pub ping_interval: Duration,
-    /// A client that takes nothing for this long, with data waiting, is closed.
+    /// A client that takes nothing for this long, with data waiting, is closed; so is one whose frame stays half for so long.
     pub stall_timeout: Duration,
-    /// How long the head of a request, or one frame, may take to arrive.
+    /// How long the head of a request, the next piece of its body, or a TLS handshake may take.
     pub head_timeout: Duration,
     /// How long clients have to go when the gateway shuts down.
     pub drain_timeout: Duration,

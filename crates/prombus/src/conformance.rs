@@ -214,6 +214,9 @@ macro_rules! conformance_suite {
                 a_group_that_is_done_has_no_lag,
                 groups_list_their_leases,
                 groups_are_listed_oldest_first,
+                a_group_says_who_its_members_are,
+                figures_count_what_happened,
+                an_arrival_is_waited_for,
             ]
         }
     };

@@ -10,6 +10,8 @@ mod hostile;
 mod http_client;
 mod kill;
 mod long_form;
+mod operating_doc;
+mod readme;
 mod serve;
 mod serving;
 mod soak;

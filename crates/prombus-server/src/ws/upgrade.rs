@@ -100,10 +100,9 @@ mod tests {
 
     #[test]
     fn what_is_no_upgrade_is_refused() {
-        for left_out in 1..GOOD.len() {
-            let mut headers = GOOD.to_vec();
-            headers.remove(left_out);
-            assert!(accept(&parts(&headers)).is_err(), "without {}", GOOD[left_out].0);
+        for left_out in &GOOD[1..] {
+            let headers: Vec<_> = GOOD.iter().filter(|header| *header != left_out).copied().collect();
+            assert!(accept(&parts(&headers)).is_err(), "without {}", left_out.0);
         }
         let mut headers = GOOD.to_vec();
         headers[3].1 = "short";

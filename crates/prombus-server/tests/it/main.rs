@@ -3,6 +3,9 @@
 mod attempts;
 mod http;
 mod limits;
+mod placeholders;
+mod protocol_doc;
 mod random_frames;
 mod rig;
+mod transcript;
 mod websocket;

@@ -170,6 +170,25 @@ impl Client {
         }
     }
 
+    /// The next frame that is no EVENT; EVENTs stay.
+    pub async fn answer(&mut self) -> Value {
+        if let Some(at) = self.kept.iter().position(|frame| frame["op"] != "EVENT") {
+            return self.kept.remove(at);
+        }
+        loop {
+            match self.see().await {
+                Seen::Frame(frame) if frame["op"] != "EVENT" => return frame,
+                Seen::Frame(frame) => self.kept.push(frame),
+                other => panic!("an answer was expected: {other:?}"),
+            }
+        }
+    }
+
+    /// Frames that came while others were waited for.
+    pub fn kept(&self) -> &[Value] {
+        &self.kept
+    }
+
     /// Sends a frame with a corr and waits for its answer; other frames stay.
     pub async fn ask(&mut self, mut frame: Value) -> Value {
         self.next_corr += 1;

@@ -265,7 +265,7 @@ async fn bad_frames_cost_one_err_each_and_the_connection_lives() {
     for (text, code) in bad {
         client.send_text(text).await;
         let answer = client.frame().await;
-        assert_eq!((&answer["op"], &answer["code"]), (&json!("ERR"), &json!(code)), "{:.60} {answer}", text);
+        assert_eq!((&answer["op"], &answer["code"]), (&json!("ERR"), &json!(code)), "{text:.60} {answer}");
     }
     client.socket.send(Message::binary(vec![1, 2, 3])).await.expect("it sends");
     assert_eq!(client.frame().await["code"], "bad_request");

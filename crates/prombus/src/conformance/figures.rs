@@ -84,3 +84,76 @@ pub async fn groups_are_listed_oldest_first(bus: Bus) {
     let names: Vec<_> = groups.iter().map(|it| (it.topic.as_str(), it.group.as_str())).collect();
     assert_eq!(names, [("z", "one"), ("a", "two"), ("m.*", "three")]);
 }
+
+/// One group can be looked at alone: its members by name, its leases by age.
+pub async fn a_group_says_who_its_members_are(bus: Bus) {
+    publish_numbers(&bus, "orders", 2).await;
+    let spec = crate::GroupSpec {
+        subscription: crate::Pattern::new("orders").expect("a pattern"),
+        group: crate::GroupName::new("billing").expect("a name"),
+        topics: Vec::new(),
+        filter: None,
+        from: crate::Start::Earliest,
+    };
+    let options = crate::MemberOptions { label: Some("ann".to_owned()), ..crate::MemberOptions::default() };
+    let joined = bus.backend().join(spec, options).await.expect("joins");
+    joined.membership.pause(true);
+    let mut other = subscribe(&bus, "orders", "billing").await;
+    take(&mut other, 2).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let info = bus.backend().group("orders", "billing").await.expect("can be read").expect("is there");
+    let members: Vec<_> =
+        info.member_list.iter().map(|it| (it.label.as_str(), it.in_flight, it.is_paused)).collect();
+    assert_eq!(members, [("ann", 0, true), ("in process", 2, false)]);
+    assert!(info.leases.iter().all(|it| (20..10_000).contains(&it.age_ms)), "{:?}", info.leases);
+    assert_eq!(info.leases[0].member, info.member_list[1].number);
+    assert!(bus.backend().group("orders", "nobody").await.expect("can be read").is_none());
+}
+
+/// Figures count what happened, by topic and by group.
+pub async fn figures_count_what_happened(bus: Bus) {
+    publish_numbers(&bus, "orders", 5).await;
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    let deliveries = take(&mut orders, 3).await;
+    ack(&deliveries[0]).await;
+    deliveries[1].nack_after(Duration::ZERO, "again").await.expect("nacks");
+    let again = loop {
+        let delivery = next(&mut orders).await;
+        if delivery.attempt() == 2 {
+            break delivery;
+        }
+    };
+    assert_eq!(again.seq(), 2);
+    let figures = bus.backend().figures();
+    let topics: Vec<_> = figures.topics.iter().map(|it| (it.topic.as_str(), it.published)).collect();
+    assert_eq!(topics, [("orders", 5)]);
+    let group = &figures.groups[0];
+    assert_eq!((group.topic.as_str(), group.group.as_str(), group.members), ("orders", "billing", 1));
+    assert_eq!((group.lag, group.counters.acked, group.counters.nacked), (4, 1, 1));
+    assert_eq!(group.counters.redelivered_nacked, 1);
+    assert!(figures.store.bytes > 0);
+}
+
+/// Whoever waits for a topic without a group is told of its next event, also when the topic is not there yet.
+pub async fn an_arrival_is_waited_for(bus: Bus) {
+    let (backend, topic) = (bus.backend(), super::probe::topic("orders"));
+    assert!(!backend.has_topic(&topic));
+    for seq in 1..=3 {
+        let mut arrival = backend.arrival(&topic, seq);
+        let early = tokio::time::timeout(super::probe::WHILE, &mut arrival).await;
+        assert!(early.is_err(), "seq {seq} is not there yet");
+        publish(&bus, "orders", seq).await;
+        super::probe::soon("the arrival", arrival).await.expect("it came");
+    }
+    assert!(backend.has_topic(&topic));
+    super::probe::soon("what is there", backend.arrival(&topic, 1)).await.expect("it is there");
+    let waiting = backend.arrival(&topic, 9);
+    let closing = async {
+        tokio::time::sleep(super::probe::WHILE).await;
+        assert_eq!(backend.health(), Ok(()));
+        bus.close().await.expect("closes");
+    };
+    let (ended, ()) = super::probe::soon("the end", async { tokio::join!(waiting, closing) }).await;
+    assert!(ended.is_err(), "closed");
+    assert!(backend.health().is_err());
+}

@@ -1,0 +1,88 @@
+// The real binary, on a free port and with a folder of its own.
+import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
+import { existsSync } from "node:fs";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+
+const BINARY = resolve(process.env.PROMBUS_BIN ?? join(import.meta.dirname, "../../target/debug/prombus"));
+
+/** How long the server has to start, and to stop. */
+const PATIENCE_MS = 15_000;
+
+export class Server {
+  /** E.g. `ws://127.0.0.1:40123`. */
+  readonly url: string;
+  private readonly child: ChildProcessWithoutNullStreams;
+  private readonly log: () => string;
+  private readonly exited: Promise<number | null>;
+
+  private constructor(url: string, child: ChildProcessWithoutNullStreams, log: () => string) {
+    this.url = url;
+    this.child = child;
+    this.log = log;
+    this.exited = new Promise((exit) => child.once("exit", (code) => exit(code)));
+  }
+
+  /** Without a token everybody on this machine gets in. */
+  static async start(data: string, token?: string): Promise<Server> {
+    if (!existsSync(BINARY)) {
+      throw new Error(`there is no ${BINARY}: run cargo build, or set PROMBUS_BIN`);
+    }
+    const ours = /^(PROMBUS_|WS_|HTTP_PORT$)/;
+    const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !ours.test(name)));
+    const child = spawn(BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", data], {
+      env: token === undefined ? env : { ...env, WS_TOKEN: token },
+    });
+    let stdout = "";
+    let stderr = "";
+    child.stderr.on("data", (piece: Buffer) => { stderr += piece.toString(); });
+    const url = await new Promise<string>((found, failed) => {
+      const late = setTimeout(() => {
+        child.kill("SIGKILL");
+        failed(new Error(`no address in time: ${stdout}${stderr}`));
+      }, PATIENCE_MS);
+      child.once("error", failed);
+      child.once("exit", (code) => failed(new Error(`the server ended with ${code}: ${stderr}`)));
+      child.stdout.on("data", (piece: Buffer) => {
+        stdout += piece.toString();
+        const address = /^listen: +(ws:\S+)/m.exec(stdout)?.[1];
+        // `try:` is the last line that it prints when it is up.
+        if (address !== undefined && /^try:.*\n/m.test(stdout)) {
+          clearTimeout(late);
+          found(address);
+        }
+      });
+    });
+    return new Server(url, child, () => stderr);
+  }
+
+  /** Asks it to stop and answers its exit code. */
+  async stop(): Promise<number | null> {
+    if (this.child.exitCode !== null) return this.child.exitCode;
+    this.child.kill("SIGTERM");
+    const late = setTimeout(() => {
+      console.error(`the server does not stop: ${this.log()}`);
+      this.child.kill("SIGKILL");
+    }, PATIENCE_MS);
+    const code = await this.exited;
+    clearTimeout(late);
+    return code;
+  }
+}
+
+export class DataFolder {
+  readonly path: string;
+
+  private constructor(path: string) {
+    this.path = path;
+  }
+
+  static async make(): Promise<DataFolder> {
+    return new DataFolder(await mkdtemp(join(tmpdir(), "prombus-event-client-")));
+  }
+
+  async remove(): Promise<void> {
+    await rm(this.path, { recursive: true, force: true });
+  }
+}
