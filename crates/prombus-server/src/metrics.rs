@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use prombus::{Figures, GroupFigures, Histogram};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use text::{Kind, Text};
 
 /// Milliseconds, from a fast answer to a lease's length.
@@ -30,8 +30,6 @@ pub(crate) struct Metrics {
 
 /// What is counted about all connections that are subscribed to the same.
 pub(crate) struct SubscriptionMetrics {
-    /// Deliveries that were sent over WebSockets and are not settled.
-    pub(crate) in_flight: AtomicI64,
     /// What it took to get deliveries that were there.
     pub(crate) poll_duration_ms: Histogram,
     /// From sending an event to its ack or nack.
@@ -43,7 +41,6 @@ pub(crate) struct SubscriptionMetrics {
 impl SubscriptionMetrics {
     fn new() -> Self {
         Self {
-            in_flight: AtomicI64::new(0),
             poll_duration_ms: Histogram::new(MS_BOUNDS),
             handler_duration_ms: Histogram::new(MS_BOUNDS),
             latency_ms: Histogram::new(MS_BOUNDS),
@@ -133,6 +130,7 @@ fn group_rows(groups: &[GroupFigures], labels_max: usize) -> Vec<GroupRow<'_>> {
         into.stale += of.stale;
         sum.lag += it.lag;
         sum.in_flight += it.in_flight;
+        sum.in_flight_outside += it.in_flight_outside;
         sum.members += it.members;
         sum
     });
@@ -161,6 +159,9 @@ fn put_groups(text: &mut Text, figures: &Figures, labels_max: usize) {
     family("events_inflight", Kind::Gauge, "Deliveries that members have and have not settled.", |it| {
         it.in_flight as u64
     });
+    family("ws_inflight", Kind::Gauge, "Deliveries over WebSockets that are not settled.", |it| {
+        it.in_flight_outside as u64
+    });
     family("group_lag_events", Kind::Gauge, "Events that a group has not settled.", |it| it.lag);
     family("group_members", Kind::Gauge, "Members of a group.", |it| it.members as u64);
     text.family("events_redelivered_total", Kind::Counter, "Deliveries again, and why.");
@@ -179,11 +180,6 @@ fn put_groups(text: &mut Text, figures: &Figures, labels_max: usize) {
 
 fn put_subscriptions(text: &mut Text, metrics: &Metrics) {
     let subscriptions = metrics.subscriptions();
-    text.family("ws_inflight", Kind::Gauge, "Deliveries over WebSockets that are not settled.");
-    for ((topic, group), it) in &subscriptions {
-        let in_flight = it.in_flight.load(Ordering::Relaxed).max(0);
-        text.sample(&[("topic", topic), ("group", group)], in_flight as u64);
-    }
     let mut family = |name, help, histogram: fn(&SubscriptionMetrics) -> &Histogram| {
         text.family(name, Kind::Histogram, help);
         for ((topic, group), it) in &subscriptions {

@@ -32,6 +32,9 @@ const WRONG_TOKENS_MAX: u32 = 3;
 /// What one pull takes at most, so that subscriptions take turns.
 const PULL_BYTES_MAX: usize = 256 * 1024;
 
+/// What a connection may have queued when there is no room for more.
+const LITTLE_BYTES: usize = 32 * 1024;
+
 /// A connection that the gateway ends, and how it says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
@@ -62,6 +65,8 @@ pub(crate) struct Session {
     /// When events may be pushed again, by the steady clock.
     paced_until_ms: Option<u64>,
     is_held: bool,
+    /// All groups were left, for good.
+    has_left: bool,
     ending: Option<Ending>,
 }
 
@@ -78,7 +83,7 @@ struct Barrier {
 
 /// What came behind a barrier.
 enum Passed {
-    Subscribed { topic: String, group: String, settings: MemberSettings, joined: Joined },
+    Subscribed { spec: GroupSpec, settings: MemberSettings, joined: Joined },
     Cursor(Option<CursorPosition>),
 }
 
@@ -105,6 +110,7 @@ impl Session {
             deliveries,
             paced_until_ms: None,
             is_held: false,
+            has_left: false,
             ending: None,
         }
     }
@@ -246,6 +252,7 @@ impl Session {
             Ok(principal) => {
                 self.principal = Some(principal);
                 self.last_topic = None;
+                self.end_forbidden();
                 let corr = corr.and_then(|corr| RawValue::from_string(corr.to_owned()).ok());
                 let protocol = Some(limits::PROTOCOL_VERSION);
                 put_text(&mut self.out, 60, |into| {
@@ -259,6 +266,23 @@ impl Session {
                 if self.wrong_tokens >= WRONG_TOKENS_MAX {
                     self.ending = Some(Ending { code: close::POLICY, reason: "too many wrong tokens" });
                 }
+            }
+        }
+    }
+
+    /// A new token may be one that may less.
+    fn end_forbidden(&mut self) {
+        let Some(principal) = self.principal.clone() else { return };
+        for slot in 0..self.subscriptions.len() {
+            let Some(subscription) = &self.subscriptions[slot] else { continue };
+            let group = Some(subscription.group.as_str());
+            if subscription.patterns().all(|pattern| principal.may_subscribe(pattern, group)) {
+                continue;
+            }
+            let msg = format!("{}::{}: this token may not", subscription.topic, subscription.group);
+            self.err(None, ErrorCode::Forbidden, &msg);
+            if let Some(subscription) = self.take(slot) {
+                subscription.leave();
             }
         }
     }
@@ -328,11 +352,10 @@ impl Session {
         };
         let label = Some(format!("ws {}", self.peer.remote));
         let member = MemberOptions { settings, filter: None, label };
-        let (topic, group) = (topic.to_owned(), group.to_owned());
         let backend = Arc::clone(&self.gateway.backend);
         self.wait(corr, async move {
-            let joined = backend.join(spec, member).await?;
-            Ok(Passed::Subscribed { topic, group, settings, joined })
+            let joined = backend.join(spec.clone(), member).await?;
+            Ok(Passed::Subscribed { spec, settings, joined })
         });
     }
 
@@ -352,28 +375,33 @@ impl Session {
         let ok = match passed {
             Err(error) => return self.err(corr.as_deref(), error.code(), &error.to_string()),
             Ok(Passed::Cursor(cursor)) => OkFrame { cursor, ..ok },
-            Ok(Passed::Subscribed { topic, group, settings, joined }) => {
+            Ok(Passed::Subscribed { joined, .. }) if self.has_left => {
+                drop(joined.membership.leave());
+                return self.err(corr.as_deref(), ErrorCode::Unavailable, "the connection is being closed");
+            }
+            Ok(Passed::Subscribed { spec, settings, joined }) => {
                 let created = joined.created;
-                self.add(topic, group, settings, joined);
+                self.add(&spec, settings, joined);
                 OkFrame { created, ..ok }
             }
         };
         put_text(&mut self.out, 120, |into| ok.put(into));
     }
 
-    fn add(&mut self, topic: String, group: String, settings: MemberSettings, joined: Joined) {
+    fn add(&mut self, spec: &GroupSpec, settings: MemberSettings, joined: Joined) {
+        let (topic, group) = (spec.subscription.as_str(), spec.group.as_str());
         let slot = self.subscriptions.iter().position(Option::is_none).unwrap_or(self.subscriptions.len());
         if slot == self.subscriptions.len() {
             self.subscriptions.push(None);
         }
-        self.slots.insert(key_of(&topic, &group), slot);
-        let metrics = self.gateway.metrics.subscription(&topic, &group);
+        self.slots.insert(key_of(topic, group), slot);
+        let metrics = self.gateway.metrics.subscription(topic, group);
         let waker = SlotWaker::new(slot, &self.ready);
         waker.queue();
         if self.is_held {
             joined.membership.hold(true);
         }
-        let subscription = Subscription::new((topic, group), joined.membership, settings, waker, metrics);
+        let subscription = Subscription::new(spec, joined.membership, settings, waker, metrics);
         self.subscriptions[slot] = Some(subscription);
     }
 
@@ -462,8 +490,10 @@ impl Session {
         self.paced_until_ms = None;
         // Each that is ready once: those that have more stand in line again, behind answers and the others.
         for _ in 0..self.ready.len() {
+            // When all buffers together are full, those who keep up still get a little at a time.
+            let most = if self.gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };
             let room = most.saturating_sub(queued_bytes + self.out.len());
-            if room == 0 || self.ending.is_some() || !self.gateway.budget.has_room() {
+            if room == 0 || self.ending.is_some() {
                 return;
             }
             let mut events = u32::MAX;
@@ -494,9 +524,11 @@ impl Session {
         }
     }
 
-    /// Whether a pull would find something to look at.
-    pub(crate) fn is_ready_to_pull(&self) -> bool {
-        self.ready.len() > 0 && self.paced_until_ms.is_none()
+    /// Whether a pull would find something to look at, and room for it.
+    pub(crate) fn is_ready_to_pull(&self, queued_bytes: usize) -> bool {
+        let most = self.gateway.options.connections.max_queued_bytes / 2;
+        let most = if self.gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };
+        queued_bytes + self.out.len() < most && self.paced_until_ms.is_none() && self.ready.len() > 0
     }
 
     /// The group is gone, or its events cannot be read.
@@ -520,6 +552,7 @@ impl Session {
     /// Leaves all groups in order.
     pub(crate) fn leave(&mut self) {
         self.flush();
+        self.has_left = true;
         self.slots.clear();
         for subscription in self.subscriptions.drain(..).flatten() {
             subscription.leave();
@@ -529,6 +562,7 @@ impl Session {
     /// The connection broke after it was sent so many bytes.
     pub(crate) fn lose(&mut self, written: u64) {
         self.flush();
+        self.has_left = true;
         self.slots.clear();
         for subscription in self.subscriptions.drain(..).flatten() {
             subscription.lose(written);

@@ -20,8 +20,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use timers::Timers;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
 /// What a thread reads at once.
 const READ_BYTES: usize = 256 * 1024;
@@ -35,6 +36,8 @@ const ROUNDS_MAX: usize = 16;
 const KEPT_BYTES: usize = 4 * 1024;
 /// Both buffers together are let go at once above this.
 const BUFFERS_MAX: usize = 1 << 20;
+/// How long the end of a socket may take.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_millis(500);
 /// How long to wait when all buffers together are full.
 const NO_ROOM_RETRY_MS: u64 = 20;
 
@@ -122,6 +125,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             Outcome::Clean => self.session.leave(),
             Outcome::Broken => self.session.lose(self.sent_before + self.written as u64),
         }
+        // Says goodbye in TLS too.
+        let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, self.socket.shutdown()).await;
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
@@ -144,8 +149,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             if let Some(outcome) = self.end() {
                 return Poll::Ready(outcome);
             }
-            let has_room = self.queued() < self.gateway.options.connections.max_queued_bytes / 2;
-            if is_idle && !(self.session.is_ready_to_pull() && has_room && self.gateway.budget.has_room()) {
+            if is_idle && !self.session.is_ready_to_pull(self.queued()) {
                 self.account();
                 return self.sleep(context);
             }

@@ -102,6 +102,8 @@ pub struct GroupFigures {
     pub lag: u64,
     /// Deliveries that members have.
     pub in_flight: usize,
+    /// Those that members with a label have: members outside of this process.
+    pub in_flight_outside: usize,
     /// How many members it has.
     pub members: usize,
 }

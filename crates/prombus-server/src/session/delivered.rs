@@ -33,21 +33,17 @@ impl Delivered {
         self.by_id.len() + self.twins.len()
     }
 
-    /// Remembers a delivery. Answers whether it is one more than before, and not the same again.
-    pub(super) fn insert(&mut self, id: Uuid, sent: Sent) -> bool {
+    /// Remembers a delivery; the same again is remembered once.
+    pub(super) fn insert(&mut self, id: Uuid, sent: Sent) {
         if let Some(twin) =
             self.twins.iter_mut().find(|(other, it)| *other == id && it.position == sent.position)
         {
             twin.1 = sent;
-            return false;
+            return;
         }
-        match self.by_id.insert(id, sent) {
-            None => true,
-            Some(known) if known.position == sent.position => false,
-            Some(twin) => {
-                self.twins.push((id, twin));
-                true
-            }
+        let known = self.by_id.insert(id, sent);
+        if let Some(twin) = known.filter(|known| known.position != sent.position) {
+            self.twins.push((id, twin));
         }
     }
 
@@ -69,22 +65,21 @@ impl Delivered {
     }
 
     /// Forgets deliveries whose leases ran out, the oldest first, when there are many more than the window. An ack for one of
-    /// those is stale then. Answers how many.
-    pub(super) fn forget_expired(&mut self, window: usize, now_ms: u64) -> usize {
-        if self.len() <= 2 * window + EXTRA {
-            return 0;
-        }
+    /// those is stale then.
+    pub(super) fn forget_expired(&mut self, window: usize, now_ms: u64) {
         let before = self.len();
+        if before <= 2 * window + EXTRA {
+            return;
+        }
         let mut ends: Vec<u64> =
             self.iter().map(|it| it.deadline_ms).filter(|&deadline| deadline < now_ms).collect();
         let surplus = (before - window - EXTRA / 2).min(ends.len());
         if surplus == 0 {
-            return 0;
+            return;
         }
         let (_, &mut last, _) = ends.select_nth_unstable(surplus - 1);
         self.by_id.retain(|_, it| it.deadline_ms > last);
         self.twins.retain(|(_, it)| it.deadline_ms > last);
-        before - self.len()
     }
 }
 
@@ -100,9 +95,10 @@ mod tests {
     #[test]
     fn the_same_id_from_two_topics_is_settled_twice() {
         let (mut delivered, id) = (Delivered::default(), Uuid::from_u128(1));
-        assert!(delivered.insert(id, sent(0, 1, 10)));
-        assert!(delivered.insert(id, sent(1, 5, 10)));
-        assert!(!delivered.insert(id, sent(0, 1, 20)));
+        delivered.insert(id, sent(0, 1, 10));
+        delivered.insert(id, sent(1, 5, 10));
+        delivered.insert(id, sent(0, 1, 20));
+        assert_eq!(delivered.len(), 2);
         let settled =
             [delivered.remove(id), delivered.remove(id)].map(|it| it.expect("two").position.source.0);
         assert_eq!(settled.iter().sum::<u32>(), 1);
@@ -115,10 +111,13 @@ mod tests {
         for seq in 0..1_224 {
             delivered.insert(Uuid::from_u128(u128::from(seq)), sent(0, seq, seq));
         }
-        assert_eq!(delivered.forget_expired(100, 5_000), 0);
+        delivered.forget_expired(100, 5_000);
+        assert_eq!(delivered.len(), 1_224);
         delivered.insert(Uuid::from_u128(5_000), sent(0, 5_000, 9_000));
-        assert_eq!(delivered.forget_expired(100, 0), 0);
-        assert_eq!(delivered.forget_expired(100, 5_000), 613);
+        delivered.forget_expired(100, 0);
+        assert_eq!(delivered.len(), 1_225);
+        delivered.forget_expired(100, 5_000);
+        assert_eq!(delivered.len(), 612);
         assert!(delivered.get(Uuid::from_u128(5_000)).is_some());
         assert!(delivered.get(Uuid::from_u128(0)).is_none());
     }

@@ -8,13 +8,13 @@ use crate::metrics::SubscriptionMetrics;
 use crate::ws::frame::put_text;
 use prombus::delivery::{MemberSettings, Position};
 use prombus::{
-    DeliveryBatch, DurableTicket, GroupError, Membership, PullLimit, SettleOutcome, Unavailable, Verdict,
+    DeliveryBatch, DurableTicket, GroupError, GroupSpec, Membership, Pattern, PullLimit, SettleOutcome,
+    Unavailable, Verdict,
 };
 use prombus_protocol::{ErrorCode, EventContext, OkFrame, RawValue, put_err, put_event, put_event_head};
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use uuid::Uuid;
 
@@ -30,6 +30,7 @@ thread_local! {
 pub(super) struct Subscription {
     pub(super) topic: String,
     pub(super) group: String,
+    more_topics: Vec<Pattern>,
     pub(super) membership: Arc<dyn Membership>,
     pub(super) slot: Arc<SlotWaker>,
     waker: Waker,
@@ -60,17 +61,37 @@ pub(super) enum Pulled {
 
 impl Subscription {
     pub(super) fn new(
-        (topic, group): (String, String),
+        spec: &GroupSpec,
         membership: Arc<dyn Membership>,
         settings: MemberSettings,
         slot: Arc<SlotWaker>,
         metrics: Arc<SubscriptionMetrics>,
     ) -> Self {
+        let (topic, group) = (spec.subscription.as_str().to_owned(), spec.group.as_str().to_owned());
         let mut head = Vec::new();
         put_event_head(&mut head, &topic, &group);
         let waker = Waker::from(Arc::clone(&slot));
         let (delivered, acks, ack_corrs) = (Delivered::default(), Vec::new(), Corrs::default());
-        Self { topic, group, membership, slot, waker, settings, head, delivered, metrics, acks, ack_corrs }
+        let more_topics = spec.topics.clone();
+        Self {
+            topic,
+            group,
+            more_topics,
+            membership,
+            slot,
+            waker,
+            settings,
+            head,
+            delivered,
+            metrics,
+            acks,
+            ack_corrs,
+        }
+    }
+
+    /// All that it reads.
+    pub(super) fn patterns(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.topic.as_str()).chain(self.more_topics.iter().map(Pattern::as_str))
     }
 
     /// Gathers an ack. Answers whether it is the first since they were handed over; `None` when the id is not in flight.
@@ -83,7 +104,6 @@ impl Subscription {
     }
 
     fn observe(&self, sent: &Sent, is_ack: bool) {
-        self.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
         let took_ms = steady_ms().saturating_sub(sent.at_ms);
         self.metrics.handler_duration_ms.observe(took_ms as f64);
         if is_ack {
@@ -161,7 +181,6 @@ impl Subscription {
             pulled?;
             self.metrics.poll_duration_ms.observe(began.elapsed().as_secs_f64() * 1000.0);
             let now_ms = steady_ms();
-            let mut added = 0;
             for item in batch.items() {
                 let body = batch.body(item);
                 let id = Uuid::from_u128(item.id.as_u128());
@@ -181,11 +200,10 @@ impl Subscription {
                     deadline_ms: now_ms + item.lease_ms,
                     end: sent_before + out.len() as u64,
                 };
-                added += i64::from(self.delivered.insert(id, sent));
+                self.delivered.insert(id, sent);
             }
             let window = self.settings.max_in_flight as usize;
-            let forgotten = self.delivered.forget_expired(window, now_ms) as i64;
-            self.metrics.in_flight.fetch_add(added - forgotten, Ordering::Relaxed);
+            self.delivered.forget_expired(window, now_ms);
             Ok(Pulled::Some(batch.items().len() as u32))
         })
     }
@@ -205,12 +223,6 @@ impl Subscription {
             drop(self.membership.settle(&unsent, &mut Vec::new()));
         }
         self.membership.lose();
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.metrics.in_flight.fetch_sub(self.delivered.len() as i64, Ordering::Relaxed);
     }
 }
 

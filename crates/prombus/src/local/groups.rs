@@ -355,12 +355,14 @@ impl Local {
             let above = self.store.last_seq(*id).saturating_sub(status.floor);
             above.saturating_sub(status.settled_above)
         });
+        let outside = core.labels.keys().filter_map(|&id| core.machine.member_status(id));
         GroupFigures {
             topic: cell.spec.subscription.as_str().to_owned(),
             group: cell.spec.group.as_str().to_owned(),
             counters: core.machine.counters(),
             lag: lags.sum(),
             in_flight: core.machine.counts().leased,
+            in_flight_outside: outside.map(|(in_flight, _)| in_flight as usize).sum(),
             members: core.machine.member_count(),
         }
     }
