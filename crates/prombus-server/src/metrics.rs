@@ -23,6 +23,10 @@ const OTHER: &str = "_other";
 pub(crate) struct Metrics {
     labels_max: usize,
     pub(crate) ws_connections: AtomicU64,
+    /// Closed because they read nothing.
+    pub(crate) ws_stalled: AtomicU64,
+    /// Closed because they answered no ping.
+    pub(crate) ws_silent: AtomicU64,
     pub(crate) connections: Arc<AtomicU64>,
     pub(crate) connections_refused: AtomicU64,
     subscriptions: Mutex<HashMap<(String, String), Arc<SubscriptionMetrics>>>,
@@ -53,6 +57,8 @@ impl Metrics {
         Self {
             labels_max,
             ws_connections: AtomicU64::new(0),
+            ws_stalled: AtomicU64::new(0),
+            ws_silent: AtomicU64::new(0),
             connections: Arc::default(),
             connections_refused: AtomicU64::new(0),
             subscriptions: Mutex::default(),
@@ -203,6 +209,8 @@ fn put_store(text: &mut Text, figures: &Figures) {
     text.histogram(&[], &store.commit_batch_events);
     text.family("log_bytes", Kind::Gauge, "Bytes that the store keeps.");
     text.sample(&[], store.bytes);
+    text.family("storage_full", Kind::Gauge, "1 while there is no room for another segment.");
+    text.sample(&[], u64::from(store.is_full));
     text.family("events_corrupt_total", Kind::Counter, "Places of damage that were found.");
     text.sample(&[], store.faults);
 }
@@ -212,6 +220,9 @@ fn put_gateway(text: &mut Text, gateway: &Gateway) {
     let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
     text.family("ws_connections", Kind::Gauge, "Open WebSockets.");
     text.sample(&[], load(&metrics.ws_connections));
+    text.family("ws_dropped_total", Kind::Counter, "WebSockets that were closed, and why.");
+    text.sample(&[("reason", "stalled")], load(&metrics.ws_stalled));
+    text.sample(&[("reason", "silent")], load(&metrics.ws_silent));
     text.family("connections", Kind::Gauge, "Open connections of all kinds.");
     text.sample(&[], load(&metrics.connections));
     text.family("connections_refused_total", Kind::Counter, "Connections over the limit.");

@@ -23,6 +23,7 @@ use prombus_protocol::{
 use publisher::{Publisher, put_refused};
 use ready::{ReadyList, SlotWaker};
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use subscription::{Pulled, Settling, Subscription, put_stale};
@@ -113,6 +114,11 @@ impl Session {
             has_left: false,
             ending: None,
         }
+    }
+
+    /// Where the client is.
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.peer.remote
     }
 
     /// Whether it is known who this is.

@@ -299,7 +299,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             Phase::Closing { .. } => self.phase = Phase::Closing { is_answered: true },
             _ => {
                 self.session.leave();
-                self.drain(Ending { code: code.unwrap_or(close::NORMAL), reason: "" });
+                self.drain(Ending { code: close::answer_to(code), reason: "" });
                 // The client has closed already; nothing is waited for after the answer.
                 self.is_eof = true;
             }
@@ -340,6 +340,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             self.session.lose(self.sent_before + end as u64);
             self.writing.truncate(end);
             self.session.out = Vec::new();
+            self.gateway.metrics.ws_stalled.fetch_add(1, Ordering::Relaxed);
+            tracing::info!("{} reads nothing and is closed", self.session.remote());
             return self.drain(Ending { code: close::TRY_LATER, reason: "nothing was read for too long" });
         }
         if self.timers.is_frame_late(now) && !self.is_blocked {
@@ -349,6 +351,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         if self.timers.is_ping_due(now) {
             if self.timers.is_silent() && !self.is_blocked {
                 self.session.lose(self.sent_before + self.written as u64);
+                self.gateway.metrics.ws_silent.fetch_add(1, Ordering::Relaxed);
+                tracing::info!("{} answers no ping and is closed", self.session.remote());
                 self.drain(Ending { code: close::POLICY, reason: "no answer to a ping" });
                 self.is_eof = true;
                 return;

@@ -65,6 +65,8 @@ pub struct StoreFigures {
     pub commit_batch_events: HistogramFigures,
     /// Bytes that it keeps.
     pub bytes: u64,
+    /// There is no room for more, or soon will be none.
+    pub is_full: bool,
     /// Places of damage that were found since it was opened.
     pub faults: u64,
 }

@@ -20,6 +20,15 @@ pub(crate) mod close {
     pub(crate) const TOO_LARGE: u16 = 1009;
     /// The client takes nothing.
     pub(crate) const TRY_LATER: u16 = 1013;
+
+    /// The code that answers a client's: the same, or a protocol error if no client may send it.
+    pub(crate) fn answer_to(code: Option<u16>) -> u16 {
+        match code {
+            None => NORMAL,
+            Some(code @ (1000..=1003 | 1007..=1014 | 3000..=4999)) => code,
+            Some(_) => PROTOCOL_ERROR,
+        }
+    }
 }
 
 /// What a client sent.
@@ -360,6 +369,15 @@ mod tests {
         }
         assert_eq!(seen, [format!("{:?}", Incoming::Ping(b"p")), format!("{:?}", Incoming::Text(b"hello"))]);
         assert!(!decoder.is_inside_message());
+    }
+
+    #[test]
+    fn codes_that_no_client_may_send_are_not_sent_back() {
+        let answers = [None, Some(1000), Some(1001), Some(4321)].map(close::answer_to);
+        assert_eq!(answers, [1000, 1000, 1001, 4321]);
+        for code in [0, 999, 1004, 1005, 1006, 1015, 2999, 5000, u16::MAX] {
+            assert_eq!(close::answer_to(Some(code)), close::PROTOCOL_ERROR, "{code}");
+        }
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Timers {
             is_silent: false,
             stall_ms: millis(limits.stall_timeout),
             behind_since_ms: None,
-            frame_ms: millis(limits.head_timeout),
+            frame_ms: millis(limits.stall_timeout),
             partial_since_ms: None,
             blocked_since_ms: None,
             drain_ms: millis(limits.drain_timeout).saturating_sub(CLOSE_MS).max(1),

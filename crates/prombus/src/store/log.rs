@@ -14,6 +14,7 @@ use prombus_log::{
 use prombus_protocol::Topic;
 use std::cell::Cell;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -61,6 +62,7 @@ struct Listener {
     observer: OnceLock<Arc<dyn StoreObserver>>,
     commit_duration_ms: Histogram,
     commit_batch_events: Histogram,
+    is_full: AtomicBool,
 }
 
 impl Default for Listener {
@@ -69,6 +71,7 @@ impl Default for Listener {
             observer: OnceLock::new(),
             commit_duration_ms: Histogram::new(COMMIT_MS_BOUNDS),
             commit_batch_events: Histogram::new(COMMIT_EVENTS_BOUNDS),
+            is_full: AtomicBool::new(false),
         }
     }
 }
@@ -98,6 +101,11 @@ impl Observer for Listener {
     }
 
     fn notice(&self, notice: &Notice) {
+        match notice {
+            Notice::StorageFull { .. } => self.is_full.store(true, Ordering::Relaxed),
+            Notice::StorageFreed => self.is_full.store(false, Ordering::Relaxed),
+            _ => {}
+        }
         match notice {
             Notice::Damaged(_) | Notice::StorageFull { .. } | Notice::CheckpointFailed { .. } => {
                 tracing::error!("{notice}");
@@ -284,6 +292,7 @@ impl Store for LogStore {
         StoreFigures {
             commit_duration_ms: self.listener.commit_duration_ms.figures(),
             commit_batch_events: self.listener.commit_batch_events.figures(),
+            is_full: self.listener.is_full.load(Ordering::Relaxed),
             bytes: stats.bytes,
             faults: stats.faults,
         }

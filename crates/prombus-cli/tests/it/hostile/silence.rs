@@ -120,8 +120,7 @@ fn a_client_that_is_gone_without_a_word_is_found_by_pings() {
 fn half_a_frame_is_not_waited_for_for_ever() {
     alone(async {
         let folder = TempFolder::new();
-        // One frame has as long as the head of a request.
-        let serving = start(&folder, &[("PROMBUS_LIMITS_HEAD_TIMEOUT_MS", "1000")]);
+        let serving = start(&folder, &[("PROMBUS_LIMITS_STALL_TIMEOUT_MS", "1000")]);
         let frame = masked(0x81, br#"{"op":"PUBLISH","topic":"a","payload":1}"#);
         let large = masked(0x81, &[b' '; 100_000]);
         let first_piece = masked(0x01, br#"{"op":"#);
