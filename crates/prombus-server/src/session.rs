@@ -6,30 +6,26 @@
 
 mod corrs;
 mod delivered;
+mod frames;
 mod publisher;
 mod ready;
 mod subscription;
 
-use crate::auth::{AuthRefused, Principal};
-use crate::gateway::{Gateway, Peer, now_ms, steady_ms};
+use crate::auth::Principal;
+use crate::gateway::{Gateway, Peer, steady_ms};
 use crate::rate::TokenBucket;
-use crate::ws::frame::{close, put_text};
+use crate::ws::frame::put_text;
 use prombus::delivery::MemberSettings;
-use prombus::{BoxFuture, GroupError, GroupName, GroupSpec, Joined, MemberOptions, Pattern, PullLimit};
-use prombus_protocol::{
-    ClientFrame, CursorPosition, ErrorCode, Json, OkFrame, PublishOptions, RawValue, SubscribeOptions, Topic,
-    limits, parse_client_frame, put_err, put_ok,
-};
-use publisher::{Publisher, put_refused};
+use prombus::{BoxFuture, GroupError, GroupSpec, Joined, PullLimit};
+use prombus_protocol::{CursorPosition, ErrorCode, Topic, put_err, put_ok};
+use publisher::Publisher;
 use ready::{ReadyList, SlotWaker};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use subscription::{Pulled, Settling, Subscription, put_stale};
+use subscription::{Pulled, Settling, Subscription};
 
-/// So many wrong tokens end a connection.
-const WRONG_TOKENS_MAX: u32 = 3;
 /// What one pull takes at most, so that subscriptions take turns.
 const PULL_BYTES_MAX: usize = 256 * 1024;
 
@@ -157,82 +153,6 @@ impl Session {
         self.out.capacity() + self.publisher.byte_count()
     }
 
-    /// Handles a message.
-    pub(crate) fn handle(&mut self, text: &[u8]) {
-        let parsed = match parse_client_frame(text) {
-            Ok(parsed) => parsed,
-            Err(error) if self.principal.is_some() || error.code == ErrorCode::BadJson => {
-                return self.err(error.corr.as_deref(), error.code, &error.msg);
-            }
-            Err(error) => return self.err_unauthorized(error.corr.as_deref()),
-        };
-        let corr = parsed.corr;
-        if let ClientFrame::Auth { token } = &parsed.frame {
-            return self.authenticate(corr, token.as_deref());
-        }
-        if self.principal.is_none() {
-            return self.err_unauthorized(corr);
-        }
-        match parsed.frame {
-            ClientFrame::Auth { .. } => {}
-            ClientFrame::Publish { topic, payload, opts } => self.publish(corr, &topic, &payload, &opts),
-            ClientFrame::Subscribe { topic, group, opts } => self.subscribe(corr, &topic, &group, &opts),
-            ClientFrame::Unsubscribe { topic, group } => {
-                let Some(slot) = self.slot(corr, &topic, &group) else { return };
-                if let Some(subscription) = self.take(slot) {
-                    subscription.leave();
-                }
-                self.ok(corr);
-            }
-            ClientFrame::Ack { topic, group, id } => {
-                let Some(slot) = self.slot(corr, &topic, &group) else { return };
-                match self.subscription(slot).ack(id, corr) {
-                    Some(true) => self.unsettled_slots.push(slot),
-                    Some(false) => {}
-                    None if corr.is_some() => put_text(&mut self.out, 60, |into| put_stale(into, corr)),
-                    None => {}
-                }
-            }
-            ClientFrame::Nack { topic, group, id, reason, delay_ms } => {
-                let Some(slot) = self.slot(corr, &topic, &group) else { return };
-                // In order: what was acked before comes before.
-                self.settle(slot);
-                match self.subscription(slot).nack(id, corr, reason.as_deref(), delay_ms) {
-                    Some(settling) => self.answer_later(settling),
-                    None if corr.is_some() => put_text(&mut self.out, 60, |into| put_stale(into, corr)),
-                    None => {}
-                }
-            }
-            ClientFrame::Modack { topic, group, id, extend_ms } => {
-                let Some(slot) = self.slot(corr, &topic, &group) else { return };
-                if self.subscription(slot).extend(id, extend_ms) {
-                    self.ok(corr);
-                } else {
-                    self.err(corr, ErrorCode::UnknownId, "no lease of this id to extend");
-                }
-            }
-            ClientFrame::Pause { topic, group } => self.pause(corr, &topic, &group, true),
-            ClientFrame::Resume { topic, group } => self.pause(corr, &topic, &group, false),
-            ClientFrame::Cursor { topic, group } => {
-                if self.may_read(corr, &topic, &group) {
-                    let (backend, topic, group) =
-                        (Arc::clone(&self.gateway.backend), topic.into_owned(), group.into_owned());
-                    self.wait(corr, async move { Ok(Passed::Cursor(backend.cursor(&topic, &group).await?)) });
-                }
-            }
-            ClientFrame::Seek { topic, group, to } => {
-                if self.may_read(corr, &topic, &group) {
-                    let (backend, topic, group) =
-                        (Arc::clone(&self.gateway.backend), topic.into_owned(), group.into_owned());
-                    self.wait(corr, async move {
-                        backend.seek(&topic, &group, to).await?;
-                        Ok(Passed::Cursor(backend.cursor(&topic, &group).await?))
-                    });
-                }
-            }
-        }
-    }
-
     /// A message that is no text.
     pub(crate) fn handle_binary(&mut self) {
         if self.principal.is_none() {
@@ -251,147 +171,6 @@ impl Session {
 
     fn err_unauthorized(&mut self, corr: Option<&str>) {
         self.err(corr, ErrorCode::Unauthorized, "Call AUTH first.");
-    }
-
-    fn authenticate(&mut self, corr: Option<&str>, token: Option<&str>) {
-        match self.gateway.auth.authenticate(token, now_ms()) {
-            Ok(principal) => {
-                self.principal = Some(principal);
-                self.last_topic = None;
-                self.end_forbidden();
-                let corr = corr.and_then(|corr| RawValue::from_string(corr.to_owned()).ok());
-                let protocol = Some(limits::PROTOCOL_VERSION);
-                put_text(&mut self.out, 60, |into| {
-                    OkFrame { corr, protocol, ..OkFrame::default() }.put(into);
-                });
-            }
-            Err(refused) => {
-                let refused: AuthRefused = refused;
-                self.err(corr, ErrorCode::BadToken, &refused.to_string());
-                self.wrong_tokens += 1;
-                if self.wrong_tokens >= WRONG_TOKENS_MAX {
-                    self.ending = Some(Ending { code: close::POLICY, reason: "too many wrong tokens" });
-                }
-            }
-        }
-    }
-
-    /// A new token may be one that may less.
-    fn end_forbidden(&mut self) {
-        let Some(principal) = self.principal.clone() else { return };
-        for slot in 0..self.subscriptions.len() {
-            let Some(subscription) = &self.subscriptions[slot] else { continue };
-            let group = Some(subscription.group.as_str());
-            if subscription.patterns().all(|pattern| principal.may_subscribe(pattern, group)) {
-                continue;
-            }
-            let msg = format!("{}::{}: this token may not", subscription.topic, subscription.group);
-            self.err(None, ErrorCode::Forbidden, &msg);
-            if let Some(subscription) = self.take(slot) {
-                subscription.leave();
-            }
-        }
-    }
-
-    fn publish(&mut self, corr: Option<&str>, topic: &str, payload: &Json<'_>, opts: &PublishOptions) {
-        if self.last_topic.as_ref().is_none_or(|known| known.topic.as_str() != topic) {
-            let name = match Topic::new(topic) {
-                Ok(name) => name,
-                Err(error) => return self.err(corr, ErrorCode::BadTopic, &error.to_string()),
-            };
-            let principal = self.principal.as_ref().expect("frames before AUTH come not here");
-            let is_allowed = principal.may_publish(topic);
-            self.last_topic = Some(KnownTopic { topic: name, is_allowed, is_there: false });
-        }
-        let Some(known) = &mut self.last_topic else { return };
-        if !known.is_allowed {
-            let msg = format!("this token may not publish to {topic}");
-            return self.err(corr, ErrorCode::Forbidden, &msg);
-        }
-        if let Err(limited) = self.gateway.rates.take_publish(&self.peer.rate, topic, 1) {
-            let (msg, wait) = (limited.to_string(), Some(limited.retry_after_ms));
-            return put_text(&mut self.out, 120, |into| {
-                put_err(into, corr, ErrorCode::RateLimited, &msg, wait);
-            });
-        }
-        known.is_there = known.is_there || self.gateway.backend.has_topic(&known.topic);
-        let to = (known.topic.clone(), known.is_there);
-        let pushed = self.publisher.push(&*self.gateway.backend, corr, to, payload, opts);
-        if let Err(error) = pushed {
-            put_refused(&mut self.out, corr, &error);
-        }
-    }
-
-    fn may_read(&mut self, corr: Option<&str>, topic: &str, group: &str) -> bool {
-        let principal = self.principal.as_ref().expect("frames before AUTH come not here");
-        let may = principal.may_subscribe(topic, Some(group));
-        if !may {
-            let msg = format!("this token may not subscribe to {topic} as {group}");
-            self.err(corr, ErrorCode::Forbidden, &msg);
-        }
-        may
-    }
-
-    fn subscribe(&mut self, corr: Option<&str>, topic: &str, group: &str, opts: &SubscribeOptions) {
-        if self.find(topic, group).is_some() {
-            return self.err(corr, ErrorCode::AlreadySubscribed, &format!("{topic}::{group}"));
-        }
-        if !self.may_read(corr, topic, group) || !opts.topics.iter().all(|it| self.may_read(corr, it, group))
-        {
-            return;
-        }
-        let most = self.gateway.options.connections.max_subscriptions;
-        if self.slots.len() >= most {
-            let msg = format!("at most {most} subscriptions per connection (max_subscriptions)");
-            return self.err(corr, ErrorCode::LimitReached, &msg);
-        }
-        let spec = match group_spec(topic, group, opts) {
-            Ok(spec) => spec,
-            Err(error) => return self.err(corr, error.code(), &error.to_string()),
-        };
-        let settings = MemberSettings {
-            max_in_flight: opts.max_in_flight.unwrap_or(limits::DEFAULT_MAX_IN_FLIGHT_WEBSOCKET),
-            batch_size: opts.batch_size(),
-            ack_timeout_ms: opts.ack_timeout_ms(),
-            max_attempts: opts.max_attempts(),
-            max_unsettled: opts.max_unsettled(),
-        };
-        let label = Some(format!("ws {}", self.peer.remote));
-        let member = MemberOptions { settings, filter: None, label };
-        let backend = Arc::clone(&self.gateway.backend);
-        self.wait(corr, async move {
-            let joined = backend.join(spec.clone(), member).await?;
-            Ok(Passed::Subscribed { spec, settings, joined })
-        });
-    }
-
-    /// Nothing behind this frame is handled before it is done. What came before it goes before it.
-    fn wait(
-        &mut self,
-        corr: Option<&str>,
-        future: impl Future<Output = Result<Passed, GroupError>> + Send + 'static,
-    ) {
-        self.flush();
-        self.barrier = Some(Barrier { corr: corr.map(str::to_owned), future: Box::pin(future) });
-    }
-
-    fn pass(&mut self, corr: Option<String>, passed: Result<Passed, GroupError>) {
-        let raw = corr.clone().and_then(|corr| RawValue::from_string(corr).ok());
-        let ok = OkFrame { corr: raw, ..OkFrame::default() };
-        let ok = match passed {
-            Err(error) => return self.err(corr.as_deref(), error.code(), &error.to_string()),
-            Ok(Passed::Cursor(cursor)) => OkFrame { cursor, ..ok },
-            Ok(Passed::Subscribed { joined, .. }) if self.has_left => {
-                drop(joined.membership.leave());
-                return self.err(corr.as_deref(), ErrorCode::Unavailable, "the connection is being closed");
-            }
-            Ok(Passed::Subscribed { spec, settings, joined }) => {
-                let created = joined.created;
-                self.add(&spec, settings, joined);
-                OkFrame { created, ..ok }
-            }
-        };
-        put_text(&mut self.out, 120, |into| ok.put(into));
     }
 
     fn add(&mut self, spec: &GroupSpec, settings: MemberSettings, joined: Joined) {
@@ -437,16 +216,6 @@ impl Session {
         let subscription = self.subscriptions.get_mut(slot)?.take()?;
         self.slots.remove(&key_of(&subscription.topic, &subscription.group));
         Some(subscription)
-    }
-
-    fn pause(&mut self, corr: Option<&str>, topic: &str, group: &str, is_paused: bool) {
-        let Some(slot) = self.slot(corr, topic, group) else { return };
-        let subscription = self.subscription(slot);
-        subscription.membership.pause(is_paused);
-        if !is_paused {
-            subscription.slot.queue();
-        }
-        self.ok(corr);
     }
 
     fn settle(&mut self, slot: usize) {
@@ -578,14 +347,4 @@ impl Session {
 
 fn key_of(topic: &str, group: &str) -> String {
     format!("{topic}\n{group}")
-}
-
-fn group_spec(topic: &str, group: &str, opts: &SubscribeOptions) -> Result<GroupSpec, GroupError> {
-    Ok(GroupSpec {
-        subscription: Pattern::new(topic)?,
-        group: GroupName::new(group)?,
-        topics: opts.topics.iter().map(Pattern::new).collect::<Result<_, _>>()?,
-        filter: opts.filter.clone().filter(|filter| !filter.is_empty()),
-        from: opts.from,
-    })
 }
