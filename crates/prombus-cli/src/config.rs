@@ -141,7 +141,10 @@ fn validated(layer: &Layer) -> Result<Settings, ConfigError> {
 fn add_listener(settings: &mut Settings, http_port: Option<u16>) {
     let Some(port) = http_port else { return };
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    if port == 0 || !settings.server.listen.contains(&address) {
+    // Who listens on all addresses of a port listens on this one.
+    let has_it =
+        |other: &SocketAddr| other.port() == port && (other.ip().is_unspecified() || *other == address);
+    if port == 0 || !settings.server.listen.iter().any(has_it) {
         settings.server.listen.push(address);
     }
 }

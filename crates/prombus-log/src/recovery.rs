@@ -91,7 +91,7 @@ pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenE
 
 /// A folder without a manifest must be empty, or hold no more than an interrupted first open left behind: that one makes
 /// [`FIRST_SEGMENT`] and [`FIRST_CHECKPOINTS`], and writes no frame before there is a manifest.
-fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
+pub(crate) fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
     let folder = storage.location();
     let names = storage.list().map_err(|error| open_error(&folder, "list the folder", error))?;
     for name in names {

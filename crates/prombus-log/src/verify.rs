@@ -8,7 +8,7 @@ use crate::index_file::{IndexError, IndexFile};
 use crate::layout::{SEGMENT_DATA_START, index_name, segment_name};
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::record::{self, Kind};
-use crate::recovery::{open_error, read_manifest};
+use crate::recovery::{check_empty, open_error, read_manifest};
 use crate::replay::{Begun, BegunSegment, Proof, Replay, begun, in_log_order};
 use crate::scan::{Found, Scan};
 use crate::segment::{self, Segment, SegmentIndex, SegmentKind};
@@ -63,6 +63,7 @@ pub fn verify_storage(
 ) -> Result<VerifyReport, VerifyError> {
     let location = storage.location();
     let ManifestRead::Found { manifest, fault } = read_manifest(&*storage)? else {
+        check_empty(&*storage)?;
         let example = "no MANIFEST".to_owned();
         return Err(OpenError::NotALog { folder: location, example }.into());
     };

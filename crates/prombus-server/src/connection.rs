@@ -2,6 +2,7 @@
 
 use crate::gateway::{Gateway, Peer, now_ms};
 use crate::http::{self, ApiError};
+use crate::request_body::RequestBody;
 use crate::session::Session;
 use crate::stall::Stalling;
 use crate::ws::{WebSocket, upgrade};
@@ -62,7 +63,7 @@ where
     http.timer(TokioTimer::new())
         .header_read_timeout(limits.head_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
-        .half_close(false);
+        .half_close(true);
     let mut connection = pin!(http.serve_connection(socket, service).with_upgrades());
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -88,17 +89,24 @@ where
     let upgrading = upgrade::is_wanted(&request).then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(Arc::clone(&peer));
-    if let Err(refused) = http::admit(&gateway, &parts) {
-        return refused;
+    let (body, leftover) = RequestBody::new(body);
+    let waits_for_continue = parts.headers.contains_key(header::EXPECT);
+    let response = match http::admit(&gateway, &parts) {
+        Err(refused) => refused,
+        Ok(()) => match upgrading {
+            Some(upgrading) => {
+                open::<S>(&gateway, &peer, &parts, upgrading).unwrap_or_else(|refused| *refused)
+            }
+            None => {
+                let request = Request::from_parts(parts, Body::new(body));
+                router.oneshot(request).await.unwrap_or_else(|never| match never {})
+            }
+        },
+    };
+    if response.status().as_u16() >= 400 {
+        leftover.discard(waits_for_continue).await;
     }
-    if let Some(upgrading) = upgrading {
-        return open::<S>(&gateway, &peer, &parts, upgrading).unwrap_or_else(|refused| *refused);
-    }
-    let request = Request::from_parts(parts, Body::new(body));
-    match router.oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
-    }
+    response
 }
 
 fn open<S>(

@@ -93,6 +93,13 @@ async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Nex
         Some(response) => response,
         None => next.run(request).await,
     };
+    if response.status() == StatusCode::NOT_ACCEPTABLE {
+        // Said by the compression, without a body.
+        let error = ApiError::bad_request(
+            "no encoding that Accept-Encoding allows is there: gzip, zstd and none are",
+        );
+        response = error.with_status(StatusCode::NOT_ACCEPTABLE).into_response();
+    }
     cors::put_headers(origins, allowed, response.headers_mut());
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
@@ -105,6 +112,12 @@ async fn wrong_method(request: Request) -> Response {
 }
 
 async fn unknown_path(request: Request) -> Response {
+    if request.uri().path() == "/ws" {
+        let error = ApiError::bad_request("this is a WebSocket: connect to it with ws:// or wss://");
+        let mut response = error.with_status(StatusCode::UPGRADE_REQUIRED).into_response();
+        response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        return response;
+    }
     tracing::debug!(method = %request.method(), status = 404, "request for an unknown path");
     ApiError::new(ErrorCode::BadRequest, "there is no such path; /openapi.json lists those that are")
         .with_status(StatusCode::NOT_FOUND)

@@ -11,6 +11,7 @@ mod http;
 mod metrics;
 mod options;
 mod rate;
+mod request_body;
 mod server;
 mod session;
 mod stall;
@@ -25,4 +26,4 @@ pub use auth::{
 };
 pub use options::{ConnectionLimits, Rate, RateOptions, ServerOptions, TlsOptions};
 pub use server::{ServeError, Server, raise_descriptor_limit};
-pub use tls::TlsSetupError;
+pub use tls::{TlsSetupError, check_tls};

@@ -42,6 +42,14 @@ pub enum TlsSetupError {
 }
 
 /// What takes TLS connections. It offers HTTP/1.1 only: WebSocket upgrades need it.
+/// Whether files can be used for TLS.
+///
+/// # Errors
+/// Names the file and what is wrong with it.
+pub fn check_tls(options: &TlsOptions) -> Result<(), TlsSetupError> {
+    acceptor(options).map(drop)
+}
+
 pub(crate) fn acceptor(options: &TlsOptions) -> Result<TlsAcceptor, TlsSetupError> {
     let chain = certificates(&options.cert)?;
     let key = private_key(&options.key)?;

@@ -77,9 +77,9 @@ impl PublishBatch {
         self.events.is_empty()
     }
 
-    /// How many bytes its events take.
+    /// How many bytes its events take in memory.
     pub fn byte_count(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() + self.events.len() * size_of::<BatchEvent>()
     }
 
     /// Adds an event.

@@ -23,6 +23,8 @@ use tokio::sync::oneshot;
 
 /// What the store has to close, when the clients have had their time.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// A signal that comes again within this time is the same wish.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// The exit code for arguments that are wrong; clap's.
 const BAD_ARGUMENTS: u8 = 2;
@@ -84,7 +86,12 @@ async fn run_until_stopped(
         let signal = signals.next().await;
         tracing::info!("stopping: {signal}; no new work, clients have {} s", drain_timeout.as_secs_f32());
         let _ = began.send(Instant::now());
-        let again = signals.next().await;
+        // Whoever signals a process and its group says the same thing twice.
+        let asked = Instant::now();
+        let mut again = signals.next().await;
+        while asked.elapsed() < SAME_SIGNAL {
+            again = signals.next().await;
+        }
         tracing::warn!("stopping at once: {again} again");
         std::process::exit(again.exit_code());
     });
@@ -107,7 +114,7 @@ async fn run_until_stopped(
     if let Err(error) = &ran {
         tracing::error!("{}", one_line(error));
     } else {
-        tracing::info!("stopping: all clients are gone, closing the store");
+        tracing::info!("stopping: closing the store");
     }
     close(backend, CLOSE_TIMEOUT).await?;
     tracing::info!("stopped");

@@ -26,8 +26,10 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let report = match verified {
         Ok(report) => report,
         Err(error) => {
+            // Segments without their root are a fault of the folder, not of the call.
+            let is_fault = matches!(error, VerifyError::Open(OpenError::ManifestMissing { .. }));
             complain(&why_not(&args.data, error));
-            return Ok(ExitCode::from(COULD_NOT_RUN));
+            return Ok(if is_fault { ExitCode::FAILURE } else { ExitCode::from(COULD_NOT_RUN) });
         }
     };
     let text = if args.json { as_json(&args.data, &report) } else { as_text(&args.data, &report) };

@@ -115,7 +115,13 @@ fn tls(checker: &mut Checker, file: &FileConfig) -> Option<TlsOptions> {
         (Some(cert), Some(key)) => {
             checker.file("tls.cert", cert);
             checker.file("tls.key", key);
-            Some(TlsOptions { cert: PathBuf::from(cert), key: PathBuf::from(key) })
+            let tls = TlsOptions { cert: PathBuf::from(cert), key: PathBuf::from(key) };
+            if checker.problems.is_empty()
+                && let Err(error) = prombus_server::check_tls(&tls)
+            {
+                checker.refuse("tls.cert", crate::one_line(&error.into()));
+            }
+            Some(tls)
         }
         (Some(_), None) => {
             checker.refuse("tls.cert", "the certificate's key is missing: give tls.key (--tls-key) too");

@@ -89,8 +89,10 @@ impl Storage for Folder {
         // Without write access (a read-only mount that is being verified) an existing LOCK can still be locked.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.handle, LOCK_NAME, flags, Mode::from_raw_mode(0o644)) {
-            Err(rustix::io::Errno::ROFS | rustix::io::Errno::ACCESS) => {
-                rustix::fs::openat(&self.handle, LOCK_NAME, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?
+            Err(refused @ (rustix::io::Errno::ROFS | rustix::io::Errno::ACCESS)) => {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                // Where there is none either, the first refusal is what is wrong.
+                rustix::fs::openat(&self.handle, LOCK_NAME, flags, Mode::empty()).map_err(|_| refused)?
             }
             opened => opened?,
         };

@@ -111,6 +111,8 @@ struct Fields<'a> {
     delay_ms: Option<Json<'a>>,
     extend_ms: Option<Json<'a>>,
     to: Option<Json<'a>>,
+    ts: Option<Json<'a>>,
+    after_id: Option<Json<'a>>,
 }
 
 impl<'a> Fields<'a> {
@@ -177,6 +179,8 @@ impl<'a> Fields<'a> {
             "delay_ms" => &mut self.delay_ms,
             "extend_ms" => &mut self.extend_ms,
             "to" => &mut self.to,
+            "ts" => &mut self.ts,
+            "afterId" => &mut self.after_id,
             _ => return Ok(()),
         };
         *slot = (value.get() != "null").then_some(value);
@@ -254,7 +258,10 @@ impl<'a> Fields<'a> {
             "RESUME" => ClientFrame::Resume { topic, group },
             "CURSOR" => ClientFrame::Cursor { topic, group },
             _ => {
-                let to = Start::from_loose("to", loose(self.to.ok_or_else(|| missing("to"))?)?)?;
+                let to = loose(self.to.ok_or_else(|| missing("to"))?)?;
+                let ts = self.ts.map(loose).transpose()?;
+                let after_id = self.after_id.map(loose).transpose()?;
+                let to = Start::from_field("to", to, ts, after_id)?;
                 ClientFrame::Seek { topic, group, to }
             }
         })

@@ -54,6 +54,9 @@ impl Start {
     ) -> Result<Self, OptionError> {
         let missing = |field: &str, needed_by| OptionError::Missing { field: field.to_owned(), needed_by };
         let Some(from) = from else { return Ok(Self::Latest) };
+        if let (Loose::Map(_), None, None) = (&from, &ts, &after_id) {
+            return Self::from_loose("from", from);
+        }
         let name = match &from {
             Loose::Text(name) => &**name,
             _ => "",
@@ -70,7 +73,23 @@ impl Start {
         }
     }
 
-    /// The value of a field such as SEEK's `to`.
+    /// The value of a field such as SEEK's `to`, with what may stand beside it: `"ts"` and a `ts`, as in options, or an object
+    /// that has both.
+    pub(crate) fn from_field(
+        field: &str,
+        value: Loose<'_>,
+        ts: Option<Loose<'_>>,
+        after_id: Option<Loose<'_>>,
+    ) -> Result<Self, OptionError> {
+        match &value {
+            Loose::Text(name) if matches!(&**name, "ts" | "afterId") => {
+                Self::from_parts(Some(value), ts, after_id)
+            }
+            _ => Self::from_loose(field, value),
+        }
+    }
+
+    /// The value of a field that stands alone.
     pub(crate) fn from_loose(field: &str, value: Loose<'_>) -> Result<Self, OptionError> {
         let allowed = "\"latest\", \"earliest\", {\"ts\": …} or {\"afterId\": …}";
         let fields = match value {

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
+/// How long a request waits for memory.
+const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// So much a request may always have.
 const FREE_BYTES: usize = 64 * 1024;
 
@@ -102,7 +104,8 @@ impl Held {
         if wanted <= self.bytes {
             return Ok(());
         }
-        let until = Instant::now() + self.gateway.options.connections.head_timeout;
+        // Not long: whoever waits here has something that others may be waiting for.
+        let until = Instant::now() + ROOM_PATIENCE;
         while !self.gateway.budget.has_room() {
             if Instant::now() >= until {
                 let message = "too many large requests are under way: try again later";

@@ -8,7 +8,7 @@ use crate::gateway::{Gateway, Peer};
 use axum::body::Body;
 use axum::extract::{FromRequestParts as _, RawPathParams, Request};
 use axum::http::HeaderMap;
-use prombus_protocol::{GroupName, Pattern, Topic};
+use prombus_protocol::{ErrorCode, GroupName, Pattern, Topic};
 use std::sync::Arc;
 
 /// What a handler gets.
@@ -33,7 +33,10 @@ impl Call {
         let (mut parts, body) = request.into_parts();
         let peer = parts.extensions.get::<Arc<Peer>>().cloned();
         let peer = peer.ok_or_else(|| ApiError::internal("the request came from nowhere"))?;
-        let path = RawPathParams::from_request_parts(&mut parts, &()).await.map_err(ApiError::bad_request)?;
+        let path = RawPathParams::from_request_parts(&mut parts, &()).await.map_err(|error| {
+            // Only a topic or a group can be in it.
+            ApiError::new(ErrorCode::BadTopic, error)
+        })?;
         let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let query = Query::parse(parts.uri.query().unwrap_or_default())?;
         let principal = access::authenticate(&gateway, access, &parts.headers, &query)?;

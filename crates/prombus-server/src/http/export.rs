@@ -28,7 +28,7 @@ enum Format {
 
 pub(super) async fn export(call: Call) -> Answered {
     let topic = call.query_topic()?;
-    let (from_ts, to_ts) = (call.query.ts("fromTs")?, call.query.ts("toTs")?);
+    let (from_ts, to_ts) = (call.query.bound_ts("fromTs")?, call.query.bound_ts("toTs")?);
     let format = if call.query.flag("ndjson")?.unwrap_or(true) { Format::Lines } else { Format::Array };
     call.check_may_read(topic.as_str())?;
     let (gateway, principal) = (&call.gateway, &call.principal);
@@ -47,6 +47,10 @@ pub(super) async fn export(call: Call) -> Answered {
 
 impl Pieces for Export {
     const ROUTE: &'static str = "/export";
+
+    fn pages(&mut self) -> &mut Pages {
+        &mut self.pages
+    }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
         if self.is_done {

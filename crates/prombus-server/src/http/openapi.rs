@@ -13,16 +13,18 @@ use std::sync::LazyLock;
 const SCHEMAS: &str = include_str!("schemas.json");
 
 /// The document, written once.
-pub(super) fn document() -> Bytes {
-    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| build().to_string().into());
-    DOCUMENT.clone()
+/// `has_auth` says whether the gateway asks for tokens at all.
+pub(super) fn document(has_auth: bool) -> Bytes {
+    static DOCUMENTS: LazyLock<[Bytes; 2]> =
+        LazyLock::new(|| [false, true].map(|has_auth| build(has_auth).to_string().into()));
+    DOCUMENTS[usize::from(has_auth)].clone()
 }
 
-fn build() -> Value {
+fn build(has_auth: bool) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in ROUTES {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
-        path[route.verb.name()] = operation(route);
+        path[route.verb.name()] = operation(route, has_auth);
     }
     let mut schemas = parsed(SCHEMAS);
     schemas["Error"]["properties"]["code"]["enum"] =
@@ -50,13 +52,14 @@ fn parsed(json: &str) -> Value {
     serde_json::from_str(json).expect("the schemas in this crate are JSON")
 }
 
-fn operation(route: &Route) -> Value {
+fn operation(route: &Route, has_auth: bool) -> Value {
     let mut operation = json!({
         "summary": route.about,
         "operationId": operation_id(route),
         "parameters": parameters(route),
         "responses": responses(route),
         "security": match route.access {
+            _ if !has_auth => json!([]),
             Access::Open => json!([]),
             Access::Token | Access::Admin => json!([{ "token": [] }]),
             Access::Ticket => json!([{ "token": [] }, { "ticket": [] }]),

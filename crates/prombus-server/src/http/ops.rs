@@ -52,8 +52,8 @@ pub(super) async fn readyz(call: Call) -> Answered {
 }
 
 /// `GET /openapi.json`.
-pub(super) async fn openapi(_call: Call) -> Answered {
-    Ok(answer::typed("application/json", Body::from(openapi::document())))
+pub(super) async fn openapi(call: Call) -> Answered {
+    Ok(answer::typed("application/json", Body::from(openapi::document(call.gateway.auth.is_configured()))))
 }
 
 /// `GET /metrics`.

@@ -3,6 +3,7 @@
 
 use super::ApiError;
 use crate::auth::Principal;
+use crate::budget::Share;
 use crate::gateway::{Gateway, now_ms};
 use axum::body::Body;
 use bytes::Bytes;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio::runtime::Handle;
 
+/// A piece while memory is scarce.
+const SMALL_BYTES: usize = 16 * 1024;
 /// A piece.
 pub(super) const CHUNK: PullLimit = PullLimit { events: u32::MAX, bytes: 256 * 1024 };
 
@@ -32,6 +35,14 @@ pub(super) struct Pages {
     pub(super) topic: Topic,
     pub(super) next_seq: u64,
     principal: Arc<Principal>,
+    /// What the client has not taken yet, counted with the buffers of all connections.
+    share: Share,
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.hold(0);
+    }
 }
 
 impl Pages {
@@ -50,12 +61,25 @@ impl Pages {
             (Err(ReadError::UnknownTopic(_)), _) => 1,
             (Err(error), _) => return Err(error.into()),
         };
-        Ok(Self { gateway: Arc::clone(gateway), topic, next_seq, principal: Arc::clone(principal) })
+        let (gateway, principal) = (Arc::clone(gateway), Arc::clone(principal));
+        Ok(Self { gateway, topic, next_seq, principal, share: Share::default() })
+    }
+
+    /// Says how many bytes wait for the client.
+    fn hold(&mut self, bytes: usize) {
+        self.gateway.budget.set(&mut self.share, bytes);
+    }
+
+    /// While all buffers together are full, everybody goes on in small pieces.
+    fn within_budget(&self, limit: PullLimit) -> PullLimit {
+        let has_room = self.gateway.budget.has_room();
+        PullLimit { bytes: if has_room { limit.bytes } else { limit.bytes.min(SMALL_BYTES) }, ..limit }
     }
 
     /// Reads on, here: for what is in memory most likely.
     pub(super) async fn read_newest(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
         self.check_token()?;
+        let limit = self.within_budget(limit);
         let read = self.gateway.backend.read(&self.topic, self.next_seq, limit).await;
         self.went_on(read)
     }
@@ -64,6 +88,7 @@ impl Pages {
     pub(super) async fn read(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
         self.check_token()?;
         let (gateway, topic, from) = (Arc::clone(&self.gateway), self.topic.clone(), self.next_seq);
+        let limit = self.within_budget(limit);
         let runtime = Handle::current();
         let read = move || runtime.block_on(gateway.backend.read(&topic, from, limit));
         let read = tokio::task::spawn_blocking(read).await;
@@ -102,6 +127,9 @@ pub(super) trait Pieces: Send + 'static {
     /// The route, for the log.
     const ROUTE: &'static str;
 
+    /// Where it reads.
+    fn pages(&mut self) -> &mut Pages;
+
     /// The next piece; `None` at the end.
     fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, StreamError>> + Send;
 }
@@ -114,6 +142,8 @@ pub(super) fn body_of<P: Pieces>(pieces: P) -> Body {
 fn stream_of<P: Pieces>(pieces: P) -> impl TryStream<Ok = Bytes, Error = StreamError> + Send {
     try_unfold(pieces, async |mut pieces| match pieces.next().await {
         Ok(Some(bytes)) => {
+            // It is held until the next one is asked for.
+            pieces.pages().hold(bytes.len());
             // A client that takes everything at once must not keep the thread to itself.
             tokio::task::consume_budget().await;
             Ok(Some((bytes, pieces)))

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 use std::borrow::Cow;
 
+/// What the events of one request may take in memory; a commit holds about as much.
+const BATCH_BYTES_MAX: usize = 64 << 20;
 /// What a record may have around its payload.
 const ENVELOPE_BYTES_MAX: usize = 512 * 1024;
 
@@ -123,6 +125,11 @@ async fn read_lines(
         held.grow_to(intake.batch.byte_count() + lines.rest_bytes() + piece.len()).await?;
         let pushed = lines.push(&piece, &mut |number, line| intake.add_line(number, line));
         refused = pushed.err();
+        if intake.batch.byte_count() > BATCH_BYTES_MAX {
+            let message =
+                format!("{} events are too many for one request: send fewer at a time", intake.batch.len());
+            refused = Some(ApiError::new(ErrorCode::TooLarge, message));
+        }
     }
     if let Some(refused) = refused {
         return Err(refused);

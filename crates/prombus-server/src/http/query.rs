@@ -58,6 +58,11 @@ impl Query {
     }
 
     /// Milliseconds since 1970.
+    /// A time; one after the last that an event can have is that one.
+    pub(super) fn bound_ts(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        Ok(self.whole(name, 0, i64::MAX)?.map(|ts| ts.min(MAX_TS_MS)))
+    }
+
     pub(super) fn ts(&self, name: &str) -> Result<Option<i64>, ApiError> {
         self.whole(name, 0, MAX_TS_MS)
     }

@@ -33,7 +33,12 @@ pub(super) async fn replay(call: Call) -> Answered {
     let limit = call.query.whole("limit", 1, LIMIT_MAX)?.unwrap_or(LIMIT_DEFAULT);
     call.check_may_read(topic.as_str())?;
     let pages = Pages::locate(&call.gateway, &call.principal, topic, start).await?;
-    let since_ts = if let Start::Ts(ts) = start { Some(ts) } else { None };
+    // The next pages of a replay by time say `afterId`, and `ts` again.
+    let since_ts = match start {
+        Start::Ts(ts) => Some(ts),
+        Start::AfterId(_) => call.query.ts("ts")?,
+        Start::Earliest | Start::Latest => None,
+    };
     let left = limit.unsigned_abs();
     let replay = Replay { pages, since_ts, left, count: 0, last_id: None, phase: Phase::Head };
     Ok(answer::typed("application/json", body_of(replay)))
@@ -41,6 +46,10 @@ pub(super) async fn replay(call: Call) -> Answered {
 
 impl Pieces for Replay {
     const ROUTE: &'static str = "/replay";
+
+    fn pages(&mut self) -> &mut Pages {
+        &mut self.pages
+    }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
         let mut out = Vec::new();

@@ -76,6 +76,10 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Uuid>, ApiError> {
 impl Pieces for Tail {
     const ROUTE: &'static str = "/subscribe/{topic}";
 
+    fn pages(&mut self) -> &mut Pages {
+        &mut self.pages
+    }
+
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
         if !std::mem::replace(&mut self.has_begun, true) {
             return Ok(Some(Bytes::from_static(HELLO)));
