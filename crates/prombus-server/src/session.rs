@@ -215,17 +215,19 @@ impl Session {
         self.settle(slot);
         let subscription = self.subscriptions.get_mut(slot)?.take()?;
         self.slots.remove(&key_of(&subscription.topic, &subscription.group));
+        self.ready.forget(slot);
         Some(subscription)
     }
 
     fn settle(&mut self, slot: usize) {
-        let settling =
-            self.subscriptions.get_mut(slot).and_then(Option::as_mut).and_then(Subscription::settle);
-        settling.into_iter().for_each(|settling| self.answer_later(settling));
+        let Some(subscription) = self.subscriptions.get_mut(slot).and_then(Option::as_mut) else { return };
+        let is_healthy = self.gateway.backend.health().is_ok();
+        self.settling.extend(subscription.settle(is_healthy));
     }
 
     fn answer_later(&mut self, settling: Settling) {
-        if !settling.is_silent() {
+        // Without corr only an error is answered.
+        if !settling.is_silent() || self.gateway.backend.health().is_err() {
             self.settling.push_back(settling);
         }
     }
@@ -241,7 +243,7 @@ impl Session {
     /// Writes answers that are due and events that are there, while fewer than the allowed bytes are queued. `sent_before` is
     /// what the connection was sent before [`Self::out`].
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, queued_bytes: usize, sent_before: u64) {
-        self.publisher.poll(context, &mut self.out);
+        self.publisher.poll(&*self.gateway.backend, context, &mut self.out);
         while let Some(front) = self.settling.front_mut() {
             if !front.poll(context, &mut self.out) {
                 break;
@@ -268,14 +270,14 @@ impl Session {
             // When all buffers together are full, those who keep up still get a little at a time.
             let most = if self.gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };
             let room = most.saturating_sub(queued_bytes + self.out.len());
-            if room == 0 || self.ending.is_some() {
+            if room == 0 || self.ending.is_some() || self.has_left {
                 return;
             }
             let mut events = u32::MAX;
             if let Some(bucket) = &mut self.deliveries {
                 let wait_ms = bucket.wait_ms(1, now);
                 if wait_ms > 0 {
-                    self.paced_until_ms = Some(now + wait_ms);
+                    self.paced_until_ms = Some(now.saturating_add(wait_ms));
                     return;
                 }
                 events = bucket.available(now).max(1);
@@ -303,7 +305,8 @@ impl Session {
     pub(crate) fn is_ready_to_pull(&self, queued_bytes: usize) -> bool {
         let most = self.gateway.options.connections.max_queued_bytes / 2;
         let most = if self.gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };
-        queued_bytes + self.out.len() < most && self.paced_until_ms.is_none() && self.ready.len() > 0
+        let may_pull = self.ending.is_none() && !self.has_left && self.paced_until_ms.is_none();
+        may_pull && queued_bytes + self.out.len() < most && self.ready.len() > 0
     }
 
     /// The group is gone, or its events cannot be read.

@@ -82,6 +82,10 @@ pub(crate) struct WebSocket<S> {
     share: Share,
     /// Whether frames could not be handled when they were last looked at.
     is_blocked: bool,
+    /// Whether it was not read because all buffers together are full.
+    is_starved: bool,
+    /// Whether what was written has left; TLS may keep some.
+    is_flushed: bool,
     is_eof: bool,
 }
 
@@ -104,6 +108,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             timers,
             share: Share::default(),
             is_blocked: false,
+            is_starved: false,
+            is_flushed: true,
             is_eof: false,
         }
     }
@@ -136,8 +142,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 Poll::Ready(Err(_)) => return Poll::Ready(Outcome::Broken),
                 Poll::Pending => true,
             };
-            self.session.flush();
-            self.session.poll(context, self.queued(), self.sent_before + self.writing.len() as u64);
+            // Nothing comes behind the close frame.
+            if !matches!(self.phase, Phase::Closing { .. }) {
+                self.session.flush();
+                self.session.poll(context, self.queued(), self.sent_before + self.writing.len() as u64);
+            }
             self.look_at_the_time();
             self.end_phase();
             match self.write(context) {
@@ -175,10 +184,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
         self.is_blocked = self.phase == Phase::Open && !self.can_handle();
         if self.is_blocked || self.is_eof || matches!(self.phase, Phase::Draining(_)) {
+            self.is_starved = false;
             return Poll::Pending;
         }
-        let has_room = self.gateway.budget.has_room() || self.unread.len() < KEPT_BYTES;
-        if !has_room {
+        let own_bytes = self.unread.len() + self.decoder.held_bytes() + self.session.byte_count();
+        self.is_starved = !self.gateway.budget.has_room() && own_bytes >= KEPT_BYTES;
+        if self.is_starved {
             self.timers.retry_at(steady_ms() + NO_ROOM_RETRY_MS);
             return Poll::Pending;
         }
@@ -217,7 +228,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         SCRATCH.with_borrow_mut(|scratch| {
             let filled = self.unread.len();
             scratch[..filled].copy_from_slice(&self.unread);
-            let mut buffer = ReadBuf::new(scratch);
+            let most = if self.gateway.budget.has_room() { scratch.len() } else { filled + KEPT_BYTES };
+            let mut buffer = ReadBuf::new(&mut scratch[..most]);
             buffer.set_filled(filled);
             ready!(Pin::new(&mut self.socket).poll_read(context, &mut buffer))?;
             let now_filled = buffer.filled().len();
@@ -309,6 +321,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// No more frames are handled; what was read is answered, and then the close frame goes.
     fn drain(&mut self, ending: Ending) {
         if self.phase == Phase::Open {
+            // Whatever the reason: nobody gets events here any more.
+            self.session.leave();
             self.unread = Vec::new();
             self.phase = Phase::Draining(ending);
             self.timers.draining(steady_ms());
@@ -347,9 +361,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         if self.timers.is_frame_late(now) && !self.is_blocked {
             return self.drain(Ending { code: close::POLICY, reason: "a message took too long to arrive" });
         }
-        self.session.hold(self.timers.is_blocked_long(self.is_blocked, now));
+        self.session.hold(self.timers.is_blocked_long(self.is_blocked, now) || self.is_starved);
         if self.timers.is_ping_due(now) {
-            if self.timers.is_silent() && !self.is_blocked {
+            if self.timers.is_silent() && !self.is_blocked && !self.is_starved {
                 self.session.lose(self.sent_before + self.written as u64);
                 self.gateway.metrics.ws_silent.fetch_add(1, Ordering::Relaxed);
                 tracing::info!("{} answers no ping and is closed", self.session.remote());
@@ -396,6 +410,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.written += count;
+            self.is_flushed = false;
             self.timers.wrote(steady_ms());
             has_written = true;
         }
@@ -407,6 +422,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         }
         // TLS may keep what it was given.
         ready!(Pin::new(&mut self.socket).poll_flush(context))?;
+        self.is_flushed = true;
         Poll::Ready(Ok(has_written))
     }
 
@@ -420,7 +436,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     }
 
     fn end(&mut self) -> Option<Outcome> {
-        let is_sent = self.written == self.writing.len() && self.session.out.is_empty();
+        let is_sent = self.written == self.writing.len() && self.session.out.is_empty() && self.is_flushed;
         match self.phase {
             Phase::Closing { is_answered } if is_sent && (is_answered || self.is_eof) => Some(Outcome::Clean),
             Phase::Closing { .. } | Phase::Draining(_) if self.timers.is_close_over(steady_ms()) => {

@@ -298,6 +298,11 @@ impl Publishing {
         Self { state: State::Outside { batch, line } }
     }
 
+    /// Whether it has its place: what is published later comes later. Otherwise it gets one while it is awaited.
+    pub fn is_in_line(&self) -> bool {
+        !matches!(self.state, State::Outside { .. })
+    }
+
     /// What the events became, when they are in line: ids and seqs are known before they are durable.
     pub fn outcomes(&self) -> Option<&[Published]> {
         match &self.state {

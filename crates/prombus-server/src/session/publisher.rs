@@ -37,7 +37,14 @@ struct InFlight {
 impl Publisher {
     /// Whether no more should be added for now.
     pub(super) fn is_full(&self) -> bool {
-        self.in_flight_bytes >= IN_FLIGHT_BYTES_MAX || self.in_flight_events >= IN_FLIGHT_EVENTS_MAX
+        self.in_flight_bytes >= IN_FLIGHT_BYTES_MAX
+            || self.in_flight_events >= IN_FLIGHT_EVENTS_MAX
+            || self.is_outside()
+    }
+
+    /// Whether the last that was handed over has no place in the line: what comes behind it must not get one before.
+    fn is_outside(&self) -> bool {
+        self.in_flight.back().is_some_and(|it| !it.publishing.is_in_line())
     }
 
     /// Whether nothing waits for an answer.
@@ -76,6 +83,9 @@ impl Publisher {
 
     /// Hands over what was gathered.
     pub(super) fn flush(&mut self, backend: &dyn Backend) {
+        if self.is_outside() {
+            return;
+        }
         let Some(batch) = self.batch.take_if(|batch| !batch.is_empty()) else { return };
         let spare = self.spare_corrs.pop().unwrap_or_default();
         let corrs = std::mem::replace(&mut self.corrs, spare);
@@ -85,8 +95,17 @@ impl Publisher {
         self.in_flight.push_back(InFlight { publishing: backend.publish(batch), corrs, bytes });
     }
 
-    /// Writes the answers that are due. They come in order: what was handed over first is durable first.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) {
+    /// Writes the answers that are due, and hands over what had to wait.
+    pub(super) fn poll(&mut self, backend: &dyn Backend, context: &mut Context<'_>, out: &mut Vec<u8>) {
+        self.answer(context, out);
+        if self.batch.as_ref().is_some_and(|batch| !batch.is_empty()) && !self.is_outside() {
+            self.flush(backend);
+            self.answer(context, out);
+        }
+    }
+
+    /// Answers come in order: what was handed over first is durable first.
+    fn answer(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) {
         while let Some(front) = self.in_flight.front_mut() {
             let Poll::Ready(result) = Pin::new(&mut front.publishing).poll(context) else { return };
             let InFlight { mut corrs, bytes, .. } = self.in_flight.pop_front().expect("just looked at");

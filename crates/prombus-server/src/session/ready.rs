@@ -33,6 +33,11 @@ impl ReadyList {
         self.slots.lock().pop_front()
     }
 
+    /// Nobody has this slot any more.
+    pub(super) fn forget(&self, slot: usize) {
+        self.slots.lock().retain(|&other| other != slot);
+    }
+
     /// How many slots are ready now.
     pub(super) fn len(&self) -> usize {
         self.slots.lock().len()

@@ -112,14 +112,15 @@ impl Subscription {
     }
 
     /// Hands the gathered acks over, and answers what waits for them to be durable.
-    pub(super) fn settle(&mut self) -> Option<Settling> {
+    pub(super) fn settle(&mut self, is_healthy: bool) -> Option<Settling> {
         if self.acks.is_empty() {
             return None;
         }
         let settling = OUTCOMES.with_borrow_mut(|outcomes| {
             outcomes.clear();
             let ticket = self.membership.settle(&self.acks, outcomes);
-            if self.ack_corrs.is_silent() {
+            // Without corr they are answered on error only.
+            if self.ack_corrs.is_silent() && is_healthy {
                 return None;
             }
             let stale = outcomes.iter().map(|&outcome| outcome == SettleOutcome::Stale).collect();
@@ -210,13 +211,13 @@ impl Subscription {
 
     /// Ends it in order: what is unsettled goes to others, and no attempt counts.
     pub(super) fn leave(mut self) {
-        drop(self.settle());
+        drop(self.settle(true));
         drop(self.membership.leave());
     }
 
     /// Ends it because the connection broke. What never left this process was no attempt.
     pub(super) fn lose(mut self, written: u64) {
-        drop(self.settle());
+        drop(self.settle(true));
         let unsent = self.delivered.iter().filter(|sent| sent.end > written);
         let unsent: Vec<_> = unsent.map(|sent| (sent.position, Verdict::Release)).collect();
         if !unsent.is_empty() {
@@ -231,7 +232,7 @@ impl Settling {
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let Poll::Ready(result) = Pin::new(&mut self.ticket).poll(context) else { return false };
         for (corr, &stale) in self.corrs.iter().zip(&self.stale) {
-            if corr.is_some() {
+            if corr.is_some() || result.is_err() {
                 put_text(out, 100, |into| put_settled(into, corr, stale, result.as_ref().err()));
             }
         }

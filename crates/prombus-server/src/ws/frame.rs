@@ -131,6 +131,9 @@ impl Decoder {
             CLOSE => match payload {
                 [] => Incoming::Close(None),
                 [_] => return Err(Violation::Protocol("half a close code")),
+                [_, _, reason @ ..] if std::str::from_utf8(reason).is_err() => {
+                    return Err(Violation::Protocol("a close reason that is not UTF-8"));
+                }
                 [high, low, ..] => Incoming::Close(Some(u16::from_be_bytes([*high, *low]))),
             },
             opcode if opcode != CONTINUATION && head.is_last => match opcode {

@@ -96,6 +96,8 @@ impl Timers {
     pub(super) fn wrote(&mut self, now: u64) {
         if let Some(since) = &mut self.behind_since_ms {
             *since = now;
+            // A ping lies behind what is queued: who takes something is alive.
+            self.is_silent = false;
         }
     }
 

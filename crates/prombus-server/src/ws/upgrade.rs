@@ -2,7 +2,7 @@
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -38,6 +38,9 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
 
 pub(crate) fn accept(parts: &Parts) -> Result<Accepted, BadUpgrade> {
     let bad = |what| Err(BadUpgrade { status: StatusCode::BAD_REQUEST, what });
+    if parts.version < Version::HTTP_11 {
+        return bad("it must be HTTP/1.1");
+    }
     if parts.method != Method::GET {
         return bad("the method must be GET");
     }
@@ -53,7 +56,10 @@ pub(crate) fn accept(parts: &Parts) -> Result<Accepted, BadUpgrade> {
     let Some(key) = key.filter(is_key) else { return bad("Sec-WebSocket-Key must be 16 bytes in base64") };
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, KEY_SUFFIX].concat());
     let Ok(accept) = HeaderValue::from_str(&STANDARD.encode(hash)) else { return bad("the key is unusable") };
-    let names_us = has_token(&parts.headers, &header::SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL);
+    let offered = parts.headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).into_iter();
+    let offered = offered.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    // To the letter: a client compares what it offered.
+    let names_us = offered.map(str::trim).any(|offer| offer == SUBPROTOCOL);
     let protocol = names_us.then(|| (header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL)));
     Ok(Accepted {
         headers: [

@@ -6,6 +6,7 @@ mod limits;
 mod placeholders;
 mod protocol_doc;
 mod random_frames;
+mod regressions;
 mod rig;
 mod transcript;
 mod websocket;

@@ -48,6 +48,8 @@ struct Pull {
     kept: Vec<u64>,
     /// Redeliveries that nobody gets.
     dropped: Vec<Position>,
+    /// Redeliveries that do not fit into this pull.
+    too_many: Vec<Position>,
     /// The topics of what was reserved.
     topics: Vec<(TopicId, Topic)>,
 }
@@ -67,6 +69,7 @@ impl LocalMember {
             read: Vec::new(),
             kept: Vec::new(),
             dropped: Vec::new(),
+            too_many: Vec::new(),
             topics: Vec::new(),
         };
         let records = Arc::new(Records { local: Arc::clone(&handle.local), cell: Arc::clone(&cell) });
@@ -139,7 +142,7 @@ impl LocalMember {
         limit: PullLimit,
         into: &mut DeliveryBatch,
     ) -> Result<(), ReadError> {
-        let Pull { scanner, leased, reserved, read, kept, dropped, topics } = pull;
+        let Pull { scanner, leased, reserved, read, kept, dropped, too_many, topics } = pull;
         let group_filter = self.cell.spec.filter.as_ref();
         let is_wanted = |topic: &Topic, event: &StoredEvent<'_>| {
             is_wanted(group_filter, self.filter.as_ref(), topic, event)
@@ -147,8 +150,13 @@ impl LocalMember {
         read.clear();
         kept.clear();
         dropped.clear();
+        too_many.clear();
         for (lease, (topic_id, topic)) in leased.iter().zip(topics.iter()) {
             let Position { seq, .. } = lease.position;
+            if !into.is_empty() && into.byte_count() >= limit.bytes {
+                too_many.push(lease.position);
+                continue;
+            }
             let mut is_there = false;
             scanner.scan(*topic_id, seq, seq, &mut |event| {
                 is_there = is_wanted(topic, event);
@@ -161,7 +169,7 @@ impl LocalMember {
                 dropped.push(lease.position);
             }
         }
-        let mut is_full = false;
+        let mut is_full = !too_many.is_empty();
         for (range, (topic_id, topic)) in reserved.iter().zip(&topics[leased.len()..]) {
             let kept_before = kept.len();
             let mut next_seq = range.first_seq;
@@ -207,7 +215,12 @@ impl LocalMember {
         let local = &self.handle.local;
         let now = local.clock.steady_ms();
         let mut core = self.cell.core.lock();
-        let Pull { leased, reserved, read, kept, dropped, .. } = pull;
+        let Pull { leased, reserved, read, kept, dropped, too_many, .. } = pull;
+        for &position in too_many.iter() {
+            core.machine.give_back_lease(self.id, position, now);
+        }
+        // They are the last of the leases.
+        leased.truncate(leased.len() - too_many.len());
         for &position in dropped.iter() {
             core.machine.pass_over_leased(self.id, position);
             leased.retain(|lease| lease.position != position);
