@@ -372,6 +372,13 @@ impl Model {
                 });
             }
             assert_eq!(*lease, Leased { position: lease.position, attempt, deadline: until, reason });
+            let counters = &mut self.counters;
+            match reason {
+                Some(RedeliveryReason::LeaseExpired) => counters.redelivered_expired += 1,
+                Some(RedeliveryReason::Nacked) => counters.redelivered_nacked += 1,
+                Some(RedeliveryReason::MemberLost) => counters.redelivered_lost += 1,
+                None => {}
+            }
         }
         self.counters.delivered += leased.len() as u64;
         let left = ready.values().flatten().min();
