@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 /// What the store has to close, when the clients have had their time.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// A signal that comes again within this time is the same wish.
-const SAME_SIGNAL: Duration = Duration::from_secs(1);
+const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
 /// The exit code for arguments that are wrong; clap's.
 const BAD_ARGUMENTS: u8 = 2;

@@ -4,7 +4,7 @@ use crate::http_client::post;
 use crate::serving::{Serving, serve};
 use crate::support::{Ran, TempFolder, prombus, run};
 use rustix::process::Signal;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -55,12 +55,32 @@ fn a_second_signal_ends_it_at_once_when_clients_hold_it_up() {
     write!(stream, "POST /publish/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n1").unwrap();
     std::thread::sleep(Duration::from_millis(200));
     serving.signal(Signal::TERM);
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(1));
     let started = Instant::now();
     serving.signal(Signal::INT);
     let (code, log) = serving.end();
     assert_eq!(code, Some(130), "{log}");
     assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn two_signals_at_once_are_one() {
+    let folder = TempFolder::new();
+    let serving = Serving::in_folder(&folder, &[]);
+    let mut stream = TcpStream::connect(&serving.addresses()[0]).unwrap();
+    write!(stream, "POST /publish/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n1").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    serving.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(2));
+    serving.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(200));
+    // What was under way is finished all the same.
+    stream.write_all(b"1").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let (code, log) = serving.end();
+    assert_eq!(code, Some(0), "{log}");
 }
 
 #[test]
