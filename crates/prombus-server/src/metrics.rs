@@ -118,11 +118,10 @@ struct GroupRow<'a> {
 }
 
 fn group_rows(groups: &[GroupFigures], labels_max: usize) -> Vec<GroupRow<'_>> {
-    let row = |it: &'_ GroupFigures| it.clone();
     let (named, rest) = groups.split_at(groups.len().min(labels_max));
     let mut rows: Vec<GroupRow<'_>> = named
         .iter()
-        .map(|it| GroupRow { labels: [("topic", &it.topic), ("group", &it.group)], figures: row(it) })
+        .map(|it| GroupRow { labels: [("topic", &it.topic), ("group", &it.group)], figures: it.clone() })
         .collect();
     let summed = rest.iter().cloned().reduce(|mut sum, it| {
         let (into, of) = (&mut sum.counters, it.counters);

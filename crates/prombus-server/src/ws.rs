@@ -200,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         };
         self.is_eof = read_bytes == 0;
         if read_bytes > 0 {
-            self.timers.heard(steady_ms());
+            self.timers.heard();
         }
         Poll::Ready(Ok(()))
     }

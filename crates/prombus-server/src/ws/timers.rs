@@ -70,7 +70,7 @@ impl Timers {
     }
 
     /// Something came from the client.
-    pub(super) fn heard(&mut self, _now: u64) {
+    pub(super) fn heard(&mut self) {
         self.is_silent = false;
     }
 
