@@ -1,0 +1,435 @@
+//! The client loop: all connections of a run in one thread.
+
+use crate::ledger::Ledger;
+use crate::plan::{Length, Pace, Plan};
+use crate::report::{Latencies, Measurement, nanoseconds};
+use crate::stamp::{Payload, Stamp};
+use crate::usage::Usage;
+use crate::wire::{Heard, Message, Target, Wire};
+use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Since the run began.
+    pub elapsed: Duration,
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages answered.
+    pub answered: u64,
+    /// Deliveries.
+    pub delivered: u64,
+}
+
+/// Progress is told about so often.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+/// One read takes so much at most: large enough for a window of messages.
+const READ_BYTES: usize = 512 * 1024;
+
+enum Role {
+    Publisher {
+        index: usize,
+        in_flight: usize,
+        /// When messages were due, by their number; as long as twice the window.
+        due_ns: Vec<u64>,
+    },
+    Consumer {
+        group: usize,
+        delivered: u64,
+        is_past_barrier: bool,
+    },
+}
+
+struct Link<W> {
+    stream: TcpStream,
+    wire: W,
+    role: Role,
+    input: Vec<u8>,
+    out: Vec<u8>,
+    written: usize,
+    waits_for_room: bool,
+}
+
+struct Run<'a, W> {
+    plan: &'a Plan,
+    ledger: &'a mut Ledger,
+    links: Vec<Link<W>>,
+    epoll: OwnedFd,
+    payload: Payload,
+    heard: Heard,
+    scratch: Vec<u8>,
+    began: Instant,
+    now_ns: u64,
+    /// Messages of this run that were sent.
+    sent: u64,
+    answered: u64,
+    delivered: u64,
+    last_at_ns: u64,
+    counted: u64,
+    counting: Option<Counting>,
+    publish: Latencies,
+    deliver: Latencies,
+    series: Vec<u64>,
+}
+
+/// Since when what comes counts.
+struct Counting {
+    since_ns: u64,
+    client: Duration,
+    server: Option<Duration>,
+}
+
+/// Runs a plan against a server: connects, publishes and consumes until all is answered, delivered and acked, and books it.
+///
+/// Groups must get everything that the ledger has; with no publishers, what earlier runs published.
+///
+/// # Errors
+/// When the server is not there, refuses something, or goes away. What never comes is no error but lost.
+pub fn run<T: Target>(
+    target: &T,
+    plan: &Plan,
+    ledger: &mut Ledger,
+    server: Option<u32>,
+    tell: &mut dyn FnMut(Progress),
+) -> anyhow::Result<Measurement> {
+    // A message at its time, not up to 50 µs later.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let mut links = Vec::new();
+    for group in 0..plan.groups {
+        let (stream, wire) = target.consumer(group)?;
+        links.push(Link::new(stream, wire, Role::Consumer { group, delivered: 0, is_past_barrier: false })?);
+    }
+    let slots = (plan.window * 2).next_power_of_two();
+    for index in 0..plan.publishers {
+        let (stream, wire) = target.publisher(index)?;
+        let role = Role::Publisher { index, in_flight: 0, due_ns: vec![0; slots] };
+        links.push(Link::new(stream, wire, role)?);
+    }
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (at, link) in links.iter().enumerate() {
+        epoll::add(&epoll, &link.stream, epoll::EventData::new_u64(at as u64), epoll::EventFlags::IN)?;
+    }
+    let mut run = Run {
+        plan,
+        ledger,
+        links,
+        epoll,
+        payload: Payload::new(plan.payload_bytes),
+        heard: Heard::default(),
+        scratch: vec![0; READ_BYTES],
+        began: Instant::now(),
+        now_ns: 0,
+        sent: 0,
+        answered: 0,
+        delivered: 0,
+        last_at_ns: 0,
+        counted: 0,
+        counting: None,
+        publish: Latencies::new()?,
+        deliver: Latencies::new()?,
+        series: Vec::new(),
+    };
+    run.go(server, tell)
+}
+
+impl<W: Wire> Run<'_, W> {
+    fn go(&mut self, server: Option<u32>, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
+        let usage = |server: Option<u32>| -> anyhow::Result<_> {
+            Ok((Usage::of_self()?, server.map(Usage::of).transpose()?))
+        };
+        let warm_up_ns = nanoseconds(self.plan.warm_up);
+        let mut told = Instant::now();
+        let mut events = Vec::with_capacity(1_024);
+        for at in 0..self.links.len() {
+            self.exchange(at, false)?;
+        }
+        while !self.is_done() {
+            if self.counting.is_none() && self.now_ns >= warm_up_ns {
+                let (client, server) = usage(server)?;
+                self.counting = Some(Counting {
+                    since_ns: self.now_ns,
+                    client: client.cpu,
+                    server: server.map(|usage| usage.cpu),
+                });
+            }
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                let Self { sent, answered, delivered, .. } = *self;
+                tell(Progress { elapsed: self.began.elapsed(), sent, answered, delivered });
+            }
+            self.wait(&mut events)?;
+            self.now_ns = nanoseconds(self.began.elapsed());
+            if events.is_empty() && self.is_out_of_patience() {
+                break;
+            }
+            for &(at, is_readable) in &events {
+                self.exchange(at, is_readable)?;
+            }
+            if matches!(self.plan.pace, Pace::Rate(_)) {
+                self.send_due()?;
+            }
+        }
+        let (client, server) = usage(server)?;
+        let counting = self.counting.take().context("the run was over before its warm-up")?;
+        self.pass_barrier()?;
+        let seconds = self.last_at_ns.saturating_sub(counting.since_ns) as f64 / 1e9;
+        let per_second = if seconds > 0.0 { self.counted as f64 / seconds } else { 0.0 };
+        Ok(Measurement {
+            count: self.counted,
+            seconds,
+            per_second,
+            bytes_per_second: per_second * self.plan.payload_bytes as f64,
+            publish: self.publish.percentiles(),
+            deliver: self.deliver.percentiles(),
+            client_cpu_seconds: (client.cpu - counting.client).as_secs_f64(),
+            server_cpu_seconds: server
+                .zip(counting.server)
+                .map(|(now, then)| now.cpu.saturating_sub(then).as_secs_f64()),
+            server_resident_bytes: server.map(|usage| usage.resident_bytes),
+            series: std::mem::take(&mut self.series),
+            balance: self.ledger.balance(),
+        })
+    }
+
+    /// Whether all that is to be sent is sent, answered and delivered.
+    fn is_done(&self) -> bool {
+        if !self.has_sent_all() || self.answered < self.sent {
+            return false;
+        }
+        let wanted = self.ledger.answered();
+        self.links.iter().all(|link| match link.role {
+            Role::Publisher { .. } => true,
+            Role::Consumer { delivered, .. } => delivered >= wanted,
+        })
+    }
+
+    fn has_sent_all(&self) -> bool {
+        if self.plan.publishers == 0 {
+            return true;
+        }
+        match self.plan.length {
+            Length::Messages(messages) => self.sent >= messages,
+            Length::Time(time) => self.now_ns >= nanoseconds(self.plan.warm_up + time),
+        }
+    }
+
+    fn is_out_of_patience(&self) -> bool {
+        self.has_sent_all() && self.now_ns.saturating_sub(self.last_at_ns) > nanoseconds(self.plan.patience)
+    }
+
+    /// Sleeps until a socket is ready or a message is due.
+    fn wait(&mut self, events: &mut Vec<(usize, bool)>) -> anyhow::Result<()> {
+        let mut timeout = TELL_EVERY;
+        if let Pace::Rate(rate) = self.plan.pace
+            && !self.has_sent_all()
+        {
+            let now_ns = nanoseconds(self.began.elapsed());
+            timeout = timeout.min(Duration::from_nanos(due_ns(self.sent, rate).saturating_sub(now_ns)));
+        }
+        events.clear();
+        let timeout = Timespec::try_from(timeout).context("a timeout is short")?;
+        // Polling the epoll has a timeout in nanoseconds on every kernel.
+        let mut polled = [PollFd::new(&self.epoll, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(()),
+            ready => ready?,
+        };
+        let mut ready = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 256];
+        let count = epoll::wait(&self.epoll, &mut ready, Some(&Timespec::default()))?;
+        events.extend(ready[..count].iter().map(|event| {
+            let (data, flags) = (event.data, event.flags);
+            (data.u64() as usize, flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP))
+        }));
+        Ok(())
+    }
+
+    /// Reads what is there, handles it, and writes what there is to say.
+    fn exchange(&mut self, at: usize, is_readable: bool) -> anyhow::Result<()> {
+        if is_readable {
+            self.read(at)?;
+        }
+        if self.plan.pace == Pace::Full {
+            while self.may_send(at) {
+                self.send(at, self.now_ns);
+            }
+        }
+        self.flush(at)
+    }
+
+    fn read(&mut self, at: usize) -> anyhow::Result<()> {
+        let link = &mut self.links[at];
+        let count = match link.stream.read(&mut self.scratch) {
+            Ok(0) => bail!("the server closed the connection"),
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(()),
+            Err(error) => return Err(error).context("the connection broke"),
+        };
+        if link.input.is_empty() {
+            let taken = link.wire.take(&self.scratch[..count], &mut self.heard)?;
+            link.input.extend_from_slice(&self.scratch[taken..count]);
+        } else {
+            link.input.extend_from_slice(&self.scratch[..count]);
+            let taken = link.wire.take(&link.input, &mut self.heard)?;
+            link.input.drain(..taken);
+        }
+        self.book(at);
+        let link = &mut self.links[at];
+        link.wire.put_acks(&mut link.out);
+        Ok(())
+    }
+
+    /// Books what was heard.
+    fn book(&mut self, at: usize) {
+        let since_ns = self.counting.as_ref().map(|counting| counting.since_ns);
+        let has_groups = self.plan.groups > 0;
+        let now_ns = self.now_ns;
+        let mut count = 0;
+        match &mut self.links[at].role {
+            Role::Publisher { index, in_flight, due_ns } => {
+                for number in self.heard.answers.drain(..) {
+                    self.ledger.answer(*index, number);
+                    let due_ns = due_ns[number as usize & (due_ns.len() - 1)];
+                    if since_ns.is_some_and(|since| due_ns >= since) {
+                        self.publish.add(now_ns.saturating_sub(due_ns));
+                    }
+                    *in_flight = in_flight.saturating_sub(1);
+                    self.answered += 1;
+                    count += u64::from(!has_groups);
+                }
+            }
+            Role::Consumer { group, delivered, is_past_barrier } => {
+                *is_past_barrier |= std::mem::take(&mut self.heard.is_past_barrier);
+                for stamp in self.heard.deliveries.drain(..) {
+                    self.ledger.deliver(*group, stamp);
+                    if since_ns.is_some_and(|since| stamp.due_ns >= since) {
+                        self.deliver.add(now_ns.saturating_sub(stamp.due_ns));
+                    }
+                    *delivered += 1;
+                    self.delivered += 1;
+                    count += 1;
+                }
+            }
+        }
+        if count > 0 {
+            self.last_at_ns = now_ns;
+            if let Some(since_ns) = since_ns {
+                self.counted += count;
+                let second = (now_ns.saturating_sub(since_ns) / 1_000_000_000) as usize;
+                if second >= self.series.len() {
+                    self.series.resize(second + 1, 0);
+                }
+                self.series[second] += count;
+            }
+        }
+    }
+
+    fn may_send(&self, at: usize) -> bool {
+        match self.links[at].role {
+            Role::Publisher { in_flight, .. } => in_flight < self.plan.window && !self.has_sent_all(),
+            Role::Consumer { .. } => false,
+        }
+    }
+
+    fn send(&mut self, at: usize, due: u64) {
+        let link = &mut self.links[at];
+        let Role::Publisher { index, in_flight, due_ns } = &mut link.role else { return };
+        let number = self.ledger.send(*index);
+        let mask = due_ns.len() - 1;
+        due_ns[number as usize & mask] = due;
+        let payload = self.payload.stamped(Stamp { publisher: *index as u16, number, due_ns: due });
+        let topic = (number % self.plan.topics as u64) as usize;
+        link.wire.put_publish(&Message { number, topic, payload }, &mut link.out);
+        *in_flight += 1;
+        self.sent += 1;
+    }
+
+    /// Sends what is due by now, each publisher in turn.
+    fn send_due(&mut self) -> anyhow::Result<()> {
+        let Pace::Rate(rate) = self.plan.pace else { return Ok(()) };
+        let first = self.plan.groups;
+        let before = self.sent;
+        loop {
+            let due = due_ns(self.sent, rate);
+            let at = first + (self.sent % self.plan.publishers as u64) as usize;
+            if due > self.now_ns || !self.may_send(at) {
+                break;
+            }
+            self.send(at, due);
+        }
+        let touched = (self.sent - before).min(self.plan.publishers as u64);
+        for turn in before..before + touched {
+            self.flush(first + (turn % self.plan.publishers as u64) as usize)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, at: usize) -> anyhow::Result<()> {
+        let link = &mut self.links[at];
+        while link.written < link.out.len() {
+            match link.stream.write(&link.out[link.written..]) {
+                Ok(count) => link.written += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("the connection broke"),
+            }
+        }
+        let waits_for_room = link.written < link.out.len();
+        if !waits_for_room {
+            link.out.clear();
+            link.written = 0;
+        }
+        if waits_for_room != link.waits_for_room {
+            link.waits_for_room = waits_for_room;
+            let flags = if waits_for_room {
+                epoll::EventFlags::IN | epoll::EventFlags::OUT
+            } else {
+                epoll::EventFlags::IN
+            };
+            epoll::modify(&self.epoll, &link.stream, epoll::EventData::new_u64(at as u64), flags)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all acks are done, so that the next run starts in peace.
+    fn pass_barrier(&mut self) -> anyhow::Result<()> {
+        let until = Instant::now() + self.plan.patience;
+        for at in 0..self.plan.groups {
+            let link = &mut self.links[at];
+            link.wire.put_barrier(&mut link.out);
+            self.flush(at)?;
+        }
+        let mut events = Vec::new();
+        while self.links.iter().any(|link| matches!(link.role, Role::Consumer { is_past_barrier: false, .. })) {
+            if Instant::now() > until {
+                bail!("the acks were not answered within {:?}", self.plan.patience);
+            }
+            self.wait(&mut events)?;
+            for &(at, is_readable) in &events {
+                if is_readable {
+                    self.read(at)?;
+                }
+                self.flush(at)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<W> Link<W> {
+    fn new(stream: TcpStream, wire: W, role: Role) -> anyhow::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let (input, out) = (Vec::new(), Vec::new());
+        Ok(Self { stream, wire, role, input, out, written: 0, waits_for_room: false })
+    }
+}
+
+/// When message number `sent` of a run at this rate is due.
+fn due_ns(sent: u64, rate: f64) -> u64 {
+    (sent as f64 * 1e9 / rate) as u64
+}

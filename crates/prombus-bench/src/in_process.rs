@@ -1,0 +1,1 @@
+//! The same loads on the library, in this process.
