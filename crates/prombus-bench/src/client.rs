@@ -240,7 +240,8 @@ impl<W: Wire> Run<'_, W> {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(()),
             ready => ready?,
         };
-        let mut ready = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 256];
+        let mut ready =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 256];
         let count = epoll::wait(&self.epoll, &mut ready, Some(&Timespec::default()))?;
         events.extend(ready[..count].iter().map(|event| {
             let (data, flags) = (event.data, event.flags);
@@ -267,7 +268,9 @@ impl<W: Wire> Run<'_, W> {
         let count = match link.stream.read(&mut self.scratch) {
             Ok(0) => bail!("the server closed the connection"),
             Ok(count) => count,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                return Ok(());
+            }
             Err(error) => return Err(error).context("the connection broke"),
         };
         if link.input.is_empty() {
@@ -405,7 +408,8 @@ impl<W: Wire> Run<'_, W> {
             self.flush(at)?;
         }
         let mut events = Vec::new();
-        while self.links.iter().any(|link| matches!(link.role, Role::Consumer { is_past_barrier: false, .. })) {
+        while self.links.iter().any(|link| matches!(link.role, Role::Consumer { is_past_barrier: false, .. }))
+        {
             if Instant::now() > until {
                 bail!("the acks were not answered within {:?}", self.plan.patience);
             }

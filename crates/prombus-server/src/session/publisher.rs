@@ -63,7 +63,7 @@ impl Publisher {
         &mut self,
         backend: &dyn Backend,
         corr: Option<&str>,
-        (topic, is_known): (Topic, bool),
+        (topic, is_known): (&Topic, bool),
         payload: &Json<'_>,
         options: &PublishOptions,
     ) -> Result<(), PublishError> {
