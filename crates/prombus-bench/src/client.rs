@@ -290,7 +290,7 @@ impl<W: Wire> Run<'_, W> {
     /// Books what was heard.
     fn book(&mut self, at: usize) {
         let since_ns = self.counting.as_ref().map(|counting| counting.since_ns);
-        let has_groups = self.plan.groups > 0;
+        let (has_groups, publishes) = (self.plan.groups > 0, self.plan.publishers > 0);
         let now_ns = self.now_ns;
         let mut count = 0;
         match &mut self.links[at].role {
@@ -310,7 +310,8 @@ impl<W: Wire> Run<'_, W> {
                 *is_past_barrier |= std::mem::take(&mut self.heard.is_past_barrier);
                 for stamp in self.heard.deliveries.drain(..) {
                     self.ledger.deliver(*group, stamp);
-                    if since_ns.is_some_and(|since| stamp.due_ns >= since) {
+                    // What an earlier run published is of another clock.
+                    if publishes && since_ns.is_some_and(|since| stamp.due_ns >= since) {
                         self.deliver.add(now_ns.saturating_sub(stamp.due_ns));
                     }
                     *delivered += 1;

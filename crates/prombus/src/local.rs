@@ -37,6 +37,7 @@ use flush::Flusher;
 use parking_lot::{Mutex, RwLock};
 use prombus_protocol::{CursorPosition, Start, Topic, Uuid};
 use quiet::{Quiet, wake};
+use foldhash::fast::RandomState;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -88,10 +89,10 @@ pub(crate) struct Local {
 
 #[derive(Default)]
 struct TopicTable {
-    by_name: HashMap<Topic, TopicId>,
+    by_name: HashMap<Topic, TopicId, RandomState>,
     /// How many of them are no dead letters: the bus makes those itself, and they do not count against the limit.
     counted: usize,
-    readers: HashMap<TopicId, Vec<(Arc<GroupCell>, SourceId)>>,
+    readers: HashMap<TopicId, Vec<(Arc<GroupCell>, SourceId)>, RandomState>,
 }
 
 #[derive(Default)]
@@ -587,8 +588,9 @@ impl Backend for LocalBackend {
         self.handle.local.watch.unavailable().cloned().map_or(Ok(()), Err)
     }
 
-    fn has_topic(&self, topic: &Topic) -> bool {
-        self.handle.local.topic_id(topic).is_some()
+    fn topic(&self, name: &str) -> Option<Topic> {
+        let topics = self.handle.local.topics.read();
+        topics.by_name.get_key_value(name).map(|(topic, _)| topic.clone())
     }
 
     fn publish(&self, batch: PublishBatch) -> Publishing {
