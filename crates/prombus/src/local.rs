@@ -113,7 +113,10 @@ impl TopicTable {
     fn add(&mut self, name: Topic, id: TopicId, readers: Vec<(Arc<GroupCell>, SourceId)>) {
         self.counted += usize::from(!name.is_dead_letter());
         self.by_name.insert(name, id);
-        self.readers.insert(id, readers);
+        // Commits look here: topics that nobody reads cost them nothing.
+        if !readers.is_empty() {
+            self.readers.insert(id, readers);
+        }
     }
 }
 
