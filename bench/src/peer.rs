@@ -1,0 +1,173 @@
+//! The servers that are compared: which there are on this machine, in which settings, and how each is started.
+
+mod nats;
+mod prombus;
+mod redis;
+
+use crate::process::Process;
+use crate::wire::{NatsTarget, RedisTarget};
+use prombus_bench::client::{self, Progress};
+use prombus_bench::ledger::Ledger;
+use prombus_bench::wire::PrombusTarget;
+use prombus_bench::{Measurement, Plan};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+pub use nats::NatsPeer;
+pub use prombus::PrombusPeer;
+pub use redis::{AppendFsync, RedisPeer};
+
+/// What a server promises when it has answered a publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// It is on disk.
+    Synced,
+    /// It will be on disk some time later; a power cut takes it.
+    NotSynced,
+}
+
+/// How a server is described in the results.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Its name in tables and on the command line, with the setting: `redis-always`.
+    pub name: String,
+    /// The version that it says it has.
+    pub version: String,
+    /// What an answer promises.
+    pub durability: Durability,
+    /// That in words.
+    pub promise: String,
+    /// All settings that are not the default, as they were given.
+    pub settings: Vec<String>,
+}
+
+/// A server in one setting, not started.
+#[derive(Clone, Debug)]
+pub enum Peer {
+    /// prombus itself.
+    Prombus(PrombusPeer),
+    /// Redis Streams.
+    Redis(RedisPeer),
+    /// NATS JetStream.
+    Nats(NatsPeer),
+}
+
+/// A server that was started, with how to talk to it.
+#[derive(Debug)]
+pub struct Server {
+    process: Process,
+    target: AnyTarget,
+}
+
+#[derive(Debug)]
+enum AnyTarget {
+    Prombus(PrombusTarget),
+    Redis(RedisTarget),
+    Nats(NatsTarget),
+}
+
+/// Deliveries that a consumer may have unacked, for each server the same.
+pub const CONSUMER_WINDOW: usize = 1_000;
+
+impl Peer {
+    /// How it is described.
+    #[must_use]
+    pub fn description(&self) -> &Description {
+        match self {
+            Self::Prombus(peer) => &peer.description,
+            Self::Redis(peer) => &peer.description,
+            Self::Nats(peer) => &peer.description,
+        }
+    }
+
+    /// Starts it with its data in a new folder of this name. Client ids are a choice that prombus alone has.
+    ///
+    /// # Errors
+    /// When it does not start, or not in time.
+    pub fn start(&self, folder: &Path, has_client_ids: bool) -> anyhow::Result<Server> {
+        std::fs::create_dir_all(folder)?;
+        let (process, target) = match self {
+            Self::Prombus(peer) => {
+                let (process, target) = peer.start(folder, has_client_ids)?;
+                (process, AnyTarget::Prombus(target))
+            }
+            Self::Redis(peer) => {
+                let (process, target) = peer.start(folder)?;
+                (process, AnyTarget::Redis(target))
+            }
+            Self::Nats(peer) => {
+                let (process, target) = peer.start(folder)?;
+                (process, AnyTarget::Nats(target))
+            }
+        };
+        Ok(Server { process, target })
+    }
+}
+
+impl Server {
+    /// Runs a plan against it.
+    ///
+    /// # Errors
+    /// When the server refuses something, or goes away.
+    pub fn run(&self, plan: &Plan, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
+        let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
+        let id = Some(self.process.id());
+        let result = match &self.target {
+            AnyTarget::Prombus(target) => client::run(target, plan, &mut ledger, id, tell),
+            AnyTarget::Redis(target) => client::run(target, plan, &mut ledger, id, tell),
+            AnyTarget::Nats(target) => client::run(target, plan, &mut ledger, id, tell),
+        };
+        result.map_err(|error| match self.process.last_words() {
+            words if words.is_empty() => error,
+            words => error.context(format!("the server's last words: {words}")),
+        })
+    }
+}
+
+/// The peers of this machine, and what is missing.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Each in each of its settings.
+    pub peers: Vec<Peer>,
+    /// What is not compared, with the reason.
+    pub missing: Vec<String>,
+}
+
+/// Looks for prombus at this place and for the peers on the machine.
+///
+/// # Errors
+/// When prombus is not there, or a program does not tell its version.
+pub fn find(prombus: &Path) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    found.peers.push(Peer::Prombus(PrombusPeer::new(prombus)?));
+    let missing = |name: &str, variable: &str| format!("{name}: not compared, it is neither on the PATH nor named by {variable}");
+    match program("REDIS_SERVER", "redis-server") {
+        Some(path) => {
+            for fsync in [AppendFsync::Everysec, AppendFsync::Always] {
+                found.peers.push(Peer::Redis(RedisPeer::new(&path, fsync)?));
+            }
+        }
+        None => found.missing.push(missing("redis-server", "REDIS_SERVER")),
+    }
+    match program("NATS_SERVER", "nats-server") {
+        Some(path) => {
+            let peer = NatsPeer::new(&path, false)?;
+            if peer.has_sync_always() {
+                found.peers.push(Peer::Nats(peer));
+                found.peers.push(Peer::Nats(NatsPeer::new(&path, true)?));
+            } else {
+                let version = &peer.description.version;
+                found.missing.push(format!("nats-always: not compared, nats-server {version} has no sync_interval: always (2.10 has)"));
+                found.peers.push(Peer::Nats(peer));
+            }
+        }
+        None => found.missing.push(missing("nats-server", "NATS_SERVER")),
+    }
+    found.missing.push("kafka: not compared".into());
+    Ok(found)
+}
+
+fn program(variable: &str, name: &str) -> Option<PathBuf> {
+    crate::process::find_program(variable, name)
+}
