@@ -4,14 +4,14 @@ mod nats;
 mod prombus;
 mod redis;
 
-use crate::process::Process;
-use crate::wire::{NatsTarget, RedisTarget};
+use crate::process::{Process, find_program};
+use crate::wire::{Delivery, NatsTarget, RedisTarget};
 use prombus_bench::client::{self, Progress};
 use prombus_bench::ledger::Ledger;
 use prombus_bench::wire::PrombusTarget;
 use prombus_bench::{Measurement, Plan};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub use nats::NatsPeer;
 pub use prombus::PrombusPeer;
@@ -67,8 +67,23 @@ enum AnyTarget {
     Nats(NatsTarget),
 }
 
-/// Deliveries that a consumer may have unacked, for each server the same.
+/// Deliveries that a consumer takes at once.
 pub const CONSUMER_WINDOW: usize = 1_000;
+
+/// Settings that were tried, with the better as default: for who wants to try again.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// How NATS delivers.
+    pub nats_delivery: Delivery,
+    /// Threads for Redis's sockets.
+    pub redis_io_threads: u8,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { nats_delivery: Delivery::Push, redis_io_threads: 1 }
+    }
+}
 
 impl Peer {
     /// How it is described.
@@ -138,27 +153,31 @@ pub struct Found {
 ///
 /// # Errors
 /// When prombus is not there, or a program does not tell its version.
-pub fn find(prombus: &Path) -> anyhow::Result<Found> {
+pub fn find(prombus: &Path, tuning: Tuning) -> anyhow::Result<Found> {
     let mut found = Found::default();
     found.peers.push(Peer::Prombus(PrombusPeer::new(prombus)?));
-    let missing = |name: &str, variable: &str| format!("{name}: not compared, it is neither on the PATH nor named by {variable}");
-    match program("REDIS_SERVER", "redis-server") {
+    let missing = |name: &str, variable: &str| {
+        format!("{name}: not compared, it is neither on the PATH nor named by {variable}")
+    };
+    match find_program("REDIS_SERVER", "redis-server") {
         Some(path) => {
             for fsync in [AppendFsync::Everysec, AppendFsync::Always] {
-                found.peers.push(Peer::Redis(RedisPeer::new(&path, fsync)?));
+                found.peers.push(Peer::Redis(RedisPeer::new(&path, fsync, tuning)?));
             }
         }
         None => found.missing.push(missing("redis-server", "REDIS_SERVER")),
     }
-    match program("NATS_SERVER", "nats-server") {
+    match find_program("NATS_SERVER", "nats-server") {
         Some(path) => {
-            let peer = NatsPeer::new(&path, false)?;
+            let peer = NatsPeer::new(&path, false, tuning)?;
             if peer.has_sync_always() {
                 found.peers.push(Peer::Nats(peer));
-                found.peers.push(Peer::Nats(NatsPeer::new(&path, true)?));
+                found.peers.push(Peer::Nats(NatsPeer::new(&path, true, tuning)?));
             } else {
                 let version = &peer.description.version;
-                found.missing.push(format!("nats-always: not compared, nats-server {version} has no sync_interval: always (2.10 has)"));
+                found.missing.push(format!(
+                    "nats-always: not compared, nats-server {version} has no sync_interval: always (2.10 has)"
+                ));
                 found.peers.push(Peer::Nats(peer));
             }
         }
@@ -166,8 +185,4 @@ pub fn find(prombus: &Path) -> anyhow::Result<Found> {
     }
     found.missing.push("kafka: not compared".into());
     Ok(found)
-}
-
-fn program(variable: &str, name: &str) -> Option<PathBuf> {
-    crate::process::find_program(variable, name)
 }

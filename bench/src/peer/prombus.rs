@@ -20,7 +20,8 @@ impl PrombusPeer {
     /// # Errors
     /// When it is not there or does not tell its version.
     pub fn new(program: &Path) -> anyhow::Result<Self> {
-        let program = program.canonicalize().with_context(|| format!("no prombus at {}", program.display()))?;
+        let program =
+            program.canonicalize().with_context(|| format!("no prombus at {}", program.display()))?;
         let said = first_line(&program, &["--version"])?;
         let description = Description {
             name: "prombus".into(),
@@ -35,7 +36,11 @@ impl PrombusPeer {
         Ok(Self { program, description })
     }
 
-    pub(super) fn start(&self, folder: &Path, has_client_ids: bool) -> anyhow::Result<(Process, PrombusTarget)> {
+    pub(super) fn start(
+        &self,
+        folder: &Path,
+        has_client_ids: bool,
+    ) -> anyhow::Result<(Process, PrombusTarget)> {
         let address = free_address()?;
         let mut command = Command::new(&self.program);
         command.args(["serve", "--log", "warn", "--data", "data", "--listen", &address.to_string()]);

@@ -1,6 +1,6 @@
 //! Redis with an append-only file.
 
-use super::{CONSUMER_WINDOW, Description, Durability};
+use super::{CONSUMER_WINDOW, Description, Durability, Tuning};
 use crate::process::{Process, first_line, free_address};
 use crate::wire::RedisTarget;
 use std::path::{Path, PathBuf};
@@ -27,13 +27,16 @@ impl RedisPeer {
     ///
     /// # Errors
     /// When the program does not tell its version.
-    pub fn new(program: &Path, fsync: AppendFsync) -> anyhow::Result<Self> {
+    pub fn new(program: &Path, fsync: AppendFsync, tuning: Tuning) -> anyhow::Result<Self> {
         let said = first_line(program, &["--version"])?;
         let version = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or(&said);
         let (name, durability, promise, value) = match fsync {
-            AppendFsync::Everysec => {
-                ("redis-everysec", Durability::NotSynced, "synced once a second, answers do not wait", "everysec")
-            }
+            AppendFsync::Everysec => (
+                "redis-everysec",
+                Durability::NotSynced,
+                "synced once a second, answers do not wait",
+                "everysec",
+            ),
             AppendFsync::Always => ("redis-always", Durability::Synced, "synced before the answer", "always"),
         };
         let settings = [
@@ -42,14 +45,14 @@ impl RedisPeer {
             // No snapshots and no rewrites in the middle of a run.
             "save \"\"",
             "auto-aof-rewrite-percentage 0",
-            &format!("io-threads {}", std::env::var("REDIS_IO_THREADS").unwrap_or("1".into())),
+            &format!("io-threads {}", tuning.redis_io_threads),
         ];
         let description = Description {
             name: name.into(),
             version: version.into(),
             durability,
             promise: promise.into(),
-            settings: settings.map(Into::into).to_vec(),
+            settings: settings.map(str::to_owned).to_vec(),
         };
         Ok(Self { program: program.to_owned(), description })
     }
@@ -57,9 +60,11 @@ impl RedisPeer {
     pub(super) fn start(&self, folder: &Path) -> anyhow::Result<(Process, RedisTarget)> {
         let address = free_address()?;
         let mut config = self.description.settings.join("\n");
-        config.push_str(&format!("\nbind 127.0.0.1\nport {}\nunixsocket \"\"\ndaemonize no\n", address.port()));
+        config
+            .push_str(&format!("\nbind 127.0.0.1\nport {}\nunixsocket \"\"\ndaemonize no\n", address.port()));
         std::fs::write(folder.join("redis.conf"), config)?;
-        let mut process = Process::start("redis-server", folder, Command::new(&self.program).arg("redis.conf"))?;
+        let mut process =
+            Process::start("redis-server", folder, Command::new(&self.program).arg("redis.conf"))?;
         process.wait_for(address)?;
         Ok((process, RedisTarget { address, stream: "bench".into(), batch: CONSUMER_WINDOW }))
     }

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// How messages come to a consumer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Delivery {
     /// The server sends until too many are unacked.
     Push,
@@ -396,7 +396,8 @@ mod tests {
     fn a_pull_asks_for_more_at_half() {
         let (mut wire, mut heard) = (wire(Delivery::Pull), Heard::default());
         wire.ask_for_more();
-        let question = "PUB $JS.API.CONSUMER.MSG.NEXT.B.g0 c0.m 33\r\n{\"batch\":4,\"expires\":60000000000}\r\n";
+        let question =
+            "PUB $JS.API.CONSUMER.MSG.NEXT.B.g0 c0.m 33\r\n{\"batch\":4,\"expires\":60000000000}\r\n";
         assert_eq!(String::from_utf8_lossy(&wire.out), question);
         let mut out = Vec::new();
         wire.put_acks(&mut out);

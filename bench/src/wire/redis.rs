@@ -58,7 +58,19 @@ impl RedisTarget {
         let mut add = command(&["XADD", key, "*", "p"]);
         // One word more, the payload: it is put behind this.
         add[1] += 1;
-        let read = ["XREADGROUP", "GROUP", &group, "consumer", "COUNT", &batch, "BLOCK", BLOCK_MS, "STREAMS", key, ">"];
+        let read = [
+            "XREADGROUP",
+            "GROUP",
+            &group,
+            "consumer",
+            "COUNT",
+            &batch,
+            "BLOCK",
+            BLOCK_MS,
+            "STREAMS",
+            key,
+            ">",
+        ];
         RedisWire {
             add,
             ack: command(&["XACK", key, &group]).split_off(b"*3\r\n".len()),
@@ -82,7 +94,14 @@ impl Target for RedisTarget {
 
     fn consumer(&self, group: usize) -> anyhow::Result<(TcpStream, RedisWire)> {
         let (mut stream, wire) = self.connect(group)?;
-        stream.write_all(&command(&["XGROUP", "CREATE", &self.stream, &group_name(group), "0", "MKSTREAM"]))?;
+        stream.write_all(&command(&[
+            "XGROUP",
+            "CREATE",
+            &self.stream,
+            &group_name(group),
+            "0",
+            "MKSTREAM",
+        ]))?;
         let mut answer = [0; 5];
         stream.read_exact(&mut answer).context("the server closed the connection")?;
         if &answer != b"+OK\r\n" {
@@ -306,8 +325,13 @@ mod tests {
             wire.put_acks(&mut out);
             let text = String::from_utf8(out).unwrap();
             let id = "$15\r\n1794807555123-0\r\n";
-            assert!(text.starts_with(&format!("*5\r\n$4\r\nXACK\r\n$1\r\ns\r\n$2\r\ng3\r\n{id}{id}*11\r\n")), "{text}");
-            assert!(text.ends_with("$4\r\n1000\r\n$5\r\nBLOCK\r\n$3\r\n200\r\n$7\r\nSTREAMS\r\n$1\r\ns\r\n$1\r\n>\r\n"));
+            assert!(
+                text.starts_with(&format!("*5\r\n$4\r\nXACK\r\n$1\r\ns\r\n$2\r\ng3\r\n{id}{id}*11\r\n")),
+                "{text}"
+            );
+            assert!(text.ends_with(
+                "$4\r\n1000\r\n$5\r\nBLOCK\r\n$3\r\n200\r\n$7\r\nSTREAMS\r\n$1\r\ns\r\n$1\r\n>\r\n"
+            ));
         });
     }
 

@@ -226,8 +226,10 @@ impl<W: Wire> Run<'_, W> {
     /// Sleeps until a socket is ready or a message is due.
     fn wait(&mut self, events: &mut Vec<(usize, bool)>) -> anyhow::Result<()> {
         let mut timeout = TELL_EVERY;
+        // A full window is woken by its answers, not by what is overdue.
         if let Pace::Rate(rate) = self.plan.pace
             && !self.has_sent_all()
+            && self.may_send(self.plan.groups + (self.sent % self.plan.publishers as u64) as usize)
         {
             let now_ns = nanoseconds(self.began.elapsed());
             timeout = timeout.min(Duration::from_nanos(due_ns(self.sent, rate).saturating_sub(now_ns)));
@@ -240,7 +242,8 @@ impl<W: Wire> Run<'_, W> {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(()),
             ready => ready?,
         };
-        let mut ready = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 256];
+        let mut ready =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 256];
         let count = epoll::wait(&self.epoll, &mut ready, Some(&Timespec::default()))?;
         events.extend(ready[..count].iter().map(|event| {
             let (data, flags) = (event.data, event.flags);
@@ -267,7 +270,9 @@ impl<W: Wire> Run<'_, W> {
         let count = match link.stream.read(&mut self.scratch) {
             Ok(0) => bail!("the server closed the connection"),
             Ok(count) => count,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                return Ok(());
+            }
             Err(error) => return Err(error).context("the connection broke"),
         };
         if link.input.is_empty() {
@@ -405,7 +410,8 @@ impl<W: Wire> Run<'_, W> {
             self.flush(at)?;
         }
         let mut events = Vec::new();
-        while self.links.iter().any(|link| matches!(link.role, Role::Consumer { is_past_barrier: false, .. })) {
+        while self.links.iter().any(|link| matches!(link.role, Role::Consumer { is_past_barrier: false, .. }))
+        {
             if Instant::now() > until {
                 bail!("the acks were not answered within {:?}", self.plan.patience);
             }

@@ -54,7 +54,10 @@ mod tests {
     fn a_name_with_parentheses_is_no_trap() {
         let stat = "12 (a) b) S 1 1 1 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 1 0 100 1000 7 9";
         let usage = Usage::parse(stat).expect("it is a stat line");
-        assert_eq!(usage.cpu, Duration::from_secs_f64(300.0 / rustix::param::clock_ticks_per_second() as f64));
+        assert_eq!(
+            usage.cpu,
+            Duration::from_secs_f64(300.0 / rustix::param::clock_ticks_per_second() as f64)
+        );
         assert_eq!(usage.resident_bytes, 7 * rustix::param::page_size() as u64);
     }
 

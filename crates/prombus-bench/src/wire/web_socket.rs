@@ -74,8 +74,7 @@ impl PrombusTarget {
         }
         let topics = if self.topics == 1 { self.topic.clone() } else { format!("{}.*", self.topic) };
         let ack_head = format!(r#"{{"op":"ACK","topic":"{topics}","group":"{}{group}","id":""#, self.group);
-        let publish_head =
-            |topic| format!(r#"{{"op":"PUBLISH","topic":"{}","corr":"#, self.topic(topic));
+        let publish_head = |topic| format!(r#"{{"op":"PUBLISH","topic":"{}","corr":"#, self.topic(topic));
         let mut wire = WebSocketWire {
             publish_heads: (0..self.topics).map(publish_head).collect(),
             has_client_ids: self.has_client_ids,
@@ -291,7 +290,9 @@ fn mask_bytes(bytes: &mut [u8], mask: [u8; 4]) {
 }
 
 fn digits(text: &[u8]) -> u64 {
-    text.iter().take_while(|byte| byte.is_ascii_digit()).fold(0, |all, byte| all * 10 + u64::from(byte - b'0'))
+    text.iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .fold(0, |all, byte| all * 10 + u64::from(byte - b'0'))
 }
 
 fn put_number(out: &mut Vec<u8>, mut number: u64) {
