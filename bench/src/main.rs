@@ -8,7 +8,7 @@ use prombus_compare::machine::{Machine, date_and_revision, free_bytes};
 use prombus_compare::peer::{self, Tuning};
 use prombus_compare::results::{Results, Sample};
 use prombus_compare::schedule::{estimate, loads_named, peers_named, perform, schedule};
-use prombus_compare::wire::Delivery;
+use prombus_compare::wire::{Delivery, QueueType};
 use prombus_compare::{process, table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,9 @@ struct Args {
     /// Threads for Redis's sockets: more than 1 is slower on few cores
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     redis_io_threads: u8,
+    /// The type of RabbitMQ's queues: quorum is the faster
+    #[arg(long, default_value = "quorum", value_name = "TYPE")]
+    rabbitmq_queue: QueueType,
 }
 
 /// Log bytes of prombus in a second, at most: for the room that a sustained run needs.
@@ -87,7 +90,11 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     let program = std::env::current_exe()?;
     let beside = program.parent().context("a program is in a folder")?;
     let prombus = args.prombus.clone().unwrap_or_else(|| beside.join("prombus"));
-    let tuning = Tuning { nats_delivery: args.nats_delivery, redis_io_threads: args.redis_io_threads };
+    let tuning = Tuning {
+        nats_delivery: args.nats_delivery,
+        redis_io_threads: args.redis_io_threads,
+        rabbitmq_queue: args.rabbitmq_queue,
+    };
     let found = peer::find(&prombus, tuning)?;
     let peers = peers_named(found.peers, &args.peers)?;
 
@@ -117,11 +124,11 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
         say(&format!("NOTE: {missing}"));
     }
     let steps = schedule(&loads, peers.len(), usize::from(args.runs));
-    say(&format!("{} runs, about {}", steps.len(), minutes(estimate(&steps, times))));
+    say(&format!("{} runs, about {}", steps.len(), minutes(estimate(&steps, &peers, times))));
     for (at, step) in steps.iter().enumerate() {
         let peer = &peers[step.server];
         let sample = perform(step, peer, times, &data.0.join("server"));
-        let left = minutes(estimate(&steps[at + 1..], times));
+        let left = minutes(estimate(&steps[at + 1..], &peers, times));
         say(&format!("[{}/{}] {}; {left} left", at + 1, steps.len(), line(&sample)));
         results.samples.push(sample);
     }
