@@ -97,14 +97,18 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
     let beside_peers = WANTED.iter().filter_map(|&(load, peer, figure, bound)| {
         let load = Load::named(load)?;
         let (ours, theirs) = (results.figures(load.name, "prombus")?, results.figures(load.name, peer)?);
-        let keeps_up = figure == Figure::Rate || results.holds_rate(&load, "prombus");
+        let keeps_up = |server| figure == Figure::Rate || results.holds_rate(&load, server);
+        // Latencies of a server that cannot keep up say nothing.
+        if !keeps_up(peer) {
+            return None;
+        }
         let ratio = figure.of(&ours) / figure.of(&theirs);
         let (is_reached, wanted) = match bound {
             Bound::AtLeast(least) => (ratio >= least, format!("at least {least}")),
             Bound::AtMost(most) => (ratio <= most, format!("at most {most}")),
         };
         let title = format!("{}{}", load.title, figure.title());
-        let is_reached = is_reached && keeps_up;
+        let is_reached = is_reached && keeps_up("prombus");
         Some(Verdict { title, beside: peer.into(), measured: ratio, wanted, unit: "x", is_reached })
     });
     let held = HELD.iter().filter_map(|&(load, base, part)| {
@@ -160,6 +164,19 @@ mod tests {
         let verdicts = verdicts(&results);
         let reached: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_reached).collect();
         assert_eq!(reached, [false, true]);
+    }
+
+    #[test]
+    fn latencies_of_a_peer_that_cannot_keep_up_are_not_compared() {
+        let mut results = results(&[("steady", "prombus", 11_500.0), ("steady", "nats", 4_000.0)]);
+        assert!(verdicts(&results).is_empty());
+        for sample in results.samples.iter_mut().filter(|sample| sample.server == "prombus") {
+            sample.measurement.as_mut().unwrap().per_second = 4_000.0;
+        }
+        for sample in results.samples.iter_mut().filter(|sample| sample.server == "nats") {
+            sample.measurement.as_mut().unwrap().per_second = 10_000.0;
+        }
+        assert!(verdicts(&results).iter().all(|verdict| !verdict.is_reached));
     }
 
     #[test]
