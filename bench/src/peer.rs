@@ -7,7 +7,7 @@ mod redis;
 
 use crate::process::{Process, find_program};
 use crate::wire::{AmqpTarget, Delivery, NatsTarget, QueueType, RedisTarget};
-use prombus_bench::client::{self, Progress};
+use prombus_bench::client;
 use prombus_bench::ledger::Ledger;
 use prombus_bench::wire::PrombusTarget;
 use prombus_bench::{Measurement, Plan};
@@ -148,19 +148,26 @@ impl Server {
     ///
     /// # Errors
     /// When the server refuses something, or goes away.
-    pub fn run(&self, plan: &Plan, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
-        let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
-        let id = Some(self.process.id());
-        let result = match &self.target {
-            AnyTarget::Prombus(target) => client::run(target, plan, &mut ledger, id, tell),
-            AnyTarget::Redis(target) => client::run(target, plan, &mut ledger, id, tell),
-            AnyTarget::Nats(target) => client::run(target, plan, &mut ledger, id, tell),
-            AnyTarget::Amqp(target) => client::run(target, plan, &mut ledger, id, tell),
-        };
+    pub fn run(&self, plan: &Plan) -> anyhow::Result<Measurement> {
+        // A thread of its own: the client sharpens the timers of its thread, and servers that are started by a thread have
+        // its timers. They are to have those that they would have anywhere.
+        let result = std::thread::scope(|scope| scope.spawn(|| self.run_here(plan)).join());
+        let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         result.map_err(|error| match self.process.last_words() {
             words if words.is_empty() => error,
             words => error.context(format!("the server's last words: {words}")),
         })
+    }
+
+    fn run_here(&self, plan: &Plan) -> anyhow::Result<Measurement> {
+        let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
+        let (ledger, id, tell) = (&mut ledger, Some(self.process.id()), &mut |_| {});
+        match &self.target {
+            AnyTarget::Prombus(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Redis(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Nats(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Amqp(target) => client::run(target, plan, ledger, id, tell),
+        }
     }
 }
 

@@ -109,7 +109,7 @@ pub fn perform(step: &Step, peer: &Peer, times: Times, folder: &Path) -> Sample 
 
 fn run(step: &Step, peer: &Peer, times: Times, folder: &Path) -> anyhow::Result<Measurement> {
     let server = peer.start(folder, step.load.alone == Some(Alone::ClientIds))?;
-    server.run(&step.load.plan(times), &mut |_| {})
+    server.run(&step.load.plan(times))
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ fn round_trip(peer: &Peer, name: &str) {
         patience: Duration::from_secs(10),
         ..Plan::default()
     };
-    let measurement = server.run(&plan, &mut |_| {}).expect("the run goes well");
+    let measurement = server.run(&plan).expect("the run goes well");
     let balance = measurement.balance;
     assert!(balance.is_clean(), "{balance:?}");
     assert_eq!((balance.answered, balance.delivered), (MESSAGES, 2 * MESSAGES));
