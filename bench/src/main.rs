@@ -51,13 +51,13 @@ struct Args {
     /// The folder for the servers' data, on a disk; what it gets is taken away [default: beside the build]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// How NATS delivers: push is the faster
+    /// How NATS delivers; try both: which is the faster was within the noise
     #[arg(long, default_value = "push", value_name = "HOW")]
     nats_delivery: Delivery,
     /// Threads for Redis's sockets: more than 1 is slower on few cores
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     redis_io_threads: u8,
-    /// The type of RabbitMQ's queues: quorum is the faster
+    /// The type of RabbitMQ's queues: quorum publishes faster
     #[arg(long, default_value = "quorum", value_name = "TYPE")]
     rabbitmq_queue: QueueType,
 }

@@ -78,7 +78,7 @@ enum AnyTarget {
 /// Deliveries that a consumer takes at once.
 pub const CONSUMER_WINDOW: usize = 1_000;
 
-/// Settings that were tried, with the better as default: for who wants to try again.
+/// Settings that were tried, for who wants to try again. The default is what was better, or not worse.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     /// How NATS delivers.
