@@ -226,8 +226,10 @@ impl<W: Wire> Run<'_, W> {
     /// Sleeps until a socket is ready or a message is due.
     fn wait(&mut self, events: &mut Vec<(usize, bool)>) -> anyhow::Result<()> {
         let mut timeout = TELL_EVERY;
+        // A full window is woken by its answers, not by what is overdue.
         if let Pace::Rate(rate) = self.plan.pace
             && !self.has_sent_all()
+            && self.may_send(self.plan.groups + (self.sent % self.plan.publishers as u64) as usize)
         {
             let now_ns = nanoseconds(self.began.elapsed());
             timeout = timeout.min(Duration::from_nanos(due_ns(self.sent, rate).saturating_sub(now_ns)));

@@ -1,0 +1,165 @@
+//! Lines over an axis that may be logarithmic.
+
+use super::{Anchor, Canvas, short, step};
+
+/// How values are put along an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// From zero, evenly.
+    Linear,
+    /// Each power of ten as wide as the others. Values must be above zero; others are left out.
+    Log,
+}
+
+/// Lines over an axis.
+#[derive(Clone, Debug)]
+pub struct LineChart {
+    /// What it shows.
+    pub title: String,
+    /// With what and on what.
+    pub subtitle: String,
+    /// What is along the bottom.
+    pub x_label: String,
+    /// How the bottom is divided.
+    pub x_scale: Scale,
+    /// How the side is divided.
+    pub y_scale: Scale,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+/// One line.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What it stands for.
+    pub name: String,
+    /// From left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+const WIDTH: f64 = 860.0;
+const PLOT: f64 = 320.0;
+const LEFT: f64 = 76.0;
+const RIGHT: f64 = WIDTH - 32.0;
+
+/// An axis: where values are, and where it has marks.
+struct Axis {
+    scale: Scale,
+    min: f64,
+    max: f64,
+}
+
+impl Axis {
+    fn of(values: impl Iterator<Item = f64>, scale: Scale) -> Self {
+        let values: Vec<f64> = values.filter(|&value| scale == Scale::Linear || value > 0.0).collect();
+        let max = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        match scale {
+            Scale::Linear => {
+                let step = step(max, 5.0);
+                Self { scale, min: 0.0, max: (max / step).ceil().max(1.0) * step }
+            }
+            Scale::Log => {
+                let min = 10_f64.powf(values.iter().copied().fold(max, f64::min).log10().floor());
+                Self { scale, min, max: 10_f64.powf(max.log10().ceil()).max(min * 10.0) }
+            }
+        }
+    }
+
+    /// Where a value is, from 0 to 1. None where it can't be shown.
+    fn part(&self, value: f64) -> Option<f64> {
+        match self.scale {
+            Scale::Linear => Some(value / self.max),
+            Scale::Log if value <= 0.0 => None,
+            Scale::Log => Some((value / self.min).log10() / (self.max / self.min).log10()),
+        }
+    }
+
+    fn marks(&self) -> Vec<f64> {
+        match self.scale {
+            Scale::Linear => {
+                let step = step(self.max, 5.0);
+                (0..=(self.max / step).round() as usize).map(|at| at as f64 * step).collect()
+            }
+            Scale::Log => {
+                let decades = (self.max / self.min).log10().round() as i32;
+                (0..=decades).map(|decade| self.min * 10_f64.powi(decade)).collect()
+            }
+        }
+    }
+}
+
+/// Draws lines.
+#[must_use]
+pub fn line_chart(chart: &LineChart) -> String {
+    let names: Vec<String> = chart.lines.iter().map(|line| line.name.clone()).collect();
+    let rows = names.len().div_ceil(4) as f64;
+    let height = 86.0 + rows * 20.0 + PLOT + 56.0;
+    let mut canvas = Canvas::new(WIDTH, height, &chart.title);
+    let top = canvas.head(&chart.title, &chart.subtitle, &names) + 6.0;
+    let bottom = top + PLOT;
+
+    let points = || chart.lines.iter().flat_map(|line| &line.points);
+    let x_axis = Axis::of(points().map(|point| point.0), chart.x_scale);
+    let y_axis = Axis::of(points().map(|point| point.1), chart.y_scale);
+    let x_of = |value: f64| x_axis.part(value).map(|part| LEFT + (RIGHT - LEFT) * part);
+    let y_of = |value: f64| y_axis.part(value).map(|part| bottom - PLOT * part);
+
+    for mark in y_axis.marks() {
+        let Some(y) = y_of(mark) else { continue };
+        canvas.line("grid", (LEFT, y), (RIGHT, y));
+        canvas.text((LEFT - 10.0, y + 4.0), "faint", Anchor::End, &short(mark));
+    }
+    for mark in x_axis.marks() {
+        let Some(x) = x_of(mark) else { continue };
+        canvas.line("grid", (x, top), (x, bottom));
+        canvas.text((x, bottom + 18.0), "faint", Anchor::Middle, &short(mark));
+    }
+    canvas.line("axis", (LEFT, bottom), (RIGHT, bottom));
+    canvas.text((f64::midpoint(LEFT, RIGHT), bottom + 40.0), "faint", Anchor::Middle, &chart.x_label);
+    for (series, line) in chart.lines.iter().enumerate() {
+        let points: Vec<(f64, f64)> =
+            line.points.iter().filter_map(|&(x, y)| Some((x_of(x)?, y_of(y)?))).collect();
+        canvas.path(&points, series);
+    }
+    canvas.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(points: Vec<(f64, f64)>) -> LineChart {
+        LineChart {
+            title: "growth".into(),
+            subtitle: "here".into(),
+            x_label: "groups".into(),
+            x_scale: Scale::Log,
+            y_scale: Scale::Linear,
+            lines: vec![Line { name: "prombus".into(), points }],
+        }
+    }
+
+    #[test]
+    fn powers_of_ten_are_evenly_apart() {
+        let svg = line_chart(&chart(vec![(1.0, 5.0), (10.0, 6.0), (100.0, 7.0)]));
+        let line = svg.lines().find(|line| line.starts_with("<polyline")).unwrap();
+        let points = line.split('"').nth(1).unwrap();
+        let x: Vec<f64> =
+            points.split(' ').map(|point| point.split(',').next().unwrap().parse().unwrap()).collect();
+        assert!((x[1] - x[0] - (x[2] - x[1])).abs() < 0.2, "{x:?}");
+        assert_eq!((x[0], x[2]), (LEFT, RIGHT));
+    }
+
+    #[test]
+    fn what_a_log_axis_cannot_show_is_left_out() {
+        let svg = line_chart(&chart(vec![(0.0, 5.0), (10.0, 6.0)]));
+        assert_eq!(svg.matches("<circle").count(), 1);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    }
+
+    #[test]
+    fn nothing_is_drawn_of_nothing() {
+        let svg = line_chart(&chart(Vec::new()));
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+}

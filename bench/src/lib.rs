@@ -1,0 +1,16 @@
+//! The same load on prombus and on its peers: Redis Streams, NATS JetStream and RabbitMQ.
+//!
+//! [`peer`] starts servers, [`wire`] has the peers' protocols for the client loop of `prombus-bench`, [`schedule`] puts runs in
+//! order, [`results`] keeps all that was measured, [`wanted`] judges it, and [`table`] and [`chart`] show it. `bench/compare`
+//! builds and runs all this.
+
+pub mod chart;
+pub mod load;
+pub mod machine;
+pub mod peer;
+pub mod process;
+pub mod results;
+pub mod schedule;
+pub mod table;
+pub mod wanted;
+pub mod wire;

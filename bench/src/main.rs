@@ -1,0 +1,231 @@
+//! `prombus-compare`: arguments, progress, files. `bench/compare` builds and runs it.
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use prombus_bench::Plan;
+use prombus_compare::load::{Alone, Load, Times};
+use prombus_compare::machine::{Machine, date_and_revision, free_bytes};
+use prombus_compare::peer::{self, Tuning};
+use prombus_compare::results::{Results, Sample};
+use prombus_compare::schedule::{estimate, loads_named, peers_named, perform, schedule};
+use prombus_compare::wire::{Delivery, QueueType};
+use prombus_compare::{process, table};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The same load on prombus and on its peers, with the same client loop.
+///
+/// Starts one server at a time on loopback, with its data on the same disk, and writes raw results, tables and a picture.
+/// Peers are those on the PATH, or named by REDIS_SERVER, NATS_SERVER and RABBITMQ_SERVER.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Loads: publish, publish-4, round-trip, fan-out, steady; for prombus alone client-ids, \
+client-ids-4, sustained, sustained-4.\nExit code: 0 if all was measured (a ratio that is missed is no error), 1 if a run \
+lost or doubled something or a server failed, 2 if nothing could be measured."
+)]
+struct Args {
+    /// How often each load is run on each server; medians are compared
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    runs: u8,
+    /// Seconds of a run
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Seconds of a sustained run, on prombus alone; 0 for none
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    sustained: u64,
+    /// Only these loads
+    #[arg(long, value_delimiter = ',', value_name = "LOADS")]
+    only: Vec<String>,
+    /// Only these servers beside prombus: redis, nats, rabbitmq, or one setting like redis-always; `none` for prombus alone
+    #[arg(long, value_delimiter = ',', value_name = "SERVERS")]
+    peers: Vec<String>,
+    /// The folder for results
+    #[arg(long, default_value = "bench/results", value_name = "DIR")]
+    out: PathBuf,
+    /// The binary of prombus [default: beside this program]
+    #[arg(long, value_name = "PATH")]
+    prombus: Option<PathBuf>,
+    /// The folder for the servers' data, on a disk; what it gets is taken away [default: beside the build]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// How NATS delivers; try both: which is the faster was within the noise
+    #[arg(long, default_value = "push", value_name = "HOW")]
+    nats_delivery: Delivery,
+    /// Threads for Redis's sockets: more than 1 is slower on few cores
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    redis_io_threads: u8,
+    /// The type of RabbitMQ's queues: quorum publishes faster
+    #[arg(long, default_value = "quorum", value_name = "TYPE")]
+    rabbitmq_queue: QueueType,
+}
+
+/// Log bytes of prombus in a second, at most: for the room that a sustained run needs.
+const BYTES_PER_SECOND: u64 = 400_000_000;
+
+fn main() -> ExitCode {
+    match compare(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            say(&format!("prombus-compare: {error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A line on stderr. Whoever closed it does not want to know.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Measures and writes everything. Answers whether each run was clean.
+fn compare(args: &Args) -> anyhow::Result<bool> {
+    let times =
+        Times { run: Duration::from_secs(args.seconds), sustained: Duration::from_secs(args.sustained) };
+    let mut loads = loads_named(&args.only)?;
+    loads.retain(|load| args.sustained > 0 || load.alone != Some(Alone::Sustained));
+    let program = std::env::current_exe()?;
+    let beside = program.parent().context("a program is in a folder")?;
+    let prombus = args.prombus.clone().unwrap_or_else(|| beside.join("prombus"));
+    let tuning = Tuning {
+        nats_delivery: args.nats_delivery,
+        redis_io_threads: args.redis_io_threads,
+        rabbitmq_queue: args.rabbitmq_queue,
+    };
+    let found = peer::find(&prombus, tuning)?;
+    let peers = peers_named(found.peers, &args.peers)?;
+
+    let data = Data::new(args.data.as_deref().unwrap_or_else(|| beside.parent().unwrap_or(beside)))?;
+    check_room(&data.0, &loads, times)?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    stop_on_signals(data.0.clone())?;
+
+    let (date, revision) = date_and_revision()?;
+    let plan = Plan::default();
+    let mut results = Results {
+        date,
+        revision,
+        machine: Machine::look(&data.0)?,
+        payload_bytes: plan.payload_bytes,
+        window: plan.window,
+        seconds: args.seconds,
+        sustained_seconds: args.sustained,
+        servers: peers.iter().map(|peer| peer.description().clone()).collect(),
+        not_compared: found.missing,
+        samples: Vec::new(),
+    };
+    for server in &results.servers {
+        say(&format!("{} {}: {}", server.name, server.version, server.promise));
+    }
+    for missing in &results.not_compared {
+        say(&format!("NOTE: {missing}"));
+    }
+    let steps = schedule(&loads, peers.len(), usize::from(args.runs));
+    say(&format!("{} runs, about {}", steps.len(), minutes(estimate(&steps, &peers, times))));
+    for (at, step) in steps.iter().enumerate() {
+        let peer = &peers[step.server];
+        let sample = perform(step, peer, times, &data.0.join("server"));
+        let left = minutes(estimate(&steps[at + 1..], &peers, times));
+        say(&format!("[{}/{}] {}; {left} left", at + 1, steps.len(), line(&sample)));
+        results.samples.push(sample);
+    }
+    write_results(&results, &args.out)?;
+    let is_clean = results.is_clean();
+    if !is_clean {
+        say("NOT CLEAN: a run failed, or lost, doubled or reordered messages; see the tables");
+    }
+    Ok(is_clean)
+}
+
+/// A run in a line.
+fn line(sample: &Sample) -> String {
+    let Sample { load, server, run, .. } = sample;
+    let Some(measurement) = &sample.measurement else {
+        return format!("run {run} {load} {server}: FAILED: {}", sample.error.as_deref().unwrap_or_default());
+    };
+    let books = if measurement.balance.is_clean() { "" } else { ", NOT CLEAN" };
+    format!(
+        "run {run} {load} {server}: {}/s, client {:.2} cores, server {:.2}{books}",
+        table::number(measurement.per_second),
+        measurement.client_cores(),
+        measurement.server_cores().unwrap_or(0.0),
+    )
+}
+
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if seconds < 100 { format!("{seconds} s") } else { format!("{} min", seconds.div_ceil(60)) }
+}
+
+fn write_results(results: &Results, out: &Path) -> anyhow::Result<()> {
+    let raw = format!("{}-{}.json", results.date, results.machine.slug());
+    let files = [
+        (raw.as_str(), serde_json::to_string_pretty(results)? + "\n"),
+        ("latest.md", table::page(results, &raw)),
+        ("latest.svg", table::picture(results)),
+    ];
+    for (name, text) in files {
+        let path = out.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        say(&format!("wrote {}", path.display()));
+    }
+    Ok(())
+}
+
+fn check_room(folder: &Path, loads: &[Load], times: Times) -> anyhow::Result<()> {
+    let longest = loads.iter().map(|load| load.length(times).as_secs()).max().unwrap_or(0);
+    let (needed, free) = ((longest + 1) * BYTES_PER_SECOND, free_bytes(folder)?);
+    if free < needed {
+        let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+        bail!(
+            "{:.1} GB are free and runs of {longest} s may need {:.1}: name another disk with --data, or be shorter \
+             with --sustained",
+            gigabytes(free),
+            gigabytes(needed)
+        );
+    }
+    Ok(())
+}
+
+/// The folder for the servers' data, gone at the end.
+struct Data(PathBuf);
+
+impl Data {
+    fn new(inside: &Path) -> anyhow::Result<Self> {
+        let folder = inside.join(format!("compare-data-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Self(folder.canonicalize()?))
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// On Ctrl-C and SIGTERM the server that runs is stopped and its data taken away.
+fn stop_on_signals(data: PathBuf) -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _entered = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        process::stop_all();
+        let _ = std::fs::remove_dir_all(&data);
+        say("stopped; nothing was written");
+        std::process::exit(130);
+    });
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! The servers that are compared: which there are on this machine, in which settings, and how each is started.
+
+mod nats;
+mod prombus;
+mod rabbitmq;
+mod redis;
+
+use crate::process::{Process, find_program};
+use crate::wire::{AmqpTarget, Delivery, NatsTarget, QueueType, RedisTarget};
+use prombus_bench::client;
+use prombus_bench::ledger::Ledger;
+use prombus_bench::wire::PrombusTarget;
+use prombus_bench::{Measurement, Plan};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::time::Duration;
+
+pub use nats::NatsPeer;
+pub use prombus::PrombusPeer;
+pub use rabbitmq::RabbitPeer;
+pub use redis::{AppendFsync, RedisPeer};
+
+/// What a server promises when it has answered a publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// It is on disk.
+    Synced,
+    /// It will be on disk some time later; a power cut takes it.
+    NotSynced,
+}
+
+/// How a server is described in the results.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Its name in tables and on the command line, with the setting: `redis-always`.
+    pub name: String,
+    /// The version that it says it has.
+    pub version: String,
+    /// What an answer promises.
+    pub durability: Durability,
+    /// That in words.
+    pub promise: String,
+    /// All settings that are not the default, as they were given.
+    pub settings: Vec<String>,
+}
+
+/// A server in one setting, not started.
+#[derive(Clone, Debug)]
+pub enum Peer {
+    /// prombus itself.
+    Prombus(PrombusPeer),
+    /// Redis Streams.
+    Redis(RedisPeer),
+    /// NATS JetStream.
+    Nats(NatsPeer),
+    /// RabbitMQ.
+    Rabbit(RabbitPeer),
+}
+
+/// A server that was started, with how to talk to it.
+#[derive(Debug)]
+pub struct Server {
+    process: Process,
+    target: AnyTarget,
+    /// What it needs beside itself; stopped behind it.
+    _helper: Option<Process>,
+}
+
+#[derive(Debug)]
+enum AnyTarget {
+    Prombus(PrombusTarget),
+    Redis(RedisTarget),
+    Nats(NatsTarget),
+    Amqp(AmqpTarget),
+}
+
+/// Deliveries that a consumer takes at once.
+pub const CONSUMER_WINDOW: usize = 1_000;
+
+/// Settings that were tried, for who wants to try again. The default is what was better, or not worse.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// How NATS delivers.
+    pub nats_delivery: Delivery,
+    /// Threads for Redis's sockets.
+    pub redis_io_threads: u8,
+    /// The type of RabbitMQ's queues.
+    pub rabbitmq_queue: QueueType,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { nats_delivery: Delivery::Push, redis_io_threads: 1, rabbitmq_queue: QueueType::Quorum }
+    }
+}
+
+impl Peer {
+    /// How it is described.
+    #[must_use]
+    pub fn description(&self) -> &Description {
+        match self {
+            Self::Prombus(peer) => &peer.description,
+            Self::Redis(peer) => &peer.description,
+            Self::Nats(peer) => &peer.description,
+            Self::Rabbit(peer) => &peer.description,
+        }
+    }
+
+    /// About how long it takes to start and to stop.
+    #[must_use]
+    pub fn start_time(&self) -> Duration {
+        Duration::from_millis(if matches!(self, Self::Rabbit(_)) { 8_000 } else { 800 })
+    }
+
+    /// Starts it with its data in a new folder of this name. Client ids are a choice that prombus alone has.
+    ///
+    /// # Errors
+    /// When it does not start, or not in time.
+    pub fn start(&self, folder: &Path, has_client_ids: bool) -> anyhow::Result<Server> {
+        std::fs::create_dir_all(folder)?;
+        let mut helper = None;
+        let (process, target) = match self {
+            Self::Prombus(peer) => {
+                let (process, target) = peer.start(folder, has_client_ids)?;
+                (process, AnyTarget::Prombus(target))
+            }
+            Self::Redis(peer) => {
+                let (process, target) = peer.start(folder)?;
+                (process, AnyTarget::Redis(target))
+            }
+            Self::Nats(peer) => {
+                let (process, target) = peer.start(folder)?;
+                (process, AnyTarget::Nats(target))
+            }
+            Self::Rabbit(peer) => {
+                let (process, port_mapper, target) = peer.start(folder)?;
+                helper = Some(port_mapper);
+                (process, AnyTarget::Amqp(target))
+            }
+        };
+        Ok(Server { process, target, _helper: helper })
+    }
+}
+
+impl Server {
+    /// Runs a plan against it.
+    ///
+    /// # Errors
+    /// When the server refuses something, or goes away.
+    pub fn run(&self, plan: &Plan) -> anyhow::Result<Measurement> {
+        // A thread of its own: the client sharpens the timers of its thread, and servers that are started by a thread have
+        // its timers. They are to have those that they would have anywhere.
+        let result = std::thread::scope(|scope| scope.spawn(|| self.run_here(plan)).join());
+        let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        result.map_err(|error| match self.process.last_words() {
+            words if words.is_empty() => error,
+            words => error.context(format!("the server's last words: {words}")),
+        })
+    }
+
+    fn run_here(&self, plan: &Plan) -> anyhow::Result<Measurement> {
+        let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
+        let (ledger, id, tell) = (&mut ledger, Some(self.process.id()), &mut |_| {});
+        match &self.target {
+            AnyTarget::Prombus(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Redis(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Nats(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Amqp(target) => client::run(target, plan, ledger, id, tell),
+        }
+    }
+}
+
+/// The peers of this machine, and what is missing.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Each in each of its settings.
+    pub peers: Vec<Peer>,
+    /// What is not compared, with the reason.
+    pub missing: Vec<String>,
+}
+
+/// Looks for prombus at this place and for the peers on the machine.
+///
+/// # Errors
+/// When prombus is not there, or a program does not tell its version.
+pub fn find(prombus: &Path, tuning: Tuning) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    found.peers.push(Peer::Prombus(PrombusPeer::new(prombus)?));
+    let missing = |name: &str, variable: &str| {
+        format!("{name}: not compared, it is neither on the PATH nor named by {variable}")
+    };
+    match find_program("REDIS_SERVER", "redis-server") {
+        Some(path) => {
+            for fsync in [AppendFsync::Everysec, AppendFsync::Always] {
+                found.peers.push(Peer::Redis(RedisPeer::new(&path, fsync, tuning)?));
+            }
+        }
+        None => found.missing.push(missing("redis-server", "REDIS_SERVER")),
+    }
+    match find_program("NATS_SERVER", "nats-server") {
+        Some(path) => {
+            let peer = NatsPeer::new(&path, false, tuning)?;
+            if peer.has_sync_always() {
+                found.peers.push(Peer::Nats(peer));
+                found.peers.push(Peer::Nats(NatsPeer::new(&path, true, tuning)?));
+            } else {
+                let version = &peer.description.version;
+                found.missing.push(format!(
+                    "nats-always: not compared, nats-server {version} has no sync_interval: always (2.10 has)"
+                ));
+                found.peers.push(Peer::Nats(peer));
+            }
+        }
+        None => found.missing.push(missing("nats-server", "NATS_SERVER")),
+    }
+    match RabbitPeer::find() {
+        Some(path) => found.peers.push(Peer::Rabbit(RabbitPeer::new(&path, tuning)?)),
+        None => found.missing.push(missing("rabbitmq-server", "RABBITMQ_SERVER")),
+    }
+    found.missing.push("kafka: not compared, this program does not speak its protocol".into());
+    Ok(found)
+}

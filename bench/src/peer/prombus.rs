@@ -1,0 +1,69 @@
+//! prombus, as it is served by default.
+
+use super::{CONSUMER_WINDOW, Description, Durability};
+use crate::process::{Process, first_line, free_address};
+use anyhow::Context;
+use prombus_bench::wire::PrombusTarget;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// prombus in its default setting.
+#[derive(Clone, Debug)]
+pub struct PrombusPeer {
+    program: PathBuf,
+    pub(super) description: Description,
+}
+
+impl PrombusPeer {
+    /// The binary at this place.
+    ///
+    /// # Errors
+    /// When it is not there or does not tell its version.
+    pub fn new(program: &Path) -> anyhow::Result<Self> {
+        let program =
+            program.canonicalize().with_context(|| format!("no prombus at {}", program.display()))?;
+        let said = first_line(&program, &["--version"])?;
+        let description = Description {
+            name: "prombus".into(),
+            version: said.rsplit(' ').next().unwrap_or(&said).into(),
+            durability: Durability::Synced,
+            promise: "synced before the answer".into(),
+            settings: vec![
+                "prombus serve --log warn, all else default".into(),
+                format!("subscriptions with maxInFlight={CONSUMER_WINDOW} batchSize={CONSUMER_WINDOW}"),
+            ],
+        };
+        Ok(Self { program, description })
+    }
+
+    pub(super) fn start(
+        &self,
+        folder: &Path,
+        has_client_ids: bool,
+    ) -> anyhow::Result<(Process, PrombusTarget)> {
+        let address = free_address()?;
+        let mut command = Command::new(&self.program);
+        command.args(["serve", "--log", "warn", "--data", "data", "--listen", &address.to_string()]);
+        // Settings of whoever runs this are none of the comparison's.
+        let ours = std::env::vars_os().filter(|(key, _)| {
+            let key = key.to_string_lossy();
+            key.starts_with("PROMBUS_") || ["WS_PORT", "HTTP_PORT", "WS_TOKEN"].contains(&key.as_ref())
+        });
+        for (key, _) in ours {
+            command.env_remove(key);
+        }
+        let mut process = Process::start("prombus", folder, &mut command)?;
+        process.wait_for(address)?;
+        let target = PrombusTarget {
+            address,
+            host: address.to_string(),
+            token: None,
+            topic: "bench".into(),
+            topics: 1,
+            group: "g".into(),
+            max_in_flight: CONSUMER_WINDOW,
+            has_client_ids,
+        };
+        Ok((process, target))
+    }
+}

@@ -1,0 +1,160 @@
+//! Server processes: each is started in a folder of its own, and whatever ends this program stops it and takes its folder away.
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal};
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a signal has to stop and to take away.
+static RUNNING: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
+
+/// How long a server has to begin, and to stop. Erlang takes long on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A server at work.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    folder: PathBuf,
+    name: String,
+}
+
+impl Process {
+    /// Starts a command with a folder that is its own; what it says goes into a file there.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start(name: &str, folder: &Path, command: &mut Command) -> anyhow::Result<Self> {
+        let log = File::create(folder.join("server.log"))?;
+        let mut running = RUNNING.lock().expect("nobody panics with this lock");
+        let child = command
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+        running.push((child.id(), folder.to_owned()));
+        Ok(Self { child, folder: folder.to_owned(), name: name.to_owned() })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until somebody listens at the address.
+    ///
+    /// # Errors
+    /// When the server ends, or takes too long.
+    pub fn wait_for(&mut self, address: SocketAddr) -> anyhow::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{} ended at once ({status}): {}", self.name, self.last_words());
+            }
+            if Instant::now() > until {
+                bail!("{} does not listen at {address}: {}", self.name, self.last_words());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// The end of what it said.
+    #[must_use]
+    pub fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(self.folder.join("server.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().rev().take(5).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let id = self.child.id();
+        signal(id, Signal::TERM);
+        let until = Instant::now() + PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > until {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        RUNNING.lock().expect("nobody panics with this lock").retain(|(running, _)| *running != id);
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Kills what still runs and takes its data away. For a program that is told to stop: nothing is started afterwards.
+pub fn stop_all() {
+    let Ok(running) = RUNNING.lock() else { return };
+    for (id, folder) in running.iter() {
+        signal(*id, Signal::KILL);
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    // The lock stays taken: the program ends while nobody can start another server.
+    std::mem::forget(running);
+}
+
+fn signal(id: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+/// Ports below those that the kernel gives to connections: one of those could be taken by a connection, even by the one that
+/// asks whether the server listens there already.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
+
+/// A port of this machine that nobody has.
+///
+/// # Errors
+/// When there is none.
+pub fn free_address() -> anyhow::Result<SocketAddr> {
+    // Programs that run at once begin at different ports.
+    let begin = (std::process::id() as u16).wrapping_mul(97);
+    for _ in PORTS {
+        let turn = NEXT_PORT.fetch_add(1, Ordering::Relaxed).wrapping_add(begin);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORTS.start + turn % PORTS.len() as u16));
+        if TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    bail!("no port from {} to {} is free", PORTS.start, PORTS.end)
+}
+
+/// A program by the variable that names it, or on the path or where the system has its servers.
+#[must_use]
+pub fn find_program(variable: &str, name: &str) -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os(variable) {
+        return Some(named.into()).filter(|path: &PathBuf| path.is_file());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}
+
+/// What a program says when it is called with these arguments, one line.
+///
+/// # Errors
+/// When it can't be run.
+pub fn first_line(program: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}

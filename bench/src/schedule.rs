@@ -1,0 +1,146 @@
+//! Which run comes after which, and doing them one at a time.
+
+use crate::load::{Alone, LOADS, Load, Times};
+use crate::peer::Peer;
+use crate::results::Sample;
+use anyhow::Context;
+use prombus_bench::Measurement;
+use std::path::Path;
+use std::time::Duration;
+
+/// One run of a load on a server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// The how manieth run, from 1.
+    pub run: usize,
+    /// The load.
+    pub load: Load,
+    /// Which of the servers.
+    pub server: usize,
+}
+
+/// The warm-up, what comes after the last message, and syncing: about so long.
+const AROUND: Duration = Duration::from_secs(1);
+/// The machine rests so long before each run.
+const REST: Duration = Duration::from_secs(1);
+
+/// All runs in their order. Server 0 is prombus; the servers take turns in being first.
+#[must_use]
+pub fn schedule(loads: &[Load], servers: usize, runs: usize) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for run in 1..=runs {
+        for (at, load) in loads.iter().enumerate() {
+            match load.alone {
+                Some(Alone::Sustained) if run > 1 => {}
+                Some(_) => steps.push(Step { run, load: *load, server: 0 }),
+                None => {
+                    let turn = |server| (server + run - 1 + at) % servers;
+                    steps.extend((0..servers).map(|server| Step { run, load: *load, server: turn(server) }));
+                }
+            }
+        }
+    }
+    steps
+}
+
+/// About how long these runs take together.
+#[must_use]
+pub fn estimate(steps: &[Step], peers: &[Peer], times: Times) -> Duration {
+    steps.iter().map(|step| REST + AROUND + peers[step.server].start_time() + step.load.length(times)).sum()
+}
+
+/// The loads of these names, in the order of the tables; all, if none is named.
+///
+/// # Errors
+/// When there is no load of a name.
+pub fn loads_named(names: &[String]) -> anyhow::Result<Vec<Load>> {
+    for name in names {
+        Load::named(name).with_context(|| {
+            let known: Vec<&str> = LOADS.iter().map(|load| load.name).collect();
+            format!("no load {name}: there are {}", known.join(", "))
+        })?;
+    }
+    let is_named = |load: &Load| names.is_empty() || names.iter().any(|name| name == load.name);
+    Ok(LOADS.into_iter().filter(is_named).collect())
+}
+
+/// The servers of these names or kinds (`redis` is all of Redis), prombus always; all, if none is named.
+///
+/// # Errors
+/// When there is no server of a name.
+pub fn peers_named(peers: Vec<Peer>, names: &[String]) -> anyhow::Result<Vec<Peer>> {
+    let is_of = |peer: &Peer, name: &str| {
+        let of = &peer.description().name;
+        of == name || of.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'))
+    };
+    for name in names.iter().filter(|name| *name != "none") {
+        let known: Vec<&str> = peers.iter().map(|peer| peer.description().name.as_str()).collect();
+        let known = known.join(", ");
+        peers
+            .iter()
+            .find(|peer| is_of(peer, name))
+            .with_context(|| format!("no server {name} here: there are {known}"))?;
+    }
+    let is_named = |peer: &Peer| {
+        names.is_empty() || is_of(peer, "prombus") || names.iter().any(|name| is_of(peer, name))
+    };
+    Ok(peers.into_iter().filter(is_named).collect())
+}
+
+/// Does one run on a fresh server, with its data in `folder`, which is gone afterwards.
+pub fn perform(step: &Step, peer: &Peer, times: Times, folder: &Path) -> Sample {
+    std::thread::sleep(REST);
+    rustix::fs::sync();
+    let outcome = run(step, peer, times, folder);
+    let (measurement, error) = match outcome {
+        Ok(measurement) => (Some(measurement), None),
+        Err(error) => (None, Some(format!("{error:#}"))),
+    };
+    // A server that did not start left it behind.
+    let _ = std::fs::remove_dir_all(folder);
+    Sample {
+        load: step.load.name.into(),
+        server: peer.description().name.clone(),
+        run: step.run,
+        measurement,
+        error,
+    }
+}
+
+fn run(step: &Step, peer: &Peer, times: Times, folder: &Path) -> anyhow::Result<Measurement> {
+    let server = peer.start(folder, step.load.alone == Some(Alone::ClientIds))?;
+    server.run(&step.load.plan(times))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_take_turns_in_being_first() {
+        let loads = loads_named(&["publish".into()]).unwrap();
+        let first: Vec<usize> = schedule(&loads, 3, 3).chunks(3).map(|steps| steps[0].server).collect();
+        assert_eq!(first, [0, 1, 2]);
+        for steps in schedule(&loads, 3, 3).chunks(3) {
+            let mut servers: Vec<usize> = steps.iter().map(|step| step.server).collect();
+            servers.sort_unstable();
+            assert_eq!(servers, [0, 1, 2], "each server has one turn");
+        }
+    }
+
+    #[test]
+    fn long_runs_are_done_once_and_on_prombus_alone() {
+        let loads = loads_named(&["sustained".into(), "client-ids".into()]).unwrap();
+        let steps = schedule(&loads, 4, 3);
+        assert!(steps.iter().all(|step| step.server == 0));
+        assert_eq!(steps.iter().filter(|step| step.load.name == "sustained").count(), 1);
+        assert_eq!(steps.iter().filter(|step| step.load.name == "client-ids").count(), 3);
+    }
+
+    #[test]
+    fn a_load_that_does_not_exist_is_refused() {
+        let error = loads_named(&["fan-in".into()]).unwrap_err().to_string();
+        assert!(error.starts_with("no load fan-in: there are publish, publish-4, round-trip"), "{error}");
+        assert_eq!(loads_named(&[]).unwrap().len(), LOADS.len());
+    }
+}
