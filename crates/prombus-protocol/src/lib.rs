@@ -63,8 +63,8 @@ pub use body::{Body, BodyFields, put_body_end, put_body_head, put_record};
 pub use error_code::{ErrorCode, UnknownErrorCode};
 pub use event::{Ack, CursorPosition, DeadLetter, DeliveryContext, EventRecord, RedeliveryReason};
 pub use frame::{
-    ClientFrame, ErrFrame, EventContext, EventFrame, FrameError, OkFrame, Parsed, ServerFrame, Token,
-    parse_client_frame, put_client_frame, put_err, put_event, put_event_head, put_event_tail, put_ok,
+    ClientFrame, ErrFrame, EventContext, EventFrame, FrameError, FrameReader, OkFrame, Parsed, ServerFrame,
+    Token, parse_client_frame, put_client_frame, put_err, put_event, put_event_head, put_event_tail, put_ok,
     put_published,
 };
 pub use group_name::{GroupName, GroupNameError, check_group_name};

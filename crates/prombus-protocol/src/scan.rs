@@ -124,6 +124,18 @@ impl<'a> Scanner<'a> {
         self.at = (self.at + 1).min(self.bytes.len());
     }
 
+    /// Passes over so many bytes, which are there.
+    #[inline(always)]
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.at = (self.at + count).min(self.bytes.len());
+    }
+
+    /// Passes over these bytes, or answers `None` where others stand.
+    #[inline(always)]
+    pub(crate) fn skip_literal(&mut self, literal: &[u8]) -> Option<()> {
+        self.bytes[self.at..].starts_with(literal).then(|| self.at += literal.len())
+    }
+
     #[inline(always)]
     pub(crate) fn skip_whitespace(&mut self) {
         // One comparison for the common case: no whitespace at all.

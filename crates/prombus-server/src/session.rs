@@ -12,12 +12,12 @@ mod ready;
 mod subscription;
 
 use crate::auth::Principal;
-use crate::gateway::{Gateway, Peer, steady_ms};
+use crate::gateway::{Gateway, Peer, now_ms, steady_ms};
 use crate::rate::TokenBucket;
 use crate::ws::frame::put_text;
 use prombus::delivery::MemberSettings;
 use prombus::{BoxFuture, GroupError, GroupSpec, Joined, PullLimit};
-use prombus_protocol::{CursorPosition, ErrorCode, Topic, put_err, put_ok};
+use prombus_protocol::{CursorPosition, ErrorCode, FrameReader, Topic, put_err, put_ok};
 use publisher::Publisher;
 use ready::{ReadyList, SlotWaker};
 use std::collections::{HashMap, VecDeque};
@@ -44,6 +44,9 @@ pub(crate) struct Session {
     peer: Arc<Peer>,
     principal: Option<Arc<Principal>>,
     wrong_tokens: u32,
+    reader: FrameReader,
+    /// The time, read once for all frames that are handled together.
+    now: Option<Now>,
     /// Frames to be sent.
     pub(crate) out: Vec<u8>,
     publisher: Publisher,
@@ -52,6 +55,8 @@ pub(crate) struct Session {
     settling: VecDeque<Settling>,
     subscriptions: Vec<Option<Subscription>>,
     slots: HashMap<String, usize>,
+    /// The slot that was found last.
+    last_slot: usize,
     /// Subscriptions with acks that were gathered.
     unsettled_slots: Vec<usize>,
     key: String,
@@ -65,6 +70,13 @@ pub(crate) struct Session {
     /// All groups were left, for good.
     has_left: bool,
     ending: Option<Ending>,
+}
+
+/// The time by both clocks, in milliseconds.
+#[derive(Clone, Copy)]
+struct Now {
+    steady_ms: u64,
+    wall_ms: i64,
 }
 
 struct KnownTopic {
@@ -94,12 +106,15 @@ impl Session {
             peer,
             principal,
             wrong_tokens: 0,
+            reader: FrameReader::default(),
+            now: None,
             out: Vec::new(),
             publisher: Publisher::default(),
             last_topic: None,
             settling: VecDeque::new(),
             subscriptions: Vec::new(),
             slots: HashMap::new(),
+            last_slot: 0,
             unsettled_slots: Vec::new(),
             key: String::new(),
             ready: Arc::default(),
@@ -191,11 +206,24 @@ impl Session {
     }
 
     fn find(&mut self, topic: &str, group: &str) -> Option<usize> {
+        // Most frames are about the same subscription as the one before.
+        if let Some(Some(last)) = self.subscriptions.get(self.last_slot)
+            && last.topic == topic
+            && last.group == group
+        {
+            return Some(self.last_slot);
+        }
         self.key.clear();
         self.key.push_str(topic);
         self.key.push('\n');
         self.key.push_str(group);
-        self.slots.get(&self.key).copied()
+        let found = self.slots.get(&self.key).copied();
+        self.last_slot = found.unwrap_or(self.last_slot);
+        found
+    }
+
+    fn now(&mut self) -> Now {
+        *self.now.get_or_insert_with(|| Now { steady_ms: steady_ms(), wall_ms: now_ms() })
     }
 
     /// The slot of a subscription, or an ERR.
@@ -234,6 +262,7 @@ impl Session {
 
     /// Hands over what was gathered from the frames.
     pub(crate) fn flush(&mut self) {
+        self.now = None;
         self.publisher.flush(&*self.gateway.backend);
         for slot in std::mem::take(&mut self.unsettled_slots) {
             self.settle(slot);

@@ -1,4 +1,5 @@
-//! Whole WebSocket sessions over bytes in memory: what the fuzzer and the seeded test of random frames run.
+//! Whole WebSocket sessions over bytes in memory: what the fuzzer, the seeded test of random frames and the count of
+//! instructions run.
 
 use crate::auth::{Authenticator, TokenHash, TokenOptions};
 use crate::gateway::{Gateway, Peer, Slot, Stopping};
@@ -6,15 +7,24 @@ use crate::options::ServerOptions;
 use crate::session::Session;
 use crate::ws::WebSocket;
 use crate::{AuthOptions, Scope};
-use prombus::Bus;
+use parking_lot::Mutex;
+use prombus::{Backend, Bus};
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Semaphore;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::{Semaphore, watch};
 
 /// The token that a session with auth takes.
 pub const TOKEN: &str = "fuzz";
+
+/// What a [`Wire`] copies at once. Longer copies are one instruction for each byte under valgrind, and would stand for a tenth of
+/// what a session costs.
+const PIECE_BYTES: usize = 1024;
 
 /// Masks a text or binary message as a client does. `first` is the frame's first byte, e.g. `0x81` for a text.
 pub fn put_masked(into: &mut Vec<u8>, first: u8, payload: &[u8]) {
@@ -57,18 +67,9 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool) -> Vec<Vec
     options.connections.max_subscriptions = 8;
     let (_stop, stopping) = Stopping::new();
     let gateway = Arc::new(Gateway::new(Arc::clone(bus.backend()), authenticator, options, stopping));
-    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("nobody else wants it");
-    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-    let peer = Arc::new(Peer {
-        remote: nowhere,
-        local: nowhere,
-        is_tls: false,
-        rate: gateway.rates.connection(),
-        _slot: Slot::new(permit, &gateway.metrics.connections),
-    });
     let (client, server) = tokio::io::duplex(64 * 1024);
-    let session = Session::new(Arc::clone(&gateway), peer, None);
-    let serving = WebSocket::new(server, gateway, session).run(&[]);
+    let web_socket = web_socket(gateway, server);
+    let serving = web_socket.run(&[]);
     let (mut reading, mut writing) = tokio::io::split(client);
     let talking = async move {
         for piece in bytes.chunks(piece_bytes) {
@@ -87,6 +88,147 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool) -> Vec<Vec
     };
     let ((), (), answers) = tokio::join!(serving, talking, hearing);
     texts_of(&answers)
+}
+
+/// A connection from nowhere.
+fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(gateway: Arc<Gateway>, socket: S) -> WebSocket<S> {
+    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("nobody else wants it");
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let peer = Arc::new(Peer {
+        remote: nowhere,
+        local: nowhere,
+        is_tls: false,
+        rate: gateway.rates.connection(),
+        _slot: Slot::new(permit, &gateway.metrics.connections),
+    });
+    let session = Session::new(Arc::clone(&gateway), peer, None);
+    WebSocket::new(socket, gateway, session)
+}
+
+/// A session that stays open. It runs on the caller's thread, and only in [`turn`](Self::turn), so that it does the same each
+/// time. Needs to be inside of a tokio runtime, for its timers.
+pub struct Wire {
+    bytes: Arc<Mutex<WireBytes>>,
+    serving: Pin<Box<dyn Future<Output = ()>>>,
+    is_due: Arc<Due>,
+    waker: Waker,
+    /// When it is gone, the gateway shuts down.
+    _stop: Arc<watch::Sender<bool>>,
+}
+
+/// What is on its way.
+#[derive(Default)]
+struct WireBytes {
+    to_server: Vec<u8>,
+    taken: usize,
+    to_client: Vec<u8>,
+}
+
+/// The end that the session has.
+struct WireSocket(Arc<Mutex<WireBytes>>);
+
+/// Whether a session was woken since its last turn.
+struct Due(AtomicBool);
+
+impl Wake for Due {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Wire {
+    /// Connections to one gateway, which asks for no token.
+    pub fn open(backend: &Arc<dyn Backend>, count: usize) -> Vec<Self> {
+        let mut options = ServerOptions::default();
+        // However slow the machine is: nobody here answers.
+        options.connections.ping_interval = Duration::from_secs(86_400);
+        let authenticator = Authenticator::new(&options.auth).expect("no auth needs nothing");
+        let (stop, stopping) = Stopping::new();
+        let stop = Arc::new(stop);
+        let gateway = Arc::new(Gateway::new(Arc::clone(backend), authenticator, options, stopping));
+        let open = || {
+            let bytes = Arc::<Mutex<WireBytes>>::default();
+            let web_socket = web_socket(Arc::clone(&gateway), WireSocket(Arc::clone(&bytes)));
+            let is_due = Arc::new(Due(AtomicBool::new(true)));
+            Self {
+                bytes,
+                serving: Box::pin(async move { web_socket.run(&[]).await }),
+                waker: Waker::from(Arc::clone(&is_due)),
+                is_due,
+                _stop: Arc::clone(&stop),
+            }
+        };
+        std::iter::repeat_with(open).take(count).collect()
+    }
+
+    /// Lets the session do all that it can do now. Answers whether there was anything.
+    ///
+    /// # Panics
+    /// If the session ends.
+    pub fn turn(&mut self) -> bool {
+        let mut has_run = false;
+        while self.is_due.0.swap(false, Ordering::Relaxed) {
+            let polled = self.serving.as_mut().poll(&mut Context::from_waker(&self.waker));
+            assert!(polled.is_pending(), "the session ended");
+            has_run = true;
+        }
+        has_run
+    }
+
+    /// Puts bytes where the session finds them at its next turn.
+    pub fn send(&mut self, bytes: &[u8]) {
+        let mut wire = self.bytes.lock();
+        let taken = std::mem::take(&mut wire.taken);
+        wire.to_server.drain(..taken);
+        wire.to_server.extend_from_slice(bytes);
+        self.is_due.0.store(true, Ordering::Relaxed);
+    }
+
+    /// The texts that the session has sent since this was asked last.
+    ///
+    /// # Panics
+    /// If what came is not WebSocket.
+    pub fn receive(&mut self) -> Vec<Vec<u8>> {
+        let mut wire = self.bytes.lock();
+        let texts = texts_of(&wire.to_client);
+        wire.to_client.clear();
+        texts
+    }
+}
+
+impl AsyncRead for WireSocket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut wire = self.0.lock();
+        let unread = &wire.to_server[wire.taken..];
+        let count = unread.len().min(buffer.remaining());
+        unread[..count].chunks(PIECE_BYTES).for_each(|piece| buffer.put_slice(piece));
+        wire.taken += count;
+        if count == 0 { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+}
+
+impl AsyncWrite for WireSocket {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut wire = self.0.lock();
+        bytes.chunks(PIECE_BYTES).for_each(|piece| wire.to_client.extend_from_slice(piece));
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
 }
 
 /// The texts in what a server sent.

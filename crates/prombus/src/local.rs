@@ -294,16 +294,16 @@ impl Local {
     /// The events of a batch, for the store; false when one of their topics is not there yet.
     fn with_topics<'a>(&self, batch: &'a PublishBatch, into: &mut Vec<NewEvent<'a>>) -> bool {
         let topics = self.topics.read();
-        let mut last: Option<(&Topic, TopicId)> = None;
-        for (at, topic) in batch.topics().enumerate() {
+        let mut last: Option<(usize, TopicId)> = None;
+        for (at, place) in batch.topic_places().enumerate() {
             let id = match last {
-                Some((known, id)) if known == topic => id,
-                _ => match topics.by_name.get(topic) {
+                Some((known, id)) if known == place => id,
+                _ => match topics.by_name.get(&batch.topics()[place]) {
                     Some(&id) => id,
                     None => return false,
                 },
             };
-            last = Some((topic, id));
+            last = Some((place, id));
             into.push(batch.event(at, id));
         }
         true
@@ -313,7 +313,7 @@ impl Local {
     fn ensure_topics(&self, batch: &PublishBatch) -> Result<(), TopicRefused> {
         let is_known = |topic: &Topic| self.topics.read().by_name.contains_key(topic);
         let registry = self.registry.lock();
-        let new: BTreeSet<&Topic> = batch.topics().filter(|topic| !is_known(topic)).collect();
+        let new: BTreeSet<&Topic> = batch.topics().iter().filter(|topic| !is_known(topic)).collect();
         let counted = new.iter().filter(|topic| !topic.is_dead_letter()).count();
         if counted > 0 && self.topics.read().counted + counted > self.limits.max_topics {
             return Err(TopicRefused::TooMany(self.limits.max_topics));

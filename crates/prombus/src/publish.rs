@@ -35,6 +35,10 @@ pub struct PublishBatch {
     /// Keys and bodies.
     bytes: Vec<u8>,
     events: Vec<BatchEvent>,
+    /// The topics of the events; one that comes again behind another stands here again.
+    topics: Vec<Topic>,
+    /// The last body head that says no more than time and topic: the next one is most likely the same.
+    plain_head: Option<PlainHead>,
     /// Where payloads are written before they are checked.
     scratch: Vec<u8>,
     now_ms: i64,
@@ -42,8 +46,16 @@ pub struct PublishBatch {
 }
 
 #[derive(Clone, Debug)]
+struct PlainHead {
+    ts: i64,
+    topic: u32,
+    bytes: Range<usize>,
+}
+
+#[derive(Clone, Debug)]
 struct BatchEvent {
-    topic: Topic,
+    /// Its place in the list of topics.
+    topic: u32,
     id: Option<Uuid>,
     ts: i64,
     key: Option<Range<usize>>,
@@ -52,13 +64,23 @@ struct BatchEvent {
 
 impl PublishBatch {
     pub(crate) fn new(now_ms: i64, max_payload_bytes: usize) -> Self {
-        Self { bytes: Vec::new(), events: Vec::new(), scratch: Vec::new(), now_ms, max_payload_bytes }
+        Self {
+            bytes: Vec::new(),
+            events: Vec::new(),
+            topics: Vec::new(),
+            plain_head: None,
+            scratch: Vec::new(),
+            now_ms,
+            max_payload_bytes,
+        }
     }
 
     /// Empties it for another use; its memory stays.
     pub(crate) fn reset(&mut self, now_ms: i64) {
         self.bytes.clear();
         self.events.clear();
+        self.topics.clear();
+        self.plain_head = None;
         self.now_ms = now_ms;
     }
 
@@ -116,7 +138,7 @@ impl PublishBatch {
         options: &PublishOptions,
     ) -> Result<(), PublishError> {
         options.check()?;
-        self.add(topic, json.len(), options, |bytes| push_json(bytes, json))
+        self.add(&topic, json.len(), options, |bytes| push_json(bytes, json))
     }
 
     /// Adds an event whose payload and options were checked when its frame was read.
@@ -125,7 +147,7 @@ impl PublishBatch {
     /// [`PublishError::TooLarge`]; the batch is as it was.
     pub fn push_parsed(
         &mut self,
-        topic: Topic,
+        topic: &Topic,
         payload: &Json<'_>,
         options: &PublishOptions,
     ) -> Result<(), PublishError> {
@@ -137,7 +159,7 @@ impl PublishBatch {
 
     fn add(
         &mut self,
-        topic: Topic,
+        topic: &Topic,
         payload_bytes: usize,
         options: &PublishOptions,
         put_payload: impl FnOnce(&mut Vec<u8>) -> Result<(), JsonError>,
@@ -152,26 +174,55 @@ impl PublishBatch {
             key_start..self.bytes.len()
         });
         let start = self.bytes.len();
-        let fields = BodyFields {
-            ts,
-            topic: topic.as_str(),
-            sid: options.sid,
-            key: options.key.as_deref(),
-            partition: None,
-            headers: &options.headers,
-            caused_by: &options.caused_by,
-            tags: &options.tags,
-        };
-        put_body_head(&mut self.bytes, &fields);
+        let head_end = self.put_head(topic, ts, options);
         put_payload(&mut self.bytes).inspect_err(|_| self.bytes.truncate(key_start))?;
         put_body_end(&mut self.bytes);
         let body = start..self.bytes.len();
+        if self.topics.last() != Some(topic) {
+            self.topics.push(topic.clone());
+        }
+        let topic = self.topics.len() as u32 - 1;
+        if let Some(end) = head_end {
+            self.plain_head = Some(PlainHead { ts, topic, bytes: start..end });
+        }
         self.events.push(BatchEvent { topic, id: options.id, ts, key, body });
         Ok(())
     }
 
-    pub(crate) fn topics(&self) -> impl Iterator<Item = &Topic> {
-        self.events.iter().map(|event| &event.topic)
+    /// Puts a body up to its payload; answers where it ends if it is one to copy for the next event.
+    fn put_head(&mut self, topic: &Topic, ts: i64, options: &PublishOptions) -> Option<usize> {
+        let PublishOptions { id: _, ts: _, key, headers, tags, caused_by, sid } = options;
+        let is_plain =
+            key.is_none() && sid.is_none() && headers.is_empty() && tags.is_empty() && caused_by.is_empty();
+        if is_plain
+            && let Some(head) = self.plain_head.as_ref().filter(|head| head.ts == ts)
+            && self.topics[head.topic as usize] == *topic
+        {
+            self.bytes.extend_from_within(head.bytes.clone());
+            return None;
+        }
+        let fields = BodyFields {
+            ts,
+            topic: topic.as_str(),
+            sid: *sid,
+            key: key.as_deref(),
+            partition: None,
+            headers,
+            caused_by,
+            tags,
+        };
+        put_body_head(&mut self.bytes, &fields);
+        is_plain.then_some(self.bytes.len())
+    }
+
+    /// The topics of its events, at least once each.
+    pub(crate) fn topics(&self) -> &[Topic] {
+        &self.topics
+    }
+
+    /// For each event the place of its topic in [`Self::topics`].
+    pub(crate) fn topic_places(&self) -> impl Iterator<Item = usize> {
+        self.events.iter().map(|event| event.topic as usize)
     }
 
     /// The event at a place, for a store in which its topic has this id.

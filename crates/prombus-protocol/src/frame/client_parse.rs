@@ -36,6 +36,14 @@ pub struct FrameError {
 /// `bad_json` if it is not JSON; `bad_topic` if the topic's name breaks the rules; `bad_request` if it is no frame, has an
 /// option out of range, or is nested deeper than [`MAX_NESTING`](crate::limits::MAX_NESTING).
 pub fn parse_client_frame(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+    parse_with(bytes, |_, _| ())
+}
+
+/// The same, and shows the fields of a frame that was read.
+pub(super) fn parse_with<'a>(
+    bytes: &'a [u8],
+    show: impl FnOnce(&Fields<'a>, &ClientFrame<'a>),
+) -> Result<Parsed<'a>, FrameError> {
     let mut fields = Fields::default();
     let read = fields.read(bytes);
     let corr = fields.corr();
@@ -46,7 +54,10 @@ pub fn parse_client_frame(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
     };
     let corr = corr.unwrap_or(None);
     match result {
-        Ok(frame) => Ok(Parsed { corr, frame }),
+        Ok(frame) => {
+            show(&fields, &frame);
+            Ok(Parsed { corr, frame })
+        }
         Err(Refusal { code, msg, too_deep }) => {
             let corr = corr.map(str::to_owned).or_else(|| if too_deep { corr_anyhow(bytes) } else { None });
             Err(FrameError { code, msg, corr })
@@ -98,15 +109,15 @@ impl From<OptionError> for Refusal {
 
 /// The fields of any frame, cut out but not read.
 #[derive(Default)]
-struct Fields<'a> {
+pub(super) struct Fields<'a> {
     op: Option<Json<'a>>,
-    corr: Option<Json<'a>>,
+    pub(super) corr: Option<Json<'a>>,
     token: Option<Json<'a>>,
     topic: Option<Json<'a>>,
     group: Option<Json<'a>>,
-    payload: Option<Json<'a>>,
-    opts: Option<Json<'a>>,
-    id: Option<Json<'a>>,
+    pub(super) payload: Option<Json<'a>>,
+    pub(super) opts: Option<Json<'a>>,
+    pub(super) id: Option<Json<'a>>,
     reason: Option<Json<'a>>,
     delay_ms: Option<Json<'a>>,
     extend_ms: Option<Json<'a>>,
@@ -290,7 +301,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn is_corr(json: &str) -> bool {
+pub(super) fn is_corr(json: &str) -> bool {
     json.len() <= MAX_CORR_BYTES && matches!(json.as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9'))
 }
 

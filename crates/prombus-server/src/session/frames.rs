@@ -8,8 +8,7 @@ use crate::ws::frame::{close, put_text};
 use prombus::delivery::MemberSettings;
 use prombus::{GroupError, GroupName, GroupSpec, MemberOptions, Pattern};
 use prombus_protocol::{
-    ClientFrame, ErrorCode, Json, OkFrame, PublishOptions, RawValue, SubscribeOptions, Topic, limits,
-    parse_client_frame, put_err,
+    ClientFrame, ErrorCode, Json, OkFrame, PublishOptions, RawValue, SubscribeOptions, Topic, limits, put_err,
 };
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ const WRONG_TOKENS_MAX: u32 = 3;
 impl Session {
     /// Handles a message.
     pub(crate) fn handle(&mut self, text: &[u8]) {
-        let parsed = match parse_client_frame(text) {
+        let parsed = match self.reader.read(text) {
             Ok(parsed) => parsed,
             Err(error) if self.principal.is_some() || error.code == ErrorCode::BadJson => {
                 return self.err(error.corr.as_deref(), error.code, &error.msg);
@@ -46,7 +45,8 @@ impl Session {
             }
             ClientFrame::Ack { topic, group, id } => {
                 let Some(slot) = self.slot(corr, &topic, &group) else { return };
-                match self.subscription(slot).ack(id, corr) {
+                let now = self.now();
+                match self.subscription(slot).ack(id, corr, now) {
                     Some(true) => self.unsettled_slots.push(slot),
                     Some(false) => {}
                     None if corr.is_some() => put_text(&mut self.out, 60, |into| put_stale(into, corr)),
@@ -57,7 +57,8 @@ impl Session {
                 let Some(slot) = self.slot(corr, &topic, &group) else { return };
                 // In order: what was acked before comes before.
                 self.settle(slot);
-                match self.subscription(slot).nack(id, corr, reason.as_deref(), delay_ms) {
+                let now = self.now();
+                match self.subscription(slot).nack(id, corr, reason.as_deref(), delay_ms, now) {
                     Some(settling) => self.answer_later(settling),
                     None if corr.is_some() => put_text(&mut self.out, 60, |into| put_stale(into, corr)),
                     None => {}
@@ -154,7 +155,7 @@ impl Session {
             });
         }
         known.is_there = known.is_there || self.gateway.backend.has_topic(&known.topic);
-        let to = (known.topic.clone(), known.is_there);
+        let to = (&known.topic, known.is_there);
         let pushed = self.publisher.push(&*self.gateway.backend, corr, to, payload, opts);
         if let Err(error) = pushed {
             put_refused(&mut self.out, corr, &error);

@@ -1,17 +1,20 @@
 //! One subscription of a session: what it was sent, what it settles, what it pulls.
 
+use super::Now;
 use super::corrs::Corrs;
 use super::delivered::{Delivered, Sent};
 use super::ready::SlotWaker;
-use crate::gateway::{now_ms, steady_ms};
+use crate::gateway::steady_ms;
 use crate::metrics::SubscriptionMetrics;
 use crate::ws::frame::put_text;
 use prombus::delivery::{MemberSettings, Position};
 use prombus::{
-    DeliveryBatch, DurableTicket, GroupError, GroupSpec, Membership, Pattern, PullLimit, SettleOutcome,
-    Unavailable, Verdict,
+    DeliveryBatch, DurableTicket, GroupError, GroupSpec, Histogram, Membership, Pattern, PullLimit,
+    SettleOutcome, Unavailable, Verdict,
 };
-use prombus_protocol::{ErrorCode, EventContext, OkFrame, RawValue, put_err, put_event, put_event_head};
+use prombus_protocol::{
+    ErrorCode, EventContext, OkFrame, RawValue, put_err, put_event_head, put_event_tail, put_record,
+};
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,11 +40,23 @@ pub(super) struct Subscription {
     settings: MemberSettings,
     /// An EVENT up to its record.
     head: Vec<u8>,
+    /// What comes behind the record, and of which context it is: nearly always that of the delivery before.
+    tail: Vec<u8>,
+    tail_context: Option<EventContext>,
     delivered: Delivered,
     metrics: Arc<SubscriptionMetrics>,
+    handler_durations: Repeated,
+    latencies: Repeated,
     /// Acks that were read and not handed over yet.
     acks: Vec<(Position, Verdict<'static>)>,
     ack_corrs: Corrs,
+}
+
+/// The same value again and again, before it is counted: acks come in runs that took equally long.
+#[derive(Default)]
+struct Repeated {
+    value_ms: u64,
+    count: u64,
 }
 
 /// Settlements whose answers wait until they are durable.
@@ -82,8 +97,12 @@ impl Subscription {
             waker,
             settings,
             head,
+            tail: Vec::new(),
+            tail_context: None,
             delivered,
             metrics,
+            handler_durations: Repeated::default(),
+            latencies: Repeated::default(),
             acks,
             ack_corrs,
         }
@@ -95,20 +114,26 @@ impl Subscription {
     }
 
     /// Gathers an ack. Answers whether it is the first since they were handed over; `None` when the id is not in flight.
-    pub(super) fn ack(&mut self, id: Uuid, corr: Option<&str>) -> Option<bool> {
+    pub(super) fn ack(&mut self, id: Uuid, corr: Option<&str>, now: Now) -> Option<bool> {
         let sent = self.delivered.remove(id)?;
         self.acks.push((sent.position, Verdict::Ack));
         self.ack_corrs.push(corr);
-        self.observe(&sent, true);
+        self.observe(&sent, true, now);
         Some(self.acks.len() == 1)
     }
 
-    fn observe(&self, sent: &Sent, is_ack: bool) {
-        let took_ms = steady_ms().saturating_sub(sent.at_ms);
-        self.metrics.handler_duration_ms.observe(took_ms as f64);
+    fn observe(&mut self, sent: &Sent, is_ack: bool, now: Now) {
+        let took_ms = now.steady_ms.saturating_sub(sent.at_ms);
+        self.handler_durations.add(took_ms, &self.metrics.handler_duration_ms);
         if is_ack {
-            self.metrics.latency_ms.observe(now_ms().saturating_sub(sent.ts).max(0) as f64);
+            let latency_ms = now.wall_ms.saturating_sub(sent.ts).max(0).unsigned_abs();
+            self.latencies.add(latency_ms, &self.metrics.latency_ms);
         }
+    }
+
+    fn count_observed(&mut self) {
+        self.handler_durations.count(&self.metrics.handler_duration_ms);
+        self.latencies.count(&self.metrics.latency_ms);
     }
 
     /// Hands the gathered acks over, and answers what waits for them to be durable.
@@ -116,6 +141,7 @@ impl Subscription {
         if self.acks.is_empty() {
             return None;
         }
+        self.count_observed();
         let settling = OUTCOMES.with_borrow_mut(|outcomes| {
             outcomes.clear();
             let ticket = self.membership.settle(&self.acks, outcomes);
@@ -138,9 +164,11 @@ impl Subscription {
         corr: Option<&str>,
         reason: Option<&str>,
         delay_ms: Option<u64>,
+        now: Now,
     ) -> Option<Settling> {
         let sent = self.delivered.remove(id)?;
-        self.observe(&sent, false);
+        self.observe(&sent, false, now);
+        self.count_observed();
         let mut outcomes = Vec::with_capacity(1);
         let verdict = (sent.position, Verdict::Nack { delay_ms, reason });
         let ticket = self.membership.settle(&[verdict], &mut outcomes);
@@ -191,8 +219,15 @@ impl Subscription {
                     max_attempts: self.settings.max_attempts,
                     reason: item.reason,
                 };
+                if self.tail_context != Some(context) {
+                    self.tail.clear();
+                    put_event_tail(&mut self.tail, &context);
+                    self.tail_context = Some(context);
+                }
                 put_text(out, EVENT_FRAME_BYTES + body.len(), |into| {
-                    put_event(into, &self.head, id, item.position.seq, body, &context);
+                    into.extend_from_slice(&self.head);
+                    put_record(into, id, item.position.seq, body);
+                    into.extend_from_slice(&self.tail);
                 });
                 let sent = Sent {
                     position: item.position,
@@ -224,6 +259,23 @@ impl Subscription {
             drop(self.membership.settle(&unsent, &mut Vec::new()));
         }
         self.membership.lose();
+    }
+}
+
+impl Repeated {
+    fn add(&mut self, value_ms: u64, histogram: &Histogram) {
+        if value_ms != self.value_ms {
+            self.count(histogram);
+            self.value_ms = value_ms;
+        }
+        self.count += 1;
+    }
+
+    fn count(&mut self, histogram: &Histogram) {
+        let count = std::mem::take(&mut self.count);
+        if count > 0 {
+            histogram.observe_many(self.value_ms as f64, count);
+        }
     }
 }
 

@@ -1,0 +1,343 @@
+//! Reading the frames of one client. A client says the same things over and over: the frame that comes is the frame before but
+//! for a `corr`, a payload or an id. So the frame before is kept in pieces that stay and slots that change, and where all pieces
+//! are found again only what is in the slots is looked at. Everything else is read by [`parse_client_frame`], with the same
+//! outcome.
+
+use super::client::{ClientFrame, Parsed};
+use super::client_parse::{Fields, FrameError, is_corr, parse_with};
+use crate::json::Json;
+use crate::options::PublishOptions;
+use crate::scan::Scanner;
+use std::borrow::Cow;
+use std::ops::Range;
+use uuid::Uuid;
+
+/// Reads the frames of one client, as [`parse_client_frame`](super::parse_client_frame) does, but faster.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    publish: Shape,
+    ack: Shape,
+}
+
+/// Longer frames than this are not kept, payload aside: they are rare, and a connection should cost little.
+const KEPT_BYTES_MAX: usize = 1_024;
+const SLOTS_MAX: usize = 3;
+/// The text of an id: 8-4-4-4-12 digits.
+const ID_BYTES: usize = 36;
+
+/// A frame in pieces that stay and slots that change.
+#[derive(Debug, Default)]
+struct Shape {
+    /// The pieces, one behind the other.
+    pieces: Vec<u8>,
+    /// Where a piece ends, and what comes behind it.
+    slots: [(u32, Slot); SLOTS_MAX],
+    slot_count: usize,
+    topic: Place,
+    group: Place,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Slot {
+    /// The JSON text of a `corr`.
+    #[default]
+    Corr,
+    /// Any JSON value.
+    Payload,
+    /// The options of a publish.
+    Opts,
+    /// The digits of an id.
+    Id,
+}
+
+/// A text inside of a piece.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    piece: usize,
+    range: Range<usize>,
+}
+
+/// What the slots of a frame held, and where its pieces are.
+struct Filled<'a> {
+    text: &'a str,
+    piece_starts: [usize; SLOTS_MAX + 1],
+    corr: Option<&'a str>,
+    payload: Option<Json<'a>>,
+    opts: PublishOptions,
+    id: Option<Uuid>,
+}
+
+impl FrameReader {
+    /// Reads a client's frame.
+    ///
+    /// # Errors
+    /// As [`parse_client_frame`](super::parse_client_frame).
+    pub fn read<'a>(&mut self, bytes: &'a [u8]) -> Result<Parsed<'a>, FrameError> {
+        if let Some(parsed) = self.read_again(bytes) {
+            return Ok(parsed);
+        }
+        parse_with(bytes, |fields, frame| match frame {
+            ClientFrame::Publish { topic, .. } => self.publish.learn(bytes, fields, topic, None),
+            ClientFrame::Ack { topic, group, .. } => self.ack.learn(bytes, fields, topic, Some(group)),
+            _ => {}
+        })
+    }
+
+    /// A frame like the one before of its kind.
+    fn read_again<'a>(&self, bytes: &'a [u8]) -> Option<Parsed<'a>> {
+        if self.publish.begins(bytes) {
+            let Filled { text, piece_starts, corr, payload, mut opts, id } = self.publish.fill(bytes)?;
+            opts.id = opts.id.or(id);
+            let topic = self.publish.topic.of(text, &piece_starts)?;
+            return Some(Parsed { corr, frame: ClientFrame::Publish { topic, payload: payload?, opts } });
+        }
+        if self.ack.begins(bytes) {
+            let Filled { text, piece_starts, corr, id, .. } = self.ack.fill(bytes)?;
+            let topic = self.ack.topic.of(text, &piece_starts)?;
+            let group = self.ack.group.of(text, &piece_starts)?;
+            return Some(Parsed { corr, frame: ClientFrame::Ack { topic, group, id: id? } });
+        }
+        None
+    }
+}
+
+impl Shape {
+    /// Whether a frame begins as this one did.
+    fn begins(&self, bytes: &[u8]) -> bool {
+        self.slot_count > 0 && bytes.starts_with(&self.pieces[..self.slots[0].0 as usize])
+    }
+
+    /// Compares a frame's pieces and takes what is between them. `None` if anything is not as it was.
+    fn fill<'a>(&self, bytes: &'a [u8]) -> Option<Filled<'a>> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut filled = Filled {
+            text,
+            piece_starts: [0; SLOTS_MAX + 1],
+            corr: None,
+            payload: None,
+            opts: PublishOptions::default(),
+            id: None,
+        };
+        let mut scanner = Scanner::new(bytes);
+        let mut piece_start = 0;
+        for (number, &(piece_end, slot)) in self.slots[..self.slot_count].iter().enumerate() {
+            let piece_end = piece_end as usize;
+            filled.piece_starts[number] = scanner.position();
+            scanner.skip_literal(&self.pieces[piece_start..piece_end])?;
+            piece_start = piece_end;
+            match slot {
+                Slot::Id => {
+                    let at = scanner.position();
+                    let id = bytes.get(at..at + ID_BYTES)?;
+                    filled.id = Some(Uuid::try_parse_ascii(id).ok()?);
+                    scanner.skip(ID_BYTES);
+                }
+                Slot::Corr => {
+                    filled.corr = Some(Json::scan(&mut scanner, text).ok()?.get()).filter(|it| is_corr(it));
+                    filled.corr?;
+                }
+                Slot::Payload => filled.payload = Some(Json::scan(&mut scanner, text).ok()?),
+                Slot::Opts => {
+                    let opts = Json::scan(&mut scanner, text).ok()?;
+                    filled.opts = PublishOptions::from_json(opts.get()).ok()?;
+                }
+            }
+        }
+        filled.piece_starts[self.slot_count] = scanner.position();
+        scanner.skip_literal(&self.pieces[piece_start..])?;
+        scanner.at_end().then_some(filled)
+    }
+
+    /// Keeps a frame that was read.
+    fn learn(
+        &mut self,
+        bytes: &[u8],
+        fields: &Fields<'_>,
+        topic: &Cow<'_, str>,
+        group: Option<&Cow<'_, str>>,
+    ) {
+        self.slot_count = 0;
+        self.pieces.clear();
+        let mut slots = [(0..0, Slot::Corr), (0..0, Slot::Corr), (0..0, Slot::Corr)];
+        let mut count = 0;
+        let mut add = |range: Range<usize>, slot| {
+            slots[count] = (range, slot);
+            count += 1;
+        };
+        if let Some(corr) = fields.corr {
+            add(range_of(bytes, corr.get()), Slot::Corr);
+        }
+        if group.is_some() {
+            let Some(id) = fields.id.map(|id| range_of(bytes, id.get())) else { return };
+            if id.len() != ID_BYTES + 2 {
+                return;
+            }
+            add(id.start + 1..id.end - 1, Slot::Id);
+        } else {
+            let Some(payload) = fields.payload else { return };
+            add(range_of(bytes, payload.get()), Slot::Payload);
+            if let Some(opts) = fields.opts {
+                let range = range_of(bytes, opts.get());
+                let inside =
+                    opts.get().strip_prefix(r#"{"id":""#).and_then(|rest| rest.strip_suffix(r#""}"#));
+                let start = range.start + r#"{"id":""#.len();
+                match inside {
+                    Some(id) if id.len() == ID_BYTES => add(start..start + ID_BYTES, Slot::Id),
+                    _ => add(range, Slot::Opts),
+                }
+            }
+        }
+        let slots = &mut slots[..count];
+        slots.sort_unstable_by_key(|(range, _)| range.start);
+        let values: usize = slots.iter().map(|(range, _)| range.len()).sum();
+        if bytes.len() - values > KEPT_BYTES_MAX {
+            return;
+        }
+        let (Some(topic), Some(group)) = (
+            place_of(bytes, slots, topic),
+            group.map_or(Some(Place::default()), |it| place_of(bytes, slots, it)),
+        ) else {
+            return;
+        };
+        let mut end = 0;
+        for (number, (range, slot)) in slots.iter().enumerate() {
+            self.pieces.extend_from_slice(&bytes[end..range.start]);
+            self.slots[number] = (self.pieces.len() as u32, *slot);
+            end = range.end;
+        }
+        self.pieces.extend_from_slice(&bytes[end..]);
+        (self.topic, self.group, self.slot_count) = (topic, group, count);
+    }
+}
+
+impl Place {
+    fn of<'a>(&self, text: &'a str, piece_starts: &[usize]) -> Option<Cow<'a, str>> {
+        let start = piece_starts[self.piece];
+        text.get(start + self.range.start..start + self.range.end).map(Cow::Borrowed)
+    }
+}
+
+/// Where a part of a frame is in it.
+fn range_of(bytes: &[u8], part: &str) -> Range<usize> {
+    let start = part.as_ptr().addr() - bytes.as_ptr().addr();
+    start..start + part.len()
+}
+
+/// In which piece a text is, between slots in order, and where there; none if it was unescaped, or stands in a slot.
+fn place_of(bytes: &[u8], slots: &[(Range<usize>, Slot)], text: &Cow<'_, str>) -> Option<Place> {
+    let Cow::Borrowed(text) = text else { return None };
+    let range = range_of(bytes, text);
+    let piece = slots.iter().take_while(|(slot, _)| slot.end <= range.start).count();
+    let start = if piece == 0 { 0 } else { slots[piece - 1].0.end };
+    let is_whole = slots.get(piece).is_none_or(|(slot, _)| range.end <= slot.start);
+    is_whole.then(|| Place { piece, range: range.start - start..range.end - start })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse_client_frame;
+    use super::*;
+
+    const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+    fn frames() -> Vec<String> {
+        let mut frames: Vec<String> = [
+            r#"{"op":"PUBLISH","topic":"orders","corr":1,"payload":{"a":1}}"#,
+            r#"{"op":"PUBLISH","topic":"orders","corr":234,"payload":[1, 2]}"#,
+            r#"{"op":"PUBLISH","topic":"orders","corr":"x","payload":null}"#,
+            r#"{"op":"PUBLISH","topic":"orders","corr":null,"payload":1}"#,
+            r#"{"op":"PUBLISH","topic":"orders","corr":{},"payload":1}"#,
+            r#"{"op":"PUBLISH","topic":"orders","corr": 1,"payload":1}"#,
+            r#"{"op":"PUBLISH","topic":"orders","payload":1}"#,
+            r#"{"op":"PUBLISH","topic":"others","payload":1}"#,
+            r#"{"op":"PUBLISH","topic":"or\u0064ers","payload":1}"#,
+            r#"{"payload":"a\n","topic":"orders","op":"PUBLISH","corr":9}"#,
+            r#"{"payload":"é","topic":"orders","op":"PUBLISH","corr":10}"#,
+            r#"{"payload":1,"payload":2,"topic":"orders","op":"PUBLISH","corr":10}"#,
+            r#"{"op":"PUBLISH","topic":"a","topic":"orders","payload":[],"x":{"payload":1}}"#,
+            r#"{"op":"PUBLISH","topic":"orders","payload":2,"opts":{"id":"ID"}}"#,
+            r#"{"op":"PUBLISH","topic":"orders","payload":2,"opts":{"id":"IDx"}}"#,
+            r#"{"op":"PUBLISH","topic":"orders","payload":2,"opts":{"id":"01890a5d-ac96-774b-bcce-b302099a805g"}}"#,
+            r#"{"op":"PUBLISH","topic":"orders","payload":2,"opts":{"id":"ID","key":"k"}}"#,
+            r#"{"op":"PUBLISH","topic":"orders","payload":2,"opts":{"key":"k","tags":["a"]}}"#,
+            r#"{"op":"PUBLISH","topic":"orders","payload":2,"opts":{"key":7}}"#,
+            r#"{"op":"PUBLISH","topic":"orders","payload":2,"opts":{}}"#,
+            r#"{"op":"PUBLISH","topic":"bad topic","payload":2}"#,
+            r#"{"op":"ACK","topic":"orders","group":"g","id":"ID"}"#,
+            r#"{"op":"ACK","topic":"orders","group":"g","id":"ID","corr":7}"#,
+            r#"{"op":"ACK","id":"ID","topic":"orders.*","group":"g"}"#,
+            r#"{"op":"ACK","topic":"orders","group":"g","id":"01890a5dac96774bbcceb302099a8057"}"#,
+            r#"{"op":"ACK","topic":"orders","group":"g","id":"01890A5D-AC96-774B-BCCE-B302099A8057"}"#,
+            r#"{"op":"ACK","topic":"orders","group":"g","id":"nothing"}"#,
+            r#"{"op":"ACK","topic":"orders","group":"h","id":"ID"}"#,
+            r#"{"op":"NACK","topic":"orders","group":"g","id":"ID"}"#,
+            r#"{"op":"SUBSCRIBE","topic":"orders","group":"g"}"#,
+            r#"{"op":"PUBLISH"}"#,
+            r#"[]"#,
+            "",
+        ]
+        .iter()
+        .map(|frame| frame.replace("ID", ID))
+        .collect();
+        let long = format!(r#"{{"op":"PUBLISH","x":"{}","topic":"orders","payload":1}}"#, "y".repeat(2_000));
+        frames.push(long);
+        frames
+    }
+
+    /// The same outcome whatever was read before.
+    #[test]
+    fn a_reader_reads_what_the_parser_reads() {
+        let frames = frames();
+        for first in &frames {
+            for second in &frames {
+                let mut reader = FrameReader::default();
+                for frame in [first, second, second, first] {
+                    let bytes = frame.as_bytes();
+                    assert_eq!(reader.read(bytes), parse_client_frame(bytes), "{first} then {second}");
+                }
+            }
+        }
+    }
+
+    /// Every byte of every frame changed, dropped or doubled, behind the frame that was learned.
+    #[test]
+    fn a_reader_is_not_fooled_by_a_changed_frame() {
+        for frame in frames().iter().filter(|frame| frame.len() < 500) {
+            let bytes = frame.as_bytes();
+            let mut reader = FrameReader::default();
+            let mut check = |changed: &[u8]| {
+                let _ = reader.read(bytes);
+                assert_eq!(reader.read(changed), parse_client_frame(changed), "{frame}");
+            };
+            for at in 0..bytes.len() {
+                for byte in *b"\"\\{}[],: \n0a\x00\x7f\xc3\xff" {
+                    let mut changed = bytes.to_vec();
+                    changed[at] = byte;
+                    check(&changed);
+                    changed[at] = bytes[at];
+                    changed.insert(at, byte);
+                    check(&changed);
+                }
+                let mut changed = bytes.to_vec();
+                changed.remove(at);
+                check(&changed);
+                check(&bytes[..at]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_like_the_one_before_is_not_parsed() {
+        for frame in frames() {
+            let mut reader = FrameReader::default();
+            let Ok(Parsed {
+                frame: ClientFrame::Publish { topic, .. } | ClientFrame::Ack { topic, .. }, ..
+            }) = reader.read(frame.as_bytes())
+            else {
+                continue;
+            };
+            let is_odd = matches!(topic, Cow::Owned(_)) || frame.len() > 500 || frame.contains("01890a5dac");
+            assert_eq!(reader.read_again(frame.as_bytes()).is_none(), is_odd, "{frame}");
+        }
+    }
+}
