@@ -133,10 +133,7 @@ impl Server {
             AnyTarget::Redis(target) => client::run(target, plan, &mut ledger, id, tell),
             AnyTarget::Nats(target) => client::run(target, plan, &mut ledger, id, tell),
         };
-        result.map_err(|error| match self.process.last_words() {
-            words if words.is_empty() => error,
-            words => error.context(format!("the server's last words: {words}")),
-        })
+        result.map_err(|error| self.process.explain(error))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{CONSUMER_WINDOW, Description, Durability};
 use crate::process::{Process, first_line, free_address};
 use anyhow::Context;
-use prombus_bench::wire::PrombusTarget;
+use prombus_bench::wire::{From, PrombusTarget};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,7 +36,11 @@ impl PrombusPeer {
         Ok(Self { program, description })
     }
 
-    pub(super) fn start(
+    /// Starts it with its data in this folder, which may have some; when it listens it has opened them.
+    ///
+    /// # Errors
+    /// When it does not start, or not in time.
+    pub fn start(
         &self,
         folder: &Path,
         has_client_ids: bool,
@@ -61,6 +65,7 @@ impl PrombusPeer {
             topic: "bench".into(),
             topics: 1,
             group: "g".into(),
+            from: From::Earliest,
             max_in_flight: CONSUMER_WINDOW,
             has_client_ids,
         };

@@ -1,0 +1,1 @@
+//! What grows faster than it must.
