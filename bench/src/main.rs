@@ -3,15 +3,15 @@
 use anyhow::Context;
 use clap::Parser;
 use prombus_bench::Plan;
-use prombus_compare::load::{Alone, Load, Times};
 use prombus_compare::data::{Data, stop_on_signals};
+use prombus_compare::load::{Alone, Load, Times};
 use prombus_compare::machine::{Machine, check_free, date_and_revision};
 use prombus_compare::peer::{self, Tuning};
 use prombus_compare::progress::{minutes, say, write_file};
 use prombus_compare::results::{Results, Sample};
 use prombus_compare::schedule::{estimate, loads_named, peers_named, perform, schedule};
-use prombus_compare::wire::Delivery;
 use prombus_compare::table;
+use prombus_compare::wire::Delivery;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;

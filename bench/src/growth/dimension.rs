@@ -47,8 +47,7 @@ const MANY_TOPICS: u64 = 10_000;
 
 impl Dimension {
     /// All, in the order of the tables.
-    pub const ALL: [Self; 5] =
-        [Self::Topics, Self::Groups, Self::Connections, Self::Payloads, Self::Backlog];
+    pub const ALL: [Self; 5] = [Self::Topics, Self::Groups, Self::Connections, Self::Payloads, Self::Backlog];
 
     /// Its name on the command line and in the raw results.
     #[must_use]
@@ -59,6 +58,15 @@ impl Dimension {
             Self::Connections => "connections",
             Self::Payloads => "payloads",
             Self::Backlog => "backlog",
+        }
+    }
+
+    /// What a step has so many of.
+    #[must_use]
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Backlog => "events kept",
+            _ => self.name(),
         }
     }
 
@@ -192,9 +200,8 @@ mod tests {
 
     #[test]
     fn sizes_are_said_as_people_say_them() {
-        let labels: Vec<String> = [64, 1 << 10, 1 << 20]
-            .map(|size| Dimension::Payloads.label(Point { size, topics: 1 }))
-            .to_vec();
+        let labels: Vec<String> =
+            [64, 1 << 10, 1 << 20].map(|size| Dimension::Payloads.label(Point { size, topics: 1 })).to_vec();
         assert_eq!(labels, ["64 B", "1 KiB", "1 MiB"]);
         let both = Point { size: 50_000_000, topics: 10_000 };
         assert_eq!(Dimension::Backlog.label(both), "50,000,000 in 10,000 topics");

@@ -40,11 +40,7 @@ impl PrombusPeer {
     ///
     /// # Errors
     /// When it does not start, or not in time.
-    pub fn start(
-        &self,
-        folder: &Path,
-        has_client_ids: bool,
-    ) -> anyhow::Result<(Process, PrombusTarget)> {
+    pub fn start(&self, folder: &Path, has_client_ids: bool) -> anyhow::Result<(Process, PrombusTarget)> {
         let address = free_address()?;
         let mut command = Command::new(&self.program);
         command.args(["serve", "--log", "warn", "--data", "data", "--listen", &address.to_string()]);
