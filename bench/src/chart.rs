@@ -8,7 +8,7 @@ mod line;
 use std::fmt::Write;
 
 pub use bar::{Bar, BarChart, BarGroup, bar_chart};
-pub use line::{Line, LineChart, Scale, line_chart};
+pub use line::{Line, LineChart, Panels, Scale, line_chart, panels};
 
 /// Colours of series, in their order: told apart by people who see red and green alike, and on light and dark cards.
 const COLOURS: [&str; 8] =

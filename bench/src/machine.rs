@@ -95,6 +95,23 @@ pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
     Ok(stat.f_bavail * stat.f_frsize)
 }
 
+/// Checks that so much is free on the disk of a folder.
+///
+/// # Errors
+/// When it is not, with what needs it and what can be done.
+pub fn check_free(folder: &Path, needed_bytes: u64, what: &str, advice: &str) -> anyhow::Result<()> {
+    let free = free_bytes(folder)?;
+    if free < needed_bytes {
+        let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+        bail!(
+            "{:.1} GB are free and {what} may need {:.1}: {advice}",
+            gigabytes(free),
+            gigabytes(needed_bytes)
+        );
+    }
+    Ok(())
+}
+
 fn field(file: &str, name: &str) -> Option<String> {
     let text = read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

@@ -1,16 +1,17 @@
 //! `prombus-compare`: arguments, progress, files. `bench/compare` builds and runs it.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Parser;
 use prombus_bench::Plan;
+use prombus_compare::data::{Data, stop_on_signals};
 use prombus_compare::load::{Alone, Load, Times};
-use prombus_compare::machine::{Machine, date_and_revision, free_bytes};
+use prombus_compare::machine::{Machine, check_free, date_and_revision};
 use prombus_compare::peer::{self, Tuning};
+use prombus_compare::progress::{minutes, say, write_file};
 use prombus_compare::results::{Results, Sample};
 use prombus_compare::schedule::{estimate, loads_named, peers_named, perform, schedule};
+use prombus_compare::table;
 use prombus_compare::wire::{Delivery, QueueType};
-use prombus_compare::{process, table};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -76,11 +77,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// A line on stderr. Whoever closed it does not want to know.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
 /// Measures and writes everything. Answers whether each run was clean.
 fn compare(args: &Args) -> anyhow::Result<bool> {
     let times =
@@ -99,16 +95,16 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     let peers = peers_named(found.peers, &args.peers)?;
 
     let data = Data::new(args.data.as_deref().unwrap_or_else(|| beside.parent().unwrap_or(beside)))?;
-    check_room(&data.0, &loads, times)?;
+    check_room(data.folder(), &loads, times)?;
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
-    stop_on_signals(data.0.clone())?;
+    stop_on_signals(&data)?;
 
     let (date, revision) = date_and_revision()?;
     let plan = Plan::default();
     let mut results = Results {
         date,
         revision,
-        machine: Machine::look(&data.0)?,
+        machine: Machine::look(data.folder())?,
         payload_bytes: plan.payload_bytes,
         window: plan.window,
         seconds: args.seconds,
@@ -127,7 +123,7 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     say(&format!("{} runs, about {}", steps.len(), minutes(estimate(&steps, &peers, times))));
     for (at, step) in steps.iter().enumerate() {
         let peer = &peers[step.server];
-        let sample = perform(step, peer, times, &data.0.join("server"));
+        let sample = perform(step, peer, times, &data.folder().join("server"));
         let left = minutes(estimate(&steps[at + 1..], &peers, times));
         say(&format!("[{}/{}] {}; {left} left", at + 1, steps.len(), line(&sample)));
         results.samples.push(sample);
@@ -155,77 +151,15 @@ fn line(sample: &Sample) -> String {
     )
 }
 
-fn minutes(time: Duration) -> String {
-    let seconds = time.as_secs();
-    if seconds < 100 { format!("{seconds} s") } else { format!("{} min", seconds.div_ceil(60)) }
-}
-
 fn write_results(results: &Results, out: &Path) -> anyhow::Result<()> {
     let raw = format!("{}-{}.json", results.date, results.machine.slug());
-    let files = [
-        (raw.as_str(), serde_json::to_string_pretty(results)? + "\n"),
-        ("latest.md", table::page(results, &raw)),
-        ("latest.svg", table::picture(results)),
-    ];
-    for (name, text) in files {
-        let path = out.join(name);
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        say(&format!("wrote {}", path.display()));
-    }
-    Ok(())
+    write_file(out, &raw, &(serde_json::to_string_pretty(results)? + "\n"))?;
+    write_file(out, "latest.md", &table::page(results, &raw))?;
+    write_file(out, "latest.svg", &table::picture(results))
 }
 
 fn check_room(folder: &Path, loads: &[Load], times: Times) -> anyhow::Result<()> {
     let longest = loads.iter().map(|load| load.length(times).as_secs()).max().unwrap_or(0);
-    let (needed, free) = ((longest + 1) * BYTES_PER_SECOND, free_bytes(folder)?);
-    if free < needed {
-        let gigabytes = |bytes: u64| bytes as f64 / 1e9;
-        bail!(
-            "{:.1} GB are free and runs of {longest} s may need {:.1}: name another disk with --data, or be shorter \
-             with --sustained",
-            gigabytes(free),
-            gigabytes(needed)
-        );
-    }
-    Ok(())
-}
-
-/// The folder for the servers' data, gone at the end.
-struct Data(PathBuf);
-
-impl Data {
-    fn new(inside: &Path) -> anyhow::Result<Self> {
-        let folder = inside.join(format!("compare-data-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Self(folder.canonicalize()?))
-    }
-}
-
-impl Drop for Data {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// On Ctrl-C and SIGTERM the server that runs is stopped and its data taken away.
-fn stop_on_signals(data: PathBuf) -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut interrupt, mut terminate) = {
-        let _entered = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-    };
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        });
-        process::stop_all();
-        let _ = std::fs::remove_dir_all(&data);
-        say("stopped; nothing was written");
-        std::process::exit(130);
-    });
-    Ok(())
+    let advice = "name another disk with --data, or be shorter with --sustained";
+    check_free(folder, (longest + 1) * BYTES_PER_SECOND, &format!("runs of {longest} s"), advice)
 }

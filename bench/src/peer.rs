@@ -153,10 +153,7 @@ impl Server {
         // its timers. They are to have those that they would have anywhere.
         let result = std::thread::scope(|scope| scope.spawn(|| self.run_here(plan)).join());
         let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        result.map_err(|error| match self.process.last_words() {
-            words if words.is_empty() => error,
-            words => error.context(format!("the server's last words: {words}")),
-        })
+        result.map_err(|error| self.process.explain(error))
     }
 
     fn run_here(&self, plan: &Plan) -> anyhow::Result<Measurement> {

@@ -77,6 +77,10 @@ pub struct Figures {
     pub server_cores: Spread,
     /// CPU time of the server for each message or delivery.
     pub server_cpu_us: Spread,
+    /// Payload bytes a second.
+    pub bytes_per_second: Spread,
+    /// Resident memory of the server at the end.
+    pub server_resident_bytes: Spread,
     /// Messages or deliveries in the slowest whole second of any run.
     pub slowest_second: u64,
 }
@@ -94,6 +98,34 @@ impl Spread {
     }
 }
 
+impl Figures {
+    /// What these runs come to; none of nothing.
+    #[must_use]
+    pub fn of<'a>(runs: impl IntoIterator<Item = &'a Measurement>) -> Option<Self> {
+        let runs: Vec<&Measurement> = runs.into_iter().collect();
+        let spread = |of: &dyn Fn(&Measurement) -> f64| Spread::of(runs.iter().map(|run| of(run)).collect());
+        Some(Self {
+            rate: spread(&|run| run.per_second)?,
+            publish_p50_ms: spread(&|run| run.publish.p50_ms)?,
+            publish_p99_ms: spread(&|run| run.publish.p99_ms)?,
+            deliver_p50_ms: spread(&|run| run.deliver.p50_ms)?,
+            deliver_p99_ms: spread(&|run| run.deliver.p99_ms)?,
+            client_cores: spread(&Measurement::client_cores)?,
+            server_cores: spread(&|run| run.server_cores().unwrap_or(0.0))?,
+            server_cpu_us: spread(&|run| run.server_cpu_us().unwrap_or(0.0))?,
+            bytes_per_second: spread(&|run| run.bytes_per_second)?,
+            server_resident_bytes: spread(&|run| run.server_resident_bytes.unwrap_or(0) as f64)?,
+            // The last second of a run is seldom whole.
+            slowest_second: runs
+                .iter()
+                .flat_map(|run| run.series.split_last().map_or(&[][..], |(_, whole)| whole))
+                .copied()
+                .min()
+                .unwrap_or(0),
+        })
+    }
+}
+
 impl Results {
     /// The runs of a load on a server.
     pub fn samples_of<'a>(&'a self, load: &'a str, server: &'a str) -> impl Iterator<Item = &'a Sample> {
@@ -103,26 +135,7 @@ impl Results {
     /// What a load on a server comes to. None if none of its runs went well.
     #[must_use]
     pub fn figures(&self, load: &str, server: &str) -> Option<Figures> {
-        let runs: Vec<&Measurement> =
-            self.samples_of(load, server).filter_map(|sample| sample.measurement.as_ref()).collect();
-        let spread = |of: &dyn Fn(&Measurement) -> f64| Spread::of(runs.iter().map(|run| of(run)).collect());
-        Some(Figures {
-            rate: spread(&|run| run.per_second)?,
-            publish_p50_ms: spread(&|run| run.publish.p50_ms)?,
-            publish_p99_ms: spread(&|run| run.publish.p99_ms)?,
-            deliver_p50_ms: spread(&|run| run.deliver.p50_ms)?,
-            deliver_p99_ms: spread(&|run| run.deliver.p99_ms)?,
-            client_cores: spread(&Measurement::client_cores)?,
-            server_cores: spread(&|run| run.server_cores().unwrap_or(0.0))?,
-            server_cpu_us: spread(&|run| run.server_cpu_us().unwrap_or(0.0))?,
-            // The last second of a run is seldom whole.
-            slowest_second: runs
-                .iter()
-                .flat_map(|run| run.series.split_last().map_or(&[][..], |(_, whole)| whole))
-                .copied()
-                .min()
-                .unwrap_or(0),
-        })
+        Figures::of(self.samples_of(load, server).filter_map(|sample| sample.measurement.as_ref()))
     }
 
     /// Whether a server kept up with the rate of the latencies' load in the median; if not, its latencies say nothing.

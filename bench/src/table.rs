@@ -258,7 +258,8 @@ fn put_settings(page: &mut String, results: &Results) {
     }
 }
 
-fn spread(spread: Spread, format: &dyn Fn(f64) -> String) -> String {
+/// The middle, with the lowest and the highest behind it.
+pub(crate) fn spread(spread: Spread, format: &dyn Fn(f64) -> String) -> String {
     if spread.min == spread.max {
         return format(spread.median);
     }

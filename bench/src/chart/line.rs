@@ -20,6 +20,8 @@ pub struct LineChart {
     pub subtitle: String,
     /// What is along the bottom.
     pub x_label: String,
+    /// Marks of the bottom, with what they say; if there are none, round numbers have marks.
+    pub x_marks: Vec<(f64, String)>,
     /// How the bottom is divided.
     pub x_scale: Scale,
     /// How the side is divided.
@@ -37,10 +39,36 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
+/// Several of them in one picture, with the same lines.
+#[derive(Clone, Debug)]
+pub struct Panels {
+    /// What they show.
+    pub title: String,
+    /// With what and on what.
+    pub subtitle: String,
+    /// The names of the lines of all of them.
+    pub series: Vec<String>,
+    /// The charts, from left to right and down. A line is known by its place, as in `series`.
+    pub charts: Vec<LineChart>,
+}
+
 const WIDTH: f64 = 860.0;
 const PLOT: f64 = 320.0;
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = WIDTH - 32.0;
+const PANEL_PLOT: f64 = 170.0;
+/// A panel's title and subtitle, and what is below its plot.
+const PANEL_HEAD: f64 = 50.0;
+const PANEL_FOOT: f64 = 62.0;
+
+/// Where lines are drawn.
+#[derive(Clone, Copy)]
+struct Area {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
 
 /// An axis: where values are, and where it has marks.
 struct Axis {
@@ -96,32 +124,68 @@ pub fn line_chart(chart: &LineChart) -> String {
     let height = 86.0 + rows * 20.0 + PLOT + 56.0;
     let mut canvas = Canvas::new(WIDTH, height, &chart.title);
     let top = canvas.head(&chart.title, &chart.subtitle, &names) + 6.0;
-    let bottom = top + PLOT;
+    draw(&mut canvas, chart, Area { left: LEFT, right: RIGHT, top, bottom: top + PLOT });
+    canvas.end()
+}
 
+/// Draws several charts, two side by side.
+#[must_use]
+pub fn panels(panels: &Panels) -> String {
+    let legend = panels.series.len().div_ceil(3) as f64;
+    let rows = panels.charts.len().div_ceil(2) as f64;
+    let height = 86.0 + legend * 20.0 + rows * (PANEL_HEAD + PANEL_PLOT + PANEL_FOOT);
+    let mut canvas = Canvas::new(WIDTH, height, &panels.title);
+    let begin = canvas.head(&panels.title, &panels.subtitle, &panels.series) + 6.0;
+    for (at, chart) in panels.charts.iter().enumerate() {
+        let (row, column) = ((at / 2) as f64, (at % 2) as f64);
+        let top = begin + row * (PANEL_HEAD + PANEL_PLOT + PANEL_FOOT);
+        let left = column * WIDTH / 2.0;
+        canvas.text((left + 20.0, top + 16.0), "head", Anchor::Start, &chart.title);
+        canvas.text((left + 20.0, top + 34.0), "faint", Anchor::Start, &chart.subtitle);
+        let top = top + PANEL_HEAD;
+        let right = left + WIDTH / 2.0 - 28.0;
+        draw(&mut canvas, chart, Area { left: left + 58.0, right, top, bottom: top + PANEL_PLOT });
+    }
+    canvas.end()
+}
+
+fn draw(canvas: &mut Canvas, chart: &LineChart, area: Area) {
+    let Area { left, right, top, bottom } = area;
     let points = || chart.lines.iter().flat_map(|line| &line.points);
-    let x_axis = Axis::of(points().map(|point| point.0), chart.x_scale);
+    let mut x_axis = Axis::of(points().map(|point| point.0), chart.x_scale);
+    if let (Some((first, _)), Some((last, _)), Scale::Log) =
+        (chart.x_marks.first(), chart.x_marks.last(), chart.x_scale)
+        && first < last
+    {
+        (x_axis.min, x_axis.max) = (*first, *last);
+    }
     let y_axis = Axis::of(points().map(|point| point.1), chart.y_scale);
-    let x_of = |value: f64| x_axis.part(value).map(|part| LEFT + (RIGHT - LEFT) * part);
-    let y_of = |value: f64| y_axis.part(value).map(|part| bottom - PLOT * part);
+    let x_of = |value: f64| x_axis.part(value).map(|part| left + (right - left) * part);
+    let y_of = |value: f64| y_axis.part(value).map(|part| bottom - (bottom - top) * part);
 
     for mark in y_axis.marks() {
         let Some(y) = y_of(mark) else { continue };
-        canvas.line("grid", (LEFT, y), (RIGHT, y));
-        canvas.text((LEFT - 10.0, y + 4.0), "faint", Anchor::End, &short(mark));
+        canvas.line("grid", (left, y), (right, y));
+        canvas.text((left - 10.0, y + 4.0), "faint", Anchor::End, &short(mark));
     }
-    for mark in x_axis.marks() {
+    let mut x_marks = chart.x_marks.clone();
+    if x_marks.is_empty() {
+        x_marks = x_axis.marks().into_iter().map(|mark| (mark, short(mark))).collect();
+    }
+    for (mark, text) in x_marks {
         let Some(x) = x_of(mark) else { continue };
         canvas.line("grid", (x, top), (x, bottom));
-        canvas.text((x, bottom + 18.0), "faint", Anchor::Middle, &short(mark));
+        canvas.text((x, bottom + 18.0), "faint", Anchor::Middle, &text);
     }
-    canvas.line("axis", (LEFT, bottom), (RIGHT, bottom));
-    canvas.text((f64::midpoint(LEFT, RIGHT), bottom + 40.0), "faint", Anchor::Middle, &chart.x_label);
+    canvas.line("axis", (left, bottom), (right, bottom));
+    canvas.text((f64::midpoint(left, right), bottom + 40.0), "faint", Anchor::Middle, &chart.x_label);
     for (series, line) in chart.lines.iter().enumerate() {
         let points: Vec<(f64, f64)> =
             line.points.iter().filter_map(|&(x, y)| Some((x_of(x)?, y_of(y)?))).collect();
-        canvas.path(&points, series);
+        if !points.is_empty() {
+            canvas.path(&points, series);
+        }
     }
-    canvas.end()
 }
 
 #[cfg(test)]
@@ -133,6 +197,7 @@ mod tests {
             title: "growth".into(),
             subtitle: "here".into(),
             x_label: "groups".into(),
+            x_marks: Vec::new(),
             x_scale: Scale::Log,
             y_scale: Scale::Linear,
             lines: vec![Line { name: "prombus".into(), points }],
@@ -161,5 +226,24 @@ mod tests {
     fn nothing_is_drawn_of_nothing() {
         let svg = line_chart(&chart(Vec::new()));
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn marks_of_ones_own_bound_the_axis() {
+        let mut marked = chart(vec![(64.0, 5.0), (1_024.0, 6.0)]);
+        marked.x_marks = vec![(64.0, "64 B".into()), (1_024.0, "1 KiB".into())];
+        let svg = line_chart(&marked);
+        assert!(svg.contains(&format!("<text x=\"{LEFT:.1}\"")) && svg.contains(">1 KiB<"), "{svg}");
+        assert!(svg.contains(&format!("<circle cx=\"{RIGHT:.1}\"")), "{svg}");
+    }
+
+    #[test]
+    fn panels_stand_two_by_two() {
+        let charts = vec![chart(vec![(1.0, 1.0), (10.0, 2.0)]); 3];
+        let series = vec!["prombus".into()];
+        let svg = panels(&Panels { title: "all".into(), subtitle: "here".into(), series, charts });
+        assert_eq!(svg.matches("<polyline").count(), 3);
+        assert_eq!(svg.matches(">growth<").count(), 3);
+        assert_eq!(svg.matches(">prombus<").count(), 1, "the names are said once");
     }
 }

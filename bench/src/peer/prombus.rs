@@ -3,7 +3,7 @@
 use super::{CONSUMER_WINDOW, Description, Durability};
 use crate::process::{Process, first_line, free_address};
 use anyhow::Context;
-use prombus_bench::wire::PrombusTarget;
+use prombus_bench::wire::{From, PrombusTarget};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,11 +36,11 @@ impl PrombusPeer {
         Ok(Self { program, description })
     }
 
-    pub(super) fn start(
-        &self,
-        folder: &Path,
-        has_client_ids: bool,
-    ) -> anyhow::Result<(Process, PrombusTarget)> {
+    /// Starts it with its data in this folder, which may have some; when it listens it has opened them.
+    ///
+    /// # Errors
+    /// When it does not start, or not in time.
+    pub fn start(&self, folder: &Path, has_client_ids: bool) -> anyhow::Result<(Process, PrombusTarget)> {
         let address = free_address()?;
         let mut command = Command::new(&self.program);
         command.args(["serve", "--log", "warn", "--data", "data", "--listen", &address.to_string()]);
@@ -61,6 +61,7 @@ impl PrombusPeer {
             topic: "bench".into(),
             topics: 1,
             group: "g".into(),
+            from: From::Earliest,
             max_in_flight: CONSUMER_WINDOW,
             has_client_ids,
         };

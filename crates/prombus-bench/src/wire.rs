@@ -5,7 +5,7 @@ mod web_socket;
 use crate::stamp::Stamp;
 use std::net::TcpStream;
 
-pub use web_socket::{PrombusTarget, WebSocketWire};
+pub use web_socket::{From, PrombusTarget, WebSocketWire};
 
 /// What came in.
 #[derive(Debug, Default)]

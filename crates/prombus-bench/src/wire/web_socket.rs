@@ -24,10 +24,22 @@ pub struct PrombusTarget {
     pub topics: usize,
     /// What the names of groups begin with.
     pub group: String,
+    /// Where groups begin.
+    pub from: From,
     /// Deliveries that a consumer has unacked at most.
     pub max_in_flight: usize,
     /// Whether publishes carry ids that the client made, as SDKs do.
     pub has_client_ids: bool,
+}
+
+/// Where a new group begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum From {
+    /// With the first event that is kept.
+    #[default]
+    Earliest,
+    /// With what comes after it was made.
+    Latest,
 }
 
 /// One connection to prombus.
@@ -109,8 +121,12 @@ impl Target for PrombusTarget {
         let topics = if self.topics == 1 { self.topic.clone() } else { format!("{}.*", self.topic) };
         let (name, max_in_flight) = (&self.group, self.max_in_flight);
         let batch_size = max_in_flight.min(1_000);
+        let from = match self.from {
+            From::Earliest => "earliest",
+            From::Latest => "latest",
+        };
         let subscribe = format!(
-            r#"{{"op":"SUBSCRIBE","topic":"{topics}","group":"{name}{group}","corr":0,"opts":{{"from":"earliest","maxInFlight":{max_in_flight},"batchSize":{batch_size}}}}}"#
+            r#"{{"op":"SUBSCRIBE","topic":"{topics}","group":"{name}{group}","corr":0,"opts":{{"from":"{from}","maxInFlight":{max_in_flight},"batchSize":{batch_size}}}}}"#
         );
         wire.ask(&mut stream, &subscribe)?;
         Ok((stream, wire))

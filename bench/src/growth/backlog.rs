@@ -1,0 +1,154 @@
+//! Live publishing on a server that keeps many events from before, in turn with an empty one.
+
+use super::dimension::{Dimension, Point};
+use super::measure::{Server, Stage, note};
+use super::results::{Opening, Row};
+use crate::machine::check_free;
+use crate::progress::say;
+use crate::table::number;
+use prombus_bench::usage::Usage;
+use prombus_bench::wire::From;
+use prombus_bench::{Length, Plan};
+use rustix::process::Signal;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Bytes of an event in the log and what is around it, rounded up, with a quarter to spare.
+const BYTES_PER_EVENT: u64 = 460;
+/// What runs beside the backlog may write.
+const BYTES_OF_RUNS: u64 = 4_000_000_000;
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// Checks that the largest of these backlogs has room.
+///
+/// # Errors
+/// When it has not.
+pub fn check_room(stage: &Stage, points: &[Point]) -> anyhow::Result<()> {
+    let largest = points.iter().map(|point| point.size).max().unwrap_or(0);
+    let folder = stage.folder.parent().unwrap_or(&stage.folder);
+    let what = format!("a backlog of {} events", number(largest as f64));
+    let advice = "name another disk with --data, or keep fewer with --backlog";
+    check_free(folder, largest * BYTES_PER_EVENT + BYTES_OF_RUNS.min(largest * 1_000), &what, advice)
+}
+
+/// All runs of all backlogs, from small to large.
+#[must_use]
+pub fn measure(stage: &Stage, points: &[Point]) -> Vec<Row> {
+    let (empty, kept): (Vec<Point>, Vec<Point>) = points.iter().partition(|point| point.size == 0);
+    let mut rows: Vec<Row> = empty.iter().map(|&point| measure_empty(stage, point)).collect();
+    for point in kept {
+        let mut row = Row::new(point, super::dimension::IN_FLIGHT);
+        if let Err(error) = measure_kept(stage, point, &mut row) {
+            let what = Dimension::Backlog.label(point);
+            say(&format!("backlog {what}: FAILED: {error:#}"));
+            row.errors.push(format!("backlog {what}: {error:#}"));
+        }
+        // A server that failed left it behind.
+        let _ = std::fs::remove_dir_all(&stage.folder);
+        rows.push(row);
+    }
+    rows
+}
+
+/// Each run with a server of its own, or the runs would be each other's backlog.
+fn measure_empty(stage: &Stage, point: Point) -> Row {
+    let mut rows = stage.measure(Dimension::Backlog, &[point]);
+    let mut row = rows.remove(0);
+    for run in 1..=stage.runs {
+        stage.rest();
+        let outcome = stage.start(1).and_then(|server| run_with_group(stage, server, run).1);
+        note(&format!("backlog 0, new group, run {run}"), outcome, &mut row.with_group, &mut row.errors);
+    }
+    match stage.start(1).and_then(|server| open_again(stage, server)) {
+        Ok(opening) => row.opening = Some(opening),
+        Err(error) => row.errors.push(format!("backlog 0, opening: {error:#}")),
+    }
+    row
+}
+
+fn measure_kept(stage: &Stage, point: Point, row: &mut Row) -> anyhow::Result<()> {
+    let label = Dimension::Backlog.label(point);
+    stage.rest();
+    let mut server = stage.start(point.topics)?;
+    fill(&server, point, &label)?;
+    let empty = Stage {
+        peer: stage.peer.clone(),
+        folder: PathBuf::from(format!("{}-empty", stage.folder.display())),
+        ..*stage
+    };
+    for run in 1..=stage.runs {
+        let outcome = empty.run(Dimension::Backlog, Point { size: 0, topics: 1 });
+        let what = format!("backlog {label}, run {run}, empty server beside");
+        note(&what, outcome, &mut row.beside, &mut row.errors);
+        stage.rest();
+        let outcome = server.run(&Dimension::Backlog.plan(point, stage.time), &mut |_| {});
+        note(&format!("backlog {label}, run {run}"), outcome, &mut row.runs, &mut row.errors);
+    }
+    for run in 1..=stage.runs {
+        stage.rest();
+        let (back, outcome) = run_with_group(stage, server, run);
+        server = back;
+        let what = format!("backlog {label}, new group, run {run}");
+        note(&what, outcome, &mut row.with_group, &mut row.errors);
+    }
+    let opening = open_again(stage, server)?;
+    say(&format!(
+        "backlog {label}: opens in {:.0} ms after a stop, in {:.0} ms after a kill, with {} MB resident",
+        opening.after_stop_ms,
+        opening.after_kill_ms,
+        opening.resident_bytes / 1_000_000
+    ));
+    row.opening = Some(opening);
+    Ok(())
+}
+
+/// Publishes the backlog.
+fn fill(server: &Server, point: Point, label: &str) -> anyhow::Result<()> {
+    let plan = Plan {
+        topics: point.topics,
+        length: Length::Messages(point.size),
+        warm_up: Duration::ZERO,
+        ..Plan::default()
+    };
+    let mut told = Duration::ZERO;
+    server.run(&plan, &mut |progress| {
+        if progress.elapsed >= told + TELL_EVERY {
+            told = progress.elapsed;
+            say(&format!("backlog {label}: {} are there", number(progress.answered as f64)));
+        }
+    })?;
+    Ok(())
+}
+
+/// Publishing with a new group that starts at the end.
+fn run_with_group(
+    stage: &Stage,
+    mut server: Server,
+    run: u8,
+) -> (Server, anyhow::Result<prombus_bench::Measurement>) {
+    server.target.group = format!("new-{run}-");
+    server.target.from = From::Latest;
+    let point = Point { size: 0, topics: server.target.topics };
+    let plan = Plan { groups: 1, ..Dimension::Backlog.plan(point, stage.time) };
+    let outcome = server.run(&plan, &mut |_| {});
+    (server, outcome)
+}
+
+/// Kills the server right behind a load, starts it, stops it, and starts it once more. Its data is gone at the end.
+fn open_again(stage: &Stage, server: Server) -> anyhow::Result<Opening> {
+    let topics = server.target.topics;
+    let timed_start = || -> anyhow::Result<(Server, f64)> {
+        let began = Instant::now();
+        let server = stage.start(topics)?;
+        Ok((server, began.elapsed().as_secs_f64() * 1e3))
+    };
+    // The time of the kill is the worst: all since the last checkpoint is to be read again.
+    let live = Dimension::Backlog.plan(Point { size: 0, topics }, stage.time / 3);
+    server.run(&live, &mut |_| {})?;
+    server.process.end(Signal::KILL);
+    let (server, after_kill_ms) = timed_start()?;
+    server.process.end(Signal::TERM);
+    let (server, after_stop_ms) = timed_start()?;
+    let resident_bytes = Usage::of(server.process.id())?.resident_bytes;
+    Ok(Opening { after_stop_ms, after_kill_ms, resident_bytes })
+}

@@ -1,0 +1,118 @@
+//! Runs on real servers, one at a time.
+
+use super::dimension::{Dimension, Point};
+use super::results::Row;
+use crate::peer::PrombusPeer;
+use crate::process::Process;
+use crate::progress::say;
+use crate::table::number;
+use prombus_bench::client::{self, Progress};
+use prombus_bench::ledger::Ledger;
+use prombus_bench::wire::PrombusTarget;
+use prombus_bench::{Length, Measurement, Plan};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What all runs have in common.
+#[derive(Debug)]
+pub struct Stage {
+    /// The server's program.
+    pub peer: PrombusPeer,
+    /// The folder for the server's data, made and taken away each time.
+    pub folder: PathBuf,
+    /// How often each step is run.
+    pub runs: u8,
+    /// How long a run is.
+    pub time: Duration,
+}
+
+/// The disk has so long to be done with files that were taken away: what it does behind a discard would be in the figures.
+const REST: Duration = Duration::from_secs(3);
+
+/// A server at work.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) process: Process,
+    pub(super) target: PrombusTarget,
+}
+
+impl Server {
+    /// Runs a plan, with books of its own.
+    pub(super) fn run(&self, plan: &Plan, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
+        let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
+        client::run(&self.target, plan, &mut ledger, Some(self.process.id()), tell)
+            .map_err(|error| self.process.explain(error))
+    }
+}
+
+impl Stage {
+    /// Starts a server whose messages go to so many topics, with what is in the folder.
+    pub(super) fn start(&self, topics: usize) -> anyhow::Result<Server> {
+        std::fs::create_dir_all(&self.folder)?;
+        let (process, target) = self.peer.start(&self.folder, false)?;
+        Ok(Server { process, target: PrombusTarget { topics, ..target } })
+    }
+
+    /// Waits until the disk is done with what was before.
+    pub(super) fn rest(&self) {
+        rustix::fs::sync();
+        std::thread::sleep(REST.min(self.time));
+        rustix::fs::sync();
+    }
+
+    /// One run of a step on a server of its own.
+    pub(super) fn run(&self, dimension: Dimension, point: Point) -> anyhow::Result<Measurement> {
+        self.rest();
+        let server = self.start(point.topics)?;
+        if point.topics > 1 {
+            let each_once = Plan {
+                topics: point.topics,
+                length: Length::Messages(point.topics as u64),
+                warm_up: Duration::ZERO,
+                ..Plan::default()
+            };
+            server.run(&each_once, &mut |_| {})?;
+        }
+        server.run(&dimension.plan(point, self.time), &mut |_| {})
+    }
+
+    /// All runs of all steps. The steps take turns, so that a machine that gets slower does so for all of them.
+    pub fn measure(&self, dimension: Dimension, points: &[Point]) -> Vec<Row> {
+        let row = |&point| Row::new(point, dimension.plan(point, self.time).window);
+        let mut rows: Vec<Row> = points.iter().map(row).collect();
+        for run in 1..=self.runs {
+            for row in &mut rows {
+                let outcome = self.run(dimension, row.point());
+                let what = format!("{} {}, run {run}", dimension.name(), dimension.label(row.point()));
+                note(&what, outcome, &mut row.runs, &mut row.errors);
+            }
+        }
+        rows
+    }
+}
+
+/// Says how a run went and keeps it.
+pub(super) fn note(
+    what: &str,
+    outcome: anyhow::Result<Measurement>,
+    runs: &mut Vec<Measurement>,
+    errors: &mut Vec<String>,
+) {
+    match outcome {
+        Ok(run) => {
+            let books = if run.balance.is_clean() { "" } else { ", NOT CLEAN" };
+            say(&format!(
+                "{what}: {}/s, server {:.2} µs each, p99 {:.1} ms, {} MB resident{books}",
+                number(run.per_second),
+                run.server_cpu_us().unwrap_or(0.0),
+                run.publish.p99_ms,
+                run.server_resident_bytes.unwrap_or(0) / 1_000_000,
+            ));
+            runs.push(run);
+        }
+        Err(error) => {
+            say(&format!("{what}: FAILED: {error:#}"));
+            errors.push(format!("{what}: {error:#}"));
+        }
+    }
+}

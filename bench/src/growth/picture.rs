@@ -1,0 +1,108 @@
+//! The results as a picture: a small chart for each dimension, all against the first step.
+
+use super::dimension::{Dimension, Point};
+use super::judge::against;
+use super::results::{Growth, Measured, Row};
+use crate::chart::{Line, LineChart, Panels, Scale, panels};
+
+/// Where "no backlog" is on an axis that has no zero.
+const NOTHING: f64 = 200_000.0;
+
+/// The picture.
+#[must_use]
+pub fn picture(growth: &Growth) -> String {
+    let machine = &growth.machine;
+    panels(&Panels {
+        title: "What more of it costs".into(),
+        subtitle: format!(
+            "Each against the first step, which is 1; {}, {} cores",
+            machine.cpu, machine.cores
+        ),
+        series: vec![
+            "CPU of the server for each message or delivery".into(),
+            "messages or deliveries a second".into(),
+            "bytes".into(),
+        ],
+        charts: growth.dimensions.iter().filter_map(chart).collect(),
+    })
+}
+
+fn chart(measured: &Measured) -> Option<LineChart> {
+    let dimension = measured.dimension()?;
+    // The step with many topics is another line's: it has the size of the one before.
+    let rows: Vec<&Row> =
+        measured.rows.iter().filter(|row| dimension == Dimension::Topics || row.topics == 1).collect();
+    let first = rows.first()?.size.max(1) as f64;
+    let line = |of: &dyn Fn(&Row) -> Option<f64>| {
+        let points = rows.iter().filter_map(|row| Some((place(dimension, row.size), of(row)?)));
+        Line { name: String::new(), points: points.collect() }
+    };
+    let is_payload = dimension == Dimension::Payloads;
+    let mut lines = vec![
+        line(&|row| Some(against(measured, row)?.cost)),
+        line(&|row| Some(against(measured, row)?.rate)),
+    ];
+    if is_payload {
+        lines.push(line(&|row| Some(row.size as f64 / first)));
+    }
+    let (title, subtitle) = words(dimension);
+    Some(LineChart {
+        title: title.into(),
+        subtitle: subtitle.into(),
+        x_label: String::new(),
+        x_marks: rows.iter().map(|row| (place(dimension, row.size), mark(dimension, row.point()))).collect(),
+        x_scale: Scale::Log,
+        y_scale: if is_payload { Scale::Log } else { Scale::Linear },
+        lines,
+    })
+}
+
+fn words(dimension: Dimension) -> (&'static str, &'static str) {
+    match dimension {
+        Dimension::Topics => ("Topics", "published to in turn over one connection"),
+        Dimension::Groups => ("Groups", "each gets everything; for each delivery"),
+        Dimension::Connections => ("Connections", "publishing, 1,000 in flight in all; 1 on each of 5,000"),
+        Dimension::Payloads => ("Payloads", "must not grow faster than the bytes do"),
+        Dimension::Backlog => ("Backlog", "events kept, against an empty server in turn"),
+    }
+}
+
+fn place(dimension: Dimension, size: u64) -> f64 {
+    if dimension == Dimension::Backlog { (size as f64).max(NOTHING) } else { size as f64 }
+}
+
+fn mark(dimension: Dimension, point: Point) -> String {
+    match dimension {
+        Dimension::Payloads => {
+            dimension.label(point).replace(" KiB", "K").replace(" MiB", "M").replace(" B", "")
+        }
+        Dimension::Backlog if point.size >= 1_000_000 => format!("{}M", point.size / 1_000_000),
+        _ => dimension.label(point),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::growth::results::tests::measured;
+
+    #[test]
+    fn each_dimension_has_a_chart() {
+        let mut growth = Growth::default();
+        growth.put(measured(Dimension::Topics, &[(1, 400.0, 1.0), (100, 390.0, 1.1)]));
+        growth.put(measured(Dimension::Payloads, &[(64, 400.0, 1.0), (1 << 20, 1.0, 700.0)]));
+        let svg = picture(&growth);
+        assert_eq!(svg.matches("<polyline").count(), 5, "two lines each, and the bytes");
+        assert!(svg.contains(">Topics<") && svg.contains(">Payloads<") && svg.contains(">1M<"));
+    }
+
+    #[test]
+    fn no_backlog_is_at_the_left() {
+        let mut growth = Growth::default();
+        growth.put(measured(Dimension::Backlog, &[(0, 400.0, 1.0), (50_000_000, 390.0, 1.1)]));
+        let svg = picture(&growth);
+        assert!(svg.contains(">0</text>") && svg.contains(">50M</text>"));
+        assert_eq!(svg.matches("<circle").count(), 4);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    }
+}
