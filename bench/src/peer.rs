@@ -5,10 +5,10 @@ mod prombus;
 mod rabbitmq;
 mod redis;
 
-use crate::process::{Process, find_program};
 use crate::wire::{AmqpTarget, Delivery, NatsTarget, QueueType, RedisTarget};
 use prombus_bench::client;
 use prombus_bench::ledger::Ledger;
+use prombus_bench::process::{Process, find_program};
 use prombus_bench::wire::PrombusTarget;
 use prombus_bench::{Measurement, Plan};
 use serde::{Deserialize, Serialize};
@@ -149,11 +149,7 @@ impl Server {
     /// # Errors
     /// When the server refuses something, or goes away.
     pub fn run(&self, plan: &Plan) -> anyhow::Result<Measurement> {
-        // A thread of its own: the client sharpens the timers of its thread, and servers that are started by a thread have
-        // its timers. They are to have those that they would have anywhere.
-        let result = std::thread::scope(|scope| scope.spawn(|| self.run_here(plan)).join());
-        let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        result.map_err(|error| self.process.explain(error))
+        self.run_here(plan).map_err(|error| self.process.explain(error))
     }
 
     fn run_here(&self, plan: &Plan) -> anyhow::Result<Measurement> {

@@ -1,8 +1,8 @@
 //! NATS with JetStream.
 
 use super::{Description, Durability, Tuning};
-use crate::process::{Process, first_line, free_address};
 use crate::wire::{Delivery, NatsTarget};
+use prombus_bench::process::{Process, first_line, free_address};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,9 +1,9 @@
 //! RabbitMQ, with a port mapper of its own: the one that it would start by itself stays behind.
 
 use super::{Description, Durability, Tuning};
-use crate::process::{Process, find_program, free_address};
 use crate::wire::{AmqpTarget, QueueType};
 use anyhow::Context;
+use prombus_bench::process::{Process, find_program, free_address};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -2,9 +2,9 @@
 //!
 //! A server that is not on this machine is skipped, loudly; with `CI=true` that is a failure, except for RabbitMQ.
 
+use prombus_bench::process::find_program;
 use prombus_bench::{Length, Pace, Plan};
 use prombus_compare::peer::{AppendFsync, NatsPeer, Peer, RabbitPeer, RedisPeer, Tuning};
-use prombus_compare::process::find_program;
 use prombus_compare::wire::{Delivery, QueueType};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -98,8 +98,7 @@ pub fn run<T: Target>(
     server: Option<u32>,
     tell: &mut dyn FnMut(Progress),
 ) -> anyhow::Result<Measurement> {
-    // A message at its time, not up to 50 µs later.
-    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let _sharp = SharpTimers::set();
     let mut links = Vec::new();
     for group in 0..plan.groups {
         let (stream, wire) = target.consumer(group)?;
@@ -136,6 +135,25 @@ pub fn run<T: Target>(
         series: Vec::new(),
     };
     run.go(server, tell)
+}
+
+/// A message at its time, not up to 50 µs later. As before when dropped: programs that a thread starts inherit its timers.
+struct SharpTimers {
+    before: Option<NonZeroU64>,
+}
+
+impl SharpTimers {
+    fn set() -> Self {
+        let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        Self { before }
+    }
+}
+
+impl Drop for SharpTimers {
+    fn drop(&mut self) {
+        let _ = rustix::thread::set_current_timer_slack(self.before);
+    }
 }
 
 impl<W: Wire> Run<'_, W> {

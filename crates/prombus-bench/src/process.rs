@@ -22,6 +22,9 @@ pub struct Process {
     child: Child,
     folder: PathBuf,
     name: String,
+    /// What ends it.
+    signal: Signal,
+    keeps_folder: bool,
 }
 
 impl Process {
@@ -40,7 +43,13 @@ impl Process {
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
         running.push((child.id(), folder.to_owned()));
-        Ok(Self { child, folder: folder.to_owned(), name: name.to_owned() })
+        Ok(Self {
+            child,
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            signal: Signal::TERM,
+            keeps_folder: false,
+        })
     }
 
     /// Its process id.
@@ -62,9 +71,23 @@ impl Process {
             if Instant::now() > until {
                 bail!("{} does not listen at {address}: {}", self.name, self.last_words());
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
+    }
+
+    /// Ends it with a signal and keeps its folder, for the next that is started there.
+    pub fn end(mut self, signal: Signal) {
+        (self.signal, self.keeps_folder) = (signal, true);
+    }
+
+    /// An error of whoever talked to it, with what it said last.
+    #[must_use]
+    pub fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match self.last_words() {
+            words if words.is_empty() => error,
+            words => error.context(format!("the server's last words: {words}")),
+        }
     }
 
     /// The end of what it said.
@@ -79,7 +102,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let id = self.child.id();
-        signal(id, Signal::TERM);
+        signal(id, self.signal);
         let until = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > until {
@@ -90,7 +113,9 @@ impl Drop for Process {
             std::thread::sleep(Duration::from_millis(5));
         }
         RUNNING.lock().expect("nobody panics with this lock").retain(|(running, _)| *running != id);
-        let _ = std::fs::remove_dir_all(&self.folder);
+        if !self.keeps_folder {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
     }
 }
 
@@ -137,4 +162,30 @@ pub fn free_address() -> anyhow::Result<SocketAddr> {
         }
     }
     bail!("no port from {} to {} is free", PORTS.start, PORTS.end)
+}
+
+/// A program by the variable that names it, or on the path or where the system has its servers.
+#[must_use]
+pub fn find_program(variable: &str, name: &str) -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os(variable) {
+        return Some(named.into()).filter(|path: &PathBuf| path.is_file());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}
+
+/// What a program says when it is called with these arguments, one line.
+///
+/// # Errors
+/// When it can't be run.
+pub fn first_line(program: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }

@@ -34,10 +34,10 @@ use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObse
 use arrival::{Arrival, Arrivals};
 use cell::{Core, GroupCell};
 use flush::Flusher;
+use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 use prombus_protocol::{CursorPosition, Start, Topic, Uuid};
 use quiet::{Quiet, wake};
-use foldhash::fast::RandomState;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
