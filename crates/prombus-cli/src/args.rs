@@ -91,7 +91,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "URL", conflicts_with = "in_process")]
     pub url: Option<String>,
     /// The token for it
-    #[arg(long, env = "WS_TOKEN", hide_env_values = true, requires = "url")]
+    #[arg(long, env = "WS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// Measure the library in this process, without a server
     #[arg(long)]

@@ -151,7 +151,8 @@ impl WebSocketWire {
         let mut answer = vec![0; length];
         stream.read_exact(&mut answer)?;
         if !answer.starts_with(br#"{"op":"OK""#) {
-            bail!("the server refuses {text}: {}", String::from_utf8_lossy(&answer));
+            // What was said is not: it may be a token.
+            bail!("the server refuses: {}", String::from_utf8_lossy(&answer));
         }
         Ok(())
     }

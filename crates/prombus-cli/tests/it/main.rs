@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod arguments;
+mod bench;
 mod config;
 mod connections;
 mod export_memory;
