@@ -1,8 +1,8 @@
 //! The folder for the servers' data: whatever ends the program, it is gone.
 
-use crate::process;
 use crate::progress::say;
 use anyhow::Context;
+use prombus_bench::process;
 use std::path::{Path, PathBuf};
 
 /// The folder for the servers' data, gone at the end.

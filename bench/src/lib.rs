@@ -12,7 +12,6 @@ pub mod growth;
 pub mod load;
 pub mod machine;
 pub mod peer;
-pub mod process;
 pub mod progress;
 pub mod results;
 pub mod schedule;

@@ -1,7 +1,7 @@
 //! What is measured on: figures mean little without it.
 
-use crate::process::first_line;
 use anyhow::{Context, bail};
+use prombus_bench::process::first_line;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, read_to_string};
 use std::io::Write;

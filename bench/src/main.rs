@@ -11,7 +11,7 @@ use prombus_compare::progress::{minutes, say, write_file};
 use prombus_compare::results::{Results, Sample};
 use prombus_compare::schedule::{estimate, loads_named, peers_named, perform, schedule};
 use prombus_compare::table;
-use prombus_compare::wire::Delivery;
+use prombus_compare::wire::{Delivery, QueueType};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -52,12 +52,15 @@ struct Args {
     /// The folder for the servers' data, on a disk; what it gets is taken away [default: beside the build]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// How NATS delivers: push is the faster
+    /// How NATS delivers; try both: which is the faster was within the noise
     #[arg(long, default_value = "push", value_name = "HOW")]
     nats_delivery: Delivery,
     /// Threads for Redis's sockets: more than 1 is slower on few cores
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     redis_io_threads: u8,
+    /// The type of RabbitMQ's queues: quorum publishes faster
+    #[arg(long, default_value = "quorum", value_name = "TYPE")]
+    rabbitmq_queue: QueueType,
 }
 
 /// Log bytes of prombus in a second, at most: for the room that a sustained run needs.
@@ -83,7 +86,11 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     let program = std::env::current_exe()?;
     let beside = program.parent().context("a program is in a folder")?;
     let prombus = args.prombus.clone().unwrap_or_else(|| beside.join("prombus"));
-    let tuning = Tuning { nats_delivery: args.nats_delivery, redis_io_threads: args.redis_io_threads };
+    let tuning = Tuning {
+        nats_delivery: args.nats_delivery,
+        redis_io_threads: args.redis_io_threads,
+        rabbitmq_queue: args.rabbitmq_queue,
+    };
     let found = peer::find(&prombus, tuning)?;
     let peers = peers_named(found.peers, &args.peers)?;
 
@@ -113,11 +120,11 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
         say(&format!("NOTE: {missing}"));
     }
     let steps = schedule(&loads, peers.len(), usize::from(args.runs));
-    say(&format!("{} runs, about {}", steps.len(), minutes(estimate(&steps, times))));
+    say(&format!("{} runs, about {}", steps.len(), minutes(estimate(&steps, &peers, times))));
     for (at, step) in steps.iter().enumerate() {
         let peer = &peers[step.server];
         let sample = perform(step, peer, times, &data.folder().join("server"));
-        let left = minutes(estimate(&steps[at + 1..], times));
+        let left = minutes(estimate(&steps[at + 1..], &peers, times));
         say(&format!("[{}/{}] {}; {left} left", at + 1, steps.len(), line(&sample)));
         results.samples.push(sample);
     }

@@ -2,19 +2,22 @@
 
 mod nats;
 mod prombus;
+mod rabbitmq;
 mod redis;
 
-use crate::process::{Process, find_program};
-use crate::wire::{Delivery, NatsTarget, RedisTarget};
-use prombus_bench::client::{self, Progress};
+use crate::wire::{AmqpTarget, Delivery, NatsTarget, QueueType, RedisTarget};
+use prombus_bench::client;
 use prombus_bench::ledger::Ledger;
+use prombus_bench::process::{Process, find_program};
 use prombus_bench::wire::PrombusTarget;
 use prombus_bench::{Measurement, Plan};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use std::time::Duration;
 
 pub use nats::NatsPeer;
 pub use prombus::PrombusPeer;
+pub use rabbitmq::RabbitPeer;
 pub use redis::{AppendFsync, RedisPeer};
 
 /// What a server promises when it has answered a publish.
@@ -51,6 +54,8 @@ pub enum Peer {
     Redis(RedisPeer),
     /// NATS JetStream.
     Nats(NatsPeer),
+    /// RabbitMQ.
+    Rabbit(RabbitPeer),
 }
 
 /// A server that was started, with how to talk to it.
@@ -58,6 +63,8 @@ pub enum Peer {
 pub struct Server {
     process: Process,
     target: AnyTarget,
+    /// What it needs beside itself; stopped behind it.
+    _helper: Option<Process>,
 }
 
 #[derive(Debug)]
@@ -65,23 +72,26 @@ enum AnyTarget {
     Prombus(PrombusTarget),
     Redis(RedisTarget),
     Nats(NatsTarget),
+    Amqp(AmqpTarget),
 }
 
 /// Deliveries that a consumer takes at once.
 pub const CONSUMER_WINDOW: usize = 1_000;
 
-/// Settings that were tried, with the better as default: for who wants to try again.
+/// Settings that were tried, for who wants to try again. The default is what was better, or not worse.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     /// How NATS delivers.
     pub nats_delivery: Delivery,
     /// Threads for Redis's sockets.
     pub redis_io_threads: u8,
+    /// The type of RabbitMQ's queues.
+    pub rabbitmq_queue: QueueType,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { nats_delivery: Delivery::Push, redis_io_threads: 1 }
+        Self { nats_delivery: Delivery::Push, redis_io_threads: 1, rabbitmq_queue: QueueType::Quorum }
     }
 }
 
@@ -93,7 +103,14 @@ impl Peer {
             Self::Prombus(peer) => &peer.description,
             Self::Redis(peer) => &peer.description,
             Self::Nats(peer) => &peer.description,
+            Self::Rabbit(peer) => &peer.description,
         }
+    }
+
+    /// About how long it takes to start and to stop.
+    #[must_use]
+    pub fn start_time(&self) -> Duration {
+        Duration::from_millis(if matches!(self, Self::Rabbit(_)) { 8_000 } else { 800 })
     }
 
     /// Starts it with its data in a new folder of this name. Client ids are a choice that prombus alone has.
@@ -102,6 +119,7 @@ impl Peer {
     /// When it does not start, or not in time.
     pub fn start(&self, folder: &Path, has_client_ids: bool) -> anyhow::Result<Server> {
         std::fs::create_dir_all(folder)?;
+        let mut helper = None;
         let (process, target) = match self {
             Self::Prombus(peer) => {
                 let (process, target) = peer.start(folder, has_client_ids)?;
@@ -115,8 +133,13 @@ impl Peer {
                 let (process, target) = peer.start(folder)?;
                 (process, AnyTarget::Nats(target))
             }
+            Self::Rabbit(peer) => {
+                let (process, port_mapper, target) = peer.start(folder)?;
+                helper = Some(port_mapper);
+                (process, AnyTarget::Amqp(target))
+            }
         };
-        Ok(Server { process, target })
+        Ok(Server { process, target, _helper: helper })
     }
 }
 
@@ -125,15 +148,19 @@ impl Server {
     ///
     /// # Errors
     /// When the server refuses something, or goes away.
-    pub fn run(&self, plan: &Plan, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
+    pub fn run(&self, plan: &Plan) -> anyhow::Result<Measurement> {
+        self.run_here(plan).map_err(|error| self.process.explain(error))
+    }
+
+    fn run_here(&self, plan: &Plan) -> anyhow::Result<Measurement> {
         let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
-        let id = Some(self.process.id());
-        let result = match &self.target {
-            AnyTarget::Prombus(target) => client::run(target, plan, &mut ledger, id, tell),
-            AnyTarget::Redis(target) => client::run(target, plan, &mut ledger, id, tell),
-            AnyTarget::Nats(target) => client::run(target, plan, &mut ledger, id, tell),
-        };
-        result.map_err(|error| self.process.explain(error))
+        let (ledger, id, tell) = (&mut ledger, Some(self.process.id()), &mut |_| {});
+        match &self.target {
+            AnyTarget::Prombus(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Redis(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Nats(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Amqp(target) => client::run(target, plan, ledger, id, tell),
+        }
     }
 }
 
@@ -180,6 +207,10 @@ pub fn find(prombus: &Path, tuning: Tuning) -> anyhow::Result<Found> {
         }
         None => found.missing.push(missing("nats-server", "NATS_SERVER")),
     }
-    found.missing.push("kafka: not compared".into());
+    match RabbitPeer::find() {
+        Some(path) => found.peers.push(Peer::Rabbit(RabbitPeer::new(&path, tuning)?)),
+        None => found.missing.push(missing("rabbitmq-server", "RABBITMQ_SERVER")),
+    }
+    found.missing.push("kafka: not compared, this program does not speak its protocol".into());
     Ok(found)
 }

@@ -138,11 +138,11 @@ impl Results {
         Figures::of(self.samples_of(load, server).filter_map(|sample| sample.measurement.as_ref()))
     }
 
-    /// Whether a server kept up with the rate of the latencies' load; if not, its latencies say nothing.
+    /// Whether a server kept up with the rate of the latencies' load in the median; if not, its latencies say nothing.
     #[must_use]
     pub fn holds_rate(&self, load: &Load, server: &str) -> bool {
         let wanted = load.rate.unwrap_or(STEADY_PER_SECOND) * 0.95;
-        self.figures(load.name, server).is_some_and(|figures| figures.rate.min >= wanted)
+        self.figures(load.name, server).is_some_and(|figures| figures.rate.median >= wanted)
     }
 
     /// The books of all runs of a load on a server together.

@@ -19,8 +19,8 @@ pub struct Step {
     pub server: usize,
 }
 
-/// Starting and stopping a server, the warm-up, and the rest before the next: about so long.
-const AROUND: Duration = Duration::from_millis(2_800);
+/// The warm-up, what comes after the last message, and syncing: about so long.
+const AROUND: Duration = Duration::from_secs(1);
 /// The machine rests so long before each run.
 const REST: Duration = Duration::from_secs(1);
 
@@ -45,8 +45,8 @@ pub fn schedule(loads: &[Load], servers: usize, runs: usize) -> Vec<Step> {
 
 /// About how long these runs take together.
 #[must_use]
-pub fn estimate(steps: &[Step], times: Times) -> Duration {
-    steps.iter().map(|step| step.load.length(times) + AROUND).sum()
+pub fn estimate(steps: &[Step], peers: &[Peer], times: Times) -> Duration {
+    steps.iter().map(|step| REST + AROUND + peers[step.server].start_time() + step.load.length(times)).sum()
 }
 
 /// The loads of these names, in the order of the tables; all, if none is named.
@@ -109,7 +109,7 @@ pub fn perform(step: &Step, peer: &Peer, times: Times, folder: &Path) -> Sample 
 
 fn run(step: &Step, peer: &Peer, times: Times, folder: &Path) -> anyhow::Result<Measurement> {
     let server = peer.start(folder, step.load.alone == Some(Alone::ClientIds))?;
-    server.run(&step.load.plan(times), &mut |_| {})
+    server.run(&step.load.plan(times))
 }
 
 #[cfg(test)]

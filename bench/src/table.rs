@@ -142,12 +142,15 @@ fn put_rates(page: &mut String, results: &Results) {
 fn put_verdicts(page: &mut String, results: &Results) {
     page.push_str("## Wanted\n\nprombus divided by the other.\n\n| | beside | measured | wanted | |\n|---|---|---:|---|---|\n");
     for verdict in verdicts(results) {
-        let outcome = if verdict.is_reached { "reached" } else { "**missed**" };
-        let _ = writeln!(
-            page,
-            "| {} | {} | {:.2}{} | {} | {outcome} |",
-            verdict.title, verdict.beside, verdict.measured, verdict.unit, verdict.wanted
-        );
+        let (measured, outcome) = match verdict.measured {
+            None => ("–".into(), "rate not held by the other"),
+            Some(measured) => {
+                let outcome = if verdict.is_reached { "reached" } else { "**missed**" };
+                (format!("{measured:.2}{}", verdict.unit), outcome)
+            }
+        };
+        let (title, beside, wanted) = (verdict.title, verdict.beside, verdict.wanted);
+        let _ = writeln!(page, "| {title} | {beside} | {measured} | {wanted} | {outcome} |");
     }
     page.push('\n');
 }
@@ -322,6 +325,7 @@ mod tests {
     fn latencies_of_a_rate_that_was_not_held_are_not_shown() {
         let results = results(&[("steady", "prombus", 11_500.0), ("steady", "nats", 4_000.0)]);
         assert!(page(&results, "raw.json").contains("| 0.00 | rate not held |"));
+        assert!(page(&results, "raw.json").contains("| – | at most 0.5 | rate not held by the other |"));
     }
 
     #[test]

@@ -81,8 +81,8 @@ pub struct Verdict {
     pub title: String,
     /// With what.
     pub beside: String,
-    /// What was measured.
-    pub measured: f64,
+    /// What was measured. None for latencies beside a peer that did not keep up: they say nothing.
+    pub measured: Option<f64>,
     /// What is wanted, in words.
     pub wanted: String,
     /// Behind the figures: `x` for ratios, or a unit.
@@ -97,15 +97,16 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
     let beside_peers = WANTED.iter().filter_map(|&(load, peer, figure, bound)| {
         let load = Load::named(load)?;
         let (ours, theirs) = (results.figures(load.name, "prombus")?, results.figures(load.name, peer)?);
-        let keeps_up = figure == Figure::Rate || results.holds_rate(&load, "prombus");
+        let keeps_up = |server| figure == Figure::Rate || results.holds_rate(&load, server);
         let ratio = figure.of(&ours) / figure.of(&theirs);
         let (is_reached, wanted) = match bound {
             Bound::AtLeast(least) => (ratio >= least, format!("at least {least}")),
             Bound::AtMost(most) => (ratio <= most, format!("at most {most}")),
         };
         let title = format!("{}{}", load.title, figure.title());
-        let is_reached = is_reached && keeps_up;
-        Some(Verdict { title, beside: peer.into(), measured: ratio, wanted, unit: "x", is_reached })
+        let is_reached = is_reached && keeps_up("prombus");
+        let measured = keeps_up(peer).then_some(ratio);
+        Some(Verdict { title, beside: peer.into(), measured, wanted, unit: "x", is_reached })
     });
     let held = HELD.iter().filter_map(|&(load, base, part)| {
         let title = Load::named(load)?.title.into();
@@ -113,14 +114,21 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
         let ratio =
             results.figures(load, "prombus")?.rate.median / results.figures(base, "prombus")?.rate.median;
         let wanted = format!("at least {part}");
-        Some(Verdict { title, beside, measured: ratio, wanted, unit: "x", is_reached: ratio >= part })
+        Some(Verdict { title, beside, measured: Some(ratio), wanted, unit: "x", is_reached: ratio >= part })
     });
     let cpu = ["publish", "publish-4"].iter().filter_map(|load| {
         let title = format!("server CPU for a message, {}", Load::named(load)?.title);
         let measured = results.figures(load, "prombus")?.server_cpu_us.median;
         let wanted = format!("under {SERVER_CPU_US} µs");
         let is_reached = measured < SERVER_CPU_US;
-        Some(Verdict { title, beside: String::new(), measured, wanted, unit: " µs", is_reached })
+        Some(Verdict {
+            title,
+            beside: String::new(),
+            measured: Some(measured),
+            wanted,
+            unit: " µs",
+            is_reached,
+        })
     });
     beside_peers.chain(held).chain(cpu).collect()
 }
@@ -140,7 +148,7 @@ mod tests {
         let verdicts = verdicts(&results);
         let of = |peer: &str| verdicts.iter().find(|verdict| verdict.beside == peer).unwrap();
         assert!(of("redis-everysec").is_reached);
-        assert_eq!(of("redis-everysec").measured.round(), 2.0);
+        assert_eq!(of("redis-everysec").measured.map(f64::round), Some(2.0));
         assert!(!of("redis-always").is_reached, "3.33 is less than 3.5");
         assert!(
             !verdicts.iter().any(|verdict| verdict.beside == "nats"),
@@ -160,6 +168,19 @@ mod tests {
         let verdicts = verdicts(&results);
         let reached: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_reached).collect();
         assert_eq!(reached, [false, true]);
+    }
+
+    #[test]
+    fn latencies_of_a_peer_that_cannot_keep_up_are_not_compared() {
+        let mut results = results(&[("steady", "prombus", 11_500.0), ("steady", "nats", 4_000.0)]);
+        assert!(verdicts(&results).iter().all(|verdict| verdict.measured.is_none()));
+        for sample in results.samples.iter_mut().filter(|sample| sample.server == "prombus") {
+            sample.measurement.as_mut().unwrap().per_second = 4_000.0;
+        }
+        for sample in results.samples.iter_mut().filter(|sample| sample.server == "nats") {
+            sample.measurement.as_mut().unwrap().per_second = 10_000.0;
+        }
+        assert!(verdicts(&results).iter().all(|verdict| !verdict.is_reached));
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use super::dimension::{Dimension, Point};
 use super::results::Row;
 use crate::peer::PrombusPeer;
-use crate::process::Process;
 use crate::progress::say;
 use crate::table::number;
 use prombus_bench::client::{self, Progress};
 use prombus_bench::ledger::Ledger;
+use prombus_bench::process::Process;
 use prombus_bench::wire::PrombusTarget;
 use prombus_bench::{Length, Measurement, Plan};
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! prombus, as it is served by default.
 
 use super::{CONSUMER_WINDOW, Description, Durability};
-use crate::process::{Process, first_line, free_address};
 use anyhow::Context;
+use prombus_bench::process::{Process, first_line, free_address};
 use prombus_bench::wire::{From, PrombusTarget};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! Redis with an append-only file.
 
 use super::{CONSUMER_WINDOW, Description, Durability, Tuning};
-use crate::process::{Process, first_line, free_address};
 use crate::wire::RedisTarget;
+use prombus_bench::process::{Process, first_line, free_address};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

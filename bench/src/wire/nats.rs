@@ -1,7 +1,10 @@
 //! NATS JetStream, as a fast client speaks it: publishes carry a reply subject that has the message's number, and their
 //! answers are read for errors; a consumer is durable and acks each message.
 
+mod head;
+
 use anyhow::{Context, bail};
+use head::{Head, number};
 use memchr::memmem;
 use prombus_bench::stamp::Stamp;
 use prombus_bench::wire::{Heard, Message, Target, Wire};
@@ -254,47 +257,6 @@ impl Wire for NatsWire {
     }
 }
 
-/// The first line of a message.
-#[derive(Debug, PartialEq, Eq)]
-struct Head<'a> {
-    subject: &'a [u8],
-    reply: Option<&'a [u8]>,
-    header_bytes: usize,
-    /// With the headers.
-    bytes: usize,
-}
-
-impl<'a> Head<'a> {
-    /// `MSG subject sid [reply] bytes`, or `HMSG subject sid [reply] header-bytes bytes`. None if the line is something else.
-    fn read(line: &'a [u8]) -> anyhow::Result<Option<Self>> {
-        let (rest, has_headers) = match line {
-            [b'M', b'S', b'G', b' ', rest @ ..] => (rest, false),
-            [b'H', b'M', b'S', b'G', b' ', rest @ ..] => (rest, true),
-            _ => return Ok(None),
-        };
-        let mut words = [&rest[..0]; 5];
-        let mut count = 0;
-        let mut begin = 0;
-        for end in memchr::memchr_iter(b' ', rest).chain([rest.len()]) {
-            *words.get_mut(count).context("a message with too many words")? = &rest[begin..end];
-            count += 1;
-            begin = end + 1;
-        }
-        let numbers = 1 + usize::from(has_headers);
-        let reply = match count.checked_sub(2 + numbers) {
-            Some(0) => None,
-            Some(1) => Some(words[2]),
-            _ => bail!("a message with {count} words"),
-        };
-        let bytes = number(words[count - 1])? as usize;
-        let header_bytes = if has_headers { number(words[count - 2])? as usize } else { 0 };
-        if header_bytes > bytes {
-            bail!("headers longer than their message");
-        }
-        Ok(Some(Self { subject: words[0], reply, header_bytes, bytes }))
-    }
-}
-
 /// Asks the server's API something, and waits for its answer. Nothing else may come on this connection meanwhile.
 fn ask(stream: &mut TcpStream, subject: &str, question: &str) -> anyhow::Result<()> {
     let (port, bytes) = (stream.local_addr()?.port(), question.len());
@@ -320,13 +282,6 @@ fn read_line(stream: &mut TcpStream) -> anyhow::Result<String> {
         line.push(byte[0]);
     }
     Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
-}
-
-fn number(digits: &[u8]) -> anyhow::Result<u64> {
-    if digits.is_empty() || digits.len() > 18 || !digits.iter().all(u8::is_ascii_digit) {
-        bail!("no number: {}", String::from_utf8_lossy(digits));
-    }
-    Ok(digits.iter().fold(0, |all, byte| all * 10 + u64::from(byte - b'0')))
 }
 
 #[cfg(test)]

@@ -1,26 +1,30 @@
 //! Real servers, each with a small load: nothing is lost, and nothing is left behind.
 //!
-//! A server that is not on this machine is skipped, loudly; with `CI=true` that is a failure.
+//! A server that is not on this machine is skipped, loudly; with `CI=true` that is a failure, except for RabbitMQ.
 
 mod growth;
 
+use prombus_bench::process::find_program;
 use prombus_bench::{Length, Pace, Plan};
-use prombus_compare::peer::{AppendFsync, NatsPeer, Peer, RedisPeer, Tuning};
-use prombus_compare::process::find_program;
-use prombus_compare::wire::Delivery;
+use prombus_compare::peer::{AppendFsync, NatsPeer, Peer, RabbitPeer, RedisPeer, Tuning};
+use prombus_compare::wire::{Delivery, QueueType};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const MESSAGES: u64 = 3_000;
 
+/// Says so where it is seen: nobody sees what tests print when they pass.
+fn skip(name: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {name} is not on this machine");
+}
+
 /// The program, or a loud word that it is not here.
 fn program(variable: &str, name: &str) -> Option<PathBuf> {
     let found = find_program(variable, name);
     if found.is_none() {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{name} is not on this machine");
-        // Not what tests print, which nobody sees when they pass.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {name} is not on this machine");
+        skip(name);
     }
     found
 }
@@ -43,7 +47,7 @@ fn round_trip(peer: &Peer, name: &str) {
         patience: Duration::from_secs(10),
         ..Plan::default()
     };
-    let measurement = server.run(&plan, &mut |_| {}).expect("the run goes well");
+    let measurement = server.run(&plan).expect("the run goes well");
     let balance = measurement.balance;
     assert!(balance.is_clean(), "{balance:?}");
     assert_eq!((balance.answered, balance.delivered), (MESSAGES, 2 * MESSAGES));
@@ -78,6 +82,18 @@ fn nats_that_can_sync_loses_nothing_either() {
     let peer = NatsPeer::new(&program, true, Tuning::default()).expect("it has a version");
     if peer.has_sync_always() {
         round_trip(&Peer::Nats(peer), "nats-always");
+    }
+}
+
+#[test]
+fn rabbitmq_loses_nothing_with_either_queue() {
+    let Some(program) = RabbitPeer::find() else { return skip("rabbitmq-server") };
+    for (rabbitmq_queue, name) in
+        [(QueueType::Quorum, "rabbitmq-quorum"), (QueueType::Classic, "rabbitmq-classic")]
+    {
+        let tuning = Tuning { rabbitmq_queue, ..Tuning::default() };
+        let peer = RabbitPeer::new(&program, tuning).expect("it has a version");
+        round_trip(&Peer::Rabbit(peer), name);
     }
 }
 

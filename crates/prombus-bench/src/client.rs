@@ -98,8 +98,7 @@ pub fn run<T: Target>(
     server: Option<u32>,
     tell: &mut dyn FnMut(Progress),
 ) -> anyhow::Result<Measurement> {
-    // A message at its time, not up to 50 µs later.
-    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let _sharp = SharpTimers::set();
     let mut links = Vec::new();
     for group in 0..plan.groups {
         let (stream, wire) = target.consumer(group)?;
@@ -136,6 +135,25 @@ pub fn run<T: Target>(
         series: Vec::new(),
     };
     run.go(server, tell)
+}
+
+/// A message at its time, not up to 50 µs later. As before when dropped: programs that a thread starts inherit its timers.
+struct SharpTimers {
+    before: Option<NonZeroU64>,
+}
+
+impl SharpTimers {
+    fn set() -> Self {
+        let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        Self { before }
+    }
+}
+
+impl Drop for SharpTimers {
+    fn drop(&mut self) {
+        let _ = rustix::thread::set_current_timer_slack(self.before);
+    }
 }
 
 impl<W: Wire> Run<'_, W> {
@@ -292,7 +310,7 @@ impl<W: Wire> Run<'_, W> {
     /// Books what was heard.
     fn book(&mut self, at: usize) {
         let since_ns = self.counting.as_ref().map(|counting| counting.since_ns);
-        let has_groups = self.plan.groups > 0;
+        let (has_groups, publishes) = (self.plan.groups > 0, self.plan.publishers > 0);
         let now_ns = self.now_ns;
         let mut count = 0;
         match &mut self.links[at].role {
@@ -312,7 +330,8 @@ impl<W: Wire> Run<'_, W> {
                 *is_past_barrier |= std::mem::take(&mut self.heard.is_past_barrier);
                 for stamp in self.heard.deliveries.drain(..) {
                     self.ledger.deliver(*group, stamp);
-                    if since_ns.is_some_and(|since| stamp.due_ns >= since) {
+                    // What an earlier run published is of another clock.
+                    if publishes && since_ns.is_some_and(|since| stamp.due_ns >= since) {
                         self.deliver.add(now_ns.saturating_sub(stamp.due_ns));
                     }
                     *delivered += 1;

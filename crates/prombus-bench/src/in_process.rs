@@ -1,1 +1,324 @@
-//! The same loads on the library, in this process.
+//! The same loads on the library, in this process: what a program that embeds the bus has, and what the gateway adds.
+
+use crate::client::Progress;
+use crate::ledger::Ledger;
+use crate::plan::{Length, Pace, Plan};
+use crate::report::{Latencies, Measurement, nanoseconds};
+use crate::stamp::{Payload, Stamp};
+use crate::usage::Usage;
+use anyhow::{Context, bail};
+use prombus::{Bus, PublishBatch, PublishOptions, Publishing, Subscription, Topic};
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// What all tasks of a run write into, a batch at a time.
+struct Books {
+    ledger: Ledger,
+    publish: Latencies,
+    deliver: Latencies,
+    answered: u64,
+    delivered: Vec<u64>,
+    counted: u64,
+    last_at_ns: u64,
+    series: Vec<u64>,
+}
+
+struct Shared {
+    plan: Plan,
+    began: Instant,
+    topics: Vec<Topic>,
+    books: Mutex<Books>,
+    has_client_ids: bool,
+}
+
+/// Runs a plan on a bus. Publishers and groups are tasks of the runtime that this is called in; topics begin with `topic`.
+///
+/// # Errors
+/// When the bus refuses something.
+pub async fn run(
+    bus: &Bus,
+    topic: &str,
+    plan: &Plan,
+    ledger: Ledger,
+    has_client_ids: bool,
+    tell: &mut dyn FnMut(Progress),
+) -> anyhow::Result<(Measurement, Ledger)> {
+    let mut subscriptions = Vec::new();
+    for group in 0..plan.groups {
+        subscriptions.push(subscribe(bus, topic, plan, group).await?);
+    }
+    let names =
+        (0..plan.topics).map(|at| if plan.topics == 1 { topic.into() } else { format!("{topic}.{at}") });
+    let books = Books {
+        ledger,
+        publish: Latencies::new()?,
+        deliver: Latencies::new()?,
+        answered: 0,
+        delivered: vec![0; plan.groups],
+        counted: 0,
+        last_at_ns: 0,
+        series: Vec::new(),
+    };
+    let shared = Arc::new(Shared {
+        plan: plan.clone(),
+        began: Instant::now(),
+        topics: names.map(Topic::new).collect::<Result<_, _>>()?,
+        books: Mutex::new(books),
+        has_client_ids,
+    });
+    let groups: Vec<_> = subscriptions
+        .into_iter()
+        .enumerate()
+        .map(|(group, subscription)| tokio::spawn(consume(Arc::clone(&shared), group, subscription)))
+        .collect();
+    let publishers: Vec<_> = (0..plan.publishers)
+        .map(|publisher| {
+            let (shared, bus) = (Arc::clone(&shared), bus.clone());
+            match plan.pace {
+                Pace::Full => tokio::spawn(publish(shared, bus, publisher)),
+                Pace::Rate(rate) => {
+                    tokio::task::spawn_blocking(move || publish_at(rate, &shared, &bus, publisher))
+                }
+            }
+        })
+        .collect();
+    let (cpu, since_ns) = wait(&shared, publishers, &groups, tell).await?;
+    for group in groups {
+        group.abort();
+    }
+    let mut books = shared.books.lock().expect("no task panics with this lock");
+    let seconds = books.last_at_ns.saturating_sub(since_ns) as f64 / 1e9;
+    let per_second = if seconds > 0.0 { books.counted as f64 / seconds } else { 0.0 };
+    let measurement = Measurement {
+        count: books.counted,
+        seconds,
+        per_second,
+        bytes_per_second: per_second * plan.payload_bytes as f64,
+        publish: books.publish.percentiles(),
+        deliver: books.deliver.percentiles(),
+        client_cpu_seconds: cpu.as_secs_f64(),
+        server_cpu_seconds: None,
+        server_resident_bytes: None,
+        series: std::mem::take(&mut books.series),
+        balance: books.ledger.balance(),
+    };
+    Ok((measurement, std::mem::replace(&mut books.ledger, Ledger::new(0, 1, 0))))
+}
+
+/// Waits until all is answered and delivered. Answers the CPU time since the warm-up, and when that was over.
+async fn wait(
+    shared: &Shared,
+    publishers: Vec<JoinHandle<anyhow::Result<()>>>,
+    groups: &[JoinHandle<anyhow::Result<()>>],
+    tell: &mut dyn FnMut(Progress),
+) -> anyhow::Result<(Duration, u64)> {
+    let warm_up_ns = nanoseconds(shared.plan.warm_up);
+    let mut cpu_before = (warm_up_ns == 0).then(|| Usage::of_self().map(|usage| usage.cpu)).transpose()?;
+    let mut told = Instant::now();
+    loop {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let now_ns = nanoseconds(shared.began.elapsed());
+        if cpu_before.is_none() && now_ns >= warm_up_ns {
+            cpu_before = Some(Usage::of_self()?.cpu);
+        }
+        let (is_done, is_stuck) = {
+            let books = shared.books.lock().expect("no task panics with this lock");
+            if told.elapsed() >= Duration::from_millis(100) {
+                told = Instant::now();
+                tell(Progress {
+                    elapsed: shared.began.elapsed(),
+                    sent: books.ledger.sent(),
+                    answered: books.answered,
+                    delivered: books.delivered.iter().sum(),
+                });
+            }
+            let wanted = books.ledger.answered();
+            let is_silent = now_ns.saturating_sub(books.last_at_ns) > nanoseconds(shared.plan.patience);
+            (books.delivered.iter().all(|&delivered| delivered >= wanted), is_silent)
+        };
+        let has_published = publishers.iter().all(JoinHandle::is_finished);
+        if has_published && (is_done || is_stuck) {
+            break;
+        }
+        if groups.iter().any(JoinHandle::is_finished) {
+            bail!("a group ended before everything was delivered");
+        }
+    }
+    for publisher in publishers {
+        publisher.await??;
+    }
+    let before = cpu_before.context("the run was over before its warm-up")?;
+    Ok((Usage::of_self()?.cpu.saturating_sub(before), warm_up_ns))
+}
+
+async fn subscribe(bus: &Bus, topic: &str, plan: &Plan, group: usize) -> anyhow::Result<Subscription> {
+    let pattern = if plan.topics == 1 { topic.to_owned() } else { format!("{topic}.*") };
+    let in_flight = u32::try_from(plan.window)?.max(1_000);
+    let subscribe = bus.subscribe(pattern, format!("bench-{group}")).from_earliest();
+    Ok(subscribe.batch_size(1_000).max_in_flight(in_flight).await?)
+}
+
+/// A message on its way: its number and when it was due.
+type Sent = (u64, u64);
+
+/// How long a publisher goes on: until when, and for how many messages.
+fn length(plan: &Plan) -> (u64, u64) {
+    match plan.length {
+        Length::Time(time) => (nanoseconds(plan.warm_up + time), u64::MAX),
+        Length::Messages(messages) => (u64::MAX, messages / plan.publishers as u64),
+    }
+}
+
+/// A publisher with a window, as a session of a server is one: it hands over what fits in pieces.
+async fn publish(shared: Arc<Shared>, bus: Bus, publisher: usize) -> anyhow::Result<()> {
+    let plan = &shared.plan;
+    let mut payload = Payload::new(plan.payload_bytes);
+    let piece = (plan.window / 8).clamp(1, 128);
+    let (until_ns, mut left) = length(plan);
+    let mut in_flight: VecDeque<(Publishing, Vec<Sent>)> = VecDeque::new();
+    let mut count = 0;
+    loop {
+        let now_ns = nanoseconds(shared.began.elapsed());
+        let may_send = now_ns < until_ns && left > 0;
+        if !may_send && in_flight.is_empty() {
+            return Ok(());
+        }
+        if may_send && count + piece <= plan.window.max(piece) {
+            let events = piece.min(usize::try_from(left).unwrap_or(piece));
+            let due = std::iter::repeat_n(now_ns, events);
+            let (batch, sent) = make_batch(&shared, &bus, publisher, due, &mut payload)?;
+            left -= events as u64;
+            count += events;
+            in_flight.push_back((bus.publish_batch(batch), sent));
+            continue;
+        }
+        let Some((publishing, sent)) = in_flight.pop_front() else { continue };
+        publishing.await?;
+        count -= sent.len();
+        shared.answered(publisher, &sent);
+    }
+}
+
+/// A publisher at a fixed rate, on a thread of its own: the runtime's timers count milliseconds.
+fn publish_at(rate: f64, shared: &Arc<Shared>, bus: &Bus, publisher: usize) -> anyhow::Result<()> {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let runtime = tokio::runtime::Handle::current();
+    let mut payload = Payload::new(shared.plan.payload_bytes);
+    let (until_ns, left) = length(&shared.plan);
+    let publishers = shared.plan.publishers as u64;
+    let due_ns = |number: u64| ((number * publishers + publisher as u64) as f64 * 1e9 / rate) as u64;
+    let mut next = 0;
+    let (waiting, mut answers) = tokio::sync::mpsc::unbounded_channel::<(Publishing, Vec<Sent>)>();
+    let books = Arc::clone(shared);
+    let answering = runtime.spawn(async move {
+        while let Some((publishing, sent)) = answers.recv().await {
+            publishing.await?;
+            books.answered(publisher, &sent);
+        }
+        anyhow::Ok(())
+    });
+    while next < left && due_ns(next) < until_ns {
+        let now_ns = nanoseconds(shared.began.elapsed());
+        if due_ns(next) > now_ns {
+            std::thread::sleep(Duration::from_nanos(due_ns(next) - now_ns));
+            continue;
+        }
+        let first = next;
+        while due_ns(next) <= now_ns && next < left && next - first < shared.plan.window as u64 {
+            next += 1;
+        }
+        let due = (first..next).map(due_ns);
+        let (batch, sent) = make_batch(shared, bus, publisher, due, &mut payload)?;
+        if waiting.send((bus.publish_batch(batch), sent)).is_err() {
+            break;
+        }
+    }
+    drop(waiting);
+    runtime.block_on(answering)?
+}
+
+fn make_batch(
+    shared: &Shared,
+    bus: &Bus,
+    publisher: usize,
+    due: impl Iterator<Item = u64>,
+    payload: &mut Payload,
+) -> anyhow::Result<(PublishBatch, Vec<Sent>)> {
+    let sent: Vec<Sent> = {
+        let mut books = shared.books.lock().expect("no task panics with this lock");
+        due.map(|due_ns| (books.ledger.send(publisher), due_ns)).collect()
+    };
+    let mut batch = bus.batch();
+    let mut options = PublishOptions::default();
+    for &(number, due_ns) in &sent {
+        options.id = shared.has_client_ids.then(uuid::Uuid::now_v7);
+        let stamp = Stamp { publisher: publisher as u16, number, due_ns };
+        let topic = &shared.topics[(number % shared.topics.len() as u64) as usize];
+        batch.push_json(topic.clone(), payload.stamped(stamp), &options)?;
+    }
+    Ok((batch, sent))
+}
+
+async fn consume(shared: Arc<Shared>, group: usize, mut subscription: Subscription) -> anyhow::Result<()> {
+    let mut stamps = Vec::new();
+    loop {
+        let deliveries = subscription.next_batch().await?;
+        stamps.clear();
+        for event in deliveries.events() {
+            let payload = event.payload();
+            stamps.push(Stamp::read(payload.as_bytes()).context("a payload of somebody else")?);
+        }
+        drop(deliveries.ack());
+        shared.delivered(group, &stamps);
+    }
+}
+
+impl Shared {
+    fn answered(&self, publisher: usize, sent: &[Sent]) {
+        let now_ns = nanoseconds(self.began.elapsed());
+        let warm_up_ns = nanoseconds(self.plan.warm_up);
+        let mut books = self.books.lock().expect("no task panics with this lock");
+        for &(number, due_ns) in sent {
+            books.ledger.answer(publisher, number);
+            if due_ns >= warm_up_ns {
+                books.publish.add(now_ns.saturating_sub(due_ns));
+            }
+        }
+        books.answered += sent.len() as u64;
+        if self.plan.groups == 0 {
+            books.count(now_ns, warm_up_ns, sent.len() as u64);
+        }
+    }
+
+    fn delivered(&self, group: usize, stamps: &[Stamp]) {
+        let now_ns = nanoseconds(self.began.elapsed());
+        let warm_up_ns = nanoseconds(self.plan.warm_up);
+        let mut books = self.books.lock().expect("no task panics with this lock");
+        for &stamp in stamps {
+            books.ledger.deliver(group, stamp);
+            if self.plan.publishers > 0 && stamp.due_ns >= warm_up_ns {
+                books.deliver.add(now_ns.saturating_sub(stamp.due_ns));
+            }
+        }
+        books.delivered[group] += stamps.len() as u64;
+        books.count(now_ns, warm_up_ns, stamps.len() as u64);
+    }
+}
+
+impl Books {
+    fn count(&mut self, now_ns: u64, warm_up_ns: u64, count: u64) {
+        self.last_at_ns = now_ns;
+        if now_ns < warm_up_ns {
+            return;
+        }
+        self.counted += count;
+        let second = ((now_ns - warm_up_ns) / 1_000_000_000) as usize;
+        if second >= self.series.len() {
+            self.series.resize(second + 1, 0);
+        }
+        self.series[second] += count;
+    }
+}

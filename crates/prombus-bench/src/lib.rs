@@ -12,6 +12,7 @@ pub mod client;
 pub mod in_process;
 pub mod ledger;
 pub mod plan;
+pub mod process;
 pub mod report;
 pub mod stamp;
 pub mod usage;

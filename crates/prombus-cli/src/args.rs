@@ -1,5 +1,6 @@
 //! Arguments as they are typed. What they mean together with environment and config file is `config`'s business.
 
+use crate::cmd::bench::Load;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use prombus_server::{Scope, ScopeError};
@@ -21,7 +22,8 @@ Examples:
   prombus config check prombus.toml             find typos and bad values, with their lines
   prombus serve --config prombus.toml
   prombus verify --data ./prombus-data          read everything and report each fault
-  prombus token new --name billing --scope 'subscribe:orders.**'";
+  prombus token new --name billing --scope 'subscribe:orders.**'
+  prombus bench publish fan-out                 how fast it is here";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -38,6 +40,9 @@ pub enum Command {
     /// Make tokens for [[auth.token]] of the config
     #[command(subcommand, arg_required_else_help = true)]
     Token(TokenCommand),
+    /// Measure speed and latency, and account for every message
+    #[command(after_help = BENCH_HELP)]
+    Bench(BenchArgs),
 }
 
 const SERVE_HELP: &str = "\
@@ -61,6 +66,92 @@ Examples:
 
 const VERIFY_HELP: &str = "\
 Exit code: 0 no fault, 1 faults, 2 could not run (no such folder, or a server has it open).";
+
+const BENCH_HELP: &str = "\
+Without --url a server is started for each load, with its data in a new folder in --data, and removed
+afterwards. A disk should be under it: in a folder that lives in memory durability costs nothing.
+What is published is read back and compared: lost, doubled and out of order must be 0.
+
+Exit code: 0 all came once and in order, 1 not, or it did not work.
+
+Examples:
+  prombus bench
+  prombus bench publish --connections 4 --seconds 60
+  prombus bench latency --rate 10000 --url ws://127.0.0.1:8090
+  prombus bench publish publish-to-ack --in-process
+  prombus bench fan-out --groups 100 --size 64 --json";
+
+/// What `bench` takes.
+#[derive(Debug, ClapArgs)]
+pub struct BenchArgs {
+    /// What to measure; all of them if none is named
+    #[arg(value_name = "LOAD")]
+    pub loads: Vec<Load>,
+    /// A running server, e.g. ws://127.0.0.1:8090
+    #[arg(long, value_name = "URL", conflicts_with = "in_process")]
+    pub url: Option<String>,
+    /// The token for it
+    #[arg(long, env = "WS_TOKEN", hide_env_values = true, requires = "url")]
+    pub token: Option<String>,
+    /// Measure the library in this process, without a server
+    #[arg(long)]
+    pub in_process: bool,
+    /// Where the data of what is started goes
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub data: PathBuf,
+    /// How long each load publishes
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = positive)]
+    pub seconds: f64,
+    /// Publish so many messages instead, in all
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub messages: Option<u64>,
+    /// Bytes of a payload, at least 37
+    #[arg(long, value_name = "BYTES", default_value = "256", value_parser = size)]
+    pub size: usize,
+    /// Unanswered messages of one connection at most, and unacked deliveries of a group
+    #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count)]
+    pub window: usize,
+    /// Connections that publish [default: 1; the load connections: 1000]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub connections: Option<u16>,
+    /// Groups of the load fan-out
+    #[arg(long, value_name = "COUNT", default_value = "10", value_parser = count)]
+    pub groups: usize,
+    /// Topics of the load topics
+    #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = count)]
+    pub topics: usize,
+    /// Messages a second of the load latency
+    #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = positive)]
+    pub rate: f64,
+    /// Publish with ids that the client makes, as SDKs do
+    #[arg(long)]
+    pub client_ids: bool,
+    /// Do not read back what was published
+    #[arg(long)]
+    pub no_verify: bool,
+    /// How often to run everything
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "a number above 0 is wanted".to_owned())
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    let number = text.parse::<usize>().ok().filter(|number| (1..=10_000_000).contains(number));
+    number.ok_or_else(|| "a whole number from 1 to 10000000 is wanted".to_owned())
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    const LEAST: usize = prombus_bench::stamp::MIN_PAYLOAD_BYTES;
+    let number = text.parse::<usize>().ok().filter(|number| (LEAST..=64 << 20).contains(number));
+    number.ok_or_else(|| format!("a whole number from {LEAST} to {} is wanted", 64 << 20))
+}
 
 /// What `serve` takes.
 #[derive(Debug, Default, ClapArgs)]

@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod bench;
 pub mod config;
 pub mod serve;
 pub mod token;

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Command::Config(command) => cmd::config::run(&command),
         Command::Verify(args) => cmd::verify::run(&args),
         Command::Token(command) => cmd::token::run(&command),
+        Command::Bench(args) => cmd::bench::run(&args),
     };
     outcome.unwrap_or_else(|error| {
         complain(&one_line(&error));

@@ -312,7 +312,11 @@ impl Hasher for NumberHasher {
     }
 
     fn write_u32(&mut self, value: u32) {
-        self.write_u64(u64::from(value));
+        // Neighbours stay neighbours: topics that are written together were often made together, and a batch of a thousand then
+        // goes through memory in order. The upper bits, by which a map tells the keys of a group apart, differ all the same.
+        const UPPER: u64 = !(u64::MAX >> 7);
+        let value = u64::from(value);
+        self.state = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) & UPPER | value;
     }
 
     fn write_u64(&mut self, value: u64) {

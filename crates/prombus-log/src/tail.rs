@@ -14,12 +14,16 @@ use std::sync::{Arc, Weak};
 struct TailRun {
     first_seq: u64,
     last_seq: u64,
-    bytes: Bytes,
+    /// The batch, by how many came before it, and the place in it. Not a share of its bytes: a batch may have a thousand
+    /// runs, and would be counted up and down for each.
+    batch: u64,
+    start: u32,
+    end: u32,
 }
 
 #[derive(Debug)]
 struct TailBatch {
-    bytes: usize,
+    bytes: Bytes,
     topics: Vec<u32>,
 }
 
@@ -28,6 +32,8 @@ struct TailBatch {
 pub(crate) struct Tail {
     topics: NumberMap<u32, VecDeque<TailRun>>,
     batches: VecDeque<TailBatch>,
+    /// Batches that left.
+    left: u64,
     bytes: usize,
     limit_bytes: usize,
     /// Topic lists of batches that left, to be used again.
@@ -54,24 +60,28 @@ impl RunPlace {
 impl Tail {
     pub(crate) fn new(limit_bytes: usize) -> Self {
         let (topics, batches, spare_lists) = Default::default();
-        Self { topics, batches, bytes: 0, limit_bytes, spare_lists }
+        Self { topics, batches, left: 0, bytes: 0, limit_bytes, spare_lists }
     }
 
     pub(crate) fn push(&mut self, batch: &Bytes, runs: impl Iterator<Item = RunPlace>) {
         let mut topics = self.spare_lists.pop().unwrap_or_default();
+        let number = self.left + self.batches.len() as u64;
         for run in runs {
             topics.push(run.topic);
             self.topics.entry(run.topic).or_default().push_back(TailRun {
                 first_seq: run.first_seq,
                 last_seq: run.last_seq,
-                bytes: batch.slice(run.start..run.end),
+                batch: number,
+                start: run.start as u32,
+                end: run.end as u32,
             });
         }
         self.bytes += batch.len();
-        self.batches.push_back(TailBatch { bytes: batch.len(), topics });
+        self.batches.push_back(TailBatch { bytes: batch.clone(), topics });
         while self.bytes > self.limit_bytes {
             let Some(mut oldest) = self.batches.pop_front() else { break };
-            self.bytes -= oldest.bytes;
+            self.left += 1;
+            self.bytes -= oldest.bytes.len();
             for topic in oldest.topics.drain(..) {
                 let runs =
                     self.topics.get_mut(&topic).expect("a batch's topics are in the tail as long as it is");
@@ -104,13 +114,14 @@ impl Tail {
         }
         let (mut events, mut bytes) = (0, 0);
         for run in runs.range(at..) {
-            into.push(run.bytes.clone());
+            let batch = &self.batches[(run.batch - self.left) as usize].bytes;
+            into.push(batch.slice(run.start as usize..run.end as usize));
             events += (run.last_seq - run.first_seq.max(from) + 1) as usize;
             // The first run may be needed in part only, so its bytes do not count.
             if events >= limit.events || bytes >= limit.bytes {
                 break;
             }
-            bytes += run.bytes.len();
+            bytes += (run.end - run.start) as usize;
         }
         true
     }

@@ -37,9 +37,7 @@ pub struct BodyFields<'a> {
 
 /// Appends a body up to its payload. The payload follows (see [`push_json`](crate::push_json)), then [`put_body_end`].
 pub fn put_body_head(into: &mut Vec<u8>, fields: &BodyFields<'_>) {
-    into.extend_from_slice(b"{\"ts\":");
-    put_i64(into, fields.ts);
-    into.extend_from_slice(b",\"topic\":");
+    put_body_ts(into, fields.ts);
     put_string(into, fields.topic);
     if let Some(sid) = fields.sid {
         into.extend_from_slice(b",\"sid\":");
@@ -70,6 +68,22 @@ pub fn put_body_head(into: &mut Vec<u8>, fields: &BodyFields<'_>) {
         put_list(into, b"[]", fields.tags, |into, tag| put_string(into, tag));
     }
     into.extend_from_slice(b",\"payload\":");
+}
+
+/// Appends the begin of a body, up to its topic. It is the same for all events of a millisecond, so it can be copied from one to
+/// the next; [`put_body_topic`] follows.
+pub fn put_body_ts(into: &mut Vec<u8>, ts: i64) {
+    into.extend_from_slice(b"{\"ts\":");
+    put_i64(into, ts);
+    into.extend_from_slice(b",\"topic\":");
+}
+
+/// Appends the topic of a body that has no more fields than that, up to its payload.
+pub fn put_body_topic(into: &mut Vec<u8>, topic: &Topic) {
+    // The name of a topic has nothing to escape.
+    into.push(b'"');
+    into.extend_from_slice(topic.as_str().as_bytes());
+    into.extend_from_slice(b"\",\"payload\":");
 }
 
 fn put_list<T>(

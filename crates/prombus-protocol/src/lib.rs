@@ -59,7 +59,7 @@ mod scan;
 mod topic;
 mod typed_topic;
 
-pub use body::{Body, BodyFields, put_body_end, put_body_head, put_record};
+pub use body::{Body, BodyFields, put_body_end, put_body_head, put_body_topic, put_body_ts, put_record};
 pub use error_code::{ErrorCode, UnknownErrorCode};
 pub use event::{Ack, CursorPosition, DeadLetter, DeliveryContext, EventRecord, RedeliveryReason};
 pub use frame::{

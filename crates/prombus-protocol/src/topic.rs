@@ -58,8 +58,19 @@ pub(crate) enum Fault {
 }
 
 pub(crate) const fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-')
+    NAME_BYTES[byte as usize]
 }
+
+const NAME_BYTES: [bool; 256] = {
+    let mut allowed = [false; 256];
+    let mut at = 0;
+    while at < 256 {
+        let byte = at as u8;
+        allowed[at] = byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
+        at += 1;
+    }
+    allowed
+};
 
 const fn counted_bytes(name: &[u8]) -> usize {
     match name {

@@ -389,8 +389,8 @@ pub trait Backend: Send + Sync + 'static {
     /// [`Unavailable`] says why not.
     fn health(&self) -> Result<(), Unavailable>;
 
-    /// Whether there is a topic of this name: publishing to it makes none.
-    fn has_topic(&self, topic: &Topic) -> bool;
+    /// The topic of this name, if there is one: publishing to it makes none.
+    fn topic(&self, name: &str) -> Option<Topic>;
 
     /// Puts a batch in line, all or nothing, in the order of calls. Resolves when it is durable, with one outcome per event.
     fn publish(&self, batch: PublishBatch) -> Publishing;

@@ -34,6 +34,7 @@ use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObse
 use arrival::{Arrival, Arrivals};
 use cell::{Core, GroupCell};
 use flush::Flusher;
+use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 use prombus_protocol::{CursorPosition, Start, Topic, Uuid};
 use quiet::{Quiet, wake};
@@ -88,10 +89,10 @@ pub(crate) struct Local {
 
 #[derive(Default)]
 struct TopicTable {
-    by_name: HashMap<Topic, TopicId>,
+    by_name: HashMap<Topic, TopicId, RandomState>,
     /// How many of them are no dead letters: the bus makes those itself, and they do not count against the limit.
     counted: usize,
-    readers: HashMap<TopicId, Vec<(Arc<GroupCell>, SourceId)>>,
+    readers: HashMap<TopicId, Vec<(Arc<GroupCell>, SourceId)>, RandomState>,
 }
 
 #[derive(Default)]
@@ -112,7 +113,10 @@ impl TopicTable {
     fn add(&mut self, name: Topic, id: TopicId, readers: Vec<(Arc<GroupCell>, SourceId)>) {
         self.counted += usize::from(!name.is_dead_letter());
         self.by_name.insert(name, id);
-        self.readers.insert(id, readers);
+        // Commits look here: topics that nobody reads cost them nothing.
+        if !readers.is_empty() {
+            self.readers.insert(id, readers);
+        }
     }
 }
 
@@ -587,8 +591,9 @@ impl Backend for LocalBackend {
         self.handle.local.watch.unavailable().cloned().map_or(Ok(()), Err)
     }
 
-    fn has_topic(&self, topic: &Topic) -> bool {
-        self.handle.local.topic_id(topic).is_some()
+    fn topic(&self, name: &str) -> Option<Topic> {
+        let topics = self.handle.local.topics.read();
+        topics.by_name.get_key_value(name).map(|(topic, _)| topic.clone())
     }
 
     fn publish(&self, batch: PublishBatch) -> Publishing {

@@ -7,7 +7,7 @@ use crate::store::{CommitWatch, NewEvent, TopicId};
 use parking_lot::Mutex;
 use prombus_protocol::{
     BodyFields, Json, JsonError, PublishOptions, Topic, TopicFor, Uuid, push_json, put_body_end,
-    put_body_head,
+    put_body_head, put_body_topic, put_body_ts,
 };
 use serde::Serialize;
 use std::ops::Range;
@@ -37,19 +37,12 @@ pub struct PublishBatch {
     events: Vec<BatchEvent>,
     /// The topics of the events; one that comes again behind another stands here again.
     topics: Vec<Topic>,
-    /// The last body head that says no more than time and topic: the next one is most likely the same.
-    plain_head: Option<PlainHead>,
+    /// The last begin of a body: the next one is most likely the same.
+    head: Option<(i64, Range<usize>)>,
     /// Where payloads are written before they are checked.
     scratch: Vec<u8>,
     now_ms: i64,
     max_payload_bytes: usize,
-}
-
-#[derive(Clone, Debug)]
-struct PlainHead {
-    ts: i64,
-    topic: u32,
-    bytes: Range<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +61,7 @@ impl PublishBatch {
             bytes: Vec::new(),
             events: Vec::new(),
             topics: Vec::new(),
-            plain_head: None,
+            head: None,
             scratch: Vec::new(),
             now_ms,
             max_payload_bytes,
@@ -80,7 +73,7 @@ impl PublishBatch {
         self.bytes.clear();
         self.events.clear();
         self.topics.clear();
-        self.plain_head = None;
+        self.head = None;
         self.now_ms = now_ms;
     }
 
@@ -174,45 +167,49 @@ impl PublishBatch {
             key_start..self.bytes.len()
         });
         let start = self.bytes.len();
-        let head_end = self.put_head(topic, ts, options);
-        put_payload(&mut self.bytes).inspect_err(|_| self.bytes.truncate(key_start))?;
+        self.put_head(topic, ts, options);
+        if let Err(error) = put_payload(&mut self.bytes) {
+            self.bytes.truncate(key_start);
+            self.head = None;
+            return Err(error.into());
+        }
         put_body_end(&mut self.bytes);
         let body = start..self.bytes.len();
         if self.topics.last() != Some(topic) {
             self.topics.push(topic.clone());
         }
         let topic = self.topics.len() as u32 - 1;
-        if let Some(end) = head_end {
-            self.plain_head = Some(PlainHead { ts, topic, bytes: start..end });
-        }
         self.events.push(BatchEvent { topic, id: options.id, ts, key, body });
         Ok(())
     }
 
-    /// Puts a body up to its payload; answers where it ends if it is one to copy for the next event.
-    fn put_head(&mut self, topic: &Topic, ts: i64, options: &PublishOptions) -> Option<usize> {
+    /// Puts a body up to its payload.
+    fn put_head(&mut self, topic: &Topic, ts: i64, options: &PublishOptions) {
         let PublishOptions { id: _, ts: _, key, headers, tags, caused_by, sid } = options;
         let is_plain =
             key.is_none() && sid.is_none() && headers.is_empty() && tags.is_empty() && caused_by.is_empty();
-        if is_plain
-            && let Some(head) = self.plain_head.as_ref().filter(|head| head.ts == ts)
-            && self.topics[head.topic as usize] == *topic
-        {
-            self.bytes.extend_from_within(head.bytes.clone());
-            return None;
+        if !is_plain {
+            let fields = BodyFields {
+                ts,
+                topic: topic.as_str(),
+                sid: *sid,
+                key: key.as_deref(),
+                partition: None,
+                headers,
+                caused_by,
+                tags,
+            };
+            return put_body_head(&mut self.bytes, &fields);
         }
-        let fields = BodyFields {
-            ts,
-            topic: topic.as_str(),
-            sid: *sid,
-            key: key.as_deref(),
-            partition: None,
-            headers,
-            caused_by,
-            tags,
-        };
-        put_body_head(&mut self.bytes, &fields);
-        is_plain.then_some(self.bytes.len())
+        match &self.head {
+            Some((known, bytes)) if *known == ts => self.bytes.extend_from_within(bytes.clone()),
+            _ => {
+                let start = self.bytes.len();
+                put_body_ts(&mut self.bytes, ts);
+                self.head = Some((ts, start..self.bytes.len()));
+            }
+        }
+        put_body_topic(&mut self.bytes, topic);
     }
 
     /// The topics of its events, at least once each.

@@ -6,7 +6,8 @@ use anyhow::{Context, bail};
 use memchr::memmem::Finder;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use uuid::Uuid;
 
 /// A prombus server.
 #[derive(Clone, Debug)]
@@ -49,6 +50,8 @@ pub struct WebSocketWire {
     ack_head: String,
     acks: Vec<u8>,
     mask: u32,
+    /// Ids that were made.
+    ids: u64,
     find_id: Finder<'static>,
     find_payload: Finder<'static>,
     find_corr: Finder<'static>,
@@ -93,6 +96,7 @@ impl PrombusTarget {
             ack_head,
             acks: Vec::new(),
             mask: 0x9e37_79b9,
+            ids: u64::from(std::process::id()) << 40 ^ u64::from(stream.local_addr()?.port()) << 24,
             find_id: Finder::new(br#""id":""#),
             find_payload: Finder::new(br#""payload":"#),
             find_corr: Finder::new(br#""corr":"#),
@@ -158,6 +162,15 @@ impl WebSocketWire {
         self.mask
     }
 
+    /// An id of version 7, unique among the clients of a run. Cheaper than a random one: the client must not be what is measured.
+    fn next_id(&mut self) -> Uuid {
+        self.ids += 1;
+        let mut random = [0; 10];
+        random[2..].copy_from_slice(&self.ids.to_be_bytes());
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        uuid::Builder::from_unix_timestamp_millis(since.as_millis() as u64, &random).into_uuid()
+    }
+
     fn take_text(&mut self, text: &[u8], heard: &mut Heard) -> anyhow::Result<()> {
         let rest = text.strip_prefix(OP).unwrap_or_default();
         if rest.starts_with(b"OK") {
@@ -189,8 +202,8 @@ impl Wire for WebSocketWire {
         put_number(out, message.number);
         if self.has_client_ids {
             out.extend_from_slice(br#","opts":{"id":""#);
-            let mut id = [0; 36];
-            out.extend_from_slice(uuid::Uuid::now_v7().hyphenated().encode_lower(&mut id).as_bytes());
+            let mut text = [0; 36];
+            out.extend_from_slice(self.next_id().hyphenated().encode_lower(&mut text).as_bytes());
             out.extend_from_slice(br#""}"#);
         }
         out.extend_from_slice(br#","payload":"#);

@@ -1,5 +1,5 @@
 //! Reading the frames of one client. A client says the same things over and over: the frame that comes is the frame before but
-//! for a `corr`, a payload or an id. So the frame before is kept in pieces that stay and slots that change, and where all pieces
+//! for a `corr`, a topic, a payload or an id. So the frame before is kept in pieces that stay and slots that change, and where all pieces
 //! are found again only what is in the slots is looked at. Everything else is read by [`parse_client_frame`], with the same
 //! outcome.
 
@@ -7,7 +7,8 @@ use super::client::{ClientFrame, Parsed};
 use super::client_parse::{Fields, FrameError, is_corr, parse_with};
 use crate::json::Json;
 use crate::options::PublishOptions;
-use crate::scan::Scanner;
+use crate::scan::{Scanner, plain_prefix};
+use crate::topic::check_topic;
 use std::borrow::Cow;
 use std::ops::Range;
 use uuid::Uuid;
@@ -21,7 +22,7 @@ pub struct FrameReader {
 
 /// Longer frames than this are not kept, payload aside: they are rare, and a connection should cost little.
 const KEPT_BYTES_MAX: usize = 1_024;
-const SLOTS_MAX: usize = 3;
+const SLOTS_MAX: usize = 4;
 /// The text of an id: 8-4-4-4-12 digits.
 const ID_BYTES: usize = 36;
 
@@ -33,8 +34,10 @@ struct Shape {
     /// Where a piece ends, and what comes behind it.
     slots: [(u32, Slot); SLOTS_MAX],
     slot_count: usize,
-    topic: Place,
-    group: Place,
+    /// Of an ACK, whose names are in the pieces.
+    names: Option<(Place, Place)>,
+    /// A topic that was checked, of a PUBLISH.
+    topic: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +45,8 @@ enum Slot {
     /// The JSON text of a `corr`.
     #[default]
     Corr,
+    /// The inside of the string that names a topic.
+    Topic,
     /// Any JSON value.
     Payload,
     /// The options of a publish.
@@ -62,6 +67,7 @@ struct Filled<'a> {
     text: &'a str,
     piece_starts: [usize; SLOTS_MAX + 1],
     corr: Option<&'a str>,
+    topic: Option<&'a str>,
     payload: Option<Json<'a>>,
     opts: PublishOptions,
     id: Option<Uuid>,
@@ -86,15 +92,15 @@ impl FrameReader {
     /// A frame like the one before of its kind.
     fn read_again<'a>(&self, bytes: &'a [u8]) -> Option<Parsed<'a>> {
         if self.publish.begins(bytes) {
-            let Filled { text, piece_starts, corr, payload, mut opts, id } = self.publish.fill(bytes)?;
+            let Filled { corr, topic, payload, mut opts, id, .. } = self.publish.fill(bytes)?;
             opts.id = opts.id.or(id);
-            let topic = self.publish.topic.of(text, &piece_starts)?;
+            let topic = Cow::Borrowed(topic?);
             return Some(Parsed { corr, frame: ClientFrame::Publish { topic, payload: payload?, opts } });
         }
         if self.ack.begins(bytes) {
             let Filled { text, piece_starts, corr, id, .. } = self.ack.fill(bytes)?;
-            let topic = self.ack.topic.of(text, &piece_starts)?;
-            let group = self.ack.group.of(text, &piece_starts)?;
+            let (topic, group) = self.ack.names.as_ref()?;
+            let (topic, group) = (topic.of(text, &piece_starts)?, group.of(text, &piece_starts)?);
             return Some(Parsed { corr, frame: ClientFrame::Ack { topic, group, id: id? } });
         }
         None
@@ -114,6 +120,7 @@ impl Shape {
             text,
             piece_starts: [0; SLOTS_MAX + 1],
             corr: None,
+            topic: None,
             payload: None,
             opts: PublishOptions::default(),
             id: None,
@@ -136,6 +143,15 @@ impl Shape {
                     filled.corr = Some(Json::scan(&mut scanner, text).ok()?.get()).filter(|it| is_corr(it));
                     filled.corr?;
                 }
+                Slot::Topic => {
+                    let at = scanner.position();
+                    let topic = &text[at..at + plain_prefix(&bytes[at..])];
+                    if topic != self.topic {
+                        check_topic(topic).ok()?;
+                    }
+                    scanner.skip(topic.len());
+                    filled.topic = Some(topic);
+                }
                 Slot::Payload => filled.payload = Some(Json::scan(&mut scanner, text).ok()?),
                 Slot::Opts => {
                     let opts = Json::scan(&mut scanner, text).ok()?;
@@ -148,7 +164,8 @@ impl Shape {
         scanner.at_end().then_some(filled)
     }
 
-    /// Keeps a frame that was read.
+    /// Keeps a frame that was read. Only an ACK has a group.
+    #[expect(clippy::ptr_arg, reason = "whether a name stands in the frame as it is")]
     fn learn(
         &mut self,
         bytes: &[u8],
@@ -158,7 +175,7 @@ impl Shape {
     ) {
         self.slot_count = 0;
         self.pieces.clear();
-        let mut slots = [(0..0, Slot::Corr), (0..0, Slot::Corr), (0..0, Slot::Corr)];
+        let mut slots: [(Range<usize>, Slot); SLOTS_MAX] = Default::default();
         let mut count = 0;
         let mut add = |range: Range<usize>, slot| {
             slots[count] = (range, slot);
@@ -174,7 +191,10 @@ impl Shape {
             }
             add(id.start + 1..id.end - 1, Slot::Id);
         } else {
-            let Some(payload) = fields.payload else { return };
+            let (Some(payload), Cow::Borrowed(topic)) = (fields.payload, topic) else { return };
+            add(range_of(bytes, topic), Slot::Topic);
+            self.topic.clear();
+            self.topic.push_str(topic);
             add(range_of(bytes, payload.get()), Slot::Payload);
             if let Some(opts) = fields.opts {
                 let range = range_of(bytes, opts.get());
@@ -193,12 +213,13 @@ impl Shape {
         if bytes.len() - values > KEPT_BYTES_MAX {
             return;
         }
-        let (Some(topic), Some(group)) = (
-            place_of(bytes, slots, topic),
-            group.map_or(Some(Place::default()), |it| place_of(bytes, slots, it)),
-        ) else {
-            return;
-        };
+        let mut names = None;
+        if let Some(group) = group {
+            names = place_of(bytes, slots, topic).zip(place_of(bytes, slots, group));
+            if names.is_none() {
+                return;
+            }
+        }
         let mut end = 0;
         for (number, (range, slot)) in slots.iter().enumerate() {
             self.pieces.extend_from_slice(&bytes[end..range.start]);
@@ -206,7 +227,7 @@ impl Shape {
             end = range.end;
         }
         self.pieces.extend_from_slice(&bytes[end..]);
-        (self.topic, self.group, self.slot_count) = (topic, group, count);
+        (self.names, self.slot_count) = (names, count);
     }
 }
 
@@ -224,6 +245,7 @@ fn range_of(bytes: &[u8], part: &str) -> Range<usize> {
 }
 
 /// In which piece a text is, between slots in order, and where there; none if it was unescaped, or stands in a slot.
+#[expect(clippy::ptr_arg, reason = "whether a text stands in the frame as it is")]
 fn place_of(bytes: &[u8], slots: &[(Range<usize>, Slot)], text: &Cow<'_, str>) -> Option<Place> {
     let Cow::Borrowed(text) = text else { return None };
     let range = range_of(bytes, text);
@@ -250,6 +272,9 @@ mod tests {
             r#"{"op":"PUBLISH","topic":"orders","corr": 1,"payload":1}"#,
             r#"{"op":"PUBLISH","topic":"orders","payload":1}"#,
             r#"{"op":"PUBLISH","topic":"others","payload":1}"#,
+            r#"{"op":"PUBLISH","topic":"","payload":1}"#,
+            r#"{"op":"PUBLISH","topic":7,"payload":1}"#,
+            r#"{"op":"PUBLISH","topic":"é","payload":1}"#,
             r#"{"op":"PUBLISH","topic":"or\u0064ers","payload":1}"#,
             r#"{"payload":"a\n","topic":"orders","op":"PUBLISH","corr":9}"#,
             r#"{"payload":"é","topic":"orders","op":"PUBLISH","corr":10}"#,

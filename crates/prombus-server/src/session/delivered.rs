@@ -1,9 +1,8 @@
 //! What a subscription was sent and has not settled, by id: clients settle by id, groups by position.
 
+use foldhash::fast::RandomState;
 use prombus::delivery::Position;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::OnceLock;
 use uuid::Uuid;
 
 /// So many more than the window are remembered; see [`Delivered::forget_expired`].
@@ -25,51 +24,9 @@ pub(super) struct Sent {
 
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
-    by_id: HashMap<Uuid, Sent, IdHashing>,
+    by_id: HashMap<Uuid, Sent, RandomState>,
     /// Ids are unique in a topic; a pattern may bring the same id from two.
     twins: Vec<(Uuid, Sent)>,
-}
-
-/// Hashes ids: a multiplication where the standard library's hasher takes a hundred steps. Clients choose ids, so it is keyed;
-/// one who finds ids that collide all the same slows down no connection but their own.
-#[derive(Clone, Copy, Debug)]
-struct IdHashing {
-    key: u64,
-}
-
-struct IdHasher {
-    key: u64,
-    hash: u64,
-}
-
-impl Default for IdHashing {
-    fn default() -> Self {
-        static KEY: OnceLock<u64> = OnceLock::new();
-        Self { key: *KEY.get_or_init(|| RandomState::new().hash_one(0)) }
-    }
-}
-
-impl BuildHasher for IdHashing {
-    type Hasher = IdHasher;
-
-    fn build_hasher(&self) -> IdHasher {
-        IdHasher { key: self.key, hash: 0 }
-    }
-}
-
-impl Hasher for IdHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..part.len()].copy_from_slice(part);
-            let product = u128::from(self.hash ^ u64::from_le_bytes(word)) * u128::from(self.key | 1);
-            self.hash = (product >> 64) as u64 ^ product as u64;
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.hash
-    }
 }
 
 impl Delivered {

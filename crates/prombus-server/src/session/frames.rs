@@ -135,13 +135,15 @@ impl Session {
 
     fn publish(&mut self, corr: Option<&str>, topic: &str, payload: &Json<'_>, opts: &PublishOptions) {
         if self.last_topic.as_ref().is_none_or(|known| known.topic.as_str() != topic) {
-            let name = match Topic::new(topic) {
+            let found = self.gateway.backend.topic(topic);
+            let is_there = found.is_some();
+            let name = match found.map_or_else(|| Topic::new(topic), Ok) {
                 Ok(name) => name,
                 Err(error) => return self.err(corr, ErrorCode::BadTopic, &error.to_string()),
             };
             let principal = self.principal.as_ref().expect("frames before AUTH come not here");
             let is_allowed = principal.may_publish(topic);
-            self.last_topic = Some(KnownTopic { topic: name, is_allowed, is_there: false });
+            self.last_topic = Some(KnownTopic { topic: name, is_allowed, is_there });
         }
         let Some(known) = &mut self.last_topic else { return };
         if !known.is_allowed {
@@ -154,7 +156,7 @@ impl Session {
                 put_err(into, corr, ErrorCode::RateLimited, &msg, wait);
             });
         }
-        known.is_there = known.is_there || self.gateway.backend.has_topic(&known.topic);
+        known.is_there = known.is_there || self.gateway.backend.topic(topic).is_some();
         let to = (&known.topic, known.is_there);
         let pushed = self.publisher.push(&*self.gateway.backend, corr, to, payload, opts);
         if let Err(error) = pushed {

@@ -645,9 +645,10 @@ impl Local {
         drop(core);
         let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
         self.groups.write().remove(&key);
-        for readers in self.topics.write().readers.values_mut() {
+        self.topics.write().readers.retain(|_, readers| {
             readers.retain(|(reader, _)| !Arc::ptr_eq(reader, cell));
-        }
+            !readers.is_empty()
+        });
         cell.wake_all();
         Ok(Tried::Done(batch))
     }

@@ -7,13 +7,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a signal has to stop and to take away.
 static RUNNING: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
-/// How long a server has to begin, and to stop.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a server has to begin, and to stop. Erlang takes long on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A server at work.
 #[derive(Debug)]
@@ -118,6 +119,12 @@ impl Drop for Process {
     }
 }
 
+/// Has [`stop_all`] take a folder away that is no server's.
+pub fn remove_if_stopped(folder: &Path) {
+    // No process has the id 0.
+    RUNNING.lock().expect("nobody panics with this lock").push((0, folder.to_owned()));
+}
+
 /// Kills what still runs and takes its data away. For a program that is told to stop: nothing is started afterwards.
 pub fn stop_all() {
     let Ok(running) = RUNNING.lock() else { return };
@@ -135,12 +142,26 @@ fn signal(id: u32, signal: Signal) {
     }
 }
 
+/// Ports below those that the kernel gives to connections: one of those could be taken by a connection, even by the one that
+/// asks whether the server listens there already.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
+
 /// A port of this machine that nobody has.
 ///
 /// # Errors
 /// When there is none.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+    // Programs that run at once begin at different ports.
+    let begin = (std::process::id() as u16).wrapping_mul(97);
+    for _ in PORTS {
+        let turn = NEXT_PORT.fetch_add(1, Ordering::Relaxed).wrapping_add(begin);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORTS.start + turn % PORTS.len() as u16));
+        if TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    bail!("no port from {} to {} is free", PORTS.start, PORTS.end)
 }
 
 /// A program by the variable that names it, or on the path or where the system has its servers.

@@ -1,0 +1,185 @@
+//! What is measured: a running server, a server of its own that is gone afterwards, or the library in this process.
+
+use super::load::Load;
+use crate::args::BenchArgs;
+use anyhow::{Context, bail};
+use prombus::{Bus, Uuid};
+use prombus_bench::client::Progress;
+use prombus_bench::ledger::Ledger;
+use prombus_bench::process::{Process, free_address, remove_if_stopped};
+use prombus_bench::wire::PrombusTarget;
+use prombus_bench::{Measurement, Plan, client, in_process};
+use std::cell::Cell;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::Command;
+use tokio::runtime::Runtime;
+
+/// Where a load runs.
+pub struct Place {
+    topic: String,
+    has_client_ids: bool,
+    topics: usize,
+    max_in_flight: usize,
+    /// Runs so far: groups of another run are others.
+    runs: Cell<u32>,
+    kind: Kind,
+}
+
+enum Kind {
+    Server {
+        address: SocketAddr,
+        host: String,
+        token: Option<String>,
+        /// Its own, and stopped at the end.
+        process: Option<Process>,
+    },
+    Library {
+        bus: Bus,
+        runtime: Runtime,
+        folder: PathBuf,
+    },
+}
+
+/// Where the loads run, in words.
+pub fn describe(args: &BenchArgs) -> String {
+    match &args.url {
+        Some(url) => url.clone(),
+        None if args.in_process => "the library in this process, over a log".to_owned(),
+        None => "a server of its own, over WebSocket".to_owned(),
+    }
+}
+
+impl Place {
+    /// Finds or starts what the load needs.
+    pub fn open(args: &BenchArgs, load: &Load) -> anyhow::Result<Self> {
+        let id = Uuid::now_v7();
+        let kind = match &args.url {
+            Some(url) => {
+                let (address, host) = parse_url(url)?;
+                Kind::Server { address, host, token: args.token.clone(), process: None }
+            }
+            None => {
+                let folder = args.data.join(format!("prombus-bench-{}", id.simple()));
+                std::fs::create_dir_all(&folder)
+                    .with_context(|| format!("cannot make {}", folder.display()))?;
+                if args.in_process { open_library(folder)? } else { start_server(folder, args, load)? }
+            }
+        };
+        Ok(Self {
+            topic: format!("bench.{}", id.simple()),
+            has_client_ids: args.client_ids,
+            topics: load.topics(args),
+            max_in_flight: args.window,
+            runs: Cell::new(0),
+            kind,
+        })
+    }
+
+    /// Runs a plan.
+    pub fn run(
+        &self,
+        plan: &Plan,
+        ledger: &mut Ledger,
+        tell: &mut dyn FnMut(Progress),
+    ) -> anyhow::Result<Measurement> {
+        self.runs.set(self.runs.get() + 1);
+        match &self.kind {
+            Kind::Server { address, host, token, process } => {
+                let target = PrombusTarget {
+                    address: *address,
+                    host: host.clone(),
+                    token: token.clone(),
+                    topic: self.topic.clone(),
+                    topics: self.topics,
+                    group: format!("bench-{}-", self.runs.get()),
+                    max_in_flight: self.max_in_flight,
+                    has_client_ids: self.has_client_ids,
+                };
+                client::run(&target, plan, ledger, process.as_ref().map(Process::id), tell)
+            }
+            Kind::Library { bus, runtime, .. } => {
+                let books = std::mem::replace(ledger, Ledger::new(0, 1, 0));
+                let ran = in_process::run(bus, &self.topic, plan, books, self.has_client_ids, tell);
+                let (measurement, books) = runtime.block_on(ran)?;
+                *ledger = books;
+                Ok(measurement)
+            }
+        }
+    }
+
+    /// Stops and removes what was made.
+    pub fn close(self) -> anyhow::Result<()> {
+        match self.kind {
+            // A process stops when it is dropped, and takes its folder along.
+            Kind::Server { .. } => Ok(()),
+            Kind::Library { bus, runtime, folder } => {
+                runtime.block_on(bus.close())?;
+                Ok(std::fs::remove_dir_all(folder)?)
+            }
+        }
+    }
+}
+
+fn open_library(folder: PathBuf) -> anyhow::Result<Kind> {
+    remove_if_stopped(&folder);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let bus = runtime.block_on(Bus::open(&folder))?;
+    Ok(Kind::Library { bus, runtime, folder })
+}
+
+fn start_server(folder: PathBuf, args: &BenchArgs, load: &Load) -> anyhow::Result<Kind> {
+    let address = free_address()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    // What the environment says is for a server that is to stay.
+    for (key, _) in std::env::vars_os() {
+        let name = key.to_string_lossy();
+        if name.starts_with("PROMBUS_") || ["WS_PORT", "HTTP_PORT", "WS_TOKEN"].contains(&name.as_ref()) {
+            command.env_remove(&key);
+        }
+    }
+    let connections = load.publishers(args) + args.groups + 100;
+    let most = |default: usize, wanted: usize| default.max(wanted).to_string();
+    command
+        .args(["serve", "--log", "warn", "--data", "data", "--listen", &address.to_string()])
+        .env("PROMBUS_LIMITS_MAX_CONNECTIONS", most(10_000, connections))
+        .env("PROMBUS_LIMITS_MAX_TOPICS", most(100_000, args.topics + 100))
+        .env("PROMBUS_LIMITS_MAX_PAYLOAD_BYTES", most(1 << 20, args.size));
+    let mut process = Process::start("the server", &folder, &mut command)?;
+    process.wait_for(address)?;
+    Ok(Kind::Server { address, host: address.to_string(), token: None, process: Some(process) })
+}
+
+/// The address and the host's name of a `ws://` URL.
+fn parse_url(url: &str) -> anyhow::Result<(SocketAddr, String)> {
+    let Some(rest) = url.strip_prefix("ws://") else {
+        bail!("--url: {url:?} is no ws:// address; TLS is not measured, put the bench beside the server");
+    };
+    let host = rest.split('/').next().unwrap_or_default().to_owned();
+    let named = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) {
+        host.clone()
+    } else {
+        format!("{host}:80")
+    };
+    let address = named
+        .to_socket_addrs()
+        .with_context(|| format!("--url: cannot find {host:?}"))?
+        .next()
+        .with_context(|| format!("--url: {host:?} has no address"))?;
+    Ok((address, host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let of = |url: &str| parse_url(url).map(|(address, host)| (address.to_string(), host));
+        assert_eq!(of("ws://127.0.0.1:8090").unwrap(), ("127.0.0.1:8090".into(), "127.0.0.1:8090".into()));
+        assert_eq!(of("ws://127.0.0.1/ws").unwrap(), ("127.0.0.1:80".into(), "127.0.0.1".into()));
+        assert_eq!(of("ws://[::1]:9000/").unwrap(), ("[::1]:9000".into(), "[::1]:9000".into()));
+        assert!(of("wss://127.0.0.1:8090").unwrap_err().to_string().contains("TLS is not measured"));
+        assert!(of("127.0.0.1:8090").is_err());
+    }
+}
