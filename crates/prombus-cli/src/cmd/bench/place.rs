@@ -7,7 +7,7 @@ use prombus::{Bus, Uuid};
 use prombus_bench::client::Progress;
 use prombus_bench::ledger::Ledger;
 use prombus_bench::process::{Process, free_address, remove_if_stopped};
-use prombus_bench::wire::PrombusTarget;
+use prombus_bench::wire::{From, PrombusTarget};
 use prombus_bench::{Measurement, Plan, client, in_process};
 use std::cell::Cell;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -93,6 +93,7 @@ impl Place {
                     topic: self.topic.clone(),
                     topics: self.topics,
                     group: format!("bench-{}-", self.runs.get()),
+                    from: From::Earliest,
                     max_in_flight: self.max_in_flight,
                     has_client_ids: self.has_client_ids,
                 };
