@@ -37,6 +37,9 @@ struct Args {
     /// Events of the largest backlog; 50 million take 18 GB of disk
     #[arg(long, default_value_t = 50_000_000, value_name = "EVENTS")]
     backlog: u64,
+    /// Leave out the backlogs between none and the largest
+    #[arg(long)]
+    largest_only: bool,
     /// Leave out steps of topics, groups, connections and payloads that are larger
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true, value_name = "SIZE")]
     at_most: u64,
@@ -72,7 +75,7 @@ fn main() -> ExitCode {
 /// Measures and writes everything. Answers whether each run was clean.
 fn grow(args: &Args) -> anyhow::Result<bool> {
     let dimensions = Dimension::named(&args.only)?;
-    let limits = Limits { at_most: args.at_most, backlog: args.backlog };
+    let limits = Limits { at_most: args.at_most, backlog: args.backlog, is_largest_only: args.largest_only };
     let program = std::env::current_exe()?;
     let beside = program.parent().context("a program is in a folder")?;
     let prombus = args.prombus.clone().unwrap_or_else(|| beside.join("prombus"));

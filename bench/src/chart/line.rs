@@ -59,7 +59,7 @@ const RIGHT: f64 = WIDTH - 32.0;
 const PANEL_PLOT: f64 = 170.0;
 /// A panel's title and subtitle, and what is below its plot.
 const PANEL_HEAD: f64 = 50.0;
-const PANEL_FOOT: f64 = 62.0;
+const PANEL_FOOT: f64 = 52.0;
 
 /// Where lines are drawn.
 #[derive(Clone, Copy)]

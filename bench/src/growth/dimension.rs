@@ -35,6 +35,8 @@ pub struct Limits {
     pub at_most: u64,
     /// Events of the largest backlog.
     pub backlog: u64,
+    /// No backlogs between none and the largest.
+    pub is_largest_only: bool,
 }
 
 /// Unanswered messages of all connections together.
@@ -140,7 +142,8 @@ impl Dimension {
 
 /// The largest backlog comes once more, over many topics.
 fn backlog_points(limits: Limits) -> Vec<Point> {
-    let steps = [0, 1_000_000, 5_000_000, 20_000_000].into_iter().filter(|&size| size < limits.backlog);
+    let is_wanted = |size: &u64| *size < limits.backlog && (*size == 0 || !limits.is_largest_only);
+    let steps = [0, 1_000_000, 5_000_000, 20_000_000].into_iter().filter(is_wanted);
     let mut points: Vec<Point> = steps.map(|size| Point { size, topics: 1 }).collect();
     if limits.backlog > 0 {
         points.push(Point { size: limits.backlog, topics: 1 });
@@ -155,7 +158,7 @@ fn backlog_points(limits: Limits) -> Vec<Point> {
 mod tests {
     use super::*;
 
-    const ALL: Limits = Limits { at_most: u64::MAX, backlog: 50_000_000 };
+    const ALL: Limits = Limits { at_most: u64::MAX, backlog: 50_000_000, is_largest_only: false };
 
     #[test]
     fn no_more_is_in_flight_with_more_connections() {
@@ -182,9 +185,11 @@ mod tests {
         assert_eq!(points.len(), 6);
         assert_eq!(points[4], Point { size: 50_000_000, topics: 1 });
         assert_eq!(points[5], Point { size: 50_000_000, topics: 10_000 });
-        let few = Dimension::Backlog.points(Limits { at_most: 10, backlog: 2_000 });
+        let few = Dimension::Backlog.points(Limits { at_most: 10, backlog: 2_000, ..ALL });
         let sizes: Vec<(u64, usize)> = few.iter().map(|point| (point.size, point.topics)).collect();
         assert_eq!(sizes, [(0, 1), (2_000, 1), (2_000, 10)]);
+        let ends = Dimension::Backlog.points(Limits { is_largest_only: true, ..ALL });
+        assert_eq!(ends.iter().map(|point| point.size).collect::<Vec<_>>(), [0, 50_000_000, 50_000_000]);
     }
 
     #[test]

@@ -128,7 +128,15 @@ fn columns(dimension: Dimension) -> Vec<Column> {
             MEMORY,
         ],
         Dimension::Connections => {
-            vec![("in flight on each", |row, _| number(row.window as f64)), RATE, CPU, P50, P99, MEMORY]
+            vec![
+                ("in flight on each", |row, _| number(row.window as f64)),
+                RATE,
+                CPU,
+                ("client cores", |_, figures| format!("{:.2}", figures.client_cores.median)),
+                P50,
+                P99,
+                MEMORY,
+            ]
         }
         Dimension::Payloads => vec![
             ("in flight", |row, _| number(row.window as f64)),

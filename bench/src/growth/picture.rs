@@ -5,9 +5,6 @@ use super::judge::against;
 use super::results::{Growth, Measured, Row};
 use crate::chart::{Line, LineChart, Panels, Scale, panels};
 
-/// Where "no backlog" is on an axis that has no zero.
-const NOTHING: f64 = 200_000.0;
-
 /// The picture.
 #[must_use]
 pub fn picture(growth: &Growth) -> String {
@@ -33,8 +30,11 @@ fn chart(measured: &Measured) -> Option<LineChart> {
     let rows: Vec<&Row> =
         measured.rows.iter().filter(|row| dimension == Dimension::Topics || row.topics == 1).collect();
     let first = rows.first()?.size.max(1) as f64;
+    // An axis of powers has no zero: nothing is a bit to the left of the first that is something.
+    let nothing = rows.iter().find(|row| row.size > 0).map_or(1.0, |row| row.size as f64 / 5.0);
+    let place = |size: u64| if size == 0 { nothing } else { size as f64 };
     let line = |of: &dyn Fn(&Row) -> Option<f64>| {
-        let points = rows.iter().filter_map(|row| Some((place(dimension, row.size), of(row)?)));
+        let points = rows.iter().filter_map(|row| Some((place(row.size), of(row)?)));
         Line { name: String::new(), points: points.collect() }
     };
     let is_payload = dimension == Dimension::Payloads;
@@ -50,7 +50,7 @@ fn chart(measured: &Measured) -> Option<LineChart> {
         title: title.into(),
         subtitle: subtitle.into(),
         x_label: String::new(),
-        x_marks: rows.iter().map(|row| (place(dimension, row.size), mark(dimension, row.point()))).collect(),
+        x_marks: rows.iter().map(|row| (place(row.size), mark(dimension, row.point()))).collect(),
         x_scale: Scale::Log,
         y_scale: if is_payload { Scale::Log } else { Scale::Linear },
         lines,
@@ -65,10 +65,6 @@ fn words(dimension: Dimension) -> (&'static str, &'static str) {
         Dimension::Payloads => ("Payloads", "must not grow faster than the bytes do"),
         Dimension::Backlog => ("Backlog", "events kept, against an empty server in turn"),
     }
-}
-
-fn place(dimension: Dimension, size: u64) -> f64 {
-    if dimension == Dimension::Backlog { (size as f64).max(NOTHING) } else { size as f64 }
 }
 
 fn mark(dimension: Dimension, point: Point) -> String {

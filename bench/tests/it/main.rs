@@ -2,6 +2,8 @@
 //!
 //! A server that is not on this machine is skipped, loudly; with `CI=true` that is a failure.
 
+mod growth;
+
 use prombus_bench::process::find_program;
 use prombus_bench::{Length, Pace, Plan};
 use prombus_compare::peer::{AppendFsync, NatsPeer, Peer, RabbitPeer, RedisPeer, Tuning};
