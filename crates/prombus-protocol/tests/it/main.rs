@@ -3,6 +3,7 @@
 mod frames;
 mod names;
 mod options;
+mod reader;
 mod records;
 
 /// The content of a fixture.

@@ -78,6 +78,9 @@ impl Publisher {
             if !is_known || batch.byte_count() >= BATCH_BYTES_MAX || batch.len() >= BATCH_EVENTS_MAX {
                 self.flush(backend);
             }
+        } else if batch.is_empty() {
+            // Begun for this one: kept, it would give its time to whatever comes next, and look as if it waited for an answer.
+            self.batch = None;
         }
         pushed
     }

@@ -696,3 +696,27 @@ async fn a_reader_gets_all_events_when_the_buffers_were_full_for_a_moment() {
         assert!(event.is_ok(), "{n} of 50 events, and then none for 5 s with {used} bytes in buffers");
     }
 }
+
+/// A batch that was begun for it was kept: the next event had the time of the refused one, and a shutdown waited for its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_publish_leaves_nothing_behind() {
+    let mut rig = Rig::memory().await;
+    let mut client = rig.client().await;
+    client.publish("t", json!(1)).await;
+    client.subscribe("t", "g", json!({"from": "latest"})).await;
+    let over_payload = "x".repeat((1 << 20) + 10);
+    client.err(json!({"op": "PUBLISH", "topic": "t", "payload": over_payload}), "too_large").await;
+    sleep(Duration::from_millis(1_500)).await;
+    let before_ms = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as i64;
+    client.publish("t", json!(2)).await;
+    let ts = client.event().await["event"]["ts"].as_i64().unwrap();
+    assert!(ts >= before_ms - 1_000, "{} ms too early", before_ms - ts);
+
+    client.err(json!({"op": "PUBLISH", "topic": "t", "payload": over_payload}), "too_large").await;
+    let stopping = Instant::now();
+    rig.begin_stop();
+    while !matches!(client.see().await, crate::rig::Seen::Close(_)) {}
+    assert!(stopping.elapsed() < Duration::from_secs(2), "{:?}", stopping.elapsed());
+    drop(client);
+    rig.stop().await;
+}
