@@ -21,8 +21,8 @@ pub struct Step {
 
 /// The warm-up, what comes after the last message, and syncing: about so long.
 const AROUND: Duration = Duration::from_secs(1);
-/// The machine rests so long before each run.
-const REST: Duration = Duration::from_secs(1);
+/// Between runs. The data of the run before was deleted, and file systems that tell the disk so keep it busy for seconds.
+const REST: Duration = Duration::from_secs(3);
 
 /// All runs in their order. Server 0 is prombus; the servers take turns in being first.
 #[must_use]
@@ -89,6 +89,7 @@ pub fn peers_named(peers: Vec<Peer>, names: &[String]) -> anyhow::Result<Vec<Pee
 
 /// Does one run on a fresh server, with its data in `folder`, which is gone afterwards.
 pub fn perform(step: &Step, peer: &Peer, times: Times, folder: &Path) -> Sample {
+    rustix::fs::sync();
     std::thread::sleep(REST);
     rustix::fs::sync();
     let outcome = run(step, peer, times, folder);
