@@ -31,6 +31,8 @@ pub struct Progress {
 const TELL_EVERY: Duration = Duration::from_millis(100);
 /// One read takes so much at most: large enough for a window of messages.
 const READ_BYTES: usize = 512 * 1024;
+/// A connection has no more than this and a message to be written: a window of large messages would take gigabytes.
+const OUT_BYTES_MAX: usize = 4 << 20;
 
 enum Role {
     Publisher {
@@ -71,6 +73,7 @@ struct Run<'a, W> {
     answered: u64,
     delivered: u64,
     last_at_ns: u64,
+    last_sent_ns: u64,
     counted: u64,
     counting: Option<Counting>,
     publish: Latencies,
@@ -128,6 +131,7 @@ pub fn run<T: Target>(
         answered: 0,
         delivered: 0,
         last_at_ns: 0,
+        last_sent_ns: 0,
         counted: 0,
         counting: None,
         publish: Latencies::new()?,
@@ -238,7 +242,10 @@ impl<W: Wire> Run<'_, W> {
     }
 
     fn is_out_of_patience(&self) -> bool {
-        self.has_sent_all() && self.now_ns.saturating_sub(self.last_at_ns) > nanoseconds(self.plan.patience)
+        // With a full window and no answer nothing more will be sent.
+        let is_owed = self.has_sent_all() || self.answered < self.sent;
+        let last_ns = self.last_at_ns.max(self.last_sent_ns);
+        is_owed && self.now_ns.saturating_sub(last_ns) > nanoseconds(self.plan.patience)
     }
 
     /// Sleeps until a socket is ready or a message is due.
@@ -275,12 +282,18 @@ impl<W: Wire> Run<'_, W> {
         if is_readable {
             self.read(at)?;
         }
-        if self.plan.pace == Pace::Full {
-            while self.may_send(at) {
+        loop {
+            while self.plan.pace == Pace::Full
+                && self.may_send(at)
+                && self.links[at].out.len() < OUT_BYTES_MAX
+            {
                 self.send(at, self.now_ns);
             }
+            self.flush(at)?;
+            if self.plan.pace != Pace::Full || self.links[at].waits_for_room || !self.may_send(at) {
+                return Ok(());
+            }
         }
-        self.flush(at)
     }
 
     fn read(&mut self, at: usize) -> anyhow::Result<()> {
@@ -371,6 +384,7 @@ impl<W: Wire> Run<'_, W> {
         link.wire.put_publish(&Message { number, topic, payload }, &mut link.out);
         *in_flight += 1;
         self.sent += 1;
+        self.last_sent_ns = self.now_ns;
     }
 
     /// Sends what is due by now, each publisher in turn.
@@ -457,4 +471,90 @@ impl<W> Link<W> {
 /// When message number `sent` of a run at this rate is due.
 fn due_ns(sent: u64, rate: f64) -> u64 {
     (sent as f64 * 1e9 / rate) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+    /// Says a payload and nothing around it; each byte that comes is an answer.
+    struct Plain {
+        answered: u64,
+    }
+
+    impl Wire for Plain {
+        fn put_publish(&mut self, message: &Message<'_>, out: &mut Vec<u8>) {
+            assert!(out.len() < OUT_BYTES_MAX, "{} bytes wait to be written", out.len());
+            out.extend_from_slice(message.payload);
+        }
+
+        fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
+            heard.answers.extend(self.answered..self.answered + input.len() as u64);
+            self.answered += input.len() as u64;
+            Ok(input.len())
+        }
+
+        fn put_acks(&mut self, _out: &mut Vec<u8>) {}
+
+        fn put_barrier(&mut self, _out: &mut Vec<u8>) {}
+    }
+
+    struct At(SocketAddr);
+
+    impl Target for At {
+        type Wire = Plain;
+
+        fn publisher(&self, _publisher: usize) -> anyhow::Result<(TcpStream, Plain)> {
+            Ok((TcpStream::connect(self.0)?, Plain { answered: 0 }))
+        }
+
+        fn consumer(&self, _group: usize) -> anyhow::Result<(TcpStream, Plain)> {
+            bail!("nobody consumes")
+        }
+    }
+
+    fn run_plan(listener: &TcpListener, plan: &Plan) -> Measurement {
+        let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
+        let target = At(listener.local_addr().unwrap());
+        run(&target, plan, &mut ledger, None, &mut |_| ()).unwrap()
+    }
+
+    #[test]
+    fn a_server_that_never_answers_is_given_up() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let plan = Plan {
+            window: 2,
+            length: Length::Messages(10),
+            warm_up: Duration::ZERO,
+            patience: Duration::from_millis(300),
+            ..Plan::default()
+        };
+        let balance = run_plan(&listener, &plan).balance;
+        assert_eq!((balance.sent, balance.answered, balance.lost), (2, 0, 2));
+    }
+
+    #[test]
+    fn a_window_of_large_messages_is_made_as_it_is_written() {
+        const BYTES: usize = 1 << 20;
+        const COUNT: usize = 40;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let plan = Plan {
+            payload_bytes: BYTES,
+            length: Length::Messages(COUNT as u64),
+            warm_up: Duration::ZERO,
+            ..Plan::default()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut message = vec![0; BYTES];
+                for _ in 0..COUNT {
+                    stream.read_exact(&mut message).unwrap();
+                }
+                stream.write_all(&[0; COUNT]).unwrap();
+            });
+            assert!(run_plan(&listener, &plan).balance.is_clean());
+        });
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::client::Progress;
 use crate::ledger::Ledger;
-use crate::plan::{Length, Pace, Plan};
+use crate::plan::{Length, MAX_IN_FLIGHT, Pace, Plan};
 use crate::report::{Latencies, Measurement, nanoseconds};
 use crate::stamp::{Payload, Stamp};
 use crate::usage::Usage;
@@ -124,6 +124,8 @@ async fn wait(
         if cpu_before.is_none() && now_ns >= warm_up_ns {
             cpu_before = Some(Usage::of_self()?.cpu);
         }
+        // Before the books are looked at: what is answered in between must be delivered too.
+        let has_published = publishers.iter().all(JoinHandle::is_finished);
         let (is_done, is_stuck) = {
             let books = shared.books.lock().expect("no task panics with this lock");
             if told.elapsed() >= Duration::from_millis(100) {
@@ -139,7 +141,6 @@ async fn wait(
             let is_silent = now_ns.saturating_sub(books.last_at_ns) > nanoseconds(shared.plan.patience);
             (books.delivered.iter().all(|&delivered| delivered >= wanted), is_silent)
         };
-        let has_published = publishers.iter().all(JoinHandle::is_finished);
         if has_published && (is_done || is_stuck) {
             break;
         }
@@ -156,7 +157,7 @@ async fn wait(
 
 async fn subscribe(bus: &Bus, topic: &str, plan: &Plan, group: usize) -> anyhow::Result<Subscription> {
     let pattern = if plan.topics == 1 { topic.to_owned() } else { format!("{topic}.*") };
-    let in_flight = u32::try_from(plan.window)?.max(1_000);
+    let in_flight = u32::try_from(plan.window)?.clamp(1_000, MAX_IN_FLIGHT as u32);
     let subscribe = bus.subscribe(pattern, format!("bench-{group}")).from_earliest();
     Ok(subscribe.batch_size(1_000).max_in_flight(in_flight).await?)
 }
@@ -164,11 +165,14 @@ async fn subscribe(bus: &Bus, topic: &str, plan: &Plan, group: usize) -> anyhow:
 /// A message on its way: its number and when it was due.
 type Sent = (u64, u64);
 
-/// How long a publisher goes on: until when, and for how many messages.
-fn length(plan: &Plan) -> (u64, u64) {
+/// How long a publisher goes on: until when, and for how many messages. What does not divide evenly goes to the first ones.
+fn length(plan: &Plan, publisher: usize) -> (u64, u64) {
     match plan.length {
         Length::Time(time) => (nanoseconds(plan.warm_up + time), u64::MAX),
-        Length::Messages(messages) => (u64::MAX, messages / plan.publishers as u64),
+        Length::Messages(messages) => {
+            let publishers = plan.publishers as u64;
+            (u64::MAX, messages / publishers + u64::from((publisher as u64) < messages % publishers))
+        }
     }
 }
 
@@ -177,7 +181,7 @@ async fn publish(shared: Arc<Shared>, bus: Bus, publisher: usize) -> anyhow::Res
     let plan = &shared.plan;
     let mut payload = Payload::new(plan.payload_bytes);
     let piece = (plan.window / 8).clamp(1, 128);
-    let (until_ns, mut left) = length(plan);
+    let (until_ns, mut left) = length(plan, publisher);
     let mut in_flight: VecDeque<(Publishing, Vec<Sent>)> = VecDeque::new();
     let mut count = 0;
     loop {
@@ -207,7 +211,7 @@ fn publish_at(rate: f64, shared: &Arc<Shared>, bus: &Bus, publisher: usize) -> a
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let runtime = tokio::runtime::Handle::current();
     let mut payload = Payload::new(shared.plan.payload_bytes);
-    let (until_ns, left) = length(&shared.plan);
+    let (until_ns, left) = length(&shared.plan, publisher);
     let publishers = shared.plan.publishers as u64;
     let due_ns = |number: u64| ((number * publishers + publisher as u64) as f64 * 1e9 / rate) as u64;
     let mut next = 0;

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Unacked deliveries of a group at most, however large the window is: the bus takes no more.
+pub const MAX_IN_FLIGHT: usize = 100_000;
+
 /// How fast messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {

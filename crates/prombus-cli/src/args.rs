@@ -108,7 +108,7 @@ pub struct BenchArgs {
     /// Bytes of a payload, at least 37
     #[arg(long, value_name = "BYTES", default_value = "256", value_parser = size)]
     pub size: usize,
-    /// Unanswered messages of one connection at most, and unacked deliveries of a group
+    /// Unanswered messages of one connection at most, and (up to 100000) unacked deliveries of a group
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count)]
     pub window: usize,
     /// Connections that publish [default: 1; the load connections: 1000]
@@ -138,8 +138,8 @@ pub struct BenchArgs {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| "a number above 0 is wanted".to_owned())
+    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= 1e9);
+    number.ok_or_else(|| "a number above 0, and at most 1e9, is wanted".to_owned())
 }
 
 fn count(text: &str) -> Result<usize, String> {
@@ -149,8 +149,10 @@ fn count(text: &str) -> Result<usize, String> {
 
 fn size(text: &str) -> Result<usize, String> {
     const LEAST: usize = prombus_bench::stamp::MIN_PAYLOAD_BYTES;
-    let number = text.parse::<usize>().ok().filter(|number| (LEAST..=64 << 20).contains(number));
-    number.ok_or_else(|| format!("a whole number from {LEAST} to {} is wanted", 64 << 20))
+    // What `max_payload_bytes` can be at most.
+    const MOST: usize = 16 << 20;
+    let number = text.parse::<usize>().ok().filter(|number| (LEAST..=MOST).contains(number));
+    number.ok_or_else(|| format!("a whole number from {LEAST} to {MOST} is wanted"))
 }
 
 /// What `serve` takes.

@@ -1,6 +1,7 @@
 //! The WebSocket protocol of prombus, as a fast client speaks it.
 
 use super::{Heard, Message, Target, Wire};
+use crate::plan::MAX_IN_FLIGHT;
 use crate::stamp::Stamp;
 use anyhow::{Context, bail};
 use memchr::memmem::Finder;
@@ -119,7 +120,7 @@ impl Target for PrombusTarget {
     fn consumer(&self, group: usize) -> anyhow::Result<(TcpStream, WebSocketWire)> {
         let (mut stream, mut wire) = self.connect(group)?;
         let topics = if self.topics == 1 { self.topic.clone() } else { format!("{}.*", self.topic) };
-        let (name, max_in_flight) = (&self.group, self.max_in_flight);
+        let (name, max_in_flight) = (&self.group, self.max_in_flight.min(MAX_IN_FLIGHT));
         let batch_size = max_in_flight.min(1_000);
         let from = match self.from {
             From::Earliest => "earliest",

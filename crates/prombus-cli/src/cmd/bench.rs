@@ -42,8 +42,11 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     for run in 1..=args.runs {
         for load in &loads {
             let place = Place::open(args, load)?;
-            rows.push(load.measure(args, &place, run)?);
-            place.close()?;
+            let measured = load.measure(args, &place, run);
+            // Also what failed leaves nothing behind.
+            let closed = place.close();
+            rows.push(measured?);
+            closed?;
         }
     }
     let is_clean = rows.iter().all(|row| row.measurement.balance.is_clean());

@@ -78,7 +78,9 @@ fn what_cannot_be_measured_is_said() {
     for (arguments, word) in [
         (&["bench", "swim"][..], "publish-to-ack"),
         (&["bench", "--size", "3"], "from 37"),
+        (&["bench", "--size", "16777217"], "to 16777216"),
         (&["bench", "--seconds", "0"], "above 0"),
+        (&["bench", "--seconds", "1e20"], "at most 1e9"),
         (&["bench", "--url", "ws://x", "--in-process"], "--in-process"),
     ] {
         let ran = run(arguments);
@@ -87,6 +89,28 @@ fn what_cannot_be_measured_is_said() {
     }
     let no_address = run(&["bench", "publish", "--url", "wss://127.0.0.1:1"]);
     assert!(no_address.stderr.contains("TLS is not measured"), "{no_address:?}");
+}
+
+#[test]
+fn fewer_messages_than_connections_are_all_sent() {
+    let folder = TempFolder::new();
+    let data = folder.path().to_str().unwrap();
+    for more in [&[][..], &["--in-process"]] {
+        let few = ["bench", "publish", "--json", "--data", data, "--messages", "7", "--connections", "5"];
+        let results = results(&run(&[&few[..], more].concat()));
+        assert_eq!(results[0]["balance"]["answered"], 7, "{results:?}");
+    }
+}
+
+#[test]
+fn a_window_may_be_larger_than_what_a_group_may_have_in_flight() {
+    let folder = TempFolder::new();
+    for more in [
+        &["publish-to-ack", "--window", "200000"][..],
+        &["publish-to-ack", "--window", "200000", "--in-process"],
+    ] {
+        results(&bench(&folder, more));
+    }
 }
 
 #[test]

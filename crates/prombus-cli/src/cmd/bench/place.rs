@@ -63,7 +63,12 @@ impl Place {
                 let folder = args.data.join(format!("prombus-bench-{}", id.simple()));
                 std::fs::create_dir_all(&folder)
                     .with_context(|| format!("cannot make {}", folder.display()))?;
-                if args.in_process { open_library(folder)? } else { start_server(folder, args, load)? }
+                let opened = if args.in_process {
+                    open_library(folder.clone(), args)
+                } else {
+                    start_server(folder.clone(), args, load)
+                };
+                opened.inspect_err(|_| drop(std::fs::remove_dir_all(&folder)))?
             }
         };
         Ok(Self {
@@ -122,10 +127,14 @@ impl Place {
     }
 }
 
-fn open_library(folder: PathBuf) -> anyhow::Result<Kind> {
+fn open_library(folder: PathBuf, args: &BenchArgs) -> anyhow::Result<Kind> {
     remove_if_stopped(&folder);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let bus = runtime.block_on(Bus::open(&folder))?;
+    // As much as a server of its own is allowed.
+    let builder = Bus::builder()
+        .max_topics(args.topics.saturating_add(100).clamp(100_000, 10_000_000))
+        .max_payload_bytes(args.size.max(1 << 20));
+    let bus = runtime.block_on(builder.open(&folder))?;
     Ok(Kind::Library { bus, runtime, folder })
 }
 
@@ -144,7 +153,7 @@ fn start_server(folder: PathBuf, args: &BenchArgs, load: &Load) -> anyhow::Resul
     command
         .args(["serve", "--log", "warn", "--data", "data", "--listen", &address.to_string()])
         .env("PROMBUS_LIMITS_MAX_CONNECTIONS", most(10_000, connections))
-        .env("PROMBUS_LIMITS_MAX_TOPICS", most(100_000, args.topics + 100))
+        .env("PROMBUS_LIMITS_MAX_TOPICS", most(100_000, (args.topics + 100).min(10_000_000)))
         .env("PROMBUS_LIMITS_MAX_PAYLOAD_BYTES", most(1 << 20, args.size));
     let mut process = Process::start("the server", &folder, &mut command)?;
     process.wait_for(address)?;
