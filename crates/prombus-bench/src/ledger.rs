@@ -151,7 +151,7 @@ impl Ledger {
     #[must_use]
     pub fn balance(&self) -> Balance {
         let mut balance = Balance { sent: self.sent(), answered: self.answered(), ..Balance::default() };
-        balance.lost = balance.sent - balance.answered;
+        balance.lost = balance.sent.saturating_sub(balance.answered);
         for page in self.groups.iter().chain([&self.answers]) {
             balance.doubled += page.doubled;
             balance.out_of_order += page.out_of_order;
