@@ -266,19 +266,7 @@ pub(crate) fn spread(spread: Spread, format: &dyn Fn(f64) -> String) -> String {
     format!("{} ({}–{})", format(spread.median), format(spread.min), format(spread.max))
 }
 
-/// A whole number with commas.
-#[must_use]
-pub fn number(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
+pub use prombus_bench::report::grouped as number;
 
 #[cfg(test)]
 mod tests {

@@ -169,7 +169,7 @@ impl NatsWire {
         let count = self.batch - self.asked;
         let question = format!(r#"{{"batch":{count},"expires":{EXPIRES_NS}}}"#);
         self.out.extend_from_slice(&self.more);
-        super::put_number(&mut self.out, question.len() as u64);
+        prombus_bench::wire::put_number(&mut self.out, question.len() as u64);
         self.out.extend_from_slice(b"\r\n");
         self.out.extend_from_slice(question.as_bytes());
         self.out.extend_from_slice(b"\r\n");
@@ -211,9 +211,9 @@ impl NatsWire {
 impl Wire for NatsWire {
     fn put_publish(&mut self, message: &Message<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.publish);
-        super::put_number(out, message.number);
+        prombus_bench::wire::put_number(out, message.number);
         out.push(b' ');
-        super::put_number(out, message.payload.len() as u64);
+        prombus_bench::wire::put_number(out, message.payload.len() as u64);
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(message.payload);
         out.extend_from_slice(b"\r\n");

@@ -271,7 +271,7 @@ fn command(words: &[&str]) -> Vec<u8> {
 
 fn put_length(out: &mut Vec<u8>, kind: u8, length: usize) {
     out.push(kind);
-    super::put_number(out, length as u64);
+    prombus_bench::wire::put_number(out, length as u64);
     out.extend_from_slice(b"\r\n");
 }
 

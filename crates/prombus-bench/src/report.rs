@@ -106,3 +106,28 @@ impl Measurement {
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+/// A whole number with a comma every three digits.
+#[must_use]
+pub fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_commas() {
+        let shown = [0.0, 7.4, 999.0, 1_000.0, 123_456.0, 1_234_567.0].map(grouped);
+        assert_eq!(shown, ["0", "7", "999", "1,000", "123,456", "1,234,567"]);
+    }
+}

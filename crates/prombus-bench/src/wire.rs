@@ -65,3 +65,18 @@ pub trait Target {
     /// When the server is not there, or refuses.
     fn consumer(&self, group: usize) -> anyhow::Result<(TcpStream, Self::Wire)>;
 }
+
+/// Puts a number in digits.
+pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}

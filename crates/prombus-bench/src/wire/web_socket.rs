@@ -1,6 +1,6 @@
 //! The WebSocket protocol of prombus, as a fast client speaks it.
 
-use super::{Heard, Message, Target, Wire};
+use super::{Heard, Message, Target, Wire, put_number};
 use crate::plan::MAX_IN_FLIGHT;
 use crate::stamp::Stamp;
 use anyhow::{Context, bail};
@@ -324,18 +324,4 @@ fn digits(text: &[u8]) -> u64 {
     text.iter()
         .take_while(|byte| byte.is_ascii_digit())
         .fold(0, |all, byte| all * 10 + u64::from(byte - b'0'))
-}
-
-fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
 }

@@ -4,6 +4,7 @@ use super::Row;
 use super::place::describe;
 use crate::args::BenchArgs;
 use prombus_bench::Percentiles;
+use prombus_bench::report::grouped;
 use std::fmt::Write as _;
 
 /// The results in columns, with what they mean above and below.
@@ -64,7 +65,7 @@ fn cells(row: &Row) -> Vec<String> {
     let optional = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
     vec![
         row.what.clone(),
-        grouped(it.per_second.round() as u64),
+        grouped(it.per_second),
         format!("{:.0}", it.bytes_per_second / 1e6),
         ms(&it.publish, it.publish.p50_ms),
         ms(&it.publish, it.publish.p90_ms),
@@ -80,28 +81,4 @@ fn cells(row: &Row) -> Vec<String> {
         it.balance.doubled.to_string(),
         it.balance.out_of_order.to_string(),
     ]
-}
-
-/// A number with a comma every three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_have_commas() {
-        let shown = [0, 7, 999, 1_000, 123_456, 1_234_567].map(grouped);
-        assert_eq!(shown, ["0", "7", "999", "1,000", "123,456", "1,234,567"]);
-    }
 }
