@@ -5,14 +5,16 @@
 //! Nothing here is per message: publishes, pulls and settlements are batches, and one that holds one event is still one.
 
 use crate::delivery::{MemberSettings, Millis, Position};
-use crate::error::{GroupError, ReadError, Unavailable};
+use crate::error::{BackupError, GroupError, ReadError, TopicAdminError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
 use crate::metrics::Figures;
 use crate::publish::{PublishBatch, Publishing};
+use crate::settings::{TopicOptions, TopicRule, TopicSettings};
 use crate::store::{EventId, StoredEvent};
 use prombus_protocol::{
     Body, CursorPosition, Filter, GroupName, Pattern, RedeliveryReason, Start, Topic, Uuid,
 };
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -368,6 +370,68 @@ pub struct EventChunk {
     pub next_seq: u64,
 }
 
+/// Which keys of a topic are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Keys {
+    /// All that are not deleted.
+    #[default]
+    All,
+    /// These, as far as they are there.
+    These(Vec<String>),
+}
+
+/// What is asked about the newest events by key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LatestQuery {
+    /// Which keys.
+    pub keys: Keys,
+    /// As of this time, by the events' `ts`, from what is kept; else as of now.
+    pub at_ts: Option<i64>,
+    /// Only events behind this seq, to go on where a page ended.
+    pub after_seq: u64,
+    /// Only events up to this seq: the position of the first page, to go on with. Keys that have newer events are left out
+    /// then: who reads on behind the position gets those.
+    pub to_seq: Option<u64>,
+    /// How much at most.
+    pub limit: PullLimit,
+}
+
+/// A place in a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventPosition {
+    /// The id of the event there.
+    pub id: Uuid,
+    /// Its seq.
+    pub seq: u64,
+}
+
+/// The newest events of keys, in the order of their seqs.
+#[derive(Clone, Debug, Default)]
+pub struct LatestPage {
+    /// The events; attempts and leases mean nothing here.
+    pub events: DeliveryBatch,
+    /// What the answer is true for: the newest event that it takes into account. `None` when the topic never had one.
+    pub position: Option<EventPosition>,
+    /// How many keys the topic has that are not deleted.
+    pub key_count: u64,
+    /// Behind which seq to go on; `None` when this was all.
+    pub next_after: Option<u64>,
+}
+
+/// A topic in full.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopicDetails {
+    /// What lists say of it.
+    pub info: TopicInfo,
+    /// What counts for it.
+    pub settings: TopicSettings,
+    /// What was set about it alone, while the bus ran.
+    pub own: TopicOptions,
+}
+
+/// Hears how a backup goes: bytes done, bytes in all.
+pub type BackupProgress = Box<dyn FnMut(u64, u64) + Send>;
+
 /// What a backend can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -405,6 +469,13 @@ pub trait Backend: Send + Sync + 'static {
         from: u64,
         limit: PullLimit,
     ) -> BoxFuture<'a, Result<EventChunk, ReadError>>;
+
+    /// The newest events of keys.
+    fn latest<'a>(
+        &'a self,
+        topic: &'a Topic,
+        query: LatestQuery,
+    ) -> BoxFuture<'a, Result<LatestPage, ReadError>>;
 
     /// Resolves when a topic has a durable event at or past this seq, also a topic that is not there yet.
     fn arrival<'a>(&'a self, topic: &'a Topic, from: u64) -> BoxFuture<'a, Result<(), ReadError>>;
@@ -445,6 +516,32 @@ pub trait Backend: Send + Sync + 'static {
 
     /// All topics.
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>>;
+
+    /// One topic in full; `None` when there is no such topic.
+    fn topic_details<'a>(
+        &'a self,
+        topic: &'a Topic,
+    ) -> BoxFuture<'a, Result<Option<TopicDetails>, ReadError>>;
+
+    /// What counts for topics of this name, also if there is none yet.
+    fn topic_settings(&self, name: &str) -> TopicSettings;
+
+    /// Rules for topics, in place of those before. They count from now on.
+    fn set_topic_rules(&self, rules: Vec<TopicRule>);
+
+    /// Sets something about one topic, above the rules, in place of what was set before. Resolves when that is durable.
+    fn set_topic<'a>(
+        &'a self,
+        topic: &'a Topic,
+        options: TopicOptions,
+    ) -> BoxFuture<'a, Result<(), TopicAdminError>>;
+
+    /// Deletes a topic, its events, what was set about it, and the groups that read it alone. Resolves when that is durable. A
+    /// topic made later under the same name is another one and starts at seq 1.
+    fn delete_topic<'a>(&'a self, topic: &'a Topic) -> BoxFuture<'a, Result<(), TopicAdminError>>;
+
+    /// Copies everything that is durable now to a new folder, while the bus goes on.
+    fn backup(&self, folder: PathBuf, progress: BackupProgress) -> BoxFuture<'_, Result<(), BackupError>>;
 
     /// All groups, with their leases.
     fn groups(&self) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>>;

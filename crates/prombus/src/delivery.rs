@@ -12,10 +12,12 @@
 //! | ack, nack, extension, expiry, lost members | `redelivery.rs` |
 //! | what is given up after too many attempts | `dead_letter.rs` |
 //! | windows, pauses | `member.rs` |
+//! | events that are gone before the group had them | `cut.rs` |
 //! | floor and ranges above it | `settled.rs` |
 //! | what must be written down | `change.rs` |
 
 mod change;
+mod cut;
 mod dead_letter;
 mod group;
 mod lease;

@@ -62,12 +62,68 @@ pub enum StoreError {
     /// It alone is more than a batch can hold.
     #[error("{0}")]
     TooLarge(String),
+    /// There is no such topic, or no longer.
+    #[error("there is no topic with the number {0}")]
+    UnknownTopic(u32),
     /// Writing stopped.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
     /// The store failed in another way.
     #[error("{0}")]
     Other(String),
+}
+
+/// A setting of a topic that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {why}")]
+pub struct SettingError {
+    /// Which one.
+    pub name: &'static str,
+    /// What is wrong, or what is allowed.
+    pub why: String,
+}
+
+/// Why something about a topic did not work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopicAdminError {
+    /// There is no such topic.
+    #[error("there is no topic {0:?}")]
+    UnknownTopic(String),
+    /// A setting.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// There is no room for the record.
+    #[error("the storage is full")]
+    StorageFull,
+    /// The bus writes no more.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The store failed in another way.
+    #[error("{0}")]
+    Store(String),
+}
+
+impl From<StoreError> for TopicAdminError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::StorageFull,
+            StoreError::Unavailable(reason) => Self::Unavailable(reason),
+            other => Self::Store(other.to_string()),
+        }
+    }
+}
+
+/// Why there is no backup.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// What is kept nowhere cannot be backed up.
+    #[error("this store keeps nothing on disk; there is nothing to back up")]
+    NotDurable,
+    /// The folder is not empty, is not there, cannot be written, or has no room.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Why something could not be read.
@@ -80,6 +136,16 @@ pub enum ReadError {
     /// The topic has no event with this id.
     #[error("there is no event with the id {0}")]
     UnknownId(Uuid),
+    /// The keys of the topic take more memory than is allowed.
+    #[error(
+        "the keys of {topic:?} take more than {limit_bytes} bytes (state_memory_bytes); read the topic instead"
+    )]
+    TooManyKeys {
+        /// The topic.
+        topic: String,
+        /// The limit.
+        limit_bytes: usize,
+    },
     /// The system refused to read.
     #[error("reading failed: {0}")]
     Io(String),

@@ -14,6 +14,10 @@ pub struct TopicInfo {
     pub last_seq: u64,
     /// How many groups read it.
     pub groups: usize,
+    /// How many events are kept; about, while cleaning goes on.
+    pub events: u64,
+    /// What they take in the store.
+    pub bytes: u64,
 }
 
 /// A group.

@@ -53,6 +53,8 @@ struct BatchEvent {
     ts: i64,
     key: Option<Range<usize>>,
     body: Range<usize>,
+    /// `null` for a key: it deletes the key in a compacted topic.
+    is_tombstone: bool,
 }
 
 impl PublishBatch {
@@ -168,18 +170,20 @@ impl PublishBatch {
         });
         let start = self.bytes.len();
         self.put_head(topic, ts, options);
+        let payload_start = self.bytes.len();
         if let Err(error) = put_payload(&mut self.bytes) {
             self.bytes.truncate(key_start);
             self.head = None;
             return Err(error.into());
         }
+        let is_tombstone = key.is_some() && self.bytes[payload_start..].trim_ascii() == b"null";
         put_body_end(&mut self.bytes);
         let body = start..self.bytes.len();
         if self.topics.last() != Some(topic) {
             self.topics.push(topic.clone());
         }
         let topic = self.topics.len() as u32 - 1;
-        self.events.push(BatchEvent { topic, id: options.id, ts, key, body });
+        self.events.push(BatchEvent { topic, id: options.id, ts, key, body, is_tombstone });
         Ok(())
     }
 
@@ -231,7 +235,7 @@ impl PublishBatch {
             ts: event.ts,
             key: event.key.clone().map(|key| &self.bytes[key]),
             body: &self.bytes[event.body.clone()],
-            tombstone: false,
+            tombstone: event.is_tombstone,
         }
     }
 }

@@ -2,22 +2,26 @@
 //! redelivery are not its business but [`LocalBackend`](crate::LocalBackend)'s, which works over any store.
 
 mod commit_watch;
-mod group_record;
+mod state_record;
 mod groups;
 mod log;
 mod memory;
 
 pub use commit_watch::CommitWatch;
-pub use group_record::{GroupAttempts, GroupProgress, GroupRecord};
+pub use state_record::{GroupAttempts, GroupProgress, StateRecord};
 pub use groups::{GroupState, TopicProgress};
 pub(crate) use log::is_store_thread;
 pub use log::{LogStore, LogStoreOptions};
 pub use memory::MemoryStore;
-pub use prombus_log::{Event as StoredEvent, EventId, NewEvent, Outcome, ReadLimit, TopicId};
+pub use prombus_log::{
+    CleanOptions, CleanReport, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, Outcome, ReadLimit,
+    TopicId, TopicUsage,
+};
 
-use crate::error::{ReadError, StoreError, Unavailable};
+use crate::error::{BackupError, ReadError, StoreError, Unavailable};
 use crate::metrics::StoreFigures;
 use prombus_protocol::Topic;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What is appended as one: all of it becomes durable, or nothing.
@@ -26,7 +30,7 @@ pub struct AppendBatch<'a> {
     /// Events, in order.
     pub events: &'a [NewEvent<'a>],
     /// Group records, in order.
-    pub records: &'a [GroupRecord],
+    pub records: &'a [StateRecord],
     /// Whether it may use the room that is kept free on a full disk.
     pub use_reserve: bool,
 }
@@ -143,6 +147,63 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`ReadError`] when the system refuses to read.
     fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError>;
+
+    /// Whether the store made this id itself. Such ids rise with the seqs of a topic, so one whose event is gone still has its
+    /// place.
+    fn is_own_id(&self, id: EventId) -> bool;
+
+    /// Whether an event of a topic with this key and a lower seq is kept anywhere.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError>;
+
+    /// Has topics begin at these seqs: nothing below them is read or counted from now on. First seqs only rise.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nothing changed.
+    fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError>;
+
+    /// The seq that a topic was cut at; zero when it was not.
+    fn cut_at(&self, topic: TopicId) -> u64;
+
+    /// The lowest seq such that what is kept from it on takes at most about so many bytes.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Result<u64, ReadError>;
+
+    /// What topics take.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    fn usage(&self) -> Result<Vec<TopicUsage>, ReadError>;
+
+    /// Deletes a topic with all its events. It is gone for good when the batch whose number this answers is durable. A topic
+    /// made later under the same name is another one.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nothing was deleted.
+    fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError>;
+
+    /// Gives back the room of what is dead. It takes its time; one thread does it.
+    ///
+    /// # Errors
+    /// [`Unavailable`] when writing stopped.
+    fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable>;
+
+    /// How many bytes of dead events are worth a cleaning.
+    fn worth_cleaning_bytes(&self) -> u64;
+
+    /// What was set about topics when the store was opened, as JSON, by name.
+    fn topic_settings(&self) -> Vec<(String, String)>;
+
+    /// Copies what is durable now to a new folder, while everything goes on. `progress` hears how many bytes of how many are
+    /// done. It takes its time.
+    ///
+    /// # Errors
+    /// [`BackupError`]: there is nothing in the folder that could be taken for a backup.
+    fn backup(&self, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackupError>;
 
     /// Whether what it keeps survives a restart.
     fn is_durable(&self) -> bool;

@@ -59,6 +59,8 @@ pub struct GroupCounters {
     pub dead_lettered: u64,
     /// Events that a filter dropped, or that are gone.
     pub passed_over: u64,
+    /// Events that retention took before the group had them.
+    pub missed: u64,
 }
 
 /// A topic's state in a group.
@@ -76,12 +78,12 @@ pub struct SourceStatus {
 pub(super) struct Source {
     pub(super) settled: Settled,
     /// Ranges that nobody has had yet, in order.
-    fresh: VecDeque<(u64, u64)>,
-    granted_to: u64,
+    pub(super) fresh: VecDeque<(u64, u64)>,
+    pub(super) granted_to: u64,
     /// It stands in `Group::active`.
-    is_active: bool,
+    pub(super) is_active: bool,
     /// Known attempts from before a restart, of seqs that are not granted yet.
-    restored: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
+    pub(super) restored: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
 }
 
 /// A consumer group.
@@ -96,7 +98,7 @@ pub struct Group {
     /// Unsettled events that are due, in the order they became so. May name some that no longer are.
     pub(super) due: VecDeque<Position>,
     /// Topics with something fresh, in turn.
-    active: VecDeque<SourceId>,
+    pub(super) active: VecDeque<SourceId>,
     pub(super) timers: Timers,
     pub(super) changes: Changes,
     /// Events whose failure is among the changes that were not taken yet.

@@ -7,7 +7,7 @@ use super::quiet::wake;
 use crate::backend::GroupSpec;
 use crate::clock::Clock;
 use crate::delivery::{AttemptsChange, Changes, Group, MemberId, Restored, SourceId};
-use crate::store::{GroupAttempts, GroupProgress, GroupRecord, TopicId};
+use crate::store::{GroupAttempts, GroupProgress, StateRecord, TopicId};
 use parking_lot::Mutex;
 use prombus_protocol::Topic;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -294,7 +294,7 @@ impl Delta {
     }
 
     /// Makes a record of the changes.
-    pub(crate) fn take_record(&mut self, group: u32, clock: &dyn Clock) -> Option<(GroupRecord, Flushed)> {
+    pub(crate) fn take_record(&mut self, group: u32, clock: &dyn Clock) -> Option<(StateRecord, Flushed)> {
         self.is_queued = false;
         if self.changes.is_empty() {
             return None;
@@ -340,6 +340,6 @@ impl Delta {
         changes.is_wanted = false;
         // Its lists are used again.
         self.changes = changes;
-        Some((GroupRecord::Progress { group, topics: topics.into_values().collect() }, flushed))
+        Some((StateRecord::Progress { group, topics: topics.into_values().collect() }, flushed))
     }
 }

@@ -7,7 +7,7 @@ use super::cell::{Flushed, GroupCell};
 use super::quiet::Quiet;
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::store::{AppendBatch, GroupProgress, GroupRecord, NewEvent, Outcome, Store};
+use crate::store::{AppendBatch, GroupProgress, StateRecord, NewEvent, Outcome, Store};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ pub(crate) struct Flusher {
 /// Records that could not be appended yet, and who they are from. Whoever has the lock appends.
 #[derive(Default)]
 pub(crate) struct Sending {
-    records: Vec<GroupRecord>,
+    records: Vec<StateRecord>,
     owners: Vec<(Arc<GroupCell>, Flushed)>,
 }
 
 impl Sending {
-    fn push(&mut self, record: GroupRecord, cell: &Arc<GroupCell>, flushed: Flushed) {
+    fn push(&mut self, record: StateRecord, cell: &Arc<GroupCell>, flushed: Flushed) {
         self.records.push(record);
         self.owners.push((Arc::clone(cell), flushed));
     }
@@ -43,11 +43,11 @@ impl Sending {
     /// Takes the first half of another; of a single record, the first half of that.
     fn take_half(&mut self, from: &mut Self) {
         if from.records.len() == 1
-            && let Some(GroupRecord::Progress { group, topics }) = from.records.first_mut()
+            && let Some(StateRecord::Progress { group, topics }) = from.records.first_mut()
             && let Some(first) = split(topics)
         {
             // Whoever waits for the record waits for its second half.
-            let record = GroupRecord::Progress { group: *group, topics: first };
+            let record = StateRecord::Progress { group: *group, topics: first };
             let cell = Arc::clone(&from.owners[0].0);
             self.push(record, &cell, Flushed { generation: 0, has_attempts: false });
             return;
@@ -161,7 +161,7 @@ impl Flusher {
         sending: &mut Sending,
         local: &super::Local,
         events: &[NewEvent<'_>],
-        (record, cell): (GroupRecord, &Arc<GroupCell>),
+        (record, cell): (StateRecord, &Arc<GroupCell>),
         use_reserve: bool,
     ) -> Result<u64, StoreError> {
         self.gather(sending, &*local.clock);

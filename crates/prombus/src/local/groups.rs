@@ -14,7 +14,7 @@ use crate::info::{
     TopicInfo,
 };
 use crate::metrics::{Figures, GroupFigures, TopicFigures};
-use crate::store::{GroupRecord, GroupState, Scanner, TopicId, Visit};
+use crate::store::{StateRecord, GroupState, Scanner, TopicId, Visit};
 use prombus_protocol::{CursorPosition, Filter, GroupName, Pattern, Start, Topic, Uuid};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl Local {
         let ids: Vec<TopicId> = topics.iter().map(|&(id, _)| id).collect();
         let floors = self.floor_for(&ids, spec.from)?;
         let made_ms = self.clock.wall_ms();
-        let record = GroupRecord::Made {
+        let record = StateRecord::Made {
             group: *registry,
             subscription: spec.subscription.as_str().to_owned(),
             name: spec.group.as_str().to_owned(),
@@ -585,7 +585,7 @@ impl Local {
         let mut sending = self.flusher.lock();
         let mut core = cell.core.lock();
         cell.grant_noticed(&mut core);
-        let record = GroupRecord::Sought {
+        let record = StateRecord::Sought {
             group: cell.number,
             floors: ids.iter().copied().zip(floors.iter().copied()).collect(),
         };
@@ -633,7 +633,7 @@ impl Local {
         if is_wanted || cell.is_deleted.load(Ordering::Acquire) {
             return Err(GroupError::Deleted);
         }
-        let record = GroupRecord::Deleted { group: cell.number };
+        let record = StateRecord::Deleted { group: cell.number };
         let batch = crate::store::AppendBatch { records: &[record], use_reserve: true, ..Default::default() };
         let batch = match self.store.append(&batch, &mut Vec::new()) {
             Ok(batch) => batch,

@@ -7,7 +7,7 @@ use super::{Local, TopicRefused};
 use crate::backend::{event_id_of, uuid_of};
 use crate::delivery::{GiveUp, Millis};
 use crate::error::StoreError;
-use crate::store::{GroupProgress, GroupRecord, NewEvent, TopicId, Visit};
+use crate::store::{GroupProgress, StateRecord, NewEvent, TopicId, Visit};
 use prombus_protocol::{BodyFields, Topic, Uuid, put_body_end, put_body_head, put_record, put_string};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -100,7 +100,7 @@ impl Local {
             tombstone: false,
         };
         let settled = GroupProgress { topic: topic_id, settled: vec![(seq, seq)], attempts: Vec::new() };
-        let settled = GroupRecord::Progress { group: cell.number, topics: vec![settled] };
+        let settled = StateRecord::Progress { group: cell.number, topics: vec![settled] };
 
         let _quiet = Quiet::enter();
         let mut sending = self.flusher.lock();

@@ -1,6 +1,6 @@
-//! The groups as the log keeps them: a fold over group records. The log replays it at open and puts it into its checkpoints.
+//! Groups, and what was said about topics, as the log keeps them: a fold over state records. The log replays it at open and puts it into its checkpoints.
 
-use super::group_record::{GroupAttempts, GroupProgress, GroupRecord};
+use super::state_record::{GroupAttempts, GroupProgress, StateRecord};
 use crate::delivery::Settled;
 use parking_lot::Mutex;
 use prombus_log::{State, TopicId};
@@ -48,8 +48,8 @@ impl GroupState {
         topic.attempts.retain(|&seq, _| !settled.contains(seq));
     }
 
-    fn records(&self) -> [GroupRecord; 2] {
-        let made = GroupRecord::Made {
+    fn records(&self) -> [StateRecord; 2] {
+        let made = StateRecord::Made {
             group: self.number,
             subscription: self.subscription.clone(),
             name: self.name.clone(),
@@ -64,24 +64,28 @@ impl GroupState {
             attempts: it.attempts.values().copied().collect(),
         });
         let above = above.filter(|it| !it.settled.is_empty() || !it.attempts.is_empty());
-        [made, GroupRecord::Progress { group: self.number, topics: above.collect() }]
+        [made, StateRecord::Progress { group: self.number, topics: above.collect() }]
     }
 }
 
-/// All groups of a log.
+/// All groups of a log, and what was said about its topics.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     groups: BTreeMap<u32, GroupState>,
+    /// The first seqs of topics of which something was cut off.
+    firsts: BTreeMap<TopicId, u64>,
+    /// What was set about topics, as JSON, by name.
+    settings: BTreeMap<String, String>,
     /// Why a record could not be taken in.
     broken: Option<String>,
 }
 
 impl Groups {
     fn take_in(&mut self, tag: u32, body: &[u8]) -> Result<(), String> {
-        let record = GroupRecord::parse(tag, body)
+        let record = StateRecord::parse(tag, body)
             .ok_or_else(|| format!("a group record of kind {tag} is not one that this version writes"))?;
         match record {
-            GroupRecord::Made { group, subscription, name, topics, filter, made_ms, starts } => {
+            StateRecord::Made { group, subscription, name, topics, filter, made_ms, starts } => {
                 let progress = starts.into_iter().map(|(topic, floor)| {
                     (topic, TopicProgress { settled: Settled::up_to(floor), ..TopicProgress::default() })
                 });
@@ -90,13 +94,13 @@ impl Groups {
                     GroupState { number: group, subscription, name, topics, filter, made_ms, progress };
                 self.groups.insert(group, state);
             }
-            GroupRecord::Progress { group, topics } => {
+            StateRecord::Progress { group, topics } => {
                 // A group that was deleted meanwhile may still have had something under way.
                 if let Some(state) = self.groups.get_mut(&group) {
                     topics.into_iter().for_each(|progress| state.apply(progress));
                 }
             }
-            GroupRecord::Sought { group, floors } => {
+            StateRecord::Sought { group, floors } => {
                 if let Some(state) = self.groups.get_mut(&group) {
                     for (topic, floor) in floors {
                         let settled = Settled::up_to(floor);
@@ -104,11 +108,42 @@ impl Groups {
                     }
                 }
             }
-            GroupRecord::Deleted { group } => {
+            StateRecord::Deleted { group } => {
                 self.groups.remove(&group);
+            }
+            StateRecord::Cut { firsts } => {
+                for (topic, seq) in firsts {
+                    let first = self.firsts.entry(topic).or_default();
+                    *first = seq.max(*first);
+                }
+            }
+            StateRecord::TopicSet { topic, settings } => {
+                if settings.is_empty() {
+                    self.settings.remove(&topic);
+                } else {
+                    self.settings.insert(topic, settings);
+                }
+            }
+            StateRecord::TopicDeleted { topic, name } => {
+                self.firsts.remove(&topic);
+                self.settings.remove(&name);
+                for state in self.groups.values_mut() {
+                    state.progress.remove(&topic);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Records that say all of it again.
+    fn records(&self) -> impl Iterator<Item = StateRecord> + '_ {
+        let firsts: Vec<_> = self.firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect();
+        let cut = (!firsts.is_empty()).then_some(StateRecord::Cut { firsts });
+        let settings = self.settings.iter().map(|(topic, settings)| StateRecord::TopicSet {
+            topic: topic.clone(),
+            settings: settings.clone(),
+        });
+        self.groups.values().flat_map(GroupState::records).chain(cut).chain(settings)
     }
 }
 
@@ -124,6 +159,16 @@ impl SharedGroups {
             Some(why) => Err(why.clone()),
             None => Ok(groups.groups.values().cloned().collect()),
         }
+    }
+
+    /// The first seqs of topics of which something was cut off.
+    pub(super) fn firsts(&self) -> Vec<(TopicId, u64)> {
+        self.0.lock().firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect()
+    }
+
+    /// What was set about topics, as JSON, by name.
+    pub(super) fn settings(&self) -> Vec<(String, String)> {
+        self.0.lock().settings.iter().map(|(name, json)| (name.clone(), json.clone())).collect()
     }
 }
 
@@ -164,7 +209,7 @@ impl State for SharedGroups {
 
     fn snapshot(&self, into: &mut Vec<u8>) {
         into.push(SNAPSHOT_VERSION);
-        for record in self.0.lock().groups.values().flat_map(GroupState::records) {
+        for record in self.0.lock().records() {
             into.extend_from_slice(&record.tag().to_le_bytes());
             let length_at = into.len();
             into.extend_from_slice(&[0; 4]);
@@ -183,12 +228,12 @@ mod tests {
     fn a_snapshot_restores_what_the_records_said() {
         let topic = TopicId::from_number(3);
         let mut groups = SharedGroups::default();
-        let mut apply = |record: GroupRecord| {
+        let mut apply = |record: StateRecord| {
             let mut body = Vec::new();
             record.put(&mut body);
             groups.apply(record.tag(), &body);
         };
-        apply(GroupRecord::Made {
+        apply(StateRecord::Made {
             group: 1,
             subscription: "a.*".into(),
             name: "g".into(),
@@ -199,8 +244,8 @@ mod tests {
         });
         let attempts = GroupAttempts { seq: 12, attempts: 2, not_before_ms: 9, reason: None };
         let progress = GroupProgress { topic, settled: vec![(11, 11), (13, 20)], attempts: vec![attempts] };
-        apply(GroupRecord::Progress { group: 1, topics: vec![progress] });
-        apply(GroupRecord::Progress { group: 99, topics: vec![] });
+        apply(StateRecord::Progress { group: 1, topics: vec![progress] });
+        apply(StateRecord::Progress { group: 99, topics: vec![] });
         let mut snapshot = Vec::new();
         groups.snapshot(&mut snapshot);
         let mut restored = SharedGroups::default();

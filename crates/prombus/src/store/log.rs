@@ -1,18 +1,20 @@
 //! The store on disk: the log of `prombus-log`, with group records as its state.
 
 use super::groups::{GroupState, SharedGroups};
-use super::{AppendBatch, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit};
+use super::{AppendBatch, StateRecord, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit};
 use crate::clock::{Clock, LogClock};
-use crate::error::{OpenError, ReadError, StoreError, Unavailable};
+use crate::error::{BackupError, OpenError, ReadError, StoreError, Unavailable};
 use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram, StoreFigures};
-use parking_lot::Mutex;
+use foldhash::fast::RandomState;
+use parking_lot::{Mutex, RwLock};
 use prombus_log::storage::Storage;
 use prombus_log::{
-    Append, AppendError, Chunk, Committed, EventId, Log, LogStats, MissingReason, NewState, Notice, Observer,
-    Options, Outcome, Outcomes, ReadLimit, TopicId,
+    Append, AppendError, CleanOptions, CleanReport, Chunk, Committed, EventId, Log, Liveness, LogStats, MissingReason, NewState, Notice, Observer,
+    Options, Outcome, Outcomes, ReadLimit, TopicId, TopicUsage,
 };
 use prombus_protocol::Topic;
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -39,6 +41,34 @@ pub struct LogStore {
     /// Lists that appends use, kept for the next.
     scratch: Mutex<Vec<Scratch>>,
     has_threads: bool,
+    segment_bytes: u64,
+    firsts: Arc<Firsts>,
+}
+
+/// Where topics begin of which something was cut off.
+#[derive(Default)]
+struct Firsts {
+    by_topic: RwLock<HashMap<TopicId, u64, RandomState>>,
+    /// So that nobody needs the lock when nothing was ever cut.
+    is_any: AtomicBool,
+}
+
+impl Firsts {
+    fn get(&self, topic: TopicId) -> u64 {
+        if !self.is_any.load(Ordering::Acquire) {
+            return 0;
+        }
+        self.by_topic.read().get(&topic).copied().unwrap_or(0)
+    }
+
+    fn raise(&self, firsts: impl IntoIterator<Item = (TopicId, u64)>) {
+        let mut by_topic = self.by_topic.write();
+        for (topic, seq) in firsts {
+            let first = by_topic.entry(topic).or_default();
+            *first = seq.max(*first);
+            self.is_any.store(true, Ordering::Release);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -149,12 +179,14 @@ impl LogStore {
         let listener = Arc::new(Listener::default());
         let groups = SharedGroups::default();
         let mut log_options = options.log;
-        let has_threads = log_options.threads;
+        let (has_threads, segment_bytes) = (log_options.threads, log_options.segment_bytes);
         log_options.clock = Arc::new(LogClock(clock));
         log_options.observer = Arc::clone(&listener) as Arc<dyn Observer>;
         let log = open(log_options, Box::new(groups.clone()))?;
         groups.all().map_err(OpenError::Groups)?;
-        Ok(Self { log, groups, listener, scratch: Mutex::default(), has_threads })
+        let firsts = Arc::new(Firsts::default());
+        firsts.raise(groups.firsts());
+        Ok(Self { log, groups, listener, scratch: Mutex::default(), has_threads, segment_bytes, firsts })
     }
 
     /// The log itself, for figures, cleaning and simulated steps.
@@ -176,6 +208,7 @@ impl From<AppendError> for StoreError {
             AppendError::TooLarge { .. } | AppendError::KeyTooLong { .. } => {
                 Self::TooLarge(error.to_string())
             }
+            AppendError::UnknownTopic(number) => Self::UnknownTopic(number),
             AppendError::Unavailable(reason) => Self::Unavailable(reason.into()),
             other => Self::Other(other.to_string()),
         }
@@ -256,11 +289,20 @@ impl Store for LogStore {
     }
 
     fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError> {
-        Ok(self.log.first_seq(topic)?)
+        let cut_at = self.firsts.get(topic);
+        let first = self.log.first_seq(topic)?;
+        if first.is_none_or(|first| first >= cut_at) {
+            return Ok(first);
+        }
+        // Below the cut there is still something that nobody is served.
+        let mut chunk = Chunk::default();
+        self.log.read(topic, cut_at, ReadLimit { events: 1, bytes: 1 }, &mut chunk)?;
+        Ok(chunk.events().next().map(|event| event.seq))
     }
 
     fn scanner(&self) -> Box<dyn Scanner> {
-        Box::new(LogScanner { log: self.log.clone(), topic: None, chunk: Chunk::default(), at: 0 })
+        let firsts = Arc::clone(&self.firsts);
+        Box::new(LogScanner { log: self.log.clone(), firsts, topic: None, chunk: Chunk::default(), at: 0 })
     }
 
     fn find(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
@@ -268,7 +310,58 @@ impl Store for LogStore {
     }
 
     fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
-        Ok(self.log.first_at_or_after(topic, ts)?)
+        Ok(self.log.first_at_or_after(topic, ts, self.firsts.get(topic))?)
+    }
+
+    fn is_own_id(&self, id: EventId) -> bool {
+        self.log.is_own_id(id)
+    }
+
+    fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError> {
+        Ok(self.log.has_key_before(topic, key, seq)?)
+    }
+
+    fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
+        let records = [StateRecord::Cut { firsts: firsts.to_vec() }];
+        self.append(&AppendBatch { records: &records, use_reserve: true, events: &[] }, &mut Vec::new())?;
+        self.firsts.raise(firsts.iter().copied());
+        Ok(())
+    }
+
+    fn cut_at(&self, topic: TopicId) -> u64 {
+        self.firsts.get(topic)
+    }
+
+    fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Result<u64, ReadError> {
+        Ok(self.log.first_within_bytes(topic, bytes)?)
+    }
+
+    fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
+        Ok(self.log.usage()?)
+    }
+
+    fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
+        self.log.delete_topic(topic)?;
+        let records = [StateRecord::TopicDeleted { topic, name: name.to_string() }];
+        // Without this record nothing would come back: no topic ever gets this number again.
+        self.append(&AppendBatch { records: &records, use_reserve: true, events: &[] }, &mut Vec::new())
+    }
+
+    fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {
+        Ok(self.log.clean(liveness, options)?)
+    }
+
+    fn worth_cleaning_bytes(&self) -> u64 {
+        self.segment_bytes / 2
+    }
+
+    fn topic_settings(&self) -> Vec<(String, String)> {
+        self.groups.settings()
+    }
+
+    fn backup(&self, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackupError> {
+        let copied = self.log.backup(folder, &mut |it| progress(it.done_bytes, it.total_bytes));
+        copied.map(|_| ()).map_err(|error| BackupError::Failed(error.to_string()))
     }
 
     fn is_durable(&self) -> bool {
@@ -306,6 +399,7 @@ impl Store for LogStore {
 /// Reads a megabyte at a time and hands it out piece by piece.
 struct LogScanner {
     log: Log,
+    firsts: Arc<Firsts>,
     topic: Option<TopicId>,
     chunk: Chunk,
     /// Events of the chunk before this one were handed out.
@@ -351,6 +445,17 @@ impl Scanner for LogScanner {
         to: u64,
         visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
     ) -> Result<Scanned, ReadError> {
+        let first = self.firsts.get(topic);
+        if from < first && from <= to {
+            let last_cut = to.min(first - 1);
+            let cut = last_cut - from + 1;
+            if last_cut == to {
+                return Ok(Scanned { next_seq: to + 1, cleaned: cut, corrupt: 0 });
+            }
+            let mut scanned = self.scan(topic, first, to, visit)?;
+            scanned.cleaned += cut;
+            return Ok(scanned);
+        }
         if !self.goes_on(topic, from) {
             self.topic = None;
             self.at = 0;

@@ -1,17 +1,20 @@
 //! The store in memory: for tests, and for programs that can do without what happened before they started. A publish is
 //! "durable" at once.
 //!
-//! Nothing is taken away behind anyone's back: at its limit it refuses events, as a full disk does.
+//! Nothing is taken away but by retention, compaction and deletion: at its limit it refuses events, as a full disk does.
 
 use super::groups::GroupState;
-use super::{AppendBatch, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit};
+use super::{
+    AppendBatch, CleanOptions, CleanReport, Liveness, TopicUsage, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit,
+};
 use crate::clock::Clock;
-use crate::error::{ReadError, StoreError, Unavailable};
+use crate::error::{BackupError, ReadError, StoreError, Unavailable};
 use crate::metrics::StoreFigures;
 use parking_lot::{Mutex, RwLock};
 use prombus_log::{EventId, NewEvent, Outcome, TopicId};
 use prombus_protocol::Topic;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -19,6 +22,10 @@ use std::sync::{Arc, OnceLock};
 const BLOCK_BYTES: usize = 256 * 1024;
 /// What an event takes next to its key and body.
 const OVERHEAD_BYTES: u64 = size_of::<Place>() as u64;
+/// Publishers' ids are known for so long after their events were cleaned away.
+const DEDUPE_MS: i64 = 7 * 24 * 3_600_000;
+/// So many of them at most, for each topic.
+const CLEANED_IDS_MAX: usize = 1_000_000;
 
 /// Events in memory.
 pub struct MemoryStore {
@@ -39,7 +46,8 @@ struct Shared {
 #[derive(Default)]
 struct Topics {
     by_name: HashMap<Topic, TopicId>,
-    all: Vec<Arc<MemoryTopic>>,
+    /// By number; deleted ones leave a hole.
+    all: Vec<Option<Arc<MemoryTopic>>>,
 }
 
 struct MemoryTopic {
@@ -49,14 +57,21 @@ struct MemoryTopic {
 
 #[derive(Default)]
 struct Events {
+    /// By seq; where something was cleaned away there are gaps.
     places: Vec<Place>,
     blocks: Vec<Vec<u8>>,
+    last_seq: u64,
+    /// Nothing below it is served.
+    first_seq: u64,
     /// Publishers' ids.
     ids: HashMap<EventId, u64>,
+    /// Those of events that were cleaned away, with their commit times.
+    cleaned_ids: VecDeque<(i64, EventId)>,
 }
 
 /// An event; its key and body stand in a block.
 struct Place {
+    seq: u64,
     id: EventId,
     ts: i64,
     commit_ms: i64,
@@ -68,43 +83,105 @@ struct Place {
     is_client_id: bool,
 }
 
+impl Place {
+    fn bytes(&self) -> u64 {
+        OVERHEAD_BYTES + u64::from(self.key_length.unwrap_or(0)) + u64::from(self.body_length)
+    }
+}
+
 impl Events {
-    fn push(&mut self, event: &NewEvent<'_>, id: EventId, commit_ms: i64) -> u64 {
-        let key = event.key.unwrap_or(&[]);
-        let length = key.len() + event.body.len();
+    fn put_bytes(&mut self, parts: &[&[u8]]) -> (u32, u32) {
+        let length = parts.iter().map(|part| part.len()).sum();
         if self.blocks.last().is_none_or(|block| block.capacity() - block.len() < length) {
             // A topic with a few events should not cost a block.
             let grown = self.blocks.last().map_or(1024, |block| block.capacity() * 4);
             self.blocks.push(Vec::with_capacity(grown.min(BLOCK_BYTES).max(length)));
         }
-        let block = self.blocks.len() - 1;
-        let start = self.blocks[block].len();
-        self.blocks[block].extend_from_slice(key);
-        self.blocks[block].extend_from_slice(event.body);
+        let at = self.blocks.len() - 1;
+        let block = &mut self.blocks[at];
+        let start = block.len();
+        parts.iter().for_each(|part| block.extend_from_slice(part));
+        (at as u32, start as u32)
+    }
+
+    fn push(&mut self, event: &NewEvent<'_>, id: EventId, commit_ms: i64) -> u64 {
+        let (block, start) = self.put_bytes(&[event.key.unwrap_or(&[]), event.body]);
+        let seq = self.last_seq + 1;
+        self.last_seq = seq;
         self.places.push(Place {
+            seq,
             id,
             ts: event.ts,
             commit_ms,
-            block: block as u32,
-            start: start as u32,
+            block,
+            start,
             key_length: event.key.map(|key| key.len() as u16),
             body_length: event.body.len() as u32,
             is_tombstone: event.tombstone,
             is_client_id: event.id.is_some(),
         });
-        let seq = self.places.len() as u64;
         if event.id.is_some() {
             self.ids.insert(id, seq);
         }
         seq
     }
 
-    fn event(&self, seq: u64) -> Option<StoredEvent<'_>> {
-        let place = self.places.get(usize::try_from(seq.checked_sub(1)?).ok()?)?;
+    /// What its events take.
+    fn bytes(&self) -> u64 {
+        self.places.iter().map(Place::bytes).sum()
+    }
+
+    /// Takes away what is dead, if that is worth it. Answers how many events and bytes went.
+    fn clean(&mut self, is_live: impl Fn(u64) -> bool, now_ms: i64) -> (u64, u64) {
+        while let Some(&(commit_ms, id)) = self.cleaned_ids.front()
+            && (commit_ms.saturating_add(DEDUPE_MS) < now_ms || self.cleaned_ids.len() > CLEANED_IDS_MAX)
+        {
+            self.cleaned_ids.pop_front();
+            self.ids.remove(&id);
+        }
+        let total = self.bytes();
+        let is_kept = |place: &Place| place.seq >= self.first_seq && is_live(place.seq);
+        let kept: u64 = self.places.iter().filter(|place| is_kept(place)).map(Place::bytes).sum();
+        if total - kept <= kept / 2 {
+            return (0, 0);
+        }
+        let before = std::mem::take(&mut self.places);
+        let blocks = std::mem::take(&mut self.blocks);
+        let first_seq = self.first_seq;
+        let mut removed = 0;
+        for place in before {
+            if place.seq < first_seq || !is_live(place.seq) {
+                removed += 1;
+                if place.is_client_id {
+                    self.cleaned_ids.push_back((place.commit_ms, place.id));
+                }
+                continue;
+            }
+            let start = place.start as usize;
+            let length = usize::from(place.key_length.unwrap_or(0)) + place.body_length as usize;
+            let bytes = &blocks[place.block as usize][start..start + length];
+            let (block, start) = self.put_bytes(&[bytes]);
+            self.places.push(Place { block, start, ..place });
+        }
+        (removed, total - kept)
+    }
+
+    /// Where the first event at or past a seq stands.
+    fn at(&self, seq: u64) -> usize {
+        let seq = seq.max(self.first_seq);
+        // Without gaps, a guess is right at once.
+        let guess = self.places.first().map_or(0, |first| seq.saturating_sub(first.seq)) as usize;
+        if self.places.get(guess).is_some_and(|place| place.seq == seq) {
+            return guess;
+        }
+        self.places.partition_point(|place| place.seq < seq)
+    }
+
+    fn event(&self, place: &Place) -> StoredEvent<'_> {
         let key_length = usize::from(place.key_length.unwrap_or(0));
         let bytes = &self.blocks[place.block as usize][place.start as usize..];
-        Some(StoredEvent {
-            seq,
+        StoredEvent {
+            seq: place.seq,
             id: place.id,
             ts: place.ts,
             commit_ms: place.commit_ms,
@@ -112,15 +189,12 @@ impl Events {
             body: &bytes[key_length..key_length + place.body_length as usize],
             tombstone: place.is_tombstone,
             client_id: place.is_client_id,
-        })
+        }
     }
 
     fn find(&self, id: EventId) -> Option<u64> {
         if let Some(&seq) = self.ids.get(&id) {
             return Some(seq);
-        }
-        if self.ids.len() == self.places.len() {
-            return None;
         }
         // Ids that the store made rise; those that publishers chose stand between them.
         let (mut low, mut high) = (0, self.places.len());
@@ -131,7 +205,7 @@ impl Events {
                 Some(ahead) => {
                     let place = &self.places[middle + ahead];
                     match place.id.cmp(&id) {
-                        std::cmp::Ordering::Equal => return Some((middle + ahead) as u64 + 1),
+                        std::cmp::Ordering::Equal => return Some(place.seq),
                         std::cmp::Ordering::Less => low = middle + ahead + 1,
                         std::cmp::Ordering::Greater => high = middle,
                     }
@@ -141,6 +215,9 @@ impl Events {
         None
     }
 }
+
+/// The part of an id that counts.
+const COUNTER_MASK: u128 = (1 << 62) - 1;
 
 /// UUIDv7 that rise strictly.
 #[derive(Debug, Default)]
@@ -194,7 +271,8 @@ impl Shared {
     fn topic(&self, id: TopicId) -> Result<Arc<MemoryTopic>, ReadError> {
         let at = (id.number() as usize).wrapping_sub(1);
         let topics = self.topics.read();
-        topics.all.get(at).cloned().ok_or_else(|| ReadError::UnknownTopic(format!("number {}", id.number())))
+        let topic = topics.all.get(at).cloned().flatten();
+        topic.ok_or_else(|| ReadError::UnknownTopic(format!("number {}", id.number())))
     }
 
     fn check_open(&self) -> Result<(), StoreError> {
@@ -223,8 +301,8 @@ impl Store for MemoryStore {
         let mut topics: Vec<(TopicId, Arc<MemoryTopic>, u64)> = Vec::new();
         for event in batch.events {
             if !topics.iter().any(|(id, ..)| *id == event.topic) {
-                let topic =
-                    shared.topic(event.topic).map_err(|error| StoreError::Other(error.to_string()))?;
+                let unknown = |_| StoreError::UnknownTopic(event.topic.number());
+                let topic = shared.topic(event.topic).map_err(unknown)?;
                 topics.push((event.topic, topic, 0));
             }
         }
@@ -274,22 +352,22 @@ impl Store for MemoryStore {
             u32::try_from(topics.all.len() + 1).map_err(|error| StoreError::Other(error.to_string()))?;
         let id = TopicId::from_number(number);
         topics.by_name.insert(name.clone(), id);
-        topics.all.push(Arc::new(MemoryTopic { name: name.clone(), events: RwLock::default() }));
+        topics.all.push(Some(Arc::new(MemoryTopic { name: name.clone(), events: RwLock::default() })));
         Ok(id)
     }
 
     fn topics(&self) -> Vec<StoredTopic> {
         let topics = self.shared.topics.read();
-        let all = topics.all.iter().zip(1..).map(|(topic, number)| StoredTopic {
-            id: TopicId::from_number(number),
-            name: topic.name.clone(),
-            last_seq: topic.events.read().places.len() as u64,
+        let all = topics.all.iter().zip(1..).filter_map(|(topic, number)| {
+            let topic = topic.as_ref()?;
+            let last_seq = topic.events.read().last_seq;
+            Some(StoredTopic { id: TopicId::from_number(number), name: topic.name.clone(), last_seq })
         });
         all.collect()
     }
 
     fn last_seq(&self, topic: TopicId) -> u64 {
-        self.shared.topic(topic).map_or(0, |topic| topic.events.read().places.len() as u64)
+        self.shared.topic(topic).map_or(0, |topic| topic.events.read().last_seq)
     }
 
     fn appended_seq(&self, topic: TopicId) -> u64 {
@@ -297,7 +375,9 @@ impl Store for MemoryStore {
     }
 
     fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError> {
-        Ok((!self.shared.topic(topic)?.events.read().places.is_empty()).then_some(1))
+        let topic = self.shared.topic(topic)?;
+        let events = topic.events.read();
+        Ok(events.places.get(events.at(1)).map(|place| place.seq))
     }
 
     fn scanner(&self) -> Box<dyn Scanner> {
@@ -311,7 +391,108 @@ impl Store for MemoryStore {
     fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
         let topic = self.shared.topic(topic)?;
         let events = topic.events.read();
-        Ok(events.places.iter().position(|place| place.ts >= ts).map(|at| at as u64 + 1))
+        Ok(events.places[events.at(1)..].iter().find(|place| place.ts >= ts).map(|place| place.seq))
+    }
+
+    fn is_own_id(&self, id: EventId) -> bool {
+        // Its ids have the same salt in their upper half as long as no millisecond has millions of them.
+        let ids = self.shared.append.lock();
+        let number = id.as_u128();
+        number <= ids.last && (number & COUNTER_MASK) >> 40 == ids.salt >> 40
+    }
+
+    fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError> {
+        let topic = self.shared.topic(topic)?;
+        let events = topic.events.read();
+        let older = &events.places[..events.places.partition_point(|place| place.seq < seq)];
+        Ok(older.iter().any(|place| events.event(place).key == Some(key)))
+    }
+
+    fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
+        for &(id, first_seq) in firsts {
+            if let Ok(topic) = self.shared.topic(id) {
+                let mut events = topic.events.write();
+                events.first_seq = first_seq.max(events.first_seq);
+            }
+        }
+        Ok(())
+    }
+
+    fn cut_at(&self, topic: TopicId) -> u64 {
+        self.shared.topic(topic).map_or(0, |topic| topic.events.read().first_seq)
+    }
+
+    fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Result<u64, ReadError> {
+        let topic = self.shared.topic(topic)?;
+        let events = topic.events.read();
+        let mut left = bytes;
+        for (at, place) in events.places.iter().enumerate().rev() {
+            match left.checked_sub(place.bytes()) {
+                Some(rest) => left = rest,
+                // The newest one stays whatever its size.
+                None => return Ok(place.seq + u64::from(at + 1 < events.places.len())),
+            }
+        }
+        Ok(1)
+    }
+
+    fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
+        let topics = self.shared.topics.read();
+        let usage = topics.all.iter().zip(1..).filter_map(|(topic, number)| {
+            let events = topic.as_ref()?.events.read();
+            let kept = &events.places[events.at(1)..];
+            Some(TopicUsage {
+                topic: TopicId::from_number(number),
+                events: kept.len() as u64,
+                bytes: kept.iter().map(Place::bytes).sum(),
+            })
+        });
+        Ok(usage.collect())
+    }
+
+    fn delete_topic(&self, id: TopicId, name: &Topic) -> Result<u64, StoreError> {
+        self.shared.check_open()?;
+        // Not in the middle of a batch.
+        let _appends = self.shared.append.lock();
+        let mut topics = self.shared.topics.write();
+        let at = (id.number() as usize).wrapping_sub(1);
+        let topic = topics.all.get_mut(at).and_then(Option::take);
+        let topic = topic.ok_or(StoreError::UnknownTopic(id.number()))?;
+        topics.by_name.remove(name);
+        drop(topics);
+        let mut events = topic.events.write();
+        self.shared.bytes.fetch_sub(events.bytes(), Ordering::Relaxed);
+        // Whoever is reading it right now finds it empty.
+        *events = Events::default();
+        Ok(0)
+    }
+
+    fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {
+        let topics: Vec<_> = self.shared.topics.read().all.iter().cloned().zip(1..).collect();
+        let mut report = CleanReport::default();
+        let now_ms = self.shared.clock.wall_ms();
+        for (topic, number) in topics {
+            let (Some(topic), id) = (topic, TopicId::from_number(number)) else { continue };
+            let (first, is_sparse) = (liveness.first_live(id), options.compact && liveness.is_sparse(id));
+            let is_live = |seq| seq >= first && (!is_sparse || liveness.is_live(id, seq));
+            let (events, bytes) = topic.events.write().clean(is_live, now_ms);
+            self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            report.events_removed += events;
+            report.bytes_removed += bytes;
+        }
+        Ok(report)
+    }
+
+    fn worth_cleaning_bytes(&self) -> u64 {
+        64 * 1024
+    }
+
+    fn topic_settings(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn backup(&self, _folder: &Path, _progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackupError> {
+        Err(BackupError::NotDurable)
     }
 
     fn is_durable(&self) -> bool {
@@ -354,15 +535,21 @@ impl Scanner for MemoryScanner {
         }
         let (_, topic) = self.topic.as_ref().expect("just set");
         let events = topic.events.read();
-        let mut next_seq = from.max(1);
-        while next_seq <= to {
-            let Some(event) = events.event(next_seq) else { break };
-            if visit(&event) == Visit::Stop {
-                break;
+        let mut scanned = Scanned { next_seq: from.max(1), ..Scanned::default() };
+        for place in &events.places[events.at(from)..] {
+            if place.seq > to || visit(&events.event(place)) == Visit::Stop {
+                scanned.cleaned += place.seq.min(to + 1) - scanned.next_seq;
+                scanned.next_seq = place.seq.min(to + 1);
+                return Ok(scanned);
             }
-            next_seq += 1;
+            scanned.cleaned += place.seq - scanned.next_seq;
+            scanned.next_seq = place.seq + 1;
         }
-        Ok(Scanned { next_seq, ..Scanned::default() })
+        // The newest events may be gone too.
+        let end = events.last_seq.min(to) + 1;
+        scanned.cleaned += end.saturating_sub(scanned.next_seq);
+        scanned.next_seq = scanned.next_seq.max(end);
+        Ok(scanned)
     }
 
     fn rest(&mut self) {}

@@ -272,6 +272,14 @@ impl History {
         }
     }
 
+    pub fn cut(&mut self, source: SourceId, first_seq: u64) {
+        self.tell(format!("cut {source:?} {first_seq}"));
+        let missed = self.machine.cut(source, first_seq);
+        assert_eq!(missed, self.model.cut(source, first_seq), "how many events were missed");
+        let published = &mut self.published[source.0 as usize];
+        *published = first_seq.saturating_sub(1).max(*published);
+    }
+
     pub fn seek(&mut self, source: SourceId, floor: u64) {
         self.tell(format!("seek {source:?} {floor}"));
         self.machine.seek(source, floor);

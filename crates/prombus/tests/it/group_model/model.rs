@@ -188,7 +188,7 @@ impl Model {
         (0..self.topics.len() as u32).map(SourceId)
     }
 
-    fn reserved(&self) -> impl Iterator<Item = &ReservedRange> {
+    pub fn reserved(&self) -> impl Iterator<Item = &ReservedRange> {
         self.members.values().flat_map(|member| &member.reserved)
     }
 

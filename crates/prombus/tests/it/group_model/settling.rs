@@ -158,6 +158,28 @@ impl Model {
         }
     }
 
+    /// What is below a seq is gone: settled, but for what members have, reserve, or what is given up.
+    pub fn cut(&mut self, source: SourceId, first_seq: u64) -> u64 {
+        let mut missed = 0;
+        for seq in 1..first_seq {
+            let position = Position { source, seq };
+            let is_reserved = self.reserved().any(|range| {
+                range.source == source && (range.first_seq..=range.last_seq).contains(&seq)
+            });
+            let place = self.events.get(&position).map(|event| event.place);
+            let is_busy = matches!(place, Some(Place::Leased { .. } | Place::GivingUp)) || is_reserved;
+            if !is_busy && !self.topic(source).settled.contains(&seq) {
+                self.settle(position);
+                missed += 1;
+            }
+        }
+        let topic = self.topic(source);
+        topic.granted_to = topic.granted_to.max(first_seq.saturating_sub(1));
+        topic.restored.retain(|&seq, _| seq >= first_seq);
+        self.counters.missed += missed;
+        missed
+    }
+
     pub fn seek(&mut self, source: SourceId, floor: u64) {
         self.events.retain(|position, _| position.source != source);
         for member in self.members.values_mut() {

@@ -27,7 +27,8 @@ impl History {
             665..685 => self.hold_one(),
             685..695 => self.hold_for_a_while(),
             695..805 => self.pass_time(),
-            805..815 => self.seek_one(),
+            805..812 => self.seek_one(),
+            812..815 => self.cut_one(),
             815..845 => self.give_up_some(),
             845..880 => self.take_changes(),
             880..910 => self.sync_some(),
@@ -291,6 +292,12 @@ impl History {
         let source = self.any_source();
         let floor = self.random.below(self.published[source.0 as usize] + 3);
         self.seek(source, floor);
+    }
+
+    fn cut_one(&mut self) {
+        let source = self.any_source();
+        let first = self.random.below(self.published[source.0 as usize] + 3);
+        self.cut(source, first);
     }
 
     fn seek_to_start(&mut self) {

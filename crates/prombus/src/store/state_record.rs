@@ -1,4 +1,4 @@
-//! What is written down about groups, and how: small records with variable-length numbers, described in
+//! What is written down about groups and topics, and how: small records with variable-length numbers, described in
 //! `docs/disk-format.md`.
 //!
 //! A record only ever adds to what the ones before it said, so they can be folded in order; a snapshot is a list of records.
@@ -30,9 +30,9 @@ pub struct GroupProgress {
     pub attempts: Vec<GroupAttempts>,
 }
 
-/// A record about a group.
+/// A record about a group or a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupRecord {
+pub enum StateRecord {
     /// A group was made.
     Made {
         /// Its number, never used again.
@@ -69,14 +69,36 @@ pub enum GroupRecord {
         /// The group.
         group: u32,
     },
+    /// Topics begin at later seqs now: what is below is served no more.
+    Cut {
+        /// Topics and their first seqs.
+        firsts: Vec<(TopicId, u64)>,
+    },
+    /// Somebody set something about a topic.
+    TopicSet {
+        /// The topic's name.
+        topic: String,
+        /// What was set, as JSON; empty for nothing any more.
+        settings: String,
+    },
+    /// A topic was deleted; what groups did in it is of no use any more.
+    TopicDeleted {
+        /// The topic.
+        topic: TopicId,
+        /// Its name.
+        name: String,
+    },
 }
 
 const MADE: u32 = 1;
 const PROGRESS: u32 = 2;
 const SOUGHT: u32 = 3;
 const DELETED: u32 = 4;
+const CUT: u32 = 5;
+const TOPIC_SET: u32 = 6;
+const TOPIC_DELETED: u32 = 7;
 
-impl GroupRecord {
+impl StateRecord {
     /// Tells kinds of records apart in the log.
     pub fn tag(&self) -> u32 {
         match self {
@@ -84,6 +106,9 @@ impl GroupRecord {
             Self::Progress { .. } => PROGRESS,
             Self::Sought { .. } => SOUGHT,
             Self::Deleted { .. } => DELETED,
+            Self::Cut { .. } => CUT,
+            Self::TopicSet { .. } => TOPIC_SET,
+            Self::TopicDeleted { .. } => TOPIC_DELETED,
         }
     }
 
@@ -110,6 +135,15 @@ impl GroupRecord {
                 put_places(into, floors);
             }
             Self::Deleted { group } => put_number(into, u64::from(*group)),
+            Self::Cut { firsts } => put_places(into, firsts),
+            Self::TopicSet { topic, settings } => {
+                put_text(into, topic);
+                put_text(into, settings);
+            }
+            Self::TopicDeleted { topic, name } => {
+                put_number(into, u64::from(topic.number()));
+                put_text(into, name);
+            }
         }
     }
 
@@ -129,6 +163,9 @@ impl GroupRecord {
             PROGRESS => Self::Progress { group: fields.small()?, topics: fields.list(Fields::progress)? },
             SOUGHT => Self::Sought { group: fields.small()?, floors: fields.list(Fields::place)? },
             DELETED => Self::Deleted { group: fields.small()? },
+            CUT => Self::Cut { firsts: fields.list(Fields::place)? },
+            TOPIC_SET => Self::TopicSet { topic: fields.text()?, settings: fields.text()? },
+            TOPIC_DELETED => Self::TopicDeleted { topic: fields.topic()?, name: fields.text()? },
             _ => return None,
         };
         fields.bytes.is_empty().then_some(record)
@@ -271,10 +308,10 @@ impl Fields<'_> {
 mod tests {
     use super::*;
 
-    fn samples() -> Vec<GroupRecord> {
+    fn samples() -> Vec<StateRecord> {
         let topic = TopicId::from_number;
         vec![
-            GroupRecord::Made {
+            StateRecord::Made {
                 group: 7,
                 subscription: "orders.*".into(),
                 name: "billing".into(),
@@ -283,7 +320,7 @@ mod tests {
                 made_ms: 1_700_000_000_000,
                 starts: vec![(topic(1), 0), (topic(300), u64::MAX)],
             },
-            GroupRecord::Progress {
+            StateRecord::Progress {
                 group: u32::MAX,
                 topics: vec![GroupProgress {
                     topic: topic(3),
@@ -299,8 +336,11 @@ mod tests {
                     ],
                 }],
             },
-            GroupRecord::Sought { group: 0, floors: vec![(topic(1), 99)] },
-            GroupRecord::Deleted { group: 1 },
+            StateRecord::Sought { group: 0, floors: vec![(topic(1), 99)] },
+            StateRecord::Deleted { group: 1 },
+            StateRecord::Cut { firsts: vec![(topic(1), 7), (topic(2), 1 << 50)] },
+            StateRecord::TopicSet { topic: "orders".into(), settings: r#"{"compaction":true}"#.into() },
+            StateRecord::TopicDeleted { topic: topic(9), name: "orders".into() },
         ]
     }
 
@@ -309,7 +349,7 @@ mod tests {
         for record in samples() {
             let mut bytes = Vec::new();
             record.put(&mut bytes);
-            assert_eq!(GroupRecord::parse(record.tag(), &bytes), Some(record));
+            assert_eq!(StateRecord::parse(record.tag(), &bytes), Some(record));
         }
     }
 
@@ -320,15 +360,15 @@ mod tests {
             let mut bytes = Vec::new();
             record.put(&mut bytes);
             for length in 0..bytes.len() {
-                assert_eq!(GroupRecord::parse(record.tag(), &bytes[..length]), None);
+                assert_eq!(StateRecord::parse(record.tag(), &bytes[..length]), None);
             }
             for _ in 0..2_000 {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let mut broken = bytes.clone();
                 let at = (seed >> 33) as usize % broken.len();
                 broken[at] = (seed >> 20) as u8;
-                for tag in 0..6 {
-                    let _ = GroupRecord::parse(tag, &broken);
+                for tag in 0..9 {
+                    let _ = StateRecord::parse(tag, &broken);
                 }
             }
         }

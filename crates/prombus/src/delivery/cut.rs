@@ -1,0 +1,51 @@
+//! Events that are gone before the group had them: retention took them, or their topic was deleted.
+
+use super::group::Group;
+use super::lease::State;
+use super::{Position, SourceId};
+
+impl Group {
+    /// A topic begins at `first_seq` now. What is below it and not with a member is settled, whether it waits for its first
+    /// delivery or for another one; what members have, they may still settle. Answers how many events the group missed.
+    pub fn cut(&mut self, id: SourceId, first_seq: u64) -> u64 {
+        let last = first_seq.saturating_sub(1);
+        let source = &mut self.sources[id.0 as usize];
+        if last <= source.settled.floor() {
+            return 0;
+        }
+        let mut missed = 0;
+        let mut gone: Vec<(u64, u64)> = Vec::new();
+        while let Some(range) = source.fresh.front_mut()
+            && range.0 <= last
+        {
+            gone.push((range.0, range.1.min(last)));
+            range.0 = last + 1;
+            if range.0 > range.1 {
+                source.fresh.pop_front();
+            }
+        }
+        if source.granted_to < last {
+            // Not granted yet, and never will be.
+            source.settled.unsettled(source.granted_to + 1, last, |first, last| gone.push((first, last)));
+            source.granted_to = last;
+            source.restored = source.restored.split_off(&first_seq);
+        }
+        if source.fresh.is_empty() && std::mem::replace(&mut source.is_active, false) {
+            self.active.retain(|&other| other != id);
+        }
+        let is_gone = |position: &Position| position.source == id && position.seq <= last;
+        let waiting = self.unsettled.iter().filter(|(position, it)| {
+            is_gone(position) && matches!(it.state, State::Waiting | State::Due)
+        });
+        gone.extend(waiting.map(|(position, _)| (position.seq, position.seq)));
+        gone.sort_unstable();
+        for (first, last) in gone {
+            missed += last - first + 1;
+            self.unsettled.remove(&Position { source: id, seq: first });
+            self.sources[id.0 as usize].settled.insert(first, last);
+            self.changes.settle(id, first, last);
+        }
+        self.counters.missed += missed;
+        missed
+    }
+}

@@ -1,0 +1,335 @@
+//! What can be set about topics: how long events are kept, whether only the newest of a key is, how fast publishers may be.
+//!
+//! Rules come from whoever opens the bus (`[[topic]]` in `prombus.toml`); the first whose name or pattern fits a topic counts,
+//! whole. What is set about a single topic while the bus runs is kept with the events and stands above the rules, field by
+//! field.
+
+use crate::error::SettingError;
+use prombus_protocol::limits::MAX_MAX_ATTEMPTS;
+use prombus_protocol::{Pattern, Topic};
+use serde::{Deserialize, Serialize};
+
+/// How often a compacted topic gets a snapshot.
+pub const SNAPSHOT_INTERVAL_MS: u64 = 30_000;
+/// How long the deletion of a key stays in a compacted topic.
+pub const TOMBSTONE_MS: u64 = 24 * 3_600_000;
+
+const DAY_MS: u64 = 24 * 3_600_000;
+const CENTURY_MS: u64 = 36_500 * DAY_MS;
+
+/// What is set about topics, each field if it is set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TopicOptions {
+    /// Events are kept for so many days, by commit time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention_days: Option<f64>,
+    /// Events are kept for so many milliseconds, by commit time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention_ms: Option<u64>,
+    /// The newest events are kept that take at most about so many bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention_bytes: Option<u64>,
+    /// Only the newest event of each key is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compaction: Option<bool>,
+    /// The deletion of a key is kept for so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tombstone_ms: Option<u64>,
+    /// How often what changed is published to the snapshot topic; zero for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_interval_ms: Option<u64>,
+    /// Where to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_topic: Option<String>,
+    /// Groups give an event up after so many attempts, if their members do not say otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// So many events a second may be published over the gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub publish_rate: Option<f64>,
+    /// So many at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub publish_burst: Option<f64>,
+}
+
+/// What is set about all topics that a name or pattern covers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopicRule {
+    /// A topic or a pattern.
+    pub name: Pattern,
+    /// What is set.
+    pub options: TopicOptions,
+}
+
+/// What counts for a topic, with defaults.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopicSettings {
+    /// Events are kept for so long, by commit time; for ever by default.
+    pub retention_ms: Option<u64>,
+    /// The newest events are kept that take at most about so many bytes; all by default.
+    pub retention_bytes: Option<u64>,
+    /// Only the newest event of each key is kept.
+    pub compaction: bool,
+    /// The deletion of a key is kept for so long.
+    pub tombstone_ms: u64,
+    /// How often what changed is published to the snapshot topic; zero for never.
+    pub snapshot_interval_ms: u64,
+    /// Where to; none for topics that are not compacted, and for snapshots themselves.
+    pub snapshot_topic: Option<Topic>,
+    /// Groups give an event up after so many attempts, if their members do not say otherwise.
+    pub max_attempts: Option<u32>,
+    /// So many events a second may be published over the gateway.
+    pub publish_rate: Option<f64>,
+    /// So many at once; by default as many as in a second.
+    pub publish_burst: Option<f64>,
+}
+
+impl TopicRule {
+    /// A rule for a topic or a pattern.
+    ///
+    /// # Errors
+    /// [`SettingError`] names the field that is out of range.
+    pub fn new(name: &str, options: TopicOptions) -> Result<Self, SettingError> {
+        let name = Pattern::new(name)
+            .map_err(|error| SettingError { name: "name", why: error.to_string() })?;
+        options.check()?;
+        if let (Some(snapshots), None) = (&options.snapshot_topic, name.as_topic()) {
+            let why = format!("{snapshots:?} would get the snapshots of many topics; name one topic");
+            return Err(SettingError { name: "snapshot_topic", why });
+        }
+        Ok(Self { name, options })
+    }
+}
+
+impl TopicOptions {
+    /// Whether nothing is set.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether all values are in range and make sense together.
+    ///
+    /// # Errors
+    /// [`SettingError`] names the field.
+    pub fn check(&self) -> Result<(), SettingError> {
+        let bad = |name, why: &str| Err(SettingError { name, why: why.to_owned() });
+        if self.retention_days.is_some() && self.retention_ms.is_some() {
+            return bad("retention_days", "retention_ms is set too; set one of them");
+        }
+        if self.retention_days.is_some_and(|days| !(1e-6..=36_500.0).contains(&days)) {
+            return bad("retention_days", "more than 0 and at most 36500 are allowed");
+        }
+        if self.retention_ms.is_some_and(|ms| !(1..=CENTURY_MS).contains(&ms)) {
+            return bad("retention_ms", "1 to 3153600000000 (a hundred years) are allowed");
+        }
+        if self.retention_bytes == Some(0) {
+            return bad("retention_bytes", "1 and more are allowed");
+        }
+        if self.tombstone_ms.is_some_and(|ms| ms > CENTURY_MS) {
+            return bad("tombstone_ms", "0 to 3153600000000 (a hundred years) are allowed");
+        }
+        if self.snapshot_interval_ms.is_some_and(|ms| ms > 0 && !(100..=DAY_MS).contains(&ms)) {
+            return bad("snapshot_interval_ms", "0 (never) and 100 to 86400000 (a day) are allowed");
+        }
+        if let Some(topic) = &self.snapshot_topic
+            && let Err(error) = Topic::new(topic.as_str())
+        {
+            return bad("snapshot_topic", &error.to_string());
+        }
+        if self.max_attempts.is_some_and(|attempts| !(1..=MAX_MAX_ATTEMPTS).contains(&attempts)) {
+            return bad("max_attempts", &format!("1 to {MAX_MAX_ATTEMPTS} are allowed"));
+        }
+        let is_rate = |value: f64| value.is_finite() && value > 0.0 && value <= 1e9;
+        if self.publish_rate.is_some_and(|rate| !is_rate(rate)) {
+            return bad("publish_rate", "more than 0 and at most 1000000000 events a second are allowed");
+        }
+        if self.publish_burst.is_some_and(|burst| !is_rate(burst) || burst < 1.0) {
+            return bad("publish_burst", "1 to 1000000000 are allowed");
+        }
+        if self.publish_burst.is_some() && self.publish_rate.is_none() {
+            return bad("publish_burst", "publish_rate is not set; set both, or neither");
+        }
+        Ok(())
+    }
+
+    /// These options where they are set, else those of `below`.
+    #[must_use]
+    pub fn over(&self, below: &Self) -> Self {
+        // Days and milliseconds say the same: whichever is set here hides both there.
+        let has_age = self.retention_days.is_some() || self.retention_ms.is_some();
+        let age = if has_age { self } else { below };
+        Self {
+            retention_days: age.retention_days,
+            retention_ms: age.retention_ms,
+            retention_bytes: self.retention_bytes.or(below.retention_bytes),
+            compaction: self.compaction.or(below.compaction),
+            tombstone_ms: self.tombstone_ms.or(below.tombstone_ms),
+            snapshot_interval_ms: self.snapshot_interval_ms.or(below.snapshot_interval_ms),
+            snapshot_topic: self.snapshot_topic.clone().or_else(|| below.snapshot_topic.clone()),
+            max_attempts: self.max_attempts.or(below.max_attempts),
+            publish_rate: self.publish_rate.or(below.publish_rate),
+            publish_burst: self.publish_burst.or(below.publish_burst),
+        }
+    }
+
+    fn settings(&self, topic: &str) -> TopicSettings {
+        let days_ms = self.retention_days.map(|days| (days * DAY_MS as f64).round().max(1.0) as u64);
+        let compaction = self.compaction.unwrap_or(false);
+        let snapshots = match &self.snapshot_topic {
+            Some(name) => Topic::new(name.as_str()).ok(),
+            // A name that is too long for the suffix has no snapshots.
+            None => Topic::new(format!("{topic}.snapshot")).ok(),
+        };
+        TopicSettings {
+            retention_ms: self.retention_ms.or(days_ms),
+            retention_bytes: self.retention_bytes,
+            compaction,
+            tombstone_ms: self.tombstone_ms.unwrap_or(TOMBSTONE_MS),
+            snapshot_interval_ms: self.snapshot_interval_ms.unwrap_or(SNAPSHOT_INTERVAL_MS),
+            snapshot_topic: snapshots.filter(|_| compaction),
+            max_attempts: self.max_attempts,
+            publish_rate: self.publish_rate,
+            publish_burst: self.publish_burst,
+        }
+    }
+}
+
+/// Rules, and what is set about single topics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SettingsTable {
+    rules: Vec<TopicRule>,
+    own: std::collections::BTreeMap<String, TopicOptions>,
+}
+
+impl SettingsTable {
+    pub(crate) fn set_rules(&mut self, rules: Vec<TopicRule>) {
+        self.rules = rules;
+    }
+
+    pub(crate) fn set_own(&mut self, topic: &str, options: TopicOptions) {
+        if options.is_empty() {
+            self.own.remove(topic);
+        } else {
+            self.own.insert(topic.to_owned(), options);
+        }
+    }
+
+    pub(crate) fn own(&self, topic: &str) -> TopicOptions {
+        self.own.get(topic).cloned().unwrap_or_default()
+    }
+
+    /// Whether anything is set at all: if not, nobody needs to ask topic by topic.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.own.is_empty()
+    }
+
+    fn rule(&self, topic: &str) -> Option<&TopicRule> {
+        self.rules.iter().find(|rule| rule.name.as_str() == topic || rule.name.matches(topic))
+    }
+
+    fn options(&self, topic: &str) -> TopicOptions {
+        match (self.own.get(topic), self.rule(topic)) {
+            (Some(own), Some(rule)) => own.over(&rule.options),
+            (Some(own), None) => own.clone(),
+            (None, Some(rule)) => rule.options.clone(),
+            (None, None) => TopicOptions::default(),
+        }
+    }
+
+    /// What counts for a topic. The snapshots of a compacted topic are compacted too, and have no snapshots of their own.
+    pub(crate) fn settings(&self, topic: &str) -> TopicSettings {
+        if self.is_empty() {
+            return TopicOptions::default().settings(topic);
+        }
+        let mut settings = self.options(topic).settings(topic);
+        if self.is_snapshot(topic) {
+            settings.compaction = true;
+            settings.snapshot_topic = None;
+        }
+        settings
+    }
+
+    /// Whether a topic is where the snapshots of another one go.
+    fn is_snapshot(&self, topic: &str) -> bool {
+        let is_named = |(name, options): (&str, &TopicOptions)| {
+            options.snapshot_topic.as_deref() == Some(topic)
+                && name != topic
+                && self.options(name).compaction == Some(true)
+        };
+        let ruled = self.rules.iter().map(|rule| (rule.name.as_str(), &rule.options));
+        let own = self.own.iter().map(|(name, options)| (name.as_str(), options));
+        if ruled.chain(own).any(is_named) {
+            return true;
+        }
+        // The default name, unless the topic that it is made from goes elsewhere or is itself a snapshot.
+        topic.strip_suffix(".snapshot").is_some_and(|source| {
+            let options = self.options(source);
+            options.compaction == Some(true)
+                && options.snapshot_topic.is_none()
+                && !self.is_snapshot(source)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(name: &str, options: TopicOptions) -> TopicRule {
+        TopicRule::new(name, options).expect("a good rule")
+    }
+
+    fn compacted() -> TopicOptions {
+        TopicOptions { compaction: Some(true), ..TopicOptions::default() }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_counts_whole_and_own_settings_stand_above_it() {
+        let mut table = SettingsTable::default();
+        let short = TopicOptions { retention_days: Some(3.0), max_attempts: Some(7), ..Default::default() };
+        table.set_rules(vec![rule("a.b", short), rule("a.*", compacted())]);
+        let settings = table.settings("a.b");
+        assert_eq!((settings.retention_ms, settings.compaction), (Some(3 * DAY_MS), false));
+        assert!(table.settings("a.c").compaction);
+        assert_eq!(table.settings("b"), TopicOptions::default().settings("b"));
+        table.set_own("a.b", TopicOptions { retention_ms: Some(5), ..TopicOptions::default() });
+        let settings = table.settings("a.b");
+        assert_eq!((settings.retention_ms, settings.max_attempts), (Some(5), Some(7)));
+        table.set_own("a.b", TopicOptions::default());
+        assert_eq!(table.settings("a.b").retention_ms, Some(3 * DAY_MS));
+    }
+
+    #[test]
+    fn snapshots_are_compacted_and_have_no_snapshots() {
+        let mut table = SettingsTable::default();
+        let named = TopicOptions { snapshot_topic: Some("elsewhere".into()), ..compacted() };
+        table.set_rules(vec![rule("kv", named), rule("**", compacted())]);
+        assert_eq!(table.settings("a").snapshot_topic, Topic::new("a.snapshot").ok());
+        for snapshot in ["a.snapshot", "elsewhere"] {
+            let settings = table.settings(snapshot);
+            assert!(settings.compaction, "{snapshot}");
+            assert_eq!(settings.snapshot_topic, None, "{snapshot}");
+        }
+        // Not what kv's snapshots are called, so a topic like any other.
+        assert!(table.settings("kv.snapshot").snapshot_topic.is_some());
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        let name = |options: TopicOptions| options.check().map_err(|error| error.name);
+        let none = TopicOptions::default;
+        assert_eq!(name(none()), Ok(()));
+        assert_eq!(name(TopicOptions { retention_ms: Some(0), ..none() }), Err("retention_ms"));
+        assert_eq!(name(TopicOptions { retention_days: Some(f64::NAN), ..none() }), Err("retention_days"));
+        let both = TopicOptions { retention_days: Some(1.0), retention_ms: Some(1), ..none() };
+        assert_eq!(name(both), Err("retention_days"));
+        assert_eq!(name(TopicOptions { snapshot_interval_ms: Some(1), ..none() }), Err("snapshot_interval_ms"));
+        assert_eq!(name(TopicOptions { snapshot_topic: Some("a b".into()), ..none() }), Err("snapshot_topic"));
+        assert_eq!(name(TopicOptions { max_attempts: Some(0), ..none() }), Err("max_attempts"));
+        assert_eq!(name(TopicOptions { publish_rate: Some(0.0), ..none() }), Err("publish_rate"));
+        assert_eq!(name(TopicOptions { publish_burst: Some(5.0), ..none() }), Err("publish_burst"));
+        let shared = TopicOptions { snapshot_topic: Some("s".into()), ..compacted() };
+        assert!(TopicRule::new("a.*", shared).is_err());
+    }
+}
