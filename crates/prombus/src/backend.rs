@@ -392,6 +392,8 @@ pub struct LatestQuery {
     /// Only events up to this seq: the position of the first page, to go on with. Keys that have newer events are left out
     /// then: who reads on behind the position gets those.
     pub to_seq: Option<u64>,
+    /// Also the deletions of keys that are deleted.
+    pub with_deleted: bool,
     /// How much at most.
     pub limit: PullLimit,
 }

@@ -14,6 +14,9 @@ pub struct Limits {
     pub max_groups: usize,
     /// A group without members for this long is deleted. Default: never.
     pub group_expire_ms: Option<u64>,
+    /// What the newest events by key may take in memory, of all topics together: keys and where their events are, not the
+    /// events themselves. Default: 512 MiB.
+    pub state_memory_bytes: usize,
 }
 
 impl Default for Limits {
@@ -23,6 +26,7 @@ impl Default for Limits {
             max_topics: 100_000,
             max_groups: 100_000,
             group_expire_ms: None,
+            state_memory_bytes: 512 << 20,
         }
     }
 }

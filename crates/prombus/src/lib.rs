@@ -37,17 +37,23 @@ mod info;
 mod local;
 mod metrics;
 mod publish;
+mod settings;
+pub mod state;
 pub mod store;
 mod subscribe;
 
 pub use backend::{
-    Backend, BoxFuture, Capabilities, DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventChunk,
-    EventFilter, EventView, GroupSpec, Joined, MemberOptions, Membership, PullLimit, SettleOutcome, Verdict,
+    Backend, BackupProgress, BoxFuture, Capabilities, DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventChunk,
+    EventFilter, EventPosition, EventView, GroupSpec, Joined, Keys, LatestPage, LatestQuery, MemberOptions,
+    Membership, PullLimit, SettleOutcome, TopicDetails, Verdict,
 };
 pub use bus::{Bus, BusBuilder, Publish, PublishOne};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::Limits;
-pub use error::{GroupError, OpenError, PublishError, ReadError, StoreError, Unavailable};
+pub use error::{
+    BackupError, GroupError, OpenError, PublishError, ReadError, SettingError, StoreError, TopicAdminError,
+    Unavailable,
+};
 pub use event::{Delivery, Event, Page, Settled, Settling};
 pub use info::{
     GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, MEMBERS_LISTED_MAX, MemberInfo, OldestUnacked,
@@ -61,6 +67,7 @@ pub use prombus_protocol::{
     topic,
 };
 pub use publish::{PublishBatch, Published, Publishing};
+pub use settings::{SNAPSHOT_INTERVAL_MS, TOMBSTONE_MS, TopicOptions, TopicRule, TopicSettings};
 pub use subscribe::{Deliveries, HandlerHandle, Subscribe, Subscription};
 
 /// The README's examples, compiled with the doc tests.

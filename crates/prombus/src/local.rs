@@ -7,28 +7,36 @@
 //! ```
 //!
 //! `cell.rs` is a group, `member.rs` a member of it, `flush.rs` the way of records to disk, `timer.rs` the thread that ends
-//! leases, `groups.rs` what is done to whole groups, `letters.rs` the dead letters, `line.rs` publishes that wait for room.
+//! leases, `groups.rs` what is done to whole groups, `topics.rs` what is done to whole topics, `letters.rs` the dead letters,
+//! `line.rs` publishes that wait for room, `states.rs` the newest events by key, `keeper.rs` the thread that applies retention,
+//! cleans and takes snapshots.
 
 mod arrival;
 mod cell;
 mod flush;
 mod groups;
+mod keeper;
 mod letters;
 mod line;
 mod member;
 pub(crate) mod quiet;
+mod states;
 mod timer;
+mod topics;
 
 use crate::backend::{
-    Backend, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, MemberOptions, PullLimit, SettleOutcome,
-    Verdict, uuid_of,
+    Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
+    MemberOptions, PullLimit, SettleOutcome, TopicDetails, Verdict, uuid_of,
 };
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::delivery::{GiveUp, Millis, Position, SourceId};
-use crate::error::{GroupError, OpenError, PublishError, ReadError, StoreError, Unavailable};
+use crate::error::{
+    BackupError, GroupError, OpenError, PublishError, ReadError, StoreError, TopicAdminError, Unavailable,
+};
 use crate::info::{GroupInfo, TopicInfo};
 use crate::metrics::Figures;
+use crate::settings::{SettingsTable, TopicOptions, TopicRule, TopicSettings};
 use crate::publish::{Line as _, Place, PublishBatch, Published, Publishing};
 use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObserver, TopicId, Visit};
 use arrival::{Arrival, Arrivals};
@@ -37,8 +45,11 @@ use flush::Flusher;
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 use prombus_protocol::{CursorPosition, Start, Topic, Uuid};
+use keeper::Keeper;
 use quiet::{Quiet, wake};
+use states::States;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -75,6 +86,9 @@ pub(crate) struct Local {
     registry: Mutex<u32>,
     pub(crate) flusher: Flusher,
     arrivals: Arrivals,
+    settings: RwLock<SettingsTable>,
+    states: States,
+    keeper: Arc<Keeper>,
     /// Memory of batches and lists, used again.
     spare_batches: Mutex<Vec<PublishBatch>>,
     spare_outcomes: Mutex<Vec<Vec<Outcome>>>,
@@ -110,6 +124,13 @@ pub(crate) struct Aftermath {
 }
 
 impl TopicTable {
+    /// Forgets a topic; answers who reads it.
+    fn remove(&mut self, name: &Topic) -> Vec<(Arc<GroupCell>, SourceId)> {
+        let Some(id) = self.by_name.remove(name) else { return Vec::new() };
+        self.counted -= usize::from(!name.is_dead_letter());
+        self.readers.remove(&id).unwrap_or_default()
+    }
+
     fn add(&mut self, name: Topic, id: TopicId, readers: Vec<(Arc<GroupCell>, SourceId)>) {
         self.counted += usize::from(!name.is_dead_letter());
         self.by_name.insert(name, id);
@@ -160,6 +181,9 @@ impl LocalBackend {
             registry: Mutex::new(1),
             flusher: Flusher::default(),
             arrivals: Arrivals::default(),
+            settings: RwLock::default(),
+            states: States::default(),
+            keeper: Arc::default(),
             spare_batches: Mutex::default(),
             spare_outcomes: Mutex::default(),
             line: Mutex::default(),
@@ -170,6 +194,7 @@ impl LocalBackend {
             closing: Mutex::default(),
             store,
         });
+        local.restore_settings()?;
         local.restore()?;
         local.watch.advance(local.store.durable_batch());
         local.store.observe(Arc::new(Ears { local: Arc::downgrade(&local) }));
@@ -331,15 +356,20 @@ impl Local {
     /// Puts a batch into the store.
     fn append(&self, batch: &PublishBatch) -> Result<(u64, Vec<Published>), PublishRefused> {
         let mut events: Vec<NewEvent<'_>> = Vec::with_capacity(batch.len());
-        if !self.with_topics(batch, &mut events) {
-            self.ensure_topics(batch)?;
-            events.clear();
-            let is_complete = self.with_topics(batch, &mut events);
-            debug_assert!(is_complete, "topics stay where they are");
-        }
         let mut outcomes = self.spare_outcomes.lock().pop().unwrap_or_default();
-        outcomes.clear();
-        let appended = self.append_with_records(&events, &mut outcomes);
+        let appended = loop {
+            events.clear();
+            outcomes.clear();
+            while !self.with_topics(batch, &mut events) {
+                self.ensure_topics(batch)?;
+                events.clear();
+            }
+            match self.append_with_records(&events, &mut outcomes) {
+                // Deleted between the look and the append: it is made again.
+                Err(StoreError::UnknownTopic(_)) if !self.is_closed() => {}
+                appended => break appended,
+            }
+        };
         let published = outcomes.iter().map(|outcome| Published {
             id: uuid_of(outcome.id),
             seq: outcome.seq,
@@ -645,6 +675,14 @@ impl Backend for LocalBackend {
         })
     }
 
+    fn latest<'a>(
+        &'a self,
+        topic: &'a Topic,
+        query: LatestQuery,
+    ) -> BoxFuture<'a, Result<LatestPage, ReadError>> {
+        Box::pin(self.handle.local.latest(topic, query))
+    }
+
     fn arrival<'a>(&'a self, topic: &'a Topic, from: u64) -> BoxFuture<'a, Result<(), ReadError>> {
         Box::pin(Arrival::new(Arc::clone(&self.handle.local), topic.clone(), from))
     }
@@ -695,6 +733,46 @@ impl Backend for LocalBackend {
         Box::pin(async move {
             self.handle.local.check_open()?;
             self.handle.local.topic_infos()
+        })
+    }
+
+    fn topic_details<'a>(
+        &'a self,
+        topic: &'a Topic,
+    ) -> BoxFuture<'a, Result<Option<TopicDetails>, ReadError>> {
+        Box::pin(async move {
+            self.handle.local.check_open()?;
+            self.handle.local.topic_details(topic)
+        })
+    }
+
+    fn topic_settings(&self, name: &str) -> TopicSettings {
+        self.handle.local.settings.read().settings(name)
+    }
+
+    fn set_topic_rules(&self, rules: Vec<TopicRule>) {
+        self.handle.local.settings.write().set_rules(rules);
+        self.handle.local.keeper.wake();
+    }
+
+    fn set_topic<'a>(
+        &'a self,
+        topic: &'a Topic,
+        options: TopicOptions,
+    ) -> BoxFuture<'a, Result<(), TopicAdminError>> {
+        Box::pin(self.handle.local.set_topic(topic, options))
+    }
+
+    fn delete_topic<'a>(&'a self, topic: &'a Topic) -> BoxFuture<'a, Result<(), TopicAdminError>> {
+        Box::pin(self.handle.local.delete_topic(topic))
+    }
+
+    fn backup(&self, folder: PathBuf, progress: BackupProgress) -> BoxFuture<'_, Result<(), BackupError>> {
+        let local = Arc::clone(&self.handle.local);
+        Box::pin(async move {
+            let mut progress = progress;
+            let copied = tokio::task::spawn_blocking(move || local.store.backup(&folder, &mut *progress));
+            copied.await.unwrap_or_else(|error| Err(BackupError::Failed(format!("it panicked: {error}"))))
         })
     }
 

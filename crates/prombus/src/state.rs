@@ -10,6 +10,6 @@ mod compactor;
 mod latest;
 mod snapshot;
 
-pub use compactor::{SnapshotMarker, take_snapshot};
+pub use compactor::{MARKER_TAG, MarkerPosition, SnapshotError, SnapshotMarker, take_snapshot};
 pub use latest::{LatestMap, Seen};
 pub use snapshot::{State, StateChange, StateFollower};

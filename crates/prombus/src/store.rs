@@ -57,6 +57,28 @@ pub struct Scanned {
     pub corrupt: u64,
 }
 
+/// What there is to know of an event without its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventHead {
+    /// Its seq.
+    pub seq: u64,
+    /// Its id.
+    pub id: EventId,
+    /// The publisher's time.
+    pub ts: i64,
+    /// When the store took it; never falls.
+    pub commit_ms: i64,
+    /// Whether the publisher chose the id.
+    pub is_client_id: bool,
+}
+
+impl From<&StoredEvent<'_>> for EventHead {
+    fn from(event: &StoredEvent<'_>) -> Self {
+        let &StoredEvent { seq, id, ts, commit_ms, client_id, .. } = event;
+        Self { seq, id, ts, commit_ms, is_client_id: client_id }
+    }
+}
+
 /// What a visitor of a scan says after each event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
@@ -132,6 +154,12 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`ReadError`] when the system refuses to read.
     fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError>;
+
+    /// The first kept event at or past a seq.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    fn head_at_or_after(&self, topic: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError>;
 
     /// Something to read with.
     fn scanner(&self) -> Box<dyn Scanner>;

@@ -38,9 +38,35 @@ pub(crate) struct GroupCell {
 pub(crate) struct Core {
     pub(crate) machine: Group,
     /// By source.
-    pub(crate) topics: Vec<(TopicId, Topic)>,
+    pub(crate) topics: Vec<GroupTopic>,
+    /// Topics of which retention took events before the group had them, and it was said.
+    pub(crate) told_missed: HashSet<SourceId>,
     /// What members are called.
     pub(crate) labels: HashMap<MemberId, String>,
+}
+
+/// A topic that a group reads.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupTopic {
+    pub(crate) id: TopicId,
+    pub(crate) name: Topic,
+    /// It was deleted; if there is one of its name again, that is another source.
+    pub(crate) is_deleted: bool,
+}
+
+impl Core {
+    /// The topics that are there.
+    pub(crate) fn live_topics(&self) -> impl Iterator<Item = (SourceId, &GroupTopic)> {
+        (0..).map(SourceId).zip(&self.topics).filter(|(_, topic)| !topic.is_deleted)
+    }
+
+    /// A topic was deleted: nothing of it is delivered any more, and leases of it are void.
+    pub(crate) fn drop_source(&mut self, source: SourceId) {
+        let granted_to = self.machine.status(source).granted_to;
+        self.machine.seek(source, granted_to);
+        self.topics[source.0 as usize].is_deleted = true;
+        self.told_missed.remove(&source);
+    }
 }
 
 /// Rung by commits: which topics have something new, and who waits for it.
@@ -87,6 +113,7 @@ impl GroupCell {
             core: Mutex::new(Core {
                 machine: Group::new(u64::from(number) << 20),
                 topics: Vec::new(),
+                told_missed: HashSet::new(),
                 labels: HashMap::new(),
             }),
             bell: Mutex::default(),
@@ -108,12 +135,17 @@ impl GroupCell {
     pub(crate) fn add_topic(&self, id: TopicId, name: &Topic, restored: Restored) -> SourceId {
         let mut core = self.core.lock();
         let source = core.machine.add_source(restored);
-        core.topics.push((id, name.clone()));
+        core.topics.push(GroupTopic { id, name: name.clone(), is_deleted: false });
         let mut bell = self.bell.lock();
         bell.newest.push(0);
         bell.is_noticed.push(false);
         self.delta.lock().topics.push(id);
         source
+    }
+
+    /// All leases are void from now on.
+    pub(crate) fn epoch_rises(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(crate) fn durable_generation(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! What is done to whole groups: making, finding again after a restart, moving, deleting, describing.
 
-use super::cell::GroupCell;
+use super::cell::{GroupCell, GroupTopic};
 use super::member::{LocalMember, Records};
 use super::quiet::Quiet;
 use super::{Handle, Local, TopicRefused};
@@ -14,7 +14,7 @@ use crate::info::{
     TopicInfo,
 };
 use crate::metrics::{Figures, GroupFigures, TopicFigures};
-use crate::store::{StateRecord, GroupState, Scanner, TopicId, Visit};
+use crate::store::{EventHead, EventId, GroupState, Scanner, StateRecord, TopicId, Visit};
 use prombus_protocol::{CursorPosition, Filter, GroupName, Pattern, Start, Topic, Uuid};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl From<TopicRefused> for GroupError {
 }
 
 /// A try that has to be repeated when there is room.
-enum Tried<T> {
+pub(super) enum Tried<T> {
     Done(T),
     Busy,
 }
@@ -49,10 +49,10 @@ impl From<StoreError> for TopicRefused {
 }
 
 /// Does something that the store may have no room for at first.
-async fn with_room<T>(
+pub(super) async fn with_room<T, E>(
     local: &Local,
-    mut attempt: impl FnMut() -> Result<Tried<T>, GroupError>,
-) -> Result<T, GroupError> {
+    mut attempt: impl FnMut() -> Result<Tried<T>, E>,
+) -> Result<T, E> {
     poll_fn(|context| {
         if let Tried::Done(done) = attempt()? {
             return std::task::Poll::Ready(Ok(done));
@@ -216,6 +216,10 @@ impl Local {
             });
             let restored: Vec<Restored> = restored.collect();
             self.add_group(&cell, &topics, restored.into_iter());
+            // What retention took before the last restart.
+            for (source, id) in cell.sources() {
+                self.cut_group(&cell, source, self.store.cut_at(id));
+            }
             self.deserted(&cell, steady);
         }
         Ok(())
@@ -259,31 +263,64 @@ impl Local {
 
     /// Behind which seq a group that starts there begins, by topic.
     pub(super) fn floor_for(&self, topics: &[TopicId], start: Start) -> Result<Vec<u64>, ReadError> {
+        // What was cut off is behind every start.
+        let cut = |topic: TopicId| self.store.cut_at(topic).saturating_sub(1);
         let at_ts = |topic: TopicId, ts: i64| {
             let first = self.store.first_at_or_after(topic, ts)?;
             Ok(first.map_or_else(|| self.store.last_seq(topic), |seq| seq - 1))
         };
         match start {
-            Start::Earliest => Ok(vec![0; topics.len()]),
+            Start::Earliest => Ok(topics.iter().map(|&topic| cut(topic)).collect()),
             // Also what is not durable yet but was published before.
             Start::Latest => Ok(topics.iter().map(|&topic| self.store.appended_seq(topic)).collect()),
             Start::Ts(ts) => topics.iter().map(|&topic| at_ts(topic, ts)).collect(),
             Start::AfterId(id) => {
                 let mut scanner = self.store.scanner();
                 for (at, &topic) in topics.iter().enumerate() {
-                    let Some(seq) = self.store.find(topic, event_id_of(id))? else { continue };
+                    let Some(seq) = self.place_of(topic, event_id_of(id))? else { continue };
                     let ts = event_at(&mut *scanner, topic, seq)?.map(|(_, ts, _)| ts);
                     let floor = |(other, &topic): (usize, &TopicId)| match ts {
-                        _ if other == at => Ok(seq),
+                        _ if other == at => Ok(seq.max(cut(topic))),
                         // Its other topics start where the event's time is.
                         Some(ts) => at_ts(topic, ts),
-                        None => Ok(0),
+                        None => Ok(cut(topic)),
                     };
                     return topics.iter().enumerate().map(floor).collect();
                 }
                 Err(ReadError::UnknownId(id))
             }
         }
+    }
+
+    /// The seq of an event, or of the last one before it when it was cleaned away.
+    fn place_of(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
+        let found = self.store.find(topic, id)?;
+        if found.is_some() || !self.store.is_own_id(id) {
+            return Ok(found);
+        }
+        let Some(first) = self.store.first_seq(topic)? else { return Ok(None) };
+        // Ids that the store made rise with the seqs: everything below `low` is not behind the event, from `high` on all is.
+        let (mut low, mut high) = (first, self.store.last_seq(topic) + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.own_head(topic, middle, high)? {
+                Some(head) if head.id <= id => low = head.seq + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(Some(low - 1))
+    }
+
+    /// The first event in a range whose id the store made.
+    fn own_head(&self, topic: TopicId, from: u64, end: u64) -> Result<Option<EventHead>, ReadError> {
+        let mut from = from;
+        while let Some(head) = self.store.head_at_or_after(topic, from)?.filter(|head| head.seq < end) {
+            if !head.is_client_id {
+                return Ok(Some(head));
+            }
+            from = head.seq + 1;
+        }
+        Ok(None)
     }
 
     pub(super) fn cursor(
@@ -311,21 +348,6 @@ impl Local {
         Ok(Some(cursor))
     }
 
-    pub(super) fn topic_infos(&self) -> Result<Vec<TopicInfo>, ReadError> {
-        let mut infos = Vec::new();
-        for topic in self.store.topics() {
-            let groups = self.topics.read().readers.get(&topic.id).map_or(0, Vec::len);
-            infos.push(TopicInfo {
-                first_seq: self.store.first_seq(topic.id)?,
-                last_seq: topic.last_seq,
-                topic: topic.name,
-                groups,
-            });
-        }
-        infos.sort_unstable_by(|one, other| one.topic.cmp(&other.topic));
-        Ok(infos)
-    }
-
     pub(super) fn group_infos(&self) -> Result<Vec<GroupInfo>, ReadError> {
         let mut cells: Vec<_> = self.groups.read().values().cloned().collect();
         cells.sort_unstable_by_key(|cell| cell.number);
@@ -350,9 +372,9 @@ impl Local {
 
     fn group_figures(&self, cell: &GroupCell) -> GroupFigures {
         let core = cell.core.lock();
-        let lags = core.topics.iter().enumerate().map(|(at, (id, _))| {
-            let status = core.machine.status(SourceId(at as u32));
-            let above = self.store.last_seq(*id).saturating_sub(status.floor);
+        let lags = core.live_topics().map(|(source, topic)| {
+            let status = core.machine.status(source);
+            let above = self.store.last_seq(topic.id).saturating_sub(status.floor);
             above.saturating_sub(status.settled_above)
         });
         let outside = core.labels.keys().filter_map(|&id| core.machine.member_status(id));
@@ -376,8 +398,8 @@ impl Local {
         let aftermath = self.write_down(cell, &mut core);
         let mut topics = Vec::new();
         let mut oldest = Vec::new();
-        for (at, (id, name)) in core.topics.iter().enumerate() {
-            let status = core.machine.status(SourceId(at as u32));
+        for (source, GroupTopic { id, name, .. }) in core.live_topics() {
+            let status = core.machine.status(source);
             let last_seq = self.store.last_seq(*id).max(status.floor);
             let lag = last_seq - status.floor - status.settled_above.min(last_seq - status.floor);
             if lag > 0 {
@@ -416,7 +438,7 @@ impl Local {
 
         let mut scanner = self.store.scanner();
         for (position, it) in leased {
-            let (id, topic) = &names[position.source.0 as usize];
+            let GroupTopic { id, name: topic, .. } = &names[position.source.0 as usize];
             let event = event_at(&mut *scanner, *id, position.seq)?;
             info.leases.push(LeaseInfo {
                 topic: topic.clone(),
@@ -446,10 +468,13 @@ const EXPIRE_RETRY_MS: Millis = 1_000;
 const NOT_BEFORE_MAX_MS: i64 = 3_600_000;
 
 impl GroupCell {
+    fn sources(&self) -> Vec<(SourceId, TopicId)> {
+        self.core.lock().live_topics().map(|(source, topic)| (source, topic.id)).collect()
+    }
+
     fn floors(&self) -> Vec<(TopicId, u64)> {
         let core = self.core.lock();
-        let floors = core.topics.iter().enumerate();
-        floors.map(|(at, (id, _))| (*id, core.machine.status(SourceId(at as u32)).floor)).collect()
+        core.live_topics().map(|(source, topic)| (topic.id, core.machine.status(source).floor)).collect()
     }
 }
 
@@ -534,10 +559,10 @@ pub(super) async fn settle_by_id(
         return Err(Unavailable::Closed.into());
     }
     let cell = local.find(subscription, group)?;
-    let topics: Vec<TopicId> = cell.core.lock().topics.iter().map(|&(id, _)| id).collect();
-    for (at, topic) in topics.into_iter().enumerate() {
+    let topics = cell.sources();
+    for (source, topic) in topics {
         let Some(seq) = local.store.find(topic, event_id_of(id))? else { continue };
-        let position = Position { source: SourceId(at as u32), seq };
+        let position = Position { source, seq };
         let mut outcomes = Vec::with_capacity(1);
         let generation = local.settle(&cell, Sender::LastHolder, &[(position, verdict)], &mut outcomes);
         if outcomes[0] == SettleOutcome::Stale {
@@ -580,7 +605,7 @@ impl Local {
         let _quiet = Quiet::enter();
         // No topic joins the group meanwhile, and nothing older of this group is written behind the record.
         let _registry = self.registry.lock();
-        let ids: Vec<TopicId> = cell.core.lock().topics.iter().map(|&(id, _)| id).collect();
+        let (sources, ids): (Vec<_>, Vec<_>) = cell.sources().into_iter().unzip();
         let floors = self.floor_for(&ids, to)?;
         let mut sending = self.flusher.lock();
         let mut core = cell.core.lock();
@@ -600,10 +625,10 @@ impl Local {
                 return busy_or(error);
             }
         };
-        for (source, floor) in (0..).map(SourceId).zip(floors) {
+        for (source, floor) in sources.into_iter().zip(floors) {
             core.machine.seek(source, floor);
         }
-        cell.epoch.fetch_add(1, Ordering::AcqRel);
+        cell.epoch_rises();
         let has_work = core.machine.has_work();
         let aftermath = self.write_down(cell, &mut core);
         drop(core);
@@ -624,7 +649,17 @@ impl Local {
         deserted_at: Option<Millis>,
     ) -> Result<Tried<u64>, GroupError> {
         let _quiet = Quiet::enter();
-        let _registry = self.registry.lock();
+        let registry = self.registry.lock();
+        self.try_delete_locked(cell, deserted_at, &registry)
+    }
+
+    /// `_registry` proves that no group or topic is made meanwhile.
+    pub(super) fn try_delete_locked(
+        &self,
+        cell: &Arc<GroupCell>,
+        deserted_at: Option<Millis>,
+        _registry: &u32,
+    ) -> Result<Tried<u64>, GroupError> {
         // Whoever joins does so under this lock, and looks afterwards whether the group is still there.
         let core = cell.core.lock();
         let is_wanted = deserted_at.is_some_and(|seen| {
@@ -641,7 +676,7 @@ impl Local {
         };
         self.flusher.appended(batch);
         cell.is_deleted.store(true, Ordering::Release);
-        cell.epoch.fetch_add(1, Ordering::AcqRel);
+        cell.epoch_rises();
         drop(core);
         let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
         self.groups.write().remove(&key);

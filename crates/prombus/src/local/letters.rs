@@ -1,7 +1,7 @@
 //! Writing dead letters: the letter and the settling of the event are one commit. The letter's id is made from topic, group and
 //! event, so a second try after a crash adds nothing.
 
-use super::cell::GroupCell;
+use super::cell::{GroupCell, GroupTopic};
 use super::quiet::Quiet;
 use super::{Local, TopicRefused};
 use crate::backend::{event_id_of, uuid_of};
@@ -25,7 +25,8 @@ enum Original {
 
 impl Local {
     pub(crate) fn write_letter(&self, cell: &Arc<GroupCell>, give_up: GiveUp) {
-        let (topic_id, topic) = cell.core.lock().topics[give_up.position.source.0 as usize].clone();
+        let GroupTopic { id: topic_id, name: topic, .. } =
+            cell.core.lock().topics[give_up.position.source.0 as usize].clone();
         let group = &cell.spec.group;
         if topic.is_dead_letter() {
             tracing::warn!(

@@ -110,7 +110,8 @@ impl LocalMember {
                 let sources = leased.iter().map(|lease| lease.position.source);
                 let sources = sources.chain(reserved.iter().map(|range| range.source));
                 for source in sources {
-                    pull.topics.push(core.topics[source.0 as usize].clone());
+                    let topic = &core.topics[source.0 as usize];
+                    pull.topics.push((topic.id, topic.name.clone()));
                 }
                 let aftermath = local.write_down(&self.cell, &mut core);
                 drop(core);
@@ -203,7 +204,8 @@ impl LocalMember {
     fn report_gone(&self, topic: &Topic, cleaned: u64, corrupt: u64) {
         let group = &self.cell.spec.group;
         if cleaned > 0 {
-            tracing::info!("group {group} on {topic}: {cleaned} events were cleaned away before it got them");
+            // Newer events of the same keys stand in their place.
+            tracing::debug!("group {group} on {topic}: {cleaned} events were cleaned away before it got them");
         }
         if corrupt > 0 {
             tracing::error!("group {group} on {topic}: {corrupt} damaged events are left out");

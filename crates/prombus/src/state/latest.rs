@@ -153,15 +153,11 @@ impl LatestMap {
         self.by_seq.get(&seq).is_some_and(|newest| !newest.is_tombstone).then_some(seq)
     }
 
-    /// Seqs of the newest events of all keys that are not deleted, `after < seq <= to`, in order.
-    pub fn seqs(&self, after: u64, to: u64) -> impl Iterator<Item = u64> + '_ {
-        self.changed(after, to).filter(|&(_, _, is_tombstone)| !is_tombstone).map(|(seq, ..)| seq)
-    }
-
-    /// Seqs and keys whose newest event has `after < seq <= to`, and whether it deletes the key, in order.
-    pub fn changed(&self, after: u64, to: u64) -> impl Iterator<Item = (u64, &[u8], bool)> + '_ {
+    /// Seqs of the newest events of all keys, `after < seq <= to`, in order; of deleted keys only if they are wanted.
+    pub fn seqs(&self, after: u64, to: u64, with_deleted: bool) -> impl Iterator<Item = u64> + '_ {
         let range = (after < to).then(|| self.by_seq.range(after + 1..=to));
-        range.into_iter().flatten().map(|(&seq, newest)| (seq, &*newest.key, newest.is_tombstone))
+        let wanted = range.into_iter().flatten();
+        wanted.filter(move |(_, newest)| with_deleted || !newest.is_tombstone).map(|(&seq, _)| seq)
     }
 
     /// How many keys there are that are not deleted.
@@ -278,7 +274,7 @@ mod tests {
             assert!(map.live_bytes().abs_diff(total) < 400, "{context}: {} {total}", map.live_bytes());
             let keyed = live.iter().filter(|(_, it)| it.0.is_some() && !it.1);
             let seqs: Vec<u64> = keyed.clone().map(|(&seq, _)| seq).collect();
-            assert_eq!(map.seqs(0, u64::MAX - 1).collect::<Vec<_>>(), seqs, "{context}");
+            assert_eq!(map.seqs(0, u64::MAX, false).collect::<Vec<_>>(), seqs, "{context}");
             assert_eq!(map.key_count(), seqs.len(), "{context}");
             for (&seq, (key, ..)) in keyed {
                 assert_eq!(map.get(key.as_deref().expect("keyed")), Some(seq), "{context}");

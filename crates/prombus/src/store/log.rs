@@ -1,7 +1,7 @@
 //! The store on disk: the log of `prombus-log`, with group records as its state.
 
 use super::groups::{GroupState, SharedGroups};
-use super::{AppendBatch, StateRecord, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit};
+use super::{AppendBatch, EventHead, StateRecord, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit};
 use crate::clock::{Clock, LogClock};
 use crate::error::{BackupError, OpenError, ReadError, StoreError, Unavailable};
 use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram, StoreFigures};
@@ -295,9 +295,23 @@ impl Store for LogStore {
             return Ok(first);
         }
         // Below the cut there is still something that nobody is served.
+        Ok(self.head_at_or_after(topic, cut_at)?.map(|head| head.seq))
+    }
+
+    fn head_at_or_after(&self, topic: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
         let mut chunk = Chunk::default();
-        self.log.read(topic, cut_at, ReadLimit { events: 1, bytes: 1 }, &mut chunk)?;
-        Ok(chunk.events().next().map(|event| event.seq))
+        let mut seq = seq.max(self.firsts.get(topic));
+        loop {
+            self.log.read(topic, seq, ReadLimit { events: 1, bytes: 1 }, &mut chunk)?;
+            if let Some(event) = chunk.events().next() {
+                return Ok(Some(EventHead::from(&event)));
+            }
+            // Nothing but gaps and damage so far.
+            if chunk.next_seq() <= seq {
+                return Ok(None);
+            }
+            seq = chunk.next_seq();
+        }
     }
 
     fn scanner(&self) -> Box<dyn Scanner> {

@@ -5,7 +5,7 @@
 
 use super::groups::GroupState;
 use super::{
-    AppendBatch, CleanOptions, CleanReport, Liveness, TopicUsage, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit,
+    AppendBatch, CleanOptions, CleanReport, EventHead, Liveness, TopicUsage, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit,
 };
 use crate::clock::Clock;
 use crate::error::{BackupError, ReadError, StoreError, Unavailable};
@@ -378,6 +378,12 @@ impl Store for MemoryStore {
         let topic = self.shared.topic(topic)?;
         let events = topic.events.read();
         Ok(events.places.get(events.at(1)).map(|place| place.seq))
+    }
+
+    fn head_at_or_after(&self, topic: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
+        let topic = self.shared.topic(topic)?;
+        let events = topic.events.read();
+        Ok(events.places.get(events.at(seq)).map(|place| EventHead::from(&events.event(place))))
     }
 
     fn scanner(&self) -> Box<dyn Scanner> {

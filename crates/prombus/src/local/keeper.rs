@@ -1,0 +1,360 @@
+//! The thread that keeps the store in order: retention, cleaning, tombstones, snapshots of compacted topics. It takes its time
+//! and holds nobody up; what it finds to do it finds out itself, round by round.
+
+use super::{Handle, Local, LocalBackend};
+use crate::delivery::Millis;
+use crate::error::{ReadError, StoreError};
+use crate::settings::TopicSettings;
+use crate::state::take_snapshot;
+use crate::store::{CleanOptions, StoredTopic, TopicId};
+use parking_lot::{Condvar, Mutex};
+use prombus_protocol::Topic;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// A round comes after this time at the latest.
+const ROUND_MS: Millis = 5_000;
+/// Two rounds are at least this far apart, so that waking it often costs little.
+const REST_MS: Millis = 50;
+/// What died in compacted topics is cleaned away after this time, also if it is not much.
+const COMPACT_AFTER_MS: Millis = 60_000;
+/// Maps of newest events that nobody asked for so long are forgotten.
+const STATE_UNUSED_MS: Millis = 5 * 60_000;
+/// So many old tombstones of a topic are looked at in a round.
+const TOMBSTONES_MAX: usize = 1_000;
+
+/// Wakes the thread, and remembers what rounds need to know of each other.
+#[derive(Default)]
+pub(super) struct Keeper {
+    state: Mutex<Wishes>,
+    changed: Condvar,
+    wants_clean: AtomicBool,
+    memory: Mutex<Memory>,
+}
+
+#[derive(Default)]
+struct Wishes {
+    is_woken: bool,
+    is_stopped: bool,
+}
+
+#[derive(Default)]
+struct Memory {
+    topics: HashMap<TopicId, TopicMemory>,
+    compacted_at: Millis,
+}
+
+#[derive(Default)]
+struct TopicMemory {
+    /// Its oldest event is kept until then, by the wall clock, at this setting.
+    expires: Option<(u64, i64)>,
+    /// Its newest seq when its bytes were looked at, at this setting.
+    measured: Option<(u64, u64)>,
+    /// When its next snapshot is due.
+    snapshot_at: Option<Millis>,
+    /// What went wrong is said once.
+    has_complained: bool,
+}
+
+impl Keeper {
+    /// Has a round begin soon.
+    pub(super) fn wake(&self) {
+        self.state.lock().is_woken = true;
+        self.changed.notify_all();
+    }
+
+    /// Has a round begin soon that cleans.
+    pub(super) fn clean_soon(&self) {
+        self.wants_clean.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(super) fn stop(&self) {
+        self.state.lock().is_stopped = true;
+        self.changed.notify_all();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.state.lock().is_stopped
+    }
+
+    /// The thread's work, until stopped. It must not keep the backend alive while it sleeps.
+    pub(super) fn run(&self, handle: &Weak<Handle>) {
+        loop {
+            let Some(strong) = handle.upgrade() else { return };
+            let wait = LocalBackend { handle: strong }.keep_house();
+            let mut state = self.state.lock();
+            if state.is_stopped {
+                return;
+            }
+            self.changed.wait_for(&mut state, Duration::from_millis(REST_MS));
+            while !state.is_stopped && !state.is_woken {
+                let waited = self.changed.wait_for(&mut state, Duration::from_millis(wait.max(REST_MS)));
+                if waited.timed_out() {
+                    break;
+                }
+            }
+            if state.is_stopped {
+                return;
+            }
+            state.is_woken = false;
+        }
+    }
+}
+
+impl LocalBackend {
+    /// One round of what a thread does otherwise: applies retention, cleans, takes snapshots. Answers when to come again. It
+    /// may take long; not for a thread that others wait for.
+    pub fn keep_house(&self) -> Millis {
+        let local = &self.handle.local;
+        if local.is_closed() {
+            return ROUND_MS;
+        }
+        let mut memory = local.keeper.memory.lock();
+        let topics = local.topics_to_keep();
+        let is_cut = local.apply_retention(&topics, &mut memory);
+        let compacted: Vec<_> = topics.iter().filter(|(_, settings)| settings.compaction).collect();
+        local.clean_if_due(&compacted, is_cut, &mut memory);
+        let is_needed = |id| compacted.iter().any(|(topic, _)| topic.id == id);
+        let now = local.clock.steady_ms();
+        local.states.forget_unused(now.saturating_sub(STATE_UNUSED_MS), is_needed);
+        let next = self.take_snapshots(&compacted, &mut memory);
+        let known: HashSet<TopicId> = topics.iter().map(|(topic, _)| topic.id).collect();
+        memory.topics.retain(|id, _| known.contains(id));
+        next.map_or(ROUND_MS, |at| at.saturating_sub(local.clock.steady_ms()).min(ROUND_MS))
+    }
+
+    /// Takes the snapshots that are due. Answers when the next one is.
+    fn take_snapshots(
+        &self,
+        compacted: &[&(StoredTopic, TopicSettings)],
+        memory: &mut Memory,
+    ) -> Option<Millis> {
+        let local = &self.handle.local;
+        let mut next: Option<Millis> = None;
+        for (topic, settings) in compacted {
+            let Some(snapshots) = &settings.snapshot_topic else { continue };
+            if settings.snapshot_interval_ms == 0 || local.keeper.is_stopped() {
+                continue;
+            }
+            let now = local.clock.steady_ms();
+            let own = memory.topics.entry(topic.id).or_default();
+            let at = own.snapshot_at.get_or_insert(now + settings.snapshot_interval_ms);
+            *at = (*at).min(now + settings.snapshot_interval_ms);
+            if *at <= now {
+                *at = now + settings.snapshot_interval_ms;
+                match block_on(take_snapshot(self, &topic.name, snapshots)) {
+                    Ok(_) => own.has_complained = false,
+                    Err(error) if !local.is_closed() => own.complain(&topic.name, "snapshot", &error),
+                    Err(_) => {}
+                }
+            }
+            let at = own.snapshot_at.unwrap_or(now);
+            next = Some(next.map_or(at, |next| next.min(at)));
+        }
+        next
+    }
+}
+
+impl TopicMemory {
+    fn complain(&mut self, topic: &Topic, what: &str, error: &dyn std::fmt::Display) {
+        if !std::mem::replace(&mut self.has_complained, true) {
+            tracing::error!("{what} of {topic}: {error}; it is tried again");
+        }
+    }
+}
+
+impl Local {
+    /// The topics about which something is set that matters here.
+    fn topics_to_keep(&self) -> Vec<(StoredTopic, TopicSettings)> {
+        let settings = self.settings.read();
+        if settings.is_empty() {
+            return Vec::new();
+        }
+        let topics = self.store.topics().into_iter().map(|topic| {
+            let settings = settings.settings(topic.name.as_str());
+            (topic, settings)
+        });
+        let matters = |settings: &TopicSettings| {
+            settings.compaction || settings.retention_ms.is_some() || settings.retention_bytes.is_some()
+        };
+        topics.filter(|(_, settings)| matters(settings)).collect()
+    }
+
+    /// Cuts off what retention takes. Answers whether that was anything.
+    fn apply_retention(&self, topics: &[(StoredTopic, TopicSettings)], memory: &mut Memory) -> bool {
+        let mut firsts = Vec::new();
+        for (topic, settings) in topics {
+            let own = memory.topics.entry(topic.id).or_default();
+            match self.first_kept(topic.id, settings, own) {
+                Ok(first) if first > self.store.cut_at(topic.id).max(1) => firsts.push((topic.id, first)),
+                Ok(_) => {}
+                Err(ReadError::UnknownTopic(_)) => {}
+                Err(error) => own.complain(&topic.name, "retention", &error),
+            }
+        }
+        if firsts.is_empty() {
+            return false;
+        }
+        match self.cut(&firsts) {
+            Ok(()) => true,
+            // The next round tries again.
+            Err(StoreError::Busy) => false,
+            Err(error) => {
+                if !self.is_closed() {
+                    tracing::error!("retention: {error}");
+                }
+                false
+            }
+        }
+    }
+
+    /// The first seq of a topic that retention leaves; zero when it leaves all.
+    fn first_kept(
+        &self,
+        id: TopicId,
+        settings: &TopicSettings,
+        memory: &mut TopicMemory,
+    ) -> Result<u64, ReadError> {
+        let mut first = 0;
+        let now = self.clock.wall_ms();
+        if let Some(retention_ms) = settings.retention_ms {
+            let is_due = memory.expires.is_none_or(|(setting, at)| setting != retention_ms || at <= now);
+            if is_due && let Some(oldest) = self.store.head_at_or_after(id, 0)? {
+                let expires = oldest.commit_ms.saturating_add_unsigned(retention_ms);
+                memory.expires = Some((retention_ms, expires));
+                if expires <= now {
+                    let expired_ms = now.saturating_sub_unsigned(retention_ms);
+                    first = self.first_committed_after(id, oldest.seq, expired_ms)?;
+                    memory.expires = None;
+                }
+            }
+        }
+        if let Some(retention_bytes) = settings.retention_bytes {
+            let measured = (retention_bytes, self.store.last_seq(id));
+            if memory.measured != Some(measured) {
+                first = first.max(self.store.first_within_bytes(id, retention_bytes)?);
+                memory.measured = Some(measured);
+            }
+        }
+        Ok(first)
+    }
+
+    /// The first seq whose event was committed after this time. Commit times never fall.
+    fn first_committed_after(&self, id: TopicId, from: u64, ms: i64) -> Result<u64, ReadError> {
+        let is_old = |seq| {
+            let head = self.store.head_at_or_after(id, seq)?;
+            Ok::<_, ReadError>(head.filter(|head| head.commit_ms <= ms).map(|head| head.seq))
+        };
+        // Mostly little has expired since the last time: leaps that grow find the end of it.
+        let (mut low, mut leap) = (from, 64);
+        let end = self.store.last_seq(id) + 1;
+        let mut high = end;
+        while low + leap < end {
+            match is_old(low + leap)? {
+                Some(seq) => low = seq + 1,
+                None => {
+                    high = low + leap;
+                    break;
+                }
+            }
+            leap *= 4;
+        }
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match is_old(middle)? {
+                Some(seq) => low = seq + 1,
+                None => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
+    fn clean_if_due(
+        &self,
+        compacted: &[&(StoredTopic, TopicSettings)],
+        is_cut: bool,
+        memory: &mut Memory,
+    ) {
+        let now = self.clock.steady_ms();
+        let (mut live_bytes, mut dead_bytes) = (0, 0);
+        let mut states = HashMap::new();
+        for (topic, settings) in compacted {
+            let own = memory.topics.entry(topic.id).or_default();
+            match self.state(topic.id, &topic.name) {
+                Ok(state) => {
+                    self.drop_tombstones(topic.id, settings, &state);
+                    let state_now = state.lock();
+                    live_bytes += state_now.map.live_bytes();
+                    dead_bytes += state_now.map.dead_bytes();
+                    drop(state_now);
+                    states.insert(topic.id, state);
+                }
+                Err(ReadError::UnknownTopic(_)) => {}
+                Err(error) => own.complain(&topic.name, "compaction", &error),
+            }
+        }
+        let is_worth = dead_bytes >= live_bytes.max(self.store.worth_cleaning_bytes());
+        let is_old = now.saturating_sub(memory.compacted_at) >= COMPACT_AFTER_MS;
+        let compact = dead_bytes > 0 && (is_worth || is_old);
+        let is_wanted = self.keeper.wants_clean.swap(false, Ordering::AcqRel);
+        if !compact && !is_cut && !is_wanted {
+            return;
+        }
+        if compact {
+            memory.compacted_at = now;
+            states.values().for_each(|state| {
+                state.lock().map.take_dead_bytes();
+            });
+        }
+        let mut options = CleanOptions::default();
+        options.compact = compact;
+        match self.store.clean(&self.liveness(states), &options) {
+            Ok(report) if report.is_empty() => {}
+            Ok(report) => tracing::debug!(?report, "cleaned"),
+            Err(error) if !self.is_closed() => tracing::error!("cleaning: {error}"),
+            Err(_) => {}
+        }
+    }
+
+    /// Lets deletions of keys go that were kept for long enough. One stays as long as something older of its key is left
+    /// anywhere: without it that would come back when the map is made anew.
+    fn drop_tombstones(
+        &self,
+        id: TopicId,
+        settings: &TopicSettings,
+        state: &Mutex<super::states::TopicState>,
+    ) {
+        let by_ms = self.clock.wall_ms().saturating_sub_unsigned(settings.tombstone_ms);
+        let old = state.lock().map.old_tombstones(by_ms, TOMBSTONES_MAX);
+        for (seq, key) in old {
+            if matches!(self.store.has_key_before(id, &key, seq), Ok(false)) {
+                state.lock().map.drop_tombstone(seq);
+            }
+        }
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a future on a thread of its own.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}

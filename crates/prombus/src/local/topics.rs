@@ -1,0 +1,183 @@
+//! What is done to whole topics: settings, lists, deletion.
+
+use super::groups::{Tried, with_room};
+use super::quiet::Quiet;
+use super::Local;
+use crate::backend::TopicDetails;
+use crate::delivery::SourceId;
+use crate::error::{OpenError, ReadError, StoreError, TopicAdminError};
+use crate::info::TopicInfo;
+use crate::settings::TopicOptions;
+use crate::store::{AppendBatch, StateRecord, StoredTopic, TopicId, TopicUsage};
+use prombus_protocol::{Pattern, Topic};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+
+impl Local {
+    /// Takes up what was set about topics while the bus ran before.
+    pub(super) fn restore_settings(&self) -> Result<(), OpenError> {
+        let mut settings = self.settings.write();
+        for (topic, json) in self.store.topic_settings() {
+            let options: TopicOptions = serde_json::from_str(&json)
+                .map_err(|error| OpenError::Groups(format!("the settings of {topic}: {error}")))?;
+            settings.set_own(&topic, options);
+        }
+        Ok(())
+    }
+
+    pub(super) fn topic_infos(&self) -> Result<Vec<TopicInfo>, ReadError> {
+        let usage = self.store.usage()?;
+        let usage: HashMap<TopicId, TopicUsage> = usage.into_iter().map(|it| (it.topic, it)).collect();
+        let topics = self.store.topics().into_iter();
+        let infos = topics.map(|topic| self.topic_info(&topic, usage.get(&topic.id)));
+        let mut infos: Vec<TopicInfo> = infos.collect::<Result<_, _>>()?;
+        infos.sort_unstable_by(|one, other| one.topic.cmp(&other.topic));
+        Ok(infos)
+    }
+
+    fn topic_info(&self, topic: &StoredTopic, usage: Option<&TopicUsage>) -> Result<TopicInfo, ReadError> {
+        let first_seq = self.store.first_seq(topic.id)?;
+        let last_seq = self.store.last_seq(topic.id);
+        let most = first_seq.map_or(0, |first| (last_seq + 1).saturating_sub(first));
+        Ok(TopicInfo {
+            topic: topic.name.clone(),
+            first_seq,
+            last_seq,
+            groups: self.topics.read().readers.get(&topic.id).map_or(0, Vec::len),
+            // What is below the cut still takes room, but is not there for anyone.
+            events: usage.map_or(0, |usage| usage.events.min(most)),
+            bytes: usage.map_or(0, |usage| usage.bytes),
+        })
+    }
+
+    pub(super) fn topic_details(&self, topic: &Topic) -> Result<Option<TopicDetails>, ReadError> {
+        let stored = self.store.topics().into_iter().find(|stored| stored.name == *topic);
+        let Some(stored) = stored else { return Ok(None) };
+        let usage = self.store.usage()?;
+        let info = self.topic_info(&stored, usage.iter().find(|usage| usage.topic == stored.id))?;
+        let settings = self.settings.read();
+        let own = settings.own(topic.as_str());
+        Ok(Some(TopicDetails { info, settings: settings.settings(topic.as_str()), own }))
+    }
+
+    /// Sets something about a topic that is there.
+    pub(super) async fn set_topic(&self, topic: &Topic, options: TopicOptions) -> Result<(), TopicAdminError> {
+        self.check_open()?;
+        options.check()?;
+        if self.topic_id(topic).is_none() {
+            return Err(TopicAdminError::UnknownTopic(topic.to_string()));
+        }
+        let json = serde_json::to_string(&options).map_err(|error| TopicAdminError::Store(error.to_string()))?;
+        let settings = if options.is_empty() { String::new() } else { json };
+        let record = StateRecord::TopicSet { topic: topic.to_string(), settings };
+        let batch = with_room(self, || {
+            let _quiet = Quiet::enter();
+            // One after the other, so that what counts now is what the log says last.
+            let mut table = self.settings.write();
+            let batch = AppendBatch { records: std::slice::from_ref(&record), use_reserve: true, events: &[] };
+            match self.store.append(&batch, &mut Vec::new()) {
+                Ok(batch) => {
+                    table.set_own(topic.as_str(), options.clone());
+                    Ok(Tried::Done(batch))
+                }
+                Err(StoreError::Busy) => Ok(Tried::Busy),
+                Err(error) => Err(TopicAdminError::from(error)),
+            }
+        });
+        let batch = batch.await?;
+        self.flusher.appended(batch);
+        self.keeper.wake();
+        poll_fn(|context| self.watch.poll_durable(batch, context)).await?;
+        Ok(())
+    }
+
+    /// Deletes a topic and the groups that read nothing else.
+    pub(super) async fn delete_topic(&self, topic: &Topic) -> Result<(), TopicAdminError> {
+        self.check_open()?;
+        let batch = with_room(self, || self.try_delete_topic(topic)).await?;
+        self.flusher.appended(batch);
+        self.keeper.clean_soon();
+        poll_fn(|context| self.watch.poll_durable(batch, context)).await?;
+        Ok(())
+    }
+
+    fn try_delete_topic(&self, topic: &Topic) -> Result<Tried<u64>, TopicAdminError> {
+        let _quiet = Quiet::enter();
+        // No topic or group is made meanwhile.
+        let registry = self.registry.lock();
+        let Some(id) = self.topic_id(topic) else {
+            return Err(TopicAdminError::UnknownTopic(topic.to_string()));
+        };
+        let cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let is_topic = |pattern: &Pattern| pattern.as_topic().as_ref() == Some(topic);
+        for cell in cells.iter().filter(|cell| {
+            is_topic(&cell.spec.subscription) && cell.spec.topics.iter().all(is_topic)
+        }) {
+            match self.try_delete_locked(cell, None, &registry) {
+                Ok(Tried::Done(_)) | Err(crate::error::GroupError::Deleted) => {}
+                Ok(Tried::Busy) => return Ok(Tried::Busy),
+                Err(crate::error::GroupError::Unavailable(reason)) => return Err(reason.into()),
+                Err(error) => return Err(TopicAdminError::Store(error.to_string())),
+            }
+        }
+        // Publishers that still know its number are refused by the store, and make a new topic when this is over.
+        let readers = self.topics.write().remove(topic);
+        match self.store.delete_topic(id, topic) {
+            Ok(batch) => {
+                for (cell, source) in readers {
+                    let mut core = cell.core.lock();
+                    core.drop_source(source);
+                    cell.epoch_rises();
+                    drop(core);
+                    cell.wake_all();
+                }
+                self.settings.write().set_own(topic.as_str(), TopicOptions::default());
+                self.states.forget(id);
+                self.arrivals.wake_all();
+                Ok(Tried::Done(batch))
+            }
+            Err(error) => {
+                self.topics.write().add(topic.clone(), id, readers);
+                match error {
+                    StoreError::Busy => Ok(Tried::Busy),
+                    other => Err(other.into()),
+                }
+            }
+        }
+    }
+
+    /// Has topics begin at these seqs, for readers and for groups.
+    pub(super) fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
+        let _quiet = Quiet::enter();
+        self.store.cut(firsts)?;
+        for &(topic, first_seq) in firsts {
+            self.states.cut(topic, first_seq);
+            let readers = self.topics.read().readers.get(&topic).cloned().unwrap_or_default();
+            for (cell, source) in readers {
+                self.cut_group(&cell, source, first_seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// A group behind the cut goes on at the oldest kept event.
+    pub(super) fn cut_group(&self, cell: &Arc<super::GroupCell>, source: SourceId, first_seq: u64) {
+        let mut core = cell.core.lock();
+        cell.grant_noticed(&mut core);
+        let missed = core.machine.cut(source, first_seq);
+        let topic = core.topics[source.0 as usize].name.clone();
+        // Once: a group that stays behind would be told with every cut.
+        let is_first = missed > 0 && core.told_missed.insert(source);
+        let aftermath = self.write_down(cell, &mut core);
+        drop(core);
+        self.follow_up(cell, aftermath);
+        if is_first {
+            tracing::warn!(
+                "group {} on {topic}: retention took {missed} events before it had them; it goes on at seq \
+                 {first_seq}. More of this is counted in events_missed_total and not logged",
+                cell.spec.group
+            );
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Snapshots of compacted topics: every key that changed since the last snapshot is published to the snapshot topic, and behind
+//! them a marker that says how far the snapshot goes.
+//!
+//! A row is `{key, payload, ts}` with the key as its key; a key that was deleted is deleted there too (`null`). The marker has the
+//! name of the snapshot topic as its key, so the newest one stands in the place of those before; a key of that name is left out.
+//! The newest rows and everything that the topic has behind the marker's position are the whole state.
+
+use crate::backend::{Backend, EventPosition, Keys, LatestQuery, PullLimit};
+use crate::error::{PublishError, ReadError};
+use crate::event::Event;
+use prombus_protocol::{PublishOptions, Topic, Uuid, put_string};
+use serde::{Deserialize, Serialize};
+use std::io::Write as _;
+use std::sync::Arc;
+
+/// Rows are published in batches of about this size.
+const PAGE: PullLimit = PullLimit { events: 1_000, bytes: 512 * 1024 };
+/// Markers have this tag.
+pub const MARKER_TAG: &str = "snapshot.marker";
+
+/// How far a snapshot goes: the payload of a marker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotMarker {
+    /// The topic whose state it is.
+    pub topic: String,
+    /// With everything behind this position the snapshot is the whole state.
+    pub position: MarkerPosition,
+    /// How many keys the topic had.
+    pub keys: u64,
+    /// How many rows were published for this marker.
+    pub rows: u64,
+    /// When it was taken.
+    pub ts: i64,
+}
+
+/// A place in a topic, as a marker has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarkerPosition {
+    /// The id of the event there.
+    pub id: Uuid,
+    /// Its seq.
+    pub seq: u64,
+}
+
+impl From<EventPosition> for MarkerPosition {
+    fn from(position: EventPosition) -> Self {
+        Self { id: position.id, seq: position.seq }
+    }
+}
+
+/// Why there is no snapshot.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The topic or its snapshots could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Rows could not be published.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+}
+
+/// Publishes what changed in a topic since its last snapshot to its snapshot topic. `None` when nothing did.
+///
+/// # Errors
+/// [`SnapshotError`]; what was published so far is published again with the next one, which changes nothing.
+pub async fn take_snapshot(
+    backend: &dyn Backend,
+    topic: &Topic,
+    snapshots: &Topic,
+) -> Result<Option<SnapshotMarker>, SnapshotError> {
+    let last = last_marker(backend, snapshots).await?;
+    let mut query = LatestQuery { with_deleted: true, limit: PAGE, ..LatestQuery::default() };
+    // A topic that was deleted and made again starts over.
+    let mut after = last.filter(|marker| marker.topic == topic.as_str()).map_or(0, |marker| marker.position.seq);
+    let (mut position, mut rows, mut keys) = (None, 0, 0);
+    loop {
+        query.after_seq = after;
+        let page = backend.latest(topic, query.clone()).await?;
+        let Some(newest) = page.position else { return Ok(None) };
+        if newest.seq < after && position.is_none() {
+            after = 0;
+            continue;
+        }
+        if position.is_none() {
+            position = Some(newest);
+            keys = page.key_count;
+            query.to_seq = Some(newest.seq);
+        }
+        let mut batch = backend.batch();
+        let events = Arc::new(page.events);
+        for at in 0..events.items().len() {
+            let event = Event::new(Arc::clone(&events), at);
+            let Some(key) = event.key() else { continue };
+            if key == snapshots.as_str() {
+                tracing::warn!("the key {key:?} of {topic} is left out of its snapshots: their markers have it");
+                continue;
+            }
+            let options = PublishOptions { key: Some(key.to_owned()), ..PublishOptions::default() };
+            batch.push_json(snapshots.clone(), &row(&event, key), &options)?;
+        }
+        rows += batch.len() as u64;
+        backend.publish(batch).await?;
+        match page.next_after {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    let Some(position) = position.filter(|_| rows > 0) else { return Ok(None) };
+    let mut batch = backend.batch();
+    let ts = batch.now_ms();
+    let marker = SnapshotMarker { topic: topic.to_string(), position: position.into(), keys, rows, ts };
+    let options = PublishOptions {
+        key: Some(snapshots.to_string()),
+        tags: vec![MARKER_TAG.to_owned()],
+        ..PublishOptions::default()
+    };
+    // The rows are durable by now: a marker is never there without them.
+    batch.push(snapshots, &marker, &options)?;
+    backend.publish(batch).await?;
+    Ok(Some(marker))
+}
+
+/// The newest marker of a snapshot topic.
+async fn last_marker(backend: &dyn Backend, snapshots: &Topic) -> Result<Option<SnapshotMarker>, ReadError> {
+    if backend.topic(snapshots.as_str()).is_none() {
+        return Ok(None);
+    }
+    let keys = Keys::These(vec![snapshots.to_string()]);
+    let page = backend.latest(snapshots, LatestQuery { keys, limit: PAGE, ..LatestQuery::default() }).await?;
+    if page.events.is_empty() {
+        return Ok(None);
+    }
+    // Anybody may publish there: what is no marker does not count.
+    Ok(Event::new(Arc::new(page.events), 0).json().ok())
+}
+
+fn row(event: &Event, key: &str) -> Vec<u8> {
+    let payload = event.payload();
+    if payload.trim() == "null" {
+        return b"null".to_vec();
+    }
+    let mut row = Vec::with_capacity(payload.len() + key.len() + 48);
+    row.extend_from_slice(b"{\"key\":");
+    put_string(&mut row, key);
+    row.extend_from_slice(b",\"payload\":");
+    row.extend_from_slice(payload.as_bytes());
+    write!(row, ",\"ts\":{}}}", event.ts()).expect("a vector takes everything");
+    row
+}
