@@ -2,8 +2,9 @@
 
 use crate::error::{Fault, FaultKind, ReadError};
 use crate::id::{EventId, is_own};
-use crate::index::{Entry, EntrySearch, Index, KeyEntry};
+use crate::index::{Entry, EntrySearch, IdEntry, Index, KeyEntry, TopicSpan};
 use crate::index_file::{IndexError, IndexFile};
+use crate::kept_ids::KeptIds;
 use crate::layout::{SEGMENT_DATA_START, index_name};
 use crate::log::Shared;
 use crate::observer::Notice;
@@ -23,31 +24,55 @@ pub(crate) struct IdFile {
     has_unordered: bool,
     /// No older segment has a time-ordered id above this one.
     last_so_far: EventId,
-    file: Arc<IndexFile>,
-    segment: Arc<Segment>,
+    owner: IdOwner,
+}
+
+/// Whose ids they are.
+#[derive(Clone)]
+enum IdOwner {
+    Segment {
+        file: Arc<IndexFile>,
+        segment: Arc<Segment>,
+    },
+    /// Their events are gone.
+    Kept(Arc<KeptIds>),
+}
+
+impl IdOwner {
+    fn file(&self) -> &IndexFile {
+        match self {
+            Self::Segment { file, .. } => file,
+            Self::Kept(kept) => &kept.file,
+        }
+    }
 }
 
 impl IdFile {
     fn may_contain(&self, id: EventId, hash: u64) -> bool {
         let in_range =
             if id.is_time_ordered() { self.first <= id && id <= self.last } else { self.has_unordered };
-        in_range && self.file.may_contain_id(hash)
+        in_range && self.owner.file().may_contain_id(hash)
     }
 }
 
-pub(crate) fn id_files(segments: &[Arc<Segment>], before: &[IdFile]) -> Vec<IdFile> {
+/// The list that publishers' ids are looked up in: first what is kept of events that are gone, then the segments.
+pub(crate) fn id_files(segments: &[Arc<Segment>], kept: &[Arc<KeptIds>], before: &[IdFile]) -> Vec<IdFile> {
+    let mut owners: Vec<IdOwner> = kept.iter().cloned().map(IdOwner::Kept).collect();
+    for segment in segments {
+        let is_same =
+            |owner: &IdOwner| matches!(owner, IdOwner::Segment { segment: old, .. } if old.id == segment.id);
+        match &*segment.index.read() {
+            SegmentIndex::File(file) => {
+                owners.push(IdOwner::Segment { file: Arc::clone(file), segment: Arc::clone(segment) });
+            }
+            // One whose file is being made again: its old filter still holds, and its index answers from memory.
+            _ => owners.extend(before.iter().map(|old| &old.owner).find(|owner| is_same(owner)).cloned()),
+        }
+    }
     let mut files: Vec<IdFile> = Vec::new();
     let mut last_so_far = EventId::default();
-    for segment in segments {
-        let file = match &*segment.index.read() {
-            SegmentIndex::File(file) => Arc::clone(file),
-            // One whose file is being made again: its old filter still holds, and its index answers from memory.
-            _ => match before.iter().find(|old| old.segment.id == segment.id) {
-                Some(old) => Arc::clone(&old.file),
-                None => continue,
-            },
-        };
-        let summary = *file.summary();
+    for owner in owners {
+        let summary = *owner.file().summary();
         if summary.first_client_id <= summary.last_client_id || summary.unordered_ids > 0 {
             last_so_far = last_so_far.max(summary.last_client_id);
             files.push(IdFile {
@@ -55,8 +80,7 @@ pub(crate) fn id_files(segments: &[Arc<Segment>], before: &[IdFile]) -> Vec<IdFi
                 last: summary.last_client_id,
                 has_unordered: summary.unordered_ids > 0,
                 last_so_far,
-                file,
-                segment: Arc::clone(segment),
+                owner,
             });
         }
     }
@@ -107,9 +131,18 @@ impl Shared {
         }
     }
 
+    /// What a segment has of each topic, by its index.
+    pub(crate) fn topic_spans(&self, segment: &Segment) -> Result<Vec<TopicSpan>, ReadError> {
+        self.ask_index(segment, IndexFile::topics, Index::spans)
+    }
+
     /// Makes a segment's index again from the segment, and names what is wrong. It answers from memory until the housekeeper
     /// has written the file.
-    fn rebuild_index(&self, segment: &Segment, error: IndexError) -> Result<Arc<Index>, ReadError> {
+    pub(crate) fn rebuild_index(
+        &self,
+        segment: &Segment,
+        error: IndexError,
+    ) -> Result<Arc<Index>, ReadError> {
         let name = index_name(segment.id.number);
         match error {
             IndexError::Io(source) => return Err(ReadError::Io { file: name, position: 0, source }),
@@ -132,7 +165,8 @@ impl Shared {
             SegmentIndex::File(file) => file.memory_bytes(),
             _ => 0,
         };
-        segments.iter().map(of_segment).sum()
+        let kept: usize = self.kept.read().iter().map(|kept| kept.file.memory_bytes()).sum();
+        kept + segments.iter().map(of_segment).sum::<usize>()
     }
 
     fn segments(&self) -> Arc<Vec<Arc<Segment>>> {
@@ -245,11 +279,14 @@ impl Shared {
         // A new time-ordered id is above all that are there, so it is known to be new after one comparison.
         let candidates = files.iter().rev().take_while(|candidate| !is_newer(candidate));
         for candidate in candidates.filter(|candidate| candidate.may_contain(id, hash)) {
-            let found = self.ask_index(
-                &candidate.segment,
-                |file| file.find_id(topic, id, hash, self.hash),
-                |index| index.ids.iter().find(|entry| entry.id == id && entry.topic == topic).copied(),
-            )?;
+            let found = match &candidate.owner {
+                IdOwner::Segment { segment, .. } => self.ask_index(
+                    segment,
+                    |file| file.find_id(topic, id, hash, self.hash),
+                    |index| index.ids.iter().find(|entry| entry.id == id && entry.topic == topic).copied(),
+                )?,
+                IdOwner::Kept(kept) => self.find_kept_id(kept, topic, id, hash)?,
+            };
             if let Some(entry) = found {
                 return Ok(Some(entry.seq));
             }
@@ -257,11 +294,33 @@ impl Shared {
         Ok(None)
     }
 
+    /// Looks an id up among those whose events are gone. There is nothing to make a damaged file again from.
+    fn find_kept_id(
+        &self,
+        kept: &KeptIds,
+        topic: u32,
+        id: EventId,
+        hash: u64,
+    ) -> Result<Option<IdEntry>, ReadError> {
+        let file = || index_name(kept.row.number);
+        match kept.file.find_id(topic, id, hash, self.hash) {
+            Ok(found) => Ok(found),
+            Err(IndexError::Io(source)) => Err(ReadError::Io { file: file(), position: 0, source }),
+            // Its time is over, and it went since the list was made.
+            Err(IndexError::Stale) => Ok(None),
+            Err(IndexError::Damaged { position }) => {
+                self.report_fault(Fault::new(file(), position, FaultKind::Index));
+                Ok(None)
+            }
+        }
+    }
+
     /// Makes the list that publishers' ids are looked up in, after an index file came or a segment went.
     pub(crate) fn refresh_id_files(&self) {
         let segments = self.segments();
+        let kept = Arc::clone(&self.kept.read());
         let mut files = self.id_files.write();
-        *files = Arc::new(id_files(&segments, &files));
+        *files = Arc::new(id_files(&segments, &kept, &files));
     }
 
     /// Looks up an id that the log made: they rise with the log.

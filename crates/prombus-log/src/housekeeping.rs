@@ -2,27 +2,27 @@
 //! checkpoints, and the manifest that names them all. It alone writes the manifest.
 
 use crate::append::Spare;
-use crate::checkpoint::Mark;
+use crate::checkpoint::{Checkpoint, Mark};
 use crate::commit::Step;
 use crate::index_file;
-use crate::layout::{RESERVE, checkpoint_name, index_name, segment_name};
+use crate::kept_ids::KeptIds;
+use crate::layout::{RESERVE, checkpoint_name, segment_name};
 use crate::log::Shared;
 use crate::manifest::{Manifest, SegmentRow};
 use crate::observer::Notice;
 use crate::record::{HEADER_BYTES, trusted_frame_length};
+use crate::retire::{RetiredFile, forget_ids};
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::storage::{OpenMode, is_full};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Room that stays free for the manifest, checkpoints and indexes when a segment is made.
-const FREE_MARGIN_BYTES: u64 = 8 << 20;
+pub(crate) const FREE_MARGIN_BYTES: u64 = 8 << 20;
 
 /// More sealed segments than this do not wait for their index file before the next segment is made.
 const UNINDEXED_SEGMENTS_MAX: usize = 2;
-/// Retired files that wait to be used again.
-const RETIRED_FILES_MAX: usize = 8;
 /// Sealed segments that stay open.
 const OPEN_FILES_MAX: usize = 64;
 /// Size of the file that is given up for the manifest and checkpoints when somebody else filled the disk.
@@ -31,10 +31,19 @@ const RESERVE_FILE_BYTES: u64 = 256 << 10;
 /// The background worker's memory.
 pub(crate) struct Housekeeper {
     pub(crate) manifest: Manifest,
-    /// Segments that the manifest no longer names; recycled when the last reader is gone.
-    pub(crate) retired: Vec<Arc<Segment>>,
+    /// Files that the manifest no longer names; recycled when the last reader is gone.
+    pub(crate) retired: Vec<RetiredFile>,
+    /// When one of them was last used again, and when one was last given back.
+    pub(crate) retired_used_ms: i64,
+    pub(crate) retired_freed_ms: i64,
+    /// Kept ids that the manifest no longer names; their files go when nobody uses them.
+    pub(crate) retired_kept: Vec<Arc<KeptIds>>,
+    /// Segments that cleaning could not read whole: it leaves them as they are.
+    pub(crate) unreadable: HashSet<u64>,
     /// The mark of the newest checkpoint that the manifest names.
     checkpointed: Mark,
+    /// The mark of the older one, once somebody asked.
+    checkpointed_before: Option<Mark>,
     /// The last try to make a segment found no room.
     is_full: bool,
     /// The file whose room can be given up is there.
@@ -48,7 +57,12 @@ impl Housekeeper {
         Self {
             manifest,
             retired: Vec::new(),
+            retired_used_ms: i64::MIN / 2,
+            retired_freed_ms: i64::MIN / 2,
+            retired_kept: Vec::new(),
+            unreadable: HashSet::new(),
             checkpointed,
+            checkpointed_before: None,
             is_full: false,
             has_reserve_file: false,
             is_finished: false,
@@ -66,6 +80,7 @@ impl Housekeeper {
             Self::write_index,
             Self::checkpoint_if_due,
             Self::hold_reserve_file,
+            Self::expire_kept,
             Self::free_retired,
         ];
         for job in jobs {
@@ -113,7 +128,7 @@ impl Housekeeper {
     }
 
     /// Writes the manifest of a log with these segments and without those that are gone.
-    fn write_manifest_of(
+    pub(crate) fn write_manifest_of(
         &mut self,
         shared: &Shared,
         segments: &[Arc<Segment>],
@@ -255,46 +270,8 @@ impl Housekeeper {
         Ok(id)
     }
 
-    /// A retired file of the right size that nobody reads any more. Files of another size are removed on the way.
-    fn take_retired(&mut self, shared: &Shared, capacity: u64) -> io::Result<Option<SegmentId>> {
-        let mut taken = None;
-        let mut at = 0;
-        while at < self.retired.len() {
-            let id = self.retired[at].id;
-            if Arc::strong_count(&self.retired[at]) > 1 || (taken.is_some() && id.capacity == capacity) {
-                at += 1;
-                continue;
-            }
-            if id.capacity == capacity {
-                taken = Some(id);
-                self.retired.swap_remove(at);
-            } else if id.capacity == shared.options.segment_bytes
-                || id.capacity == shared.options.reserve_bytes
-            {
-                at += 1;
-            } else {
-                shared.storage.remove(&segment_name(id.number))?;
-                self.retired.swap_remove(at);
-            }
-        }
-        Ok(taken)
-    }
-
-    /// Gives the room of retired files back that are more than the next segments need.
-    fn free_retired(&mut self, shared: &Shared) -> io::Result<Step> {
-        if self.retired.len() <= RETIRED_FILES_MAX {
-            return Ok(Step::Idle);
-        }
-        let Some(at) = self.retired.iter().position(|segment| Arc::strong_count(segment) == 1) else {
-            return Ok(Step::Idle);
-        };
-        let segment = self.retired.swap_remove(at);
-        shared.storage.remove(&segment.name())?;
-        Ok(Step::Worked)
-    }
-
     /// Writes the index file of the oldest sealed segment without one, and forgets its ids from memory.
-    fn write_index(&mut self, shared: &Shared) -> io::Result<Step> {
+    pub(crate) fn write_index(&mut self, shared: &Shared) -> io::Result<Step> {
         let segments = Arc::clone(&shared.view.read().segments);
         let in_memory = |segment: &&Arc<Segment>| matches!(&*segment.index.read(), SegmentIndex::Memory(_));
         let Some(segment) = segments.iter().find(in_memory) else { return Ok(Step::Idle) };
@@ -313,16 +290,7 @@ impl Housekeeper {
         // First the file answers for the ids, then memory forgets them: at no time nobody does.
         *segment.index.write() = SegmentIndex::File(Arc::new(file));
         shared.refresh_id_files();
-        let forgotten = {
-            let mut state = shared.append.lock();
-            let forgotten = state.recent_ids.forget(id.number);
-            shared.forgotten_ids.store(state.recent_ids.forgotten(), Ordering::Release);
-            forgotten
-        };
-        if let Some(mut table) = forgotten {
-            table.clear();
-            shared.append.lock().recent_ids.reuse(table);
-        }
+        forget_ids(shared, id.number);
         Ok(Step::Worked)
     }
 
@@ -366,7 +334,7 @@ impl Housekeeper {
         });
         match written {
             Ok(()) => {
-                self.checkpointed = mark;
+                self.checkpointed_before = Some(std::mem::replace(&mut self.checkpointed, mark));
                 if older != newer {
                     // Left behind after a crash here, it is removed at the next open.
                     let _ = shared.storage.remove(&checkpoint_name(older));
@@ -381,6 +349,22 @@ impl Housekeeper {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// How many segments, from the oldest on, lie before both checkpoints.
+    pub(crate) fn covered(&mut self, shared: &Shared) -> io::Result<usize> {
+        let [older, newer] = self.manifest.checkpoints;
+        if self.checkpointed_before.is_none() {
+            self.checkpointed_before = if older == newer {
+                Some(self.checkpointed)
+            } else {
+                // A damaged one covers nothing; two new ones put it away.
+                Checkpoint::read(&*shared.storage, older)?.ok().map(|checkpoint| checkpoint.mark)
+            };
+        }
+        let Some(mark) = self.checkpointed_before else { return Ok(0) };
+        let segments = Arc::clone(&shared.view.read().segments);
+        Ok(segments.iter().position(|segment| segment.id.number == mark.segment).unwrap_or(0))
     }
 
     /// Makes the file whose room can be given up, if it is not there and there is room.
@@ -431,45 +415,6 @@ impl Housekeeper {
             }
             bytes -= file.forget_directory();
         }
-    }
-
-    /// Takes segments out of the log: the manifest first, then the view, then the files. `replaced_by` stands in their place.
-    pub(crate) fn retire(
-        &mut self,
-        shared: &Shared,
-        gone: &[Arc<Segment>],
-        replaced_by: Option<&Arc<Segment>>,
-    ) -> io::Result<()> {
-        let without = |segments: &[Arc<Segment>]| {
-            let mut kept = Vec::with_capacity(segments.len());
-            let mut replacement = replaced_by;
-            for segment in segments {
-                if gone.iter().any(|other| other.id.number == segment.id.number) {
-                    kept.extend(replacement.take().cloned());
-                } else {
-                    kept.push(Arc::clone(segment));
-                }
-            }
-            kept
-        };
-        let segments = Arc::clone(&shared.view.read().segments);
-        // After a crash nobody finds them any more; only then may the files get another life.
-        self.write_manifest_of(shared, &without(&segments), gone)?;
-        drop(segments);
-        {
-            let mut view = shared.view.write();
-            view.segments = Arc::new(without(&view.segments));
-        }
-        shared.refresh_id_files();
-        for segment in gone {
-            match shared.storage.remove(&index_name(segment.id.number)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            segment.close_file();
-            self.retired.push(Arc::clone(segment));
-        }
-        Ok(())
     }
 }
 

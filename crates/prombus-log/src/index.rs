@@ -24,6 +24,44 @@ pub(crate) struct Entry {
     pub(crate) position: u32,
     pub(crate) end: u32,
     pub(crate) count: u32,
+    /// What the records take, without what stands between them; zero when it is not known.
+    pub(crate) bytes: u32,
+}
+
+impl Entry {
+    /// What its records take, or at most take.
+    pub(crate) fn frame_bytes(&self) -> u64 {
+        match self.bytes {
+            0 => u64::from(self.end.saturating_sub(self.position)),
+            bytes => u64::from(bytes),
+        }
+    }
+}
+
+/// What a segment has of one topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TopicSpan {
+    pub(crate) topic: u32,
+    pub(crate) first_seq: u64,
+    pub(crate) last_seq: u64,
+    pub(crate) events: u64,
+    /// What its records take; zero when it is not known.
+    pub(crate) bytes: u32,
+}
+
+impl TopicSpan {
+    pub(crate) fn of(topic: u32, entries: &[Entry]) -> Option<Self> {
+        let (first, last) = (entries.first()?, entries.last()?);
+        let is_known = entries.iter().all(|entry| entry.bytes > 0);
+        let bytes = entries.iter().fold(0_u32, |sum, entry| sum.saturating_add(entry.bytes));
+        Some(Self {
+            topic,
+            first_seq: first.first_seq,
+            last_seq: last.last_seq,
+            events: entries.iter().map(|entry| u64::from(entry.count)).sum(),
+            bytes: if is_known { bytes } else { 0 },
+        })
+    }
 }
 
 /// An id that a publisher chose.
@@ -82,9 +120,16 @@ impl Summary {
         if header.flags & FLAG_CLIENT_ID == 0 {
             self.first_own_id = self.first_own_id.min(header.id);
             self.last_own_id = self.last_own_id.max(header.id);
-        } else if header.id.is_time_ordered() {
-            self.first_client_id = self.first_client_id.min(header.id);
-            self.last_client_id = self.last_client_id.max(header.id);
+        } else {
+            self.add_client_id(header.id);
+        }
+    }
+
+    /// Takes in an id that a publisher chose, and nothing else of its event.
+    pub(crate) fn add_client_id(&mut self, id: EventId) {
+        if id.is_time_ordered() {
+            self.first_client_id = self.first_client_id.min(id);
+            self.last_client_id = self.last_client_id.max(id);
         } else {
             self.unordered_ids += 1;
         }
@@ -150,6 +195,7 @@ fn entry_of(header: &Header, position: u32) -> Entry {
         position,
         end: position + header.frame_length() as u32,
         count: 1,
+        bytes: header.frame_length() as u32,
     }
 }
 
@@ -162,6 +208,8 @@ fn add_to_entries(entries: &mut Vec<Entry>, entry: Entry) {
             last.max_ts = last.max_ts.max(entry.max_ts);
             last.end = entry.end;
             last.count += entry.count;
+            last.bytes =
+                if last.bytes == 0 || entry.bytes == 0 { 0 } else { last.bytes.saturating_add(entry.bytes) };
             if last.first_own_id == EventId::default() {
                 last.first_own_id = entry.first_own_id;
             }
@@ -249,12 +297,18 @@ impl Index {
             position: run.start as u32,
             end: run.end as u32,
             count: u32::try_from(run.last_seq - run.first_seq + 1).unwrap_or(u32::MAX),
+            bytes: (run.end - run.start) as u32,
         };
         add_to_entries(self.topics.entry(run.topic).or_default(), covered);
     }
 
     pub(crate) fn entries(&self, topic: u32) -> &[Entry] {
         self.topics.get(&topic).map_or(&[], Vec::as_slice)
+    }
+
+    /// What it has of each topic, in no particular order.
+    pub(crate) fn spans(&self) -> Vec<TopicSpan> {
+        self.topics.iter().filter_map(|(&topic, entries)| TopicSpan::of(topic, entries)).collect()
     }
 }
 
@@ -339,6 +393,7 @@ mod tests {
             position: 0,
             end: 0,
             count: 10,
+            bytes: 0,
         }
     }
 
@@ -391,5 +446,6 @@ mod tests {
         assert_eq!((entries[1].first_seq, entries[1].last_seq), (18, 34));
         assert_eq!((entries[1].min_ts, entries[1].max_ts), (-34, -18));
         assert_eq!(entries[1].end, 4096 + 34_000);
+        assert_eq!(entries[1].bytes, 17_000);
     }
 }

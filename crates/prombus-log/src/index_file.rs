@@ -4,7 +4,7 @@
 use crate::fields::{Fields, PutFields, u32_at, u64_at};
 use crate::filter::Filter;
 use crate::id::{EventId, KeyedHash};
-use crate::index::{Entry, IdEntry, Index, KeyEntry, Summary};
+use crate::index::{Entry, IdEntry, Index, KeyEntry, Summary, TopicSpan};
 use crate::layout::{FORMAT_VERSION, INDEX_MAGIC, index_name, index_new_name};
 use crate::record::SEQ_MAX;
 use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint, is_unreadable};
@@ -198,7 +198,7 @@ fn put_directory_row(into: &mut Vec<u8>, topic: u32, first_entry: u32, entries: 
     into.put_u32(topic);
     into.put_u32(entries.len() as u32);
     into.put_u32(first_entry);
-    into.put_u32(0);
+    into.put_u32(TopicSpan::of(topic, entries).map_or(0, |span| span.bytes));
     into.put_u64(entries.first().map_or(0, |entry| entry.first_seq));
     into.put_u64(entries.last().map_or(0, |entry| entry.last_seq));
     into.put_i64(entries.iter().map(|entry| entry.min_ts).min().unwrap_or(0));
@@ -215,7 +215,7 @@ fn put_entry(into: &mut Vec<u8>, entry: &Entry) {
     into.put_u32(entry.position);
     into.put_u32(entry.end);
     into.put_u32(entry.count);
-    into.put_u32(0);
+    into.put_u32(entry.bytes);
 }
 
 /// The hashes of ids with their places, in order of the hashes. Hashes are spread evenly, so they go into small heaps first;
@@ -287,6 +287,29 @@ pub(crate) fn write(
     covered: u64,
     hash: KeyedHash,
 ) -> io::Result<IndexFile> {
+    write_synced(storage, index, segment, salt, covered, hash, SyncPoint::Index)
+}
+
+/// Writes the index of ids whose events are gone. Its name is durable when the folder is synced.
+pub(crate) fn write_kept(
+    storage: &Arc<dyn Storage>,
+    index: &Index,
+    number: u64,
+    salt: u32,
+    hash: KeyedHash,
+) -> io::Result<IndexFile> {
+    write_synced(storage, index, number, salt, 0, hash, SyncPoint::KeptIndex)
+}
+
+fn write_synced(
+    storage: &Arc<dyn Storage>,
+    index: &Index,
+    segment: u64,
+    salt: u32,
+    covered: u64,
+    hash: KeyedHash,
+    point: SyncPoint,
+) -> io::Result<IndexFile> {
     let bytes = encode(index, segment, salt, covered, hash);
     let name = index_name(segment);
     let new_name = index_new_name(segment);
@@ -296,7 +319,7 @@ pub(crate) fn write(
     }
     let file = storage.open(&new_name, OpenMode::Create)?;
     // Synced before it gets its name: under that name a bad index is damage, and never the remains of a power cut.
-    let written = write_in_pieces(&*file, &bytes).and_then(|()| file.sync(SyncPoint::Index));
+    let written = write_in_pieces(&*file, &bytes).and_then(|()| file.sync(point));
     if let Err(error) = written {
         drop(file);
         let _ = storage.remove(&new_name);
@@ -322,6 +345,16 @@ impl IndexFile {
     ) -> Result<Self, IndexError> {
         let file = storage.open(&index_name(segment), OpenMode::Read)?;
         Self::from_file(storage, &*file, segment, salt, covered)
+    }
+
+    /// Opens an index that is kept for its ids only.
+    pub(crate) fn open_for_ids(
+        storage: &Arc<dyn Storage>,
+        number: u64,
+        salt: u32,
+        covered: u64,
+    ) -> Result<Self, IndexError> {
+        Ok(Self { key_filter: Filter::default(), ..Self::open(storage, number, salt, covered)? })
     }
 
     fn file(&self) -> Result<Arc<dyn StorageFile>, IndexError> {
@@ -413,6 +446,37 @@ impl IndexFile {
             parsed.push(row);
         }
         Ok(Directory { rows: parsed, entries })
+    }
+
+    /// What the segment has of each topic. Reads the topics and not their entries.
+    pub(crate) fn topics(&self) -> Result<Vec<TopicSpan>, IndexError> {
+        let section = &self.sections[DIRECTORY];
+        let rows = read_section(&*self.file()?, section)?;
+        let spans: Vec<TopicSpan> = rows.chunks_exact(DIRECTORY_ROW_BYTES).map(span_from).collect();
+        if spans.iter().any(|span| span.first_seq > span.last_seq || span.last_seq > SEQ_MAX) {
+            return Err(IndexError::Damaged { position: section.offset });
+        }
+        Ok(spans)
+    }
+
+    /// How many publishers' ids it has.
+    pub(crate) fn id_count(&self) -> u64 {
+        u64::from(self.sections[IDS].count)
+    }
+
+    /// Visits the publishers' ids until `visit` answers false.
+    pub(crate) fn for_each_id(&self, mut visit: impl FnMut(IdEntry) -> bool) -> Result<(), IndexError> {
+        let file = self.file()?;
+        let mut page = [0; PAGE_BYTES];
+        for number in 0..self.page_count(IDS) {
+            for item in self.read_page(&*file, IDS, number, ID_BYTES, &mut page)?.chunks_exact(ID_BYTES) {
+                let (seq, topic, position) = (u64_at(item, 16), u32_at(item, 24), u32_at(item, 28));
+                if !visit(IdEntry { id: id_from(item), seq, topic, position }) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether a publisher's id with this hash may be in here.
@@ -537,6 +601,16 @@ fn id_from(item: &[u8]) -> EventId {
     EventId::from_u128(u128::from_le_bytes(item[..16].try_into().expect("sixteen bytes")))
 }
 
+fn span_from(row: &[u8]) -> TopicSpan {
+    TopicSpan {
+        topic: u32_at(row, 0),
+        first_seq: u64_at(row, 16),
+        last_seq: u64_at(row, 24),
+        events: u64_at(row, 48),
+        bytes: u32_at(row, 12),
+    }
+}
+
 fn entry_from(row: &[u8]) -> Entry {
     Entry {
         first_seq: u64_at(row, 0),
@@ -547,6 +621,7 @@ fn entry_from(row: &[u8]) -> Entry {
         position: u32_at(row, 48),
         end: u32_at(row, 52),
         count: u32_at(row, 56),
+        bytes: u32_at(row, 60),
     }
 }
 

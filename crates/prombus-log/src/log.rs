@@ -1,12 +1,14 @@
 //! The log itself: opening, appending, reading, closing. Everything else in this crate stands behind [`Log`].
 
 use crate::append::{Append, AppendState, Outcomes, Ticket, TopicId};
-use crate::clean::{CleanReport, Liveness};
+use crate::clean::{CleanOptions, CleanReport, Liveness};
 use crate::commit::{Committer, Step};
 use crate::error::{AppendError, Fault, OpenError, ReadError, Unavailable};
 use crate::find::{IdFile, id_files};
 use crate::housekeeping::Housekeeper;
 use crate::id::{EventId, KeyedHash};
+use crate::jobs::Jobs;
+use crate::kept_ids::KeptIds;
 use crate::observer::{Notice, Observer};
 use crate::options::Options;
 use crate::poison::Poison;
@@ -76,13 +78,16 @@ pub(crate) struct Shared {
     pub(crate) poison: Poison,
     /// How many segments' ids went from memory to index files; mirrors `RecentIds`.
     pub(crate) forgotten_ids: AtomicU64,
+    /// The ids of events that are gone, and still count as duplicates.
+    pub(crate) kept: RwLock<Arc<Vec<Arc<KeptIds>>>>,
     /// Where publishers' ids are looked up.
     pub(crate) id_files: RwLock<Arc<Vec<IdFile>>>,
     pub(crate) batch_pool: Arc<BufferPool>,
     pub(crate) read_pool: Arc<BufferPool>,
     pub(crate) state: Mutex<Box<dyn State>>,
     committer: Mutex<Committer>,
-    housekeeper: Mutex<Housekeeper>,
+    pub(crate) housekeeper: Mutex<Housekeeper>,
+    pub(crate) jobs: Jobs,
     commit_bell: Bell,
     house_bell: Bell,
     /// Damage that was named already, by file and position.
@@ -182,6 +187,7 @@ pub(crate) struct Parts {
     pub(crate) log_id: u64,
     pub(crate) append: AppendState,
     pub(crate) view: View,
+    pub(crate) kept: Vec<Arc<KeptIds>>,
     pub(crate) state: Box<dyn State>,
     pub(crate) committer: Committer,
     pub(crate) housekeeper: Housekeeper,
@@ -205,7 +211,8 @@ impl Shared {
             room: Condvar::new(),
             topics: RwLock::new(topics),
             durable: Durable::new(parts.view.mark.batch),
-            id_files: RwLock::new(Arc::new(id_files(&parts.view.segments, &[]))),
+            id_files: RwLock::new(Arc::new(id_files(&parts.view.segments, &parts.kept, &[]))),
+            kept: RwLock::new(Arc::new(parts.kept)),
             view: RwLock::new(parts.view),
             poison: Poison::default(),
             forgotten_ids: AtomicU64::new(0),
@@ -214,6 +221,7 @@ impl Shared {
             state: Mutex::new(parts.state),
             committer: Mutex::new(parts.committer),
             housekeeper: Mutex::new(parts.housekeeper),
+            jobs: Jobs::default(),
             commit_bell: Bell::default(),
             house_bell: Bell::default(),
             named_faults: Mutex::new(parts.named_faults),
@@ -245,6 +253,7 @@ impl Shared {
         if self.poison.set(reason.clone()) {
             self.observer().notice(&Notice::Poisoned { reason });
         }
+        self.jobs.stop();
         self.durable.wake();
         drop(self.append.lock());
         self.notify_room();
@@ -320,6 +329,7 @@ impl Handle {
         // Held to the end: a second closer must not give the folder away while the first still writes.
         let mut lock = self.lock.lock();
         let was_closed = std::mem::replace(&mut self.shared.append.lock().is_closed, true);
+        self.shared.jobs.stop();
         self.shared.notify_room();
         self.shared.wake_committer();
         self.shared.wake_housekeeper();
@@ -329,6 +339,8 @@ impl Handle {
                 self.shared.poison("a thread of the log panicked".to_owned());
             }
         }
+        // They write into the folder, which may belong to someone else from here on.
+        self.shared.jobs.wait();
         if !was_closed {
             while self.shared.committer.lock().step(&self.shared) == Step::Worked {}
             if self.shared.poison.get().is_none() {
@@ -568,17 +580,13 @@ impl Log {
         self.shared().find_key(topic.0, key)
     }
 
-    /// Cleans away what is dead; see [`Liveness`].
+    /// Cleans away what is dead; see [`Liveness`]. It takes as long as it takes, at the pace of the options, and ends soon when
+    /// the log is closed. While one call runs, another one does nothing.
     ///
     /// # Errors
     /// [`Unavailable`] when writing stopped, or the log is closed.
-    pub fn clean(&self, liveness: &dyn Liveness) -> Result<CleanReport, Unavailable> {
-        let shared = self.shared();
-        shared.poison.check()?;
-        let report = shared.housekeeper.lock().clean(shared, liveness).ok_or(Unavailable::Closed)?;
-        shared.poison.check()?;
-        shared.wake_housekeeper();
-        Ok(report)
+    pub fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {
+        self.shared().clean(liveness, options)
     }
 
     /// Figures for metrics and operators.

@@ -42,6 +42,8 @@ pub struct Options {
     pub checkpoint_bytes: u64,
     /// Index tables of sealed segments that stay in memory; 32 MiB.
     pub index_cache_bytes: usize,
+    /// How long publishers' ids count as duplicates after cleaning took their events; 7 days.
+    pub dedupe_ms: i64,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
     /// Who is told.
@@ -61,6 +63,7 @@ impl Default for Options {
             tail_bytes: 64 << 20,
             checkpoint_bytes: 32 << 20,
             index_cache_bytes: 32 << 20,
+            dedupe_ms: 7 * 24 * 60 * 60 * 1000,
             clock: Arc::new(SystemClock),
             observer: Arc::new(NoObserver),
             threads: true,
@@ -91,6 +94,9 @@ impl Options {
         if self.batch_bytes < 1024 {
             return Err(bad("batch_bytes", self.batch_bytes as u64, "at least 1024"));
         }
+        if self.dedupe_ms < 0 {
+            return Err(OpenError::Options(format!("dedupe_ms is {}; allowed: 0 or more", self.dedupe_ms)));
+        }
         if self.checkpoint_bytes < 1024 {
             return Err(bad("checkpoint_bytes", self.checkpoint_bytes, "at least 1024"));
         }
@@ -113,6 +119,7 @@ impl std::fmt::Debug for Options {
             .field("tail_bytes", &self.tail_bytes)
             .field("checkpoint_bytes", &self.checkpoint_bytes)
             .field("index_cache_bytes", &self.index_cache_bytes)
+            .field("dedupe_ms", &self.dedupe_ms)
             .field("threads", &self.threads)
             .finish_non_exhaustive()
     }

@@ -11,6 +11,7 @@ use crate::housekeeping::Housekeeper;
 use crate::id::{EventId, IdMaker, KeyedHash};
 use crate::index::Index;
 use crate::index_file::{self, IndexError, IndexFile};
+use crate::kept_ids::KeptIds;
 use crate::layout::{
     FORMAT_VERSION, FileKind, MANIFEST, RESERVE, SEGMENT_DATA_START, checkpoint_name, cut_name, file_kind,
     index_name, segment_name,
@@ -251,7 +252,8 @@ impl Recovery {
         }
         let mut recent_ids = RecentIds::default();
         let active_index = self.settle_indexes(&mut used, &mut recent_ids)?;
-        self.finish(replay, checkpointed, &used, spares, recent_ids, active_index)
+        let kept = self.open_kept()?;
+        self.finish(replay, checkpointed, &used, spares, recent_ids, active_index, kept)
     }
 
     /// The newest checkpoint that is whole.
@@ -505,6 +507,27 @@ impl Recovery {
         Ok(active)
     }
 
+    /// Opens what is kept of the ids of events that are gone. A bad one is named and left out: there is nothing to make it
+    /// again from.
+    fn open_kept(&mut self) -> Result<Vec<Arc<KeptIds>>, OpenError> {
+        let mut kept = Vec::new();
+        for row in std::mem::take(&mut self.manifest.kept_indexes) {
+            match IndexFile::open_for_ids(&self.storage, row.number, row.salt, row.covered) {
+                Ok(file) => {
+                    self.manifest.kept_indexes.push(row);
+                    kept.push(Arc::new(KeptIds { row, file }));
+                }
+                Err(IndexError::Io(error)) => return Err(self.error("read an index", error)),
+                Err(error) => {
+                    let position = if let IndexError::Damaged { position } = error { position } else { 0 };
+                    self.faults.push(Fault::new(index_name(row.number), position, FaultKind::Index));
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts that were found, put together in the one call")]
     fn finish(
         mut self,
         replay: Replay,
@@ -513,6 +536,7 @@ impl Recovery {
         spares: Vec<Unused>,
         recent_ids: RecentIds,
         active_index: Index,
+        kept: Vec<Arc<KeptIds>>,
     ) -> Result<Parts, OpenError> {
         let row_of = |one: &Used| {
             let reserve = self.manifest.segments.iter().any(|row| row.id == one.segment.id && row.reserve);
@@ -599,6 +623,7 @@ impl Recovery {
             log_id,
             append,
             view,
+            kept,
             state: replay.state,
             committer,
             housekeeper: Housekeeper::new(self.manifest, checkpointed),

@@ -216,10 +216,14 @@ pub(crate) fn recycle(storage: &dyn Storage, old_number: u64, id: &SegmentId, lo
 
 /// The header must be durable before the manifest names the segment: else a power cut leaves the salt of an earlier life.
 fn finish(storage: &dyn Storage, file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<()> {
+    write_header(file, id, log_id)?;
+    file.sync(SyncPoint::Segment)?;
+    storage.sync_folder(SyncPoint::SegmentFolder)
+}
+
+pub(crate) fn write_header(file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<()> {
     // The whole page, so that nothing has to be read for it.
     let mut page = encode_header(id, log_id);
     page.resize(SEGMENT_DATA_START as usize, 0);
-    file.write_at(&page, 0)?;
-    file.sync(SyncPoint::Segment)?;
-    storage.sync_folder(SyncPoint::SegmentFolder)
+    file.write_at(&page, 0)
 }

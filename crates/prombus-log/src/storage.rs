@@ -41,6 +41,18 @@ pub enum SyncPoint {
     Cut,
     /// An index file; it can always be rebuilt.
     Index,
+    /// A segment that cleaning wrote, before the manifest names it in place of the originals.
+    Rewritten,
+    /// The folder, after cleaning wrote a segment.
+    RewrittenFolder,
+    /// The ids of events that are cleaned away, before the manifest names them.
+    KeptIndex,
+    /// The folder, before the manifest names an index whose segment is gone.
+    KeptIndexFolder,
+    /// A file of a backup.
+    Backup,
+    /// The backup's folder, before its manifest is written.
+    BackupFolder,
 }
 
 /// How [`Storage::open`] opens a file.

@@ -111,6 +111,9 @@ impl<P: FnMut(Progress)> Verifier<P> {
             bytes_done += row.sealed.unwrap_or(row.id.capacity);
             (self.progress)(Progress { bytes_done, bytes_total });
         }
+        for kept in self.manifest.kept_indexes.clone() {
+            self.index(kept.number, kept.salt, kept.covered, true)?;
+        }
         self.report.faults.append(&mut replay.faults);
         self.report.events = replay.events;
         self.report.bytes = bytes_done;
@@ -214,7 +217,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
             }
         }
         if let Some(sealed) = row.sealed {
-            self.index(row, sealed)?;
+            self.index(row.id.number, row.id.salt, sealed, false)?;
         }
         Ok(())
     }
@@ -236,14 +239,17 @@ impl<P: FnMut(Progress)> Verifier<P> {
         Ok(())
     }
 
-    fn index(&mut self, row: &SegmentRow, sealed: u64) -> Result<(), VerifyError> {
-        let name = index_name(row.id.number);
-        let checked = IndexFile::open(&self.storage, row.id.number, row.id.salt, sealed)
-            .and_then(|index| index.check());
+    fn index(&mut self, number: u64, salt: u32, covered: u64, is_kept: bool) -> Result<(), VerifyError> {
+        let name = index_name(number);
+        let checked = IndexFile::open(&self.storage, number, salt, covered).and_then(|index| index.check());
         match checked {
             Ok(()) => {}
             Err(IndexError::Damaged { position }) => {
                 self.report.faults.push(Fault::new(name, position, FaultKind::Index));
+            }
+            // A kept one has no segment that it could be made from again.
+            Err(IndexError::Stale) if is_kept => {
+                self.report.faults.push(Fault::new(name, 0, FaultKind::Index));
             }
             // The next open writes a missing or outdated one.
             Err(IndexError::Stale) => {}

@@ -7,7 +7,7 @@ use crate::recorder::{Percentiles, Recorder};
 use crate::scratch::Scratch;
 use crate::table::{grouped, percent};
 use crate::{ALLOCATOR, Failure};
-use prombus_log::{Liveness, Log, Options, RecordInfo};
+use prombus_log::{CleanOptions, LiveCount, Liveness, Log, Options, TopicId};
 use stats_alloc::Region;
 use std::fmt;
 use std::path::Path;
@@ -75,7 +75,7 @@ pub fn measure(row: &AppendRow, plan: Plan, scratch: &Scratch) -> Result<AppendR
     let mut batch_bytes = Vec::with_capacity(commits);
     for _ in 0..plan.slices {
         if row.is_burst() {
-            log.clean(&NothingLives)?;
+            log.clean(&NothingLives, &CleanOptions::default())?;
         }
         scratch.settle()?;
         std::thread::sleep(PAUSE);
@@ -128,7 +128,7 @@ fn while_cleaning<R>(log: &Log, run: impl FnOnce() -> R) -> R {
             while !is_done.load(Ordering::Relaxed) {
                 if log.stats().segments < RETAINED_SEGMENTS {
                     std::thread::sleep(Duration::from_millis(20));
-                } else if let Err(error) = log.clean(&NothingLives) {
+                } else if let Err(error) = log.clean(&NothingLives, &CleanOptions::default()) {
                     // The publisher meets the same error and ends the round.
                     eprintln!("cleaning failed: {error}");
                     return;
@@ -145,7 +145,19 @@ fn while_cleaning<R>(log: &Log, run: impl FnOnce() -> R) -> R {
 struct NothingLives;
 
 impl Liveness for NothingLives {
-    fn is_live(&self, _record: &RecordInfo<'_>) -> bool {
+    fn first_live(&self, _topic: TopicId) -> u64 {
+        u64::MAX
+    }
+
+    fn is_sparse(&self, _topic: TopicId) -> bool {
+        false
+    }
+
+    fn live_in(&self, _topic: TopicId, _first_seq: u64, _last_seq: u64) -> Option<LiveCount> {
+        None
+    }
+
+    fn is_live(&self, _topic: TopicId, _seq: u64) -> bool {
         false
     }
 }

@@ -1,10 +1,10 @@
 //! Appending and reading when nothing goes wrong.
 
-use crate::support::{Remembered, Rig, event, read_all, read_from, small_options};
+use crate::support::{Cut, Lives, Remembered, Rig, clean, event, read_all, read_from, small_options};
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
-    Append, AppendError, Chunk, Liveness, Log, MissingReason, NewEvent, NewState, Options, Outcomes,
-    ReadLimit, RecordInfo, Step, Unavailable,
+    Append, AppendError, Chunk, Log, MissingReason, NewEvent, NewState, Options, Outcomes, ReadLimit, Step,
+    Unavailable,
 };
 use std::sync::Arc;
 
@@ -164,28 +164,12 @@ fn a_deleted_topic_is_gone_and_its_name_starts_anew() {
     assert_eq!(rig.log.topics().len(), 1);
 }
 
-struct Before(u64);
-
-impl Liveness for Before {
-    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
-        record.seq >= self.0
-    }
-}
-
-struct Newest;
-
-impl Liveness for Newest {
-    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
-        record.seq % 10 == 0
-    }
-}
-
 #[test]
 fn cleaning_recycles_dead_segments_and_seqs_go_on() {
     let rig = Rig::new(10);
     let topic = rig.fill("t", 600);
     let before = rig.log.stats();
-    let report = rig.log.clean(&Before(500)).unwrap();
+    let report = clean(&rig.log, &Cut(|_| 500)).unwrap();
     assert!(report.segments_retired > 3, "{report:?}");
     rig.settle();
     assert!(rig.log.stats().bytes < before.bytes / 2);
@@ -215,7 +199,7 @@ fn cleaning_rewrites_mostly_dead_segments_and_keeps_the_rest() {
         rig.fill("a", 15);
         rig.fill("b", 15);
     }
-    let report = rig.log.clean(&Newest).unwrap();
+    let report = clean(&rig.log, &Lives(|_, seq| seq % 10 == 0)).unwrap();
     assert!(report.segments_rewritten > 3, "{report:?}");
     rig.settle();
     let check = |rig: &Rig| {

@@ -1,11 +1,11 @@
 //! One flipped bit anywhere: it is found and named, the damaged event is never served, and every other one is.
 
-use crate::support::{Random, Read, Rig, event, last_commit, read_all, setting, small_options};
+use crate::support::{Lives, Random, Read, Rig, clean, event, last_commit, read_all, setting, small_options};
 use prombus_log::storage::Storage;
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
-    Append, Fault, FaultKind, Liveness, MissingReason, NewEvent, NewState, Notice, Options, ReadLimit,
-    RecordInfo, TopicId, verify_storage,
+    Append, Fault, FaultKind, MissingReason, NewEvent, NewState, Notice, Options, ReadLimit, TopicId,
+    verify_storage,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -274,20 +274,12 @@ fn an_unfinished_first_batch_of_a_segment_is_no_fault() {
     assert_eq!(rig.put_events(&[event(topic, b"again")])[0].seq, last);
 }
 
-/// Keeps runs of events with gaps between them.
-struct Islands;
-
-impl Liveness for Islands {
-    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
-        record.seq > 200 || record.seq % 20 < 4
-    }
-}
-
 #[test]
 fn damage_in_a_rewritten_segment_hides_nothing_behind_it_when_its_index_is_lost() {
     let rig = Rig::new(8);
     let topic = rig.fill("t", 300);
-    let report = rig.log.clean(&Islands).unwrap();
+    // Runs of events live, with gaps between them.
+    let report = clean(&rig.log, &Lives(|_, seq| seq > 200 || seq % 20 < 4)).unwrap();
     assert!(report.segments_rewritten > 1, "{report:?}");
     let before: Vec<u64> = read_all(&rig.log, topic).iter().map(|read| read.seq).collect();
     let disk = rig.disk.clone();

@@ -1,11 +1,8 @@
 //! A full disk refuses publishers, lets consumers go on, and is healed by cleaning or by room.
 
-use crate::support::{Rig, event, read_all, small_options};
+use crate::support::{Cut, Lives, Rig, clean, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
-use prombus_log::{
-    Append, AppendError, Liveness, Log, NewState, Notice, OpenError, Outcomes, RecordInfo, State, Step,
-    TopicId,
-};
+use prombus_log::{Append, AppendError, Log, NewState, Notice, OpenError, Outcomes, State, Step, TopicId};
 use std::sync::Arc;
 
 /// Publishes until the disk is full; answers how many were taken.
@@ -70,18 +67,10 @@ fn state_records_go_on_in_the_reserve_when_publishers_are_refused() {
     assert_eq!(rig.log.last_seq(topic), count);
 }
 
-struct Nothing;
-
-impl Liveness for Nothing {
-    fn is_live(&self, _record: &RecordInfo<'_>) -> bool {
-        false
-    }
-}
-
 #[test]
 fn cleaning_heals_a_full_disk() {
     let (rig, topic, count) = full_rig(3);
-    let report = rig.log.clean(&Nothing).unwrap();
+    let report = clean(&rig.log, &Cut(|_| u64::MAX)).unwrap();
     assert!(report.segments_retired > 0, "{report:?}");
     rig.settle();
     let outcome = rig.put_events(&[event(topic, b"there is room")])[0];
@@ -142,21 +131,13 @@ fn a_close_without_room_for_its_checkpoint_loses_nothing() {
     assert_eq!(read_all(&log, topic).len() as u64, count);
 }
 
-/// Keeps a few events in the first segments and nothing behind them.
-struct Few;
-
-impl Liveness for Few {
-    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
-        record.seq < 100 && record.seq % 20 == 0
-    }
-}
-
 #[test]
 fn dead_segments_are_retired_when_there_is_no_room_to_rewrite_the_sparse_ones() {
     let rig = Rig::new(6);
     rig.fill("t", 600);
     rig.disk.set_capacity(Some(rig.disk.used_bytes()));
-    let report = rig.log.clean(&Few).unwrap();
+    // A few events live in the first segments, and nothing behind them.
+    let report = clean(&rig.log, &Lives(|_, seq| seq < 100 && seq % 20 == 0)).unwrap();
     assert!(report.segments_retired > 3, "{report:?}");
     assert!(rig.log.unavailable().is_none());
 }

@@ -1,22 +1,15 @@
 //! Files with wrong content under right checksums: nothing panics, hangs or asks for absurd memory.
 
-use crate::support::{Random, Rig, event, setting, small_options};
+use crate::support::{Lives, Random, Rig, clean, event, setting, small_options};
 use prombus_log::storage::simulated::Disk;
-use prombus_log::{
-    Append, Chunk, EventId, Liveness, NewEvent, NewState, Options, Outcomes, ReadLimit, RecordInfo,
-    verify_storage,
-};
+use prombus_log::{Append, Chunk, EventId, NewEvent, NewState, Options, Outcomes, ReadLimit, verify_storage};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 const FRAME_MAGIC: [u8; 4] = [0xf5, b'p', b'm', b'b'];
 
-struct Sixth;
-
-impl Liveness for Sixth {
-    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
-        record.seq % 6 == 0
-    }
+fn clean_all_but_every_sixth(rig: &Rig) {
+    let _ = clean(&rig.log, &Lives(|_, seq| seq % 6 == 0));
 }
 
 /// A log with sealed, rewritten and growing segments.
@@ -31,7 +24,7 @@ fn build(seed: u64, close: bool) -> Disk {
         let states = [NewState { tag: number as u32, body: &state }];
         rig.put(&Append { events: &[keyed, event(b, &[b'y'; 60])], states: &states, use_reserve: false });
     }
-    rig.log.clean(&Sixth).unwrap();
+    clean_all_but_every_sixth(&rig);
     rig.fill("a", 20);
     let disk = rig.disk.fork();
     if close {
@@ -140,7 +133,7 @@ fn use_it(disk: &Disk, seed: u64) {
         let _ = rig.log.try_append(&Append { events: &[new], ..Append::default() }, &mut Outcomes::default());
         rig.settle();
     }
-    let _ = rig.log.clean(&Sixth);
+    clean_all_but_every_sixth(&rig);
     rig.settle();
 }
 

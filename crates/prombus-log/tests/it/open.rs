@@ -1,8 +1,8 @@
 //! Folders that cannot be opened get a clear error and stay as they are.
 
-use crate::support::{Rig, event, read_all, small_options};
+use crate::support::{Cut, Rig, clean, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
-use prombus_log::{Liveness, Log, OpenError, Options, RecordInfo, Step, Unavailable, verify};
+use prombus_log::{Log, OpenError, Options, Step, Unavailable, verify};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -183,12 +183,6 @@ fn a_spare_of_a_smaller_size_does_not_hold_up_a_large_append() {
 
 #[test]
 fn after_close_nothing_is_written_whatever_other_handles_do() {
-    struct Nothing;
-    impl Liveness for Nothing {
-        fn is_live(&self, _record: &RecordInfo<'_>) -> bool {
-            false
-        }
-    }
     let rig = Rig::new(10);
     let topic = rig.fill("t", 300);
     let other = rig.log.clone();
@@ -197,7 +191,7 @@ fn after_close_nothing_is_written_whatever_other_handles_do() {
         rig.disk.flip_bit(&name, 600, 1);
     }
     let operations = rig.disk.operations();
-    assert_eq!(other.clean(&Nothing), Err(Unavailable::Closed));
+    assert_eq!(clean(&other, &Cut(|_| u64::MAX)), Err(Unavailable::Closed));
     assert_eq!(other.step_housekeeping(), Step::Stopped);
     assert_eq!(read_all(&other, topic).len(), 300);
     assert_eq!(rig.disk.operations(), operations);

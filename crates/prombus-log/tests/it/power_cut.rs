@@ -4,13 +4,12 @@
 //! them, whole, in order, once, with K no smaller than what was acknowledged or seen before the cut. `PROMBUS_SEED` and
 //! `PROMBUS_HISTORIES` choose what runs.
 
-use crate::support::{HandClock, Listener, Random, Read, Remembered, read_all, setting};
+use crate::support::{HandClock, Listener, Lives, Random, Read, Remembered, clean, read_all, setting};
 use parking_lot::Mutex;
 use prombus_log::storage::SyncPoint;
 use prombus_log::storage::simulated::{Disk, Step as DiskStep};
 use prombus_log::{
-    Append, AppendError, EventId, Liveness, Log, NewEvent, NewState, Options, Outcomes, RecordInfo, Ticket,
-    TopicId, verify_storage,
+    Append, AppendError, EventId, Log, NewEvent, NewState, Options, Outcomes, Ticket, TopicId, verify_storage,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -90,6 +89,7 @@ impl History {
             tail_bytes: random.below(3) as usize * 4096,
             checkpoint_bytes: 1024 * random.between(1, 12),
             index_cache_bytes: random.below(2) as usize * 4096,
+            dedupe_ms: 7 * 24 * 60 * 60 * 1000,
             clock: Arc::<HandClock>::clone(&clock),
             observer: Arc::<Listener>::clone(&listener),
             threads: false,
@@ -217,7 +217,13 @@ impl History {
             18 if self.random.one_in(3) => {
                 self.raise_floors(log);
                 // It fails only when the power is off.
-                let _ = log.clean(&Floors { log, floors: &self.floors });
+                let floors = &self.floors;
+                let is_live = |topic, seq| {
+                    !floors
+                        .iter()
+                        .any(|(name, floor)| log.topic(name) == Some(topic) && seq <= *floor && seq % 5 != 0)
+                };
+                let _ = clean(log, &Lives(is_live));
             }
             19 if self.random.one_in(2) => self.make_or_delete_topic(log)?,
             _ => self.check_visible(log)?,
@@ -281,8 +287,7 @@ impl History {
         for ((mut expected, chosen), outcome) in events.into_iter().zip(outcomes.iter()) {
             let there = chosen.then(|| self.find(&kept, expected.topic, expected.id)).flatten();
             if let Some(seq) = there {
-                let floor = self.floors.get(expected.topic).copied().unwrap_or(0);
-                let right = outcome.duplicate && outcome.seq == seq || !outcome.duplicate && seq <= floor;
+                let right = outcome.duplicate && outcome.seq == seq;
                 ensure(right, || format!("id {} of seq {seq} was answered {outcome:?}", expected.id))?;
             } else {
                 ensure(!outcome.duplicate, || format!("a new id was called a duplicate: {outcome:?}"))?;
@@ -559,19 +564,6 @@ impl History {
             }
         }
         Ok(())
-    }
-}
-
-struct Floors<'a> {
-    log: &'a Log,
-    floors: &'a BTreeMap<&'static str, u64>,
-}
-
-impl Liveness for Floors<'_> {
-    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
-        !self.floors.iter().any(|(name, floor)| {
-            self.log.topic(name) == Some(record.topic) && record.seq <= *floor && record.seq % 5 != 0
-        })
     }
 }
 

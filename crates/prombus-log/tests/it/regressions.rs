@@ -83,11 +83,9 @@ fn hooked(disk: &Disk, options: Options) -> (Rig, Hook) {
     (Rig { disk: disk.clone(), log, state, listener }, hook)
 }
 
-struct Not(u32);
-impl Liveness for Not {
-    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
-        record.topic.number() != self.0
-    }
+/// All of one topic is dead.
+fn clean_without(rig: &Rig, topic: u32) -> CleanReport {
+    clean(&rig.log, &Cut(|id: TopicId| if id.number() == topic { u64::MAX } else { 1 })).unwrap()
 }
 
 /// A read skips an event that is committed while it finds out that all before it is cleaned.
@@ -102,7 +100,7 @@ fn a_read_never_skips_a_new_event() {
     rig.put_events(&[event(rig.topic("other"), &[b'g'; 11_000])]);
     rig.fill("other", 300);
     let last = rig.log.last_seq(gone);
-    let report = rig.log.clean(&Not(gone.number())).unwrap();
+    let report = clean_without(&rig, gone.number());
     assert!(report.segments_retired > 0, "{report:?}");
     rig.settle();
     assert_eq!(read_all(&rig.log, gone), []);
@@ -176,7 +174,7 @@ fn a_bad_sector_met_by_cleaning_does_not_stop_writing() {
             if name == first { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
         },
     ));
-    let _ = rig.log.clean(&Not(77));
+    let _ = clean(&rig.log, &Lives(|_, seq| seq % 10 == 0));
     assert_eq!(rig.log.unavailable(), None);
 }
 
@@ -200,7 +198,7 @@ fn a_duplicate_is_found_while_its_index_is_rebuilt() {
         }
     }
     assert_eq!(rig.log.find_id(topic, id).unwrap(), Some(1));
-    let report = rig.log.clean(&Not(junk.number())).unwrap();
+    let report = clean_without(&rig, junk.number());
     assert!(report.segments_retired > 0, "{report:?}");
     let mut outcomes = Outcomes::default();
     rig.log.try_append(&Append { events: &again, ..Append::default() }, &mut outcomes).unwrap();
@@ -390,11 +388,25 @@ struct Busy<'a> {
 }
 
 impl Liveness for Busy<'_> {
-    fn is_live(&self, _record: &RecordInfo<'_>) -> bool {
+    fn first_live(&self, _topic: TopicId) -> u64 {
+        1
+    }
+
+    fn is_sparse(&self, _topic: TopicId) -> bool {
+        true
+    }
+
+    fn live_in(&self, _topic: TopicId, first_seq: u64, last_seq: u64) -> Option<LiveCount> {
+        let events = (last_seq - first_seq) / 3;
+        Some(LiveCount { events, bytes: events * 190 })
+    }
+
+    fn is_live(&self, _topic: TopicId, seq: u64) -> bool {
         let append = Append { events: &[event(self.topic, &[b'x'; 200])], ..Append::default() };
         let _ = self.log.try_append(&append, &mut Outcomes::default());
         self.log.step_commit();
-        true
+        self.log.step_housekeeping();
+        seq % 3 == 0
     }
 }
 
@@ -405,7 +417,7 @@ fn checkpoints_go_on_while_cleaning_runs() {
     let checkpoints =
         |rig: &Rig| rig.disk.names().into_iter().filter(|name| name.ends_with(".ckpt")).collect::<Vec<_>>();
     let before = checkpoints(&rig);
-    rig.log.clean(&Busy { log: &rig.log, topic }).unwrap();
+    clean(&rig.log, &Busy { log: &rig.log, topic }).unwrap();
     let after = checkpoints(&rig);
     assert!(after.iter().all(|name| !before.contains(name)), "{before:?} {after:?}");
 }

@@ -1,9 +1,9 @@
 //! Real threads on a real disk: publishers, readers, the committer, the housekeeper and a cleaner at once.
 
-use crate::support::{Random, event, read_all, setting};
+use crate::support::{Lives, Random, clean, event, read_all, setting};
 use prombus_log::{
-    Append, Chunk, EventId, Liveness, Log, MissingReason, NewEvent, Options, Outcomes, ReadLimit, RecordInfo,
-    TopicId, verify,
+    Append, Chunk, EventId, Liveness, Log, MissingReason, NewEvent, Options, Outcomes, ReadLimit, TopicId,
+    verify,
 };
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -122,7 +122,7 @@ fn run(name: &str, ids: bool, liveness: Option<&dyn LivenessOf>) {
             scope.spawn(move || {
                 let mut cleaned = 0;
                 while !done.load(Ordering::SeqCst) {
-                    cleaned += log.clean(&*liveness.now(log)).unwrap().events_removed;
+                    cleaned += clean(log, &*liveness.now(log)).unwrap().events_removed;
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 cleaned
@@ -166,20 +166,11 @@ trait LivenessOf: Sync {
 
 struct Recent;
 
-struct After(Vec<(TopicId, u64)>);
-
-impl Liveness for After {
-    fn is_live(&self, record: &RecordInfo<'_>) -> bool {
-        let floor = self.0.iter().find(|(topic, _)| *topic == record.topic).map_or(0, |(_, floor)| *floor);
-        record.seq > floor || record.seq % 7 == 0
-    }
-}
-
 impl LivenessOf for Recent {
     fn now(&self, log: &Log) -> Box<dyn Liveness> {
-        Box::new(After(
-            log.topics().iter().map(|topic| (topic.id, topic.last_seq.saturating_sub(300))).collect(),
-        ))
+        let floors: HashMap<TopicId, u64> =
+            log.topics().iter().map(|topic| (topic.id, topic.last_seq.saturating_sub(300))).collect();
+        Box::new(Lives(move |topic, seq| seq > floors[&topic] || seq % 7 == 0))
     }
 }
 

@@ -3,8 +3,9 @@
 use parking_lot::Mutex;
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
-    Append, AppendError, Chunk, Clock, Committed, EventId, Log, NewEvent, Notice, Observer, OpenError,
-    Options, Outcome, Outcomes, ReadLimit, State, Step, TopicId,
+    Append, AppendError, Chunk, CleanOptions, CleanReport, Clock, Committed, EventId, LiveCount, Liveness,
+    Log, NewEvent, Notice, Observer, OpenError, Options, Outcome, Outcomes, ReadLimit, State, Step, TopicId,
+    Unavailable,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -257,6 +258,59 @@ pub fn read_from(log: &Log, topic: TopicId, from: u64, limit: ReadLimit) -> Vec<
         assert!(chunk.next_seq() > seq, "a read went backwards");
         seq = chunk.next_seq();
     }
+}
+
+/// Says of every event by itself whether it lives: compaction.
+pub struct Lives<F>(pub F);
+
+impl<F: Fn(TopicId, u64) -> bool> Liveness for Lives<F> {
+    fn first_live(&self, _topic: TopicId) -> u64 {
+        1
+    }
+
+    fn is_sparse(&self, _topic: TopicId) -> bool {
+        true
+    }
+
+    fn live_in(&self, topic: TopicId, first_seq: u64, last_seq: u64) -> Option<LiveCount> {
+        if last_seq - first_seq > 100_000 {
+            return None;
+        }
+        let events = (first_seq..=last_seq).filter(|&seq| (self.0)(topic, seq)).count() as u64;
+        Some(LiveCount { events, bytes: events * 190 })
+    }
+
+    fn is_live(&self, topic: TopicId, seq: u64) -> bool {
+        (self.0)(topic, seq)
+    }
+}
+
+/// Says of every topic where it is cut: retention.
+pub struct Cut<F>(pub F);
+
+impl<F: Fn(TopicId) -> u64> Liveness for Cut<F> {
+    fn first_live(&self, topic: TopicId) -> u64 {
+        (self.0)(topic)
+    }
+
+    fn is_sparse(&self, _topic: TopicId) -> bool {
+        false
+    }
+
+    fn live_in(&self, _topic: TopicId, _first_seq: u64, _last_seq: u64) -> Option<LiveCount> {
+        panic!("the topic is not sparse")
+    }
+
+    fn is_live(&self, _topic: TopicId, _seq: u64) -> bool {
+        panic!("the topic is not sparse")
+    }
+}
+
+/// Cleans as fast as it goes.
+pub fn clean(log: &Log, liveness: &dyn Liveness) -> Result<CleanReport, Unavailable> {
+    let mut options = CleanOptions::default();
+    options.duty_percent = 100;
+    log.clean(liveness, &options)
 }
 
 /// A number from the environment.
