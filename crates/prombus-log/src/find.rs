@@ -183,18 +183,24 @@ impl Shared {
         }
     }
 
-    pub(crate) fn first_at_or_after(&self, topic: u32, ts: i64) -> Result<Option<u64>, ReadError> {
+    pub(crate) fn first_at_or_after(
+        &self,
+        topic: u32,
+        ts: i64,
+        from: u64,
+    ) -> Result<Option<u64>, ReadError> {
         self.durable_seq(topic)?;
         let mut chunk = Chunk::default();
         let mut candidates = Vec::new();
         for segment in self.segments().iter() {
             candidates.clear();
             self.with_entries(segment, topic, |entries| {
-                candidates.extend(entries.iter().filter(|entry| entry.max_ts >= ts));
+                let is_wanted = |entry: &&Entry| entry.max_ts >= ts && entry.last_seq >= from;
+                candidates.extend(entries.iter().filter(is_wanted));
             })?;
             for entry in &candidates {
                 let found = self.in_entry(topic, entry, &mut chunk, |chunk| {
-                    chunk.events().find(|event| event.ts >= ts).map(|event| event.seq)
+                    chunk.events().find(|event| event.ts >= ts && event.seq >= from).map(|event| event.seq)
                 })?;
                 if found.is_some() {
                     return Ok(found);
@@ -370,6 +376,22 @@ impl Shared {
             }
         }
         Ok(None)
+    }
+
+    pub(crate) fn has_key_before(&self, topic: u32, key: &[u8], seq: u64) -> Result<bool, ReadError> {
+        self.durable_seq(topic)?;
+        let hash = self.hash.of_key(topic, key);
+        for segment in self.segments().iter() {
+            let Some(entry) = self.key_entry(segment, hash)?.filter(|entry| entry.topic == topic) else {
+                continue;
+            };
+            // What cannot be read may be one: it stays on the safe side.
+            let Some((header, _)) = self.read_frame(segment, entry.position)? else { return Ok(true) };
+            if header.seq < seq {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn key_entry(&self, segment: &Segment, hash: u64) -> Result<Option<KeyEntry>, ReadError> {

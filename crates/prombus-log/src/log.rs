@@ -6,7 +6,7 @@ use crate::commit::{Committer, Step};
 use crate::error::{AppendError, Fault, OpenError, ReadError, Unavailable};
 use crate::find::{IdFile, id_files};
 use crate::housekeeping::Housekeeper;
-use crate::id::{EventId, KeyedHash};
+use crate::id::{EventId, KeyedHash, is_own};
 use crate::jobs::Jobs;
 use crate::kept_ids::KeptIds;
 use crate::observer::{Notice, Observer};
@@ -275,6 +275,12 @@ impl Shared {
             self.faults.fetch_add(1, Ordering::Relaxed);
             self.observer().notice(&Notice::Damaged(fault));
         }
+    }
+
+    /// Bytes of records in all segments.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        let view = self.view.read();
+        view.segments.iter().map(|segment| segment.sealed().unwrap_or(view.mark.position)).sum()
     }
 
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), Unavailable> {
@@ -553,7 +559,20 @@ impl Log {
     /// # Errors
     /// [`ReadError`] when the system refuses to read.
     pub fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
-        self.shared().first_at_or_after(topic.0, ts)
+        self.shared().first_at_or_after(topic.0, ts, 0)
+    }
+
+    /// Like [`first_at_or_after`](Self::first_at_or_after), but only among the seqs from `from_seq` on.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    pub fn first_at_or_after_from(
+        &self,
+        topic: TopicId,
+        ts: i64,
+        from_seq: u64,
+    ) -> Result<Option<u64>, ReadError> {
+        self.shared().first_at_or_after(topic.0, ts, from_seq)
     }
 
     /// The last seq whose event has this `ts` or an earlier one.
@@ -570,6 +589,20 @@ impl Log {
     /// [`ReadError`] when the system refuses to read.
     pub fn find_id(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
         self.shared().find_id(topic.0, id)
+    }
+
+    /// Whether this log made the id. Such ids rise with the log.
+    pub fn is_own_id(&self, id: EventId) -> bool {
+        is_own(self.shared().hash, id)
+    }
+
+    /// Whether an event of the topic with this key and a lower seq stands in another segment than the event with this seq.
+    /// What stands in the same one is cleaned away with it at the latest.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    pub fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError> {
+        self.shared().has_key_before(topic.0, key, seq)
     }
 
     /// The seq of the newest event with this key.
@@ -592,17 +625,10 @@ impl Log {
     /// Figures for metrics and operators.
     pub fn stats(&self) -> LogStats {
         let shared = self.shared();
-        let (segments, mark) = {
-            let view = shared.view.read();
-            (Arc::clone(&view.segments), view.mark)
-        };
-        let bytes = segments.iter().map(|segment| match segment.sealed() {
-            Some(length) => length,
-            None => mark.position,
-        });
+        let segments = Arc::clone(&shared.view.read().segments);
         LogStats {
             segments: segments.len(),
-            bytes: bytes.sum(),
+            bytes: shared.log_bytes(),
             index_memory_bytes: shared.index_memory_bytes(&segments),
             durable_batch: shared.durable.get(),
             faults: shared.faults.load(Ordering::Relaxed),

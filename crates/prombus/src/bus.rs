@@ -1,17 +1,22 @@
 //! The bus: what a program embeds.
 
-use crate::backend::{Backend, PullLimit, SettleOutcome, Verdict};
+use crate::backend::{Backend, Keys, LatestQuery, PullLimit, SettleOutcome, Verdict};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Limits;
-use crate::error::{GroupError, OpenError, PublishError, ReadError, Unavailable};
+use crate::error::{
+    BackupError, GroupError, OpenError, PublishError, ReadError, TopicAdminError, Unavailable,
+};
 use crate::event::{Event, Page};
 use crate::info::{GroupInfo, TopicInfo};
 use crate::local::LocalBackend;
 use crate::publish::{PublishBatch, Published, Publishing};
+use crate::settings::{TopicOptions, TopicRule, TopicSettings};
+use crate::state::{State, StateFollower};
 use crate::store::{LogStore, LogStoreOptions, MemoryStore, Store};
 use crate::subscribe::Subscribe;
 use prombus_protocol::{Ack, CursorPosition, PublishOptions, Start, Topic, TopicFor, Uuid};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::future::IntoFuture;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -234,6 +239,107 @@ impl Bus {
         self.backend.groups().await
     }
 
+    /// The newest event of each of these keys of a topic, as far as they are there and not deleted.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bus = prombus::Bus::memory();
+    /// for mood in ["calm", "merry"] {
+    ///     bus.publish("mood", mood).key("ada").await?;
+    /// }
+    /// let moods = bus.latest_by_key("mood", ["ada", "nobody"]).await?;
+    /// assert_eq!((moods.len(), moods["ada"].payload()), (1, "\"merry\""));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn latest_by_key<K: Into<String>>(
+        &self,
+        topic: &str,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<HashMap<String, Event>, ReadError> {
+        let topic = topic_of(topic)?;
+        let keys = Keys::These(keys.into_iter().map(Into::into).collect());
+        let mut query = LatestQuery { keys, ..LatestQuery::default() };
+        let mut latest = HashMap::new();
+        loop {
+            let page = self.backend.latest(&topic, query.clone()).await?;
+            let events = Arc::new(page.events);
+            for at in 0..events.items().len() {
+                let event = Event::new(Arc::clone(&events), at);
+                latest.extend(event.key().map(|key| (key.to_owned(), event.clone())));
+            }
+            match page.next_after {
+                Some(next) => query.after_seq = next,
+                None => return Ok(latest),
+            }
+        }
+    }
+
+    /// The newest event of every key of a topic that is not deleted, with the position that this is true for. A topic that is
+    /// not there has no keys.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn load_state(&self, topic: &str) -> Result<State, ReadError> {
+        State::load(&*self.backend, &topic_of(topic)?).await
+    }
+
+    /// Loads the state of a topic and follows it from there: no gap, no event twice.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bus = prombus::Bus::memory();
+    /// bus.publish("mood", "calm").key("ada").await?;
+    /// let mut moods = bus.follow_state("mood").await?;
+    /// assert_eq!(moods.state().get("ada").map(|event| event.seq()), Some(1));
+    /// bus.publish("mood", "merry").key("ada").await?;
+    /// moods.next().await?;
+    /// assert_eq!(moods.state().get("ada").map(|event| event.seq()), Some(2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn follow_state(&self, topic: &str) -> Result<StateFollower, ReadError> {
+        StateFollower::load(Arc::clone(&self.backend), topic_of(topic)?).await
+    }
+
+    /// What counts for topics of this name.
+    pub fn topic_settings(&self, topic: &str) -> TopicSettings {
+        self.backend.topic_settings(topic)
+    }
+
+    /// Sets something about one topic, above the rules of the builder, in place of what was set before. It is kept with the
+    /// events.
+    ///
+    /// # Errors
+    /// See [`TopicAdminError`].
+    pub async fn set_topic(&self, topic: &Topic, options: TopicOptions) -> Result<(), TopicAdminError> {
+        self.backend.set_topic(topic, options).await
+    }
+
+    /// Deletes a topic, its events, and the groups that read nothing else.
+    ///
+    /// # Errors
+    /// See [`TopicAdminError`].
+    pub async fn delete_topic(&self, topic: &Topic) -> Result<(), TopicAdminError> {
+        self.backend.delete_topic(topic).await
+    }
+
+    /// Copies everything that is durable now to a new folder, while the bus goes on. The copy opens like any other.
+    ///
+    /// # Errors
+    /// See [`BackupError`].
+    pub async fn backup(&self, folder: impl Into<PathBuf>) -> Result<(), BackupError> {
+        self.backend.backup(folder.into(), Box::new(|_, _| {})).await
+    }
+
     /// Closes the bus: members leave, everything that was answered or acked becomes durable, the files are closed. Streams end.
     ///
     /// # Errors
@@ -241,6 +347,10 @@ impl Bus {
     pub async fn close(&self) -> Result<(), Unavailable> {
         self.backend.close().await
     }
+}
+
+fn topic_of(name: &str) -> Result<Topic, ReadError> {
+    Topic::new(name).map_err(|_| ReadError::UnknownTopic(name.to_owned()))
 }
 
 impl std::fmt::Debug for Bus {
@@ -355,6 +465,7 @@ pub struct BusBuilder {
     clock: Option<Arc<dyn Clock>>,
     log: LogStoreOptions,
     memory_bytes: u64,
+    topic_rules: Vec<TopicRule>,
 }
 
 impl Default for BusBuilder {
@@ -364,6 +475,7 @@ impl Default for BusBuilder {
             clock: None,
             log: LogStoreOptions::default(),
             memory_bytes: MEMORY_BYTES,
+            topic_rules: Vec::new(),
         }
     }
 }
@@ -396,6 +508,33 @@ impl BusBuilder {
     /// Deletes a group that has no members for this long. Default: never.
     pub fn group_expire_ms(mut self, after_ms: u64) -> Self {
         self.limits.group_expire_ms = Some(after_ms);
+        self
+    }
+
+    /// What counts for a topic, or all topics that a pattern covers. The first rule that fits a topic counts.
+    ///
+    /// ```
+    /// use prombus::{Bus, TopicOptions, TopicRule};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let three_days = TopicOptions { retention_days: Some(3.0), ..TopicOptions::default() };
+    /// let newest = TopicOptions { compaction: Some(true), ..TopicOptions::default() };
+    /// let bus = Bus::builder()
+    ///     .topic(TopicRule::new("heartbeat.received", three_days)?)
+    ///     .topic(TopicRule::new("process.*", newest)?)
+    ///     .memory()?;
+    /// assert!(bus.topic_settings("process.state").compaction);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn topic(mut self, rule: TopicRule) -> Self {
+        self.topic_rules.push(rule);
+        self
+    }
+
+    /// What the newest events by key may take in memory. Default: 512 MiB.
+    pub fn state_memory_bytes(mut self, bytes: usize) -> Self {
+        self.limits.state_memory_bytes = bytes;
         self
     }
 
@@ -470,6 +609,7 @@ impl BusBuilder {
 
     fn over(self, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Bus, OpenError> {
         let backend = LocalBackend::open(store, clock, self.limits)?;
+        backend.set_topic_rules(self.topic_rules);
         Ok(Bus { backend: Arc::new(backend) })
     }
 }

@@ -25,6 +25,7 @@ mod probe;
 pub mod publish;
 pub mod redelivery;
 pub mod start;
+pub mod state;
 pub mod topics;
 
 use crate::Bus;
@@ -150,6 +151,18 @@ macro_rules! conformance_suite {
                 from_an_unknown_id_is_an_error_and_makes_no_group,
                 from_counts_only_for_a_new_group,
                 a_group_without_members_keeps_its_place,
+            ]
+            state: [
+                the_newest_event_of_each_key_is_found,
+                null_with_a_key_deletes_the_key,
+                a_state_and_what_follows_it_are_the_whole,
+                pages_of_a_state_leave_nothing_out_while_it_changes,
+                the_state_of_an_earlier_time_is_found,
+                a_deleted_topic_is_gone_and_starts_again_at_1,
+                deleting_a_topic_ends_its_groups_and_spares_the_others,
+                publishing_while_topics_are_deleted_loses_no_answer,
+                a_topic_is_set_and_shown,
+                what_is_set_about_attempts_counts_for_new_members,
             ]
             topics: [
                 a_group_reads_several_topics_each_in_order,

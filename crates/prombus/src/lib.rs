@@ -68,7 +68,7 @@ pub use prombus_protocol::{
 };
 pub use publish::{PublishBatch, Published, Publishing};
 pub use settings::{SNAPSHOT_INTERVAL_MS, TOMBSTONE_MS, TopicOptions, TopicRule, TopicSettings};
-pub use subscribe::{Deliveries, HandlerHandle, Subscribe, Subscription};
+pub use subscribe::{Deliveries, HandlerHandle, Subscribe, Subscription, max_attempts};
 
 /// The README's examples, compiled with the doc tests.
 #[cfg(doctest)]

@@ -72,6 +72,7 @@ pub struct LocalBackend {
 pub(crate) struct Handle {
     pub(crate) local: Arc<Local>,
     timer_thread: Mutex<Option<JoinHandle<()>>>,
+    keeper_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What all parts share.
@@ -160,6 +161,11 @@ impl LocalBackend {
         let thread = std::thread::Builder::new().name("prombus-timer".to_owned());
         let thread = thread.spawn(move || timer.run(&local));
         *backend.handle.timer_thread.lock() = Some(thread.map_err(OpenError::Thread)?);
+        let keeper = Arc::clone(&backend.handle.local.keeper);
+        let handle = Arc::downgrade(&backend.handle);
+        let thread = std::thread::Builder::new().name("prombus-keeper".to_owned());
+        let thread = thread.spawn(move || keeper.run(&handle));
+        *backend.handle.keeper_thread.lock() = Some(thread.map_err(OpenError::Thread)?);
         Ok(backend)
     }
 
@@ -198,7 +204,7 @@ impl LocalBackend {
         local.restore()?;
         local.watch.advance(local.store.durable_batch());
         local.store.observe(Arc::new(Ears { local: Arc::downgrade(&local) }));
-        Ok(Self { handle: Arc::new(Handle { local, timer_thread: Mutex::new(None) }) })
+        Ok(Self { handle: Arc::new(Handle { local, timer_thread: Mutex::new(None), keeper_thread: Mutex::new(None) }) })
     }
 
     /// Does what is due by the clock, in a backend without a thread. Answers when to come again, by the steady clock.
@@ -570,14 +576,23 @@ impl From<TopicRefused> for PublishRefused {
     }
 }
 
+/// Waits for a thread to end, unless it is this one.
+fn join(thread: &Mutex<Option<JoinHandle<()>>>) {
+    let thread = thread.lock().take();
+    if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+        let _ = thread.join();
+    }
+}
+
 impl Handle {
     fn close(&self) -> Result<(), Unavailable> {
         self.local.timer.stop();
-        let thread = self.timer_thread.lock().take();
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
-        self.local.close()
+        self.local.keeper.stop();
+        join(&self.timer_thread);
+        let closed = self.local.close();
+        // What it cleans ends when the store is closed.
+        join(&self.keeper_thread);
+        closed
     }
 }
 
@@ -590,6 +605,7 @@ impl Drop for Handle {
             // Closing waits for this very thread. Some executors drop what a waker held right where it wakes.
             let local = Arc::clone(&self.local);
             self.local.timer.stop();
+            self.local.keeper.stop();
             let closer = std::thread::Builder::new().name("prombus-close".to_owned());
             if let Err(error) = closer.spawn(move || local.close()) {
                 tracing::error!("the bus could not be closed: {error}");

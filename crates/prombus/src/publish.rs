@@ -84,6 +84,11 @@ impl PublishBatch {
         self.bytes.capacity() + self.scratch.capacity() <= KEPT_BYTES_MAX && self.events.capacity() <= 4_096
     }
 
+    /// The time that its events get if they have none of their own.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.now_ms
+    }
+
     /// How many events it holds.
     pub fn len(&self) -> usize {
         self.events.len()

@@ -10,6 +10,7 @@ use crate::event::{Delivery, Event, Settling};
 use futures_core::Stream;
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use prombus_protocol::limits::DEFAULT_MAX_ATTEMPTS;
 use prombus_protocol::{DeliveryContext, Filter, GroupName, Pattern, Start, SubscribeOptions};
 use std::future::{IntoFuture, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -34,6 +35,12 @@ pub struct Subscribe {
     group: String,
     options: SubscribeOptions,
     filter: Option<crate::EventFilter>,
+}
+
+/// After how many attempts a member gives an event up: what it says, else what is set about the topic.
+pub fn max_attempts(backend: &dyn Backend, topic: &str, options: &SubscribeOptions) -> u32 {
+    let said = options.max_attempts.or_else(|| backend.topic_settings(topic).max_attempts);
+    said.unwrap_or(DEFAULT_MAX_ATTEMPTS)
 }
 
 impl Subscribe {
@@ -142,7 +149,7 @@ impl Subscribe {
             max_in_flight: self.options.max_in_flight(),
             batch_size: self.options.batch_size(),
             ack_timeout_ms: self.options.ack_timeout_ms(),
-            max_attempts: self.options.max_attempts(),
+            max_attempts: max_attempts(&*self.backend, &self.topic, &self.options),
             max_unsettled: self.options.max_unsettled(),
         };
         let member = MemberOptions { settings, filter: self.filter, label: None };

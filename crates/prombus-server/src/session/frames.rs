@@ -6,7 +6,7 @@ use super::{Barrier, Ending, KnownTopic, Passed, Session};
 use crate::gateway::now_ms;
 use crate::ws::frame::{close, put_text};
 use prombus::delivery::MemberSettings;
-use prombus::{GroupError, GroupName, GroupSpec, MemberOptions, Pattern};
+use prombus::{GroupError, GroupName, GroupSpec, MemberOptions, Pattern, max_attempts};
 use prombus_protocol::{
     ClientFrame, ErrorCode, Json, OkFrame, PublishOptions, RawValue, SubscribeOptions, Topic, limits, put_err,
 };
@@ -195,7 +195,7 @@ impl Session {
             max_in_flight: opts.max_in_flight.unwrap_or(limits::DEFAULT_MAX_IN_FLIGHT_WEBSOCKET),
             batch_size: opts.batch_size(),
             ack_timeout_ms: opts.ack_timeout_ms(),
-            max_attempts: opts.max_attempts(),
+            max_attempts: max_attempts(&*self.gateway.backend, topic, opts),
             max_unsettled: opts.max_unsettled(),
         };
         let label = Some(format!("ws {}", self.peer.remote));

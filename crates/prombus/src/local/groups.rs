@@ -11,7 +11,6 @@ use crate::delivery::{Millis, Position, Restored, Sender, SourceId, State};
 use crate::error::{GroupError, OpenError, ReadError, StoreError, Unavailable};
 use crate::info::{
     GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, MEMBERS_LISTED_MAX, MemberInfo, OldestUnacked,
-    TopicInfo,
 };
 use crate::metrics::{Figures, GroupFigures, TopicFigures};
 use crate::store::{EventHead, EventId, GroupState, Scanner, StateRecord, TopicId, Visit};

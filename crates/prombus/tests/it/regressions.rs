@@ -2,14 +2,15 @@
 
 use crate::rig::{Rig, poll};
 use prombus::store::{
-    AppendBatch, EventId, GroupState, LogStore, LogStoreOptions, MemoryStore, Outcome, Scanner, Store,
-    StoreObserver, StoredTopic, TopicId,
+    AppendBatch, CleanOptions, CleanReport, EventHead, EventId, GroupState, Liveness, LogStore,
+    LogStoreOptions, MemoryStore, Outcome, Scanner, Store, StoreObserver, StoredTopic, TopicId, TopicUsage,
 };
 use prombus::{
-    Backend, Bus, Clock, DeliveryBatch, GroupName, GroupSpec, Limits, LocalBackend, ManualClock,
+    Backend, BackupError, Bus, Clock, DeliveryBatch, GroupName, GroupSpec, Limits, LocalBackend, ManualClock,
     MemberOptions, Pattern, PublishError, PullLimit, ReadError, Start, StoreError, Topic, Unavailable,
 };
 use prombus_log::storage::simulated::Disk;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -215,6 +216,42 @@ impl Store for Hooked {
     }
     fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
         self.inner.first_at_or_after(topic, ts)
+    }
+    fn head_at_or_after(&self, topic: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
+        self.inner.head_at_or_after(topic, seq)
+    }
+    fn is_own_id(&self, id: EventId) -> bool {
+        self.inner.is_own_id(id)
+    }
+    fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError> {
+        self.inner.has_key_before(topic, key, seq)
+    }
+    fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
+        self.inner.cut(firsts)
+    }
+    fn cut_at(&self, topic: TopicId) -> u64 {
+        self.inner.cut_at(topic)
+    }
+    fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Result<u64, ReadError> {
+        self.inner.first_within_bytes(topic, bytes)
+    }
+    fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
+        self.inner.usage()
+    }
+    fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
+        self.inner.delete_topic(topic, name)
+    }
+    fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {
+        self.inner.clean(liveness, options)
+    }
+    fn worth_cleaning_bytes(&self) -> u64 {
+        self.inner.worth_cleaning_bytes()
+    }
+    fn topic_settings(&self) -> Vec<(String, String)> {
+        self.inner.topic_settings()
+    }
+    fn backup(&self, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackupError> {
+        self.inner.backup(folder, progress)
     }
     fn is_durable(&self) -> bool {
         true
