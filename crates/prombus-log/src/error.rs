@@ -175,6 +175,47 @@ pub enum ReadError {
     },
 }
 
+/// Why a log could not be backed up. Nothing that would open as a log is left behind.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// There is something in the folder already.
+    #[error("{folder} is not empty, it holds {example:?}; name a folder that is new or empty")]
+    NotEmpty {
+        /// The folder.
+        folder: String,
+        /// What is in it.
+        example: String,
+    },
+    /// There is no room.
+    #[error("the disk of {folder} is full: about {needed_bytes} bytes are needed for the backup")]
+    Full {
+        /// The folder.
+        folder: String,
+        /// What the backup takes.
+        needed_bytes: u64,
+    },
+    /// The log is closed, or writing stopped.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The system refused to read the log.
+    #[error("reading {file}")]
+    Read {
+        /// The file.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused to write the backup.
+    #[error("writing {file}")]
+    Write {
+        /// The file, or the folder.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
 /// Why verifying could not go on. Faults of the data are no error of verifying: they are reported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -351,6 +351,11 @@ impl Housekeeper {
         }
     }
 
+    /// The mark of the newest checkpoint.
+    pub(crate) fn checkpointed(&self) -> Mark {
+        self.checkpointed
+    }
+
     /// How many segments, from the oldest on, lie before both checkpoints.
     pub(crate) fn covered(&mut self, shared: &Shared) -> io::Result<usize> {
         let [older, newer] = self.manifest.checkpoints;

@@ -27,6 +27,7 @@
 //! byte.
 
 mod append;
+mod backup;
 mod checkpoint;
 mod clean;
 mod commit;
@@ -60,13 +61,15 @@ mod segment;
 mod state;
 pub mod storage;
 mod tail;
+mod usage;
 mod verify;
 mod view;
 
 pub use append::{Append, NewEvent, NewState, Outcome, Outcomes, Ticket, TopicId};
+pub use backup::{BackupProgress, BackupReport};
 pub use clean::{CleanOptions, CleanReport, LiveCount, Liveness};
 pub use commit::Step;
-pub use error::{AppendError, Fault, FaultKind, OpenError, ReadError, Unavailable, VerifyError};
+pub use error::{AppendError, BackupError, Fault, FaultKind, OpenError, ReadError, Unavailable, VerifyError};
 pub use id::EventId;
 pub use inspect::inspect;
 pub use layout::FORMAT_VERSION;
@@ -76,4 +79,5 @@ pub use options::{Clock, Options, SystemClock};
 pub use reader::{Chunk, Missing, MissingReason, ReadLimit};
 pub use record::Event;
 pub use state::{NoState, State};
+pub use usage::TopicUsage;
 pub use verify::{Progress, VerifyReport, verify, verify_storage};

@@ -1,9 +1,10 @@
 //! The log itself: opening, appending, reading, closing. Everything else in this crate stands behind [`Log`].
 
 use crate::append::{Append, AppendState, Outcomes, Ticket, TopicId};
+use crate::backup::{BackupProgress, BackupReport};
 use crate::clean::{CleanOptions, CleanReport, Liveness};
 use crate::commit::{Committer, Step};
-use crate::error::{AppendError, Fault, OpenError, ReadError, Unavailable};
+use crate::error::{AppendError, BackupError, Fault, OpenError, ReadError, Unavailable};
 use crate::find::{IdFile, id_files};
 use crate::housekeeping::Housekeeper;
 use crate::id::{EventId, KeyedHash, is_own};
@@ -17,6 +18,7 @@ use crate::recovery;
 use crate::state::{NoState, State};
 use crate::storage::{Folder, Lock, Storage};
 use crate::tail::BufferPool;
+use crate::usage::TopicUsage;
 use crate::view::View;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
@@ -620,6 +622,48 @@ impl Log {
     /// [`Unavailable`] when writing stopped, or the log is closed.
     pub fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {
         self.shared().clean(liveness, options)
+    }
+
+    /// Backs the log up into a folder that is new or empty: a copy as of one durable batch, with everything that was durable
+    /// when the call began, which opens like any log. Publishers and cleaning go on meanwhile.
+    ///
+    /// # Errors
+    /// See [`BackupError`]; nothing that opens is left behind.
+    pub fn backup(
+        &self,
+        destination: &Path,
+        progress: &mut dyn FnMut(BackupProgress),
+    ) -> Result<BackupReport, BackupError> {
+        self.shared().backup(destination, progress)
+    }
+
+    /// Backs the log up to any storage that is empty.
+    ///
+    /// # Errors
+    /// See [`BackupError`]; nothing that opens is left behind.
+    pub fn backup_storage(
+        &self,
+        destination: Arc<dyn Storage>,
+        progress: &mut dyn FnMut(BackupProgress),
+    ) -> Result<BackupReport, BackupError> {
+        self.shared().backup_to(destination, progress)
+    }
+
+    /// What each topic takes, dead events that are not cleaned yet included. One pass over the indexes of all segments.
+    ///
+    /// # Errors
+    /// [`ReadError`] when an index cannot be read.
+    pub fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
+        self.shared().usage()
+    }
+
+    /// The lowest seq such that what is kept from it on takes at most about this many bytes. The newest event counts as within
+    /// whatever it takes.
+    ///
+    /// # Errors
+    /// [`ReadError`] when there is no such topic, or an index cannot be read.
+    pub fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Result<u64, ReadError> {
+        self.shared().first_within_bytes(topic.0, bytes)
     }
 
     /// Figures for metrics and operators.

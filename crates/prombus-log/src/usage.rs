@@ -1,0 +1,78 @@
+//! What each topic takes on disk, by the indexes.
+
+use crate::append::TopicId;
+use crate::error::ReadError;
+use crate::index::{Entry, TopicSpan};
+use crate::log::Shared;
+use crate::segment::Segment;
+use std::collections::BTreeMap;
+
+/// What a topic takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopicUsage {
+    /// The topic.
+    pub topic: TopicId,
+    /// Its events that are on disk, with those that are dead and not cleaned yet.
+    pub events: u64,
+    /// What their frames take.
+    pub bytes: u64,
+}
+
+impl Shared {
+    /// One pass over all segments.
+    pub(crate) fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
+        let segments = std::sync::Arc::clone(&self.view.read().segments);
+        let mut topics: BTreeMap<u32, TopicUsage> = BTreeMap::new();
+        for segment in segments.iter() {
+            for span in self.topic_spans(segment)? {
+                let topic = TopicId(span.topic);
+                let usage = topics.entry(span.topic).or_insert(TopicUsage { topic, events: 0, bytes: 0 });
+                usage.events = usage.events.saturating_add(span.events);
+                usage.bytes = usage.bytes.saturating_add(self.span_bytes(segment, &span)?);
+            }
+        }
+        let view = self.view.read();
+        // Deleted ones are not the caller's any more, though cleaning may not have been there yet.
+        Ok(topics.into_values().filter(|usage| view.last_seq(usage.topic.0).is_some()).collect())
+    }
+
+    fn span_bytes(&self, segment: &Segment, span: &TopicSpan) -> Result<u64, ReadError> {
+        match span.bytes {
+            // Of an early build: by the places of its entries.
+            0 => self.with_entries(segment, span.topic, |entries| {
+                entries.iter().map(Entry::frame_bytes).fold(0, u64::saturating_add)
+            }),
+            bytes => Ok(u64::from(bytes)),
+        }
+    }
+
+    /// The lowest seq such that what is kept from it on takes at most about `bytes`, and at least the newest event.
+    pub(crate) fn first_within_bytes(&self, topic: u32, bytes: u64) -> Result<u64, ReadError> {
+        let last_seq = self.durable_seq(topic)?;
+        let segments = std::sync::Arc::clone(&self.view.read().segments);
+        let mut left = bytes;
+        // The first event of a topic is as good an answer as the one behind the last when there is none.
+        let mut first = last_seq.max(1);
+        for segment in segments.iter().rev() {
+            let is_used_up = self.with_entries(segment, topic, |entries| {
+                for entry in entries.iter().rev() {
+                    let entry_bytes = entry.frame_bytes();
+                    if entry_bytes > left {
+                        // Of the entry that is cut, the part that fits.
+                        let events = u128::from(entry.count) * u128::from(left) / u128::from(entry_bytes);
+                        let seq = (entry.last_seq + 1).saturating_sub(events as u64);
+                        first = first.min(seq.max(entry.first_seq));
+                        return true;
+                    }
+                    left -= entry_bytes;
+                    first = first.min(entry.first_seq);
+                }
+                false
+            })?;
+            if is_used_up {
+                break;
+            }
+        }
+        Ok(first)
+    }
+}
