@@ -156,7 +156,7 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 /// What `serve` takes.
-#[derive(Debug, Default, ClapArgs)]
+#[derive(Clone, Debug, Default, ClapArgs)]
 pub struct ServeArgs {
     /// Where to listen; may be given more than once [default: 127.0.0.1:8090]
     #[arg(long, value_name = "ADDR")]

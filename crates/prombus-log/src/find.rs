@@ -183,12 +183,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn first_at_or_after(
-        &self,
-        topic: u32,
-        ts: i64,
-        from: u64,
-    ) -> Result<Option<u64>, ReadError> {
+    pub(crate) fn first_at_or_after(&self, topic: u32, ts: i64, from: u64) -> Result<Option<u64>, ReadError> {
         self.durable_seq(topic)?;
         let mut chunk = Chunk::default();
         let mut candidates = Vec::new();

@@ -8,6 +8,7 @@
 mod access;
 mod admin;
 mod answer;
+mod backup;
 mod body;
 mod call;
 mod cors;
@@ -25,6 +26,7 @@ mod publish;
 mod query;
 mod replay;
 mod route;
+mod state;
 mod subscribe;
 #[cfg(test)]
 mod tests;

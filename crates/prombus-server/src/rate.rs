@@ -2,10 +2,11 @@
 
 use crate::gateway::steady_ms;
 use crate::options::{Rate, RateOptions};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use prombus::Backend;
 use prombus_protocol::Pattern;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Topics that have a bucket at a time. A full bucket is as good as none, so those are what is thrown away.
 const TOPIC_BUCKETS_MAX: usize = 10_000;
@@ -78,6 +79,10 @@ pub(crate) struct ConnectionRate {
 pub(crate) struct Rates {
     options: RateOptions,
     topics: Mutex<HashMap<String, TokenBucket>>,
+    /// What the bus says about topics, and which version of it.
+    rules: RwLock<Vec<(Pattern, Option<Rate>)>>,
+    rules_version: AtomicU64,
+    has_rules: AtomicBool,
     connection_refusals: AtomicU64,
     topic_refusals: AtomicU64,
 }
@@ -87,6 +92,9 @@ impl Rates {
         Self {
             options,
             topics: Mutex::default(),
+            rules: RwLock::default(),
+            rules_version: AtomicU64::new(0),
+            has_rules: AtomicBool::new(false),
             connection_refusals: AtomicU64::new(0),
             topic_refusals: AtomicU64::new(0),
         }
@@ -106,11 +114,13 @@ impl Rates {
     /// Whether so many events may be published now. If not, no tokens are taken.
     pub(crate) fn take_publish(
         &self,
+        backend: &dyn Backend,
         connection: &ConnectionRate,
         topic: &str,
         count: u32,
     ) -> Result<(), RateLimited> {
-        let of_topic = self.options.topic_publish.iter().find(|(pattern, _)| covers(pattern, topic));
+        self.refresh(backend);
+        let of_topic = self.topic_rate(topic);
         if connection.bucket.is_none() && of_topic.is_none() {
             return Ok(());
         }
@@ -123,14 +133,14 @@ impl Rates {
                 return Err(RateLimited { what: "connection", retry_after_ms });
             }
         }
-        if let Some((_, rate)) = of_topic {
+        if let Some(rate) = of_topic {
             let mut topics = self.topics.lock();
             if topics.len() >= TOPIC_BUCKETS_MAX && !topics.contains_key(topic) {
                 topics.retain(|_, bucket| !bucket.is_full(now_ms));
             }
             let bucket = match topics.get_mut(topic) {
                 Some(bucket) => bucket,
-                None => topics.entry(topic.to_owned()).or_insert(TokenBucket::new(*rate, now_ms)),
+                None => topics.entry(topic.to_owned()).or_insert(TokenBucket::new(rate, now_ms)),
             };
             let retry_after_ms = bucket.wait_ms(count, now_ms);
             if retry_after_ms > 0 {
@@ -143,6 +153,36 @@ impl Rates {
             bucket.take(count, now_ms);
         }
         Ok(())
+    }
+
+    /// Takes up what was set about topics since the last time.
+    fn refresh(&self, backend: &dyn Backend) {
+        let version = backend.settings_version();
+        if self.rules_version.load(Ordering::Acquire) == version {
+            return;
+        }
+        let rates = backend.publish_rates().into_iter().map(|(pattern, rate)| {
+            (pattern, rate.map(|rate| Rate { per_second: rate.per_second, burst: rate.burst }))
+        });
+        let mut rules = self.rules.write();
+        *rules = rates.collect();
+        self.has_rules.store(rules.iter().any(|(_, rate)| rate.is_some()), Ordering::Release);
+        // Buckets of other rates are of no use.
+        self.topics.lock().clear();
+        self.rules_version.store(version, Ordering::Release);
+    }
+
+    /// The first rule that covers a topic counts.
+    fn topic_rate(&self, topic: &str) -> Option<Rate> {
+        if self.has_rules.load(Ordering::Acquire) {
+            let rules = self.rules.read();
+            let of_topic = rules.iter().find(|(pattern, _)| covers(pattern, topic));
+            if let Some((_, rate)) = of_topic {
+                return *rate;
+            }
+        }
+        let of_topic = self.options.topic_publish.iter().find(|(pattern, _)| covers(pattern, topic));
+        of_topic.map(|(_, rate)| *rate)
     }
 
     /// Publishes refused so far: because of a connection's rate, because of a topic's.
@@ -193,13 +233,18 @@ mod tests {
             )],
             ..RateOptions::default()
         });
+        let bus = prombus::Bus::memory();
+        let bus = &**bus.backend();
         let connection = rates.connection();
-        assert!(rates.take_publish(&connection, "a", 1).is_ok());
-        let refused = rates.take_publish(&connection, "a", 1).expect_err("the topic's burst is one");
+        assert!(rates.take_publish(bus, &connection, "a", 1).is_ok());
+        let refused = rates.take_publish(bus, &connection, "a", 1).expect_err("the topic's burst is one");
         assert_eq!(refused.what, "topic");
         // The connection's second token is still there.
-        assert!(rates.take_publish(&connection, "b", 1).is_ok());
-        assert_eq!(rates.take_publish(&connection, "b", 1).expect_err("two were taken").what, "connection");
+        assert!(rates.take_publish(bus, &connection, "b", 1).is_ok());
+        assert_eq!(
+            rates.take_publish(bus, &connection, "b", 1).expect_err("two were taken").what,
+            "connection"
+        );
         assert_eq!(rates.refusals(), (1, 1));
     }
 

@@ -9,7 +9,7 @@ use crate::error::{BackupError, GroupError, ReadError, TopicAdminError, Unavaila
 use crate::info::{GroupInfo, TopicInfo};
 use crate::metrics::Figures;
 use crate::publish::{PublishBatch, Publishing};
-use crate::settings::{TopicOptions, TopicRule, TopicSettings};
+use crate::settings::{PublishRate, TopicOptions, TopicRule, TopicSettings};
 use crate::store::{EventId, StoredEvent};
 use prombus_protocol::{
     Body, CursorPosition, Filter, GroupName, Pattern, RedeliveryReason, Start, Topic, Uuid,
@@ -530,6 +530,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Rules for topics, in place of those before. They count from now on.
     fn set_topic_rules(&self, rules: Vec<TopicRule>);
+
+    /// Rises whenever rules or settings of topics change.
+    fn settings_version(&self) -> u64;
+
+    /// How fast each topic may be published to: the first entry that fits a topic counts.
+    fn publish_rates(&self) -> Vec<(Pattern, Option<PublishRate>)>;
 
     /// Sets something about one topic, above the rules, in place of what was set before. Resolves when that is durable.
     fn set_topic<'a>(

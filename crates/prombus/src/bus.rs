@@ -532,6 +532,12 @@ impl BusBuilder {
         self
     }
 
+    /// Rules for topics, in place of those before.
+    pub fn topics(mut self, rules: Vec<TopicRule>) -> Self {
+        self.topic_rules = rules;
+        self
+    }
+
     /// What the newest events by key may take in memory. Default: 512 MiB.
     pub fn state_memory_bytes(mut self, bytes: usize) -> Self {
         self.limits.state_memory_bytes = bytes;

@@ -43,9 +43,9 @@ pub mod store;
 mod subscribe;
 
 pub use backend::{
-    Backend, BackupProgress, BoxFuture, Capabilities, DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventChunk,
-    EventFilter, EventPosition, EventView, GroupSpec, Joined, Keys, LatestPage, LatestQuery, MemberOptions,
-    Membership, PullLimit, SettleOutcome, TopicDetails, Verdict,
+    Backend, BackupProgress, BoxFuture, Capabilities, DeliveryBatch, DeliveryItem, Durability, DurableTicket,
+    EventChunk, EventFilter, EventPosition, EventView, GroupSpec, Joined, Keys, LatestPage, LatestQuery,
+    MemberOptions, Membership, PullLimit, SettleOutcome, TopicDetails, Verdict,
 };
 pub use bus::{Bus, BusBuilder, Publish, PublishOne};
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -67,7 +67,7 @@ pub use prombus_protocol::{
     topic,
 };
 pub use publish::{PublishBatch, Published, Publishing};
-pub use settings::{SNAPSHOT_INTERVAL_MS, TOMBSTONE_MS, TopicOptions, TopicRule, TopicSettings};
+pub use settings::{PublishRate, SNAPSHOT_INTERVAL_MS, TOMBSTONE_MS, TopicOptions, TopicRule, TopicSettings};
 pub use subscribe::{Deliveries, HandlerHandle, Subscribe, Subscription, max_attempts};
 
 /// The README's examples, compiled with the doc tests.

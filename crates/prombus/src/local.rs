@@ -36,21 +36,21 @@ use crate::error::{
 };
 use crate::info::{GroupInfo, TopicInfo};
 use crate::metrics::Figures;
-use crate::settings::{SettingsTable, TopicOptions, TopicRule, TopicSettings};
 use crate::publish::{Line as _, Place, PublishBatch, Published, Publishing};
+use crate::settings::{PublishRate, SettingsTable, TopicOptions, TopicRule, TopicSettings};
 use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObserver, TopicId, Visit};
 use arrival::{Arrival, Arrivals};
 use cell::{Core, GroupCell};
 use flush::Flusher;
 use foldhash::fast::RandomState;
-use parking_lot::{Mutex, RwLock};
-use prombus_protocol::{CursorPosition, Start, Topic, Uuid};
 use keeper::Keeper;
+use parking_lot::{Mutex, RwLock};
+use prombus_protocol::{CursorPosition, Pattern, Start, Topic, Uuid};
 use quiet::{Quiet, wake};
 use states::States;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use timer::Timer;
@@ -88,6 +88,7 @@ pub(crate) struct Local {
     pub(crate) flusher: Flusher,
     arrivals: Arrivals,
     settings: RwLock<SettingsTable>,
+    settings_version: AtomicU64,
     states: States,
     keeper: Arc<Keeper>,
     /// Memory of batches and lists, used again.
@@ -188,6 +189,7 @@ impl LocalBackend {
             flusher: Flusher::default(),
             arrivals: Arrivals::default(),
             settings: RwLock::default(),
+            settings_version: AtomicU64::new(1),
             states: States::default(),
             keeper: Arc::default(),
             spare_batches: Mutex::default(),
@@ -204,7 +206,13 @@ impl LocalBackend {
         local.restore()?;
         local.watch.advance(local.store.durable_batch());
         local.store.observe(Arc::new(Ears { local: Arc::downgrade(&local) }));
-        Ok(Self { handle: Arc::new(Handle { local, timer_thread: Mutex::new(None), keeper_thread: Mutex::new(None) }) })
+        Ok(Self {
+            handle: Arc::new(Handle {
+                local,
+                timer_thread: Mutex::new(None),
+                keeper_thread: Mutex::new(None),
+            }),
+        })
     }
 
     /// Does what is due by the clock, in a backend without a thread. Answers when to come again, by the steady clock.
@@ -767,8 +775,18 @@ impl Backend for LocalBackend {
     }
 
     fn set_topic_rules(&self, rules: Vec<TopicRule>) {
-        self.handle.local.settings.write().set_rules(rules);
-        self.handle.local.keeper.wake();
+        let local = &self.handle.local;
+        local.settings.write().set_rules(rules);
+        local.settings_version.fetch_add(1, Ordering::AcqRel);
+        local.keeper.wake();
+    }
+
+    fn settings_version(&self) -> u64 {
+        self.handle.local.settings_version.load(Ordering::Acquire)
+    }
+
+    fn publish_rates(&self) -> Vec<(Pattern, Option<PublishRate>)> {
+        self.handle.local.settings.read().publish_rates()
     }
 
     fn set_topic<'a>(

@@ -91,8 +91,8 @@ impl TopicRule {
     /// # Errors
     /// [`SettingError`] names the field that is out of range.
     pub fn new(name: &str, options: TopicOptions) -> Result<Self, SettingError> {
-        let name = Pattern::new(name)
-            .map_err(|error| SettingError { name: "name", why: error.to_string() })?;
+        let name =
+            Pattern::new(name).map_err(|error| SettingError { name: "name", why: error.to_string() })?;
         options.check()?;
         if let (Some(snapshots), None) = (&options.snapshot_topic, name.as_topic()) {
             let why = format!("{snapshots:?} would get the snapshots of many topics; name one topic");
@@ -195,6 +195,22 @@ impl TopicOptions {
     }
 }
 
+/// How fast a topic may be published to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PublishRate {
+    /// Events a second.
+    pub per_second: f64,
+    /// Events at once.
+    pub burst: f64,
+}
+
+impl TopicOptions {
+    fn publish_rate(&self) -> Option<PublishRate> {
+        let per_second = self.publish_rate?;
+        Some(PublishRate { per_second, burst: self.publish_burst.unwrap_or(per_second.max(1.0)) })
+    }
+}
+
 /// Rules, and what is set about single topics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SettingsTable {
@@ -250,6 +266,15 @@ impl SettingsTable {
         settings
     }
 
+    pub(crate) fn publish_rates(&self) -> Vec<(Pattern, Option<PublishRate>)> {
+        let own = self.own.iter().filter_map(|(topic, own)| {
+            own.publish_rate?;
+            Some((Pattern::new(topic).ok()?, self.options(topic).publish_rate()))
+        });
+        let rules = self.rules.iter().map(|rule| (rule.name.clone(), rule.options.publish_rate()));
+        own.chain(rules).collect()
+    }
+
     /// Whether a topic is where the snapshots of another one go.
     fn is_snapshot(&self, topic: &str) -> bool {
         let is_named = |(name, options): (&str, &TopicOptions)| {
@@ -265,9 +290,7 @@ impl SettingsTable {
         // The default name, unless the topic that it is made from goes elsewhere or is itself a snapshot.
         topic.strip_suffix(".snapshot").is_some_and(|source| {
             let options = self.options(source);
-            options.compaction == Some(true)
-                && options.snapshot_topic.is_none()
-                && !self.is_snapshot(source)
+            options.compaction == Some(true) && options.snapshot_topic.is_none() && !self.is_snapshot(source)
         })
     }
 }
@@ -324,8 +347,14 @@ mod tests {
         assert_eq!(name(TopicOptions { retention_days: Some(f64::NAN), ..none() }), Err("retention_days"));
         let both = TopicOptions { retention_days: Some(1.0), retention_ms: Some(1), ..none() };
         assert_eq!(name(both), Err("retention_days"));
-        assert_eq!(name(TopicOptions { snapshot_interval_ms: Some(1), ..none() }), Err("snapshot_interval_ms"));
-        assert_eq!(name(TopicOptions { snapshot_topic: Some("a b".into()), ..none() }), Err("snapshot_topic"));
+        assert_eq!(
+            name(TopicOptions { snapshot_interval_ms: Some(1), ..none() }),
+            Err("snapshot_interval_ms")
+        );
+        assert_eq!(
+            name(TopicOptions { snapshot_topic: Some("a b".into()), ..none() }),
+            Err("snapshot_topic")
+        );
         assert_eq!(name(TopicOptions { max_attempts: Some(0), ..none() }), Err("max_attempts"));
         assert_eq!(name(TopicOptions { publish_rate: Some(0.0), ..none() }), Err("publish_rate"));
         assert_eq!(name(TopicOptions { publish_burst: Some(5.0), ..none() }), Err("publish_burst"));

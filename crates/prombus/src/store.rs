@@ -2,21 +2,21 @@
 //! redelivery are not its business but [`LocalBackend`](crate::LocalBackend)'s, which works over any store.
 
 mod commit_watch;
-mod state_record;
 mod groups;
 mod log;
 mod memory;
+mod state_record;
 
 pub use commit_watch::CommitWatch;
-pub use state_record::{GroupAttempts, GroupProgress, StateRecord};
 pub use groups::{GroupState, TopicProgress};
 pub(crate) use log::is_store_thread;
 pub use log::{LogStore, LogStoreOptions};
 pub use memory::MemoryStore;
 pub use prombus_log::{
-    CleanOptions, CleanReport, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, Outcome, ReadLimit,
-    TopicId, TopicUsage,
+    CleanOptions, CleanReport, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, Outcome,
+    ReadLimit, TopicId, TopicUsage,
 };
+pub use state_record::{GroupAttempts, GroupProgress, StateRecord};
 
 use crate::error::{BackupError, ReadError, StoreError, Unavailable};
 use crate::metrics::StoreFigures;

@@ -4,6 +4,7 @@
 //! store makes everything durable and is closed. A process that is killed in the middle loses nothing that was answered.
 
 mod banner;
+mod reload;
 mod signals;
 
 use crate::args::ServeArgs;
@@ -48,13 +49,13 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(&loaded.settings));
+    let served = runtime.block_on(serve(args, &loaded.settings));
     // Whatever still runs is of no use any more.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(settings: &Settings) -> anyhow::Result<()> {
+async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     let bus = open(&settings.bus).await.map_err(|error| anyhow!(why_not_open(error)))?;
     let backend = Arc::clone(bus.backend());
     let server = match Server::bind(Arc::clone(&backend), settings.server.clone()).await {
@@ -67,6 +68,8 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     raise_descriptors(&server);
     // Before anybody is told that it serves: who stops it right then is heard.
     let signals = Signals::install().context("cannot watch for signals")?;
+    reload::on_hangup(args.clone(), settings.clone(), Arc::clone(&backend))
+        .context("cannot watch for SIGHUP")?;
     let text = banner::text(settings, server.local_addrs());
     // A server whose stdout is closed serves all the same.
     let _ = stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush());
@@ -137,6 +140,7 @@ async fn open(settings: &BusSettings) -> Result<Bus, OpenError> {
     let builder = Bus::builder()
         .limits(settings.limits)
         .memory_bytes(settings.memory_bytes)
+        .topics(settings.topics.clone())
         .log(LogStoreOptions { log: settings.log.clone() });
     match &settings.store {
         StoreChoice::Log(folder) => builder.open(folder).await,

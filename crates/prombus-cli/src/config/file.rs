@@ -52,6 +52,7 @@ pub struct LimitsSection {
     pub max_topics: Option<u64>,
     pub max_groups: Option<u64>,
     pub group_expire_ms: Option<u64>,
+    pub state_memory_bytes: Option<u64>,
     pub auth_timeout_ms: Option<u64>,
     pub ping_interval_ms: Option<u64>,
     pub stall_timeout_ms: Option<u64>,
@@ -71,11 +72,12 @@ pub struct RateSection {
 
 /// `[[topic]]`
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct TopicSection {
     pub name: Option<String>,
-    pub publish_rate: Option<f64>,
-    pub publish_burst: Option<f64>,
+    /// What is set; its keys were checked when the file was read.
+    #[serde(flatten)]
+    pub options: toml::Table,
 }
 
 /// `[storage]`
@@ -88,6 +90,7 @@ pub struct StorageSection {
     pub tail_cache_bytes: Option<u64>,
     pub index_cache_bytes: Option<u64>,
     pub checkpoint_bytes: Option<u64>,
+    pub dedupe_ms: Option<u64>,
     pub memory_bytes: Option<u64>,
 }
 

@@ -3,7 +3,7 @@
 use super::access;
 use super::checker::Checker;
 use super::file::FileConfig;
-use prombus::Limits;
+use prombus::{Limits, TopicOptions, TopicRule};
 use prombus_log::Options as LogOptions;
 use prombus_server::{ServerOptions, TlsOptions};
 use std::net::SocketAddr;
@@ -35,6 +35,8 @@ pub struct BusSettings {
     pub log: LogOptions,
     /// For the memory.
     pub memory_bytes: u64,
+    /// What counts for topics.
+    pub topics: Vec<TopicRule>,
 }
 
 /// Which store.
@@ -209,16 +211,27 @@ fn rates(checker: &mut Checker, file: &FileConfig, server: &mut ServerOptions) {
         ("rate.connection_deliver_per_second", said.connection_deliver_per_second),
         ("rate.connection_deliver_burst", said.connection_deliver_burst),
     );
+}
+
+/// `[[topic]]`: what counts for topics, the first that fits first.
+fn topics(checker: &mut Checker, file: &FileConfig) -> Vec<TopicRule> {
+    let mut rules = Vec::new();
     for (number, topic) in file.topic.iter().enumerate() {
         let path = format!("topic[{number}]");
-        let (rate_path, burst_path) = (format!("{path}.publish_rate"), format!("{path}.publish_burst"));
-        let name = checker.required(&path, "name", topic.name.as_ref());
-        let name = name.and_then(|name| checker.pattern(&format!("{path}.name"), name));
-        let rate = checker.rate((&rate_path, topic.publish_rate), (&burst_path, topic.publish_burst));
-        if let (Some(name), Some(rate)) = (name, rate) {
-            server.rates.topic_publish.push((name, rate));
+        let Some(name) = checker.required(&path, "name", topic.name.as_ref()) else { continue };
+        let options: TopicOptions = match topic.options.clone().try_into() {
+            Ok(options) => options,
+            Err(error) => {
+                checker.refuse(path, error.message());
+                continue;
+            }
+        };
+        match TopicRule::new(name, options) {
+            Ok(rule) => rules.push(rule),
+            Err(error) => checker.refuse(format!("{path}.{}", error.name), error.why),
         }
     }
+    rules
 }
 
 fn bus(checker: &mut Checker, file: &FileConfig) -> BusSettings {
@@ -245,7 +258,10 @@ fn bus(checker: &mut Checker, file: &FileConfig) -> BusSettings {
     }
     let mut memory_bytes = MEMORY_BYTES;
     checker.number("storage.memory_bytes", file.storage.memory_bytes, 64 << 10..=u64::MAX, &mut memory_bytes);
-    BusSettings { store: store(checker, file), limits, log: log_options(checker, file), memory_bytes }
+    let state = &mut limits.state_memory_bytes;
+    checker.number("limits.state_memory_bytes", said.state_memory_bytes, 1 << 20..=1 << 40, state);
+    let topics = topics(checker, file);
+    BusSettings { store: store(checker, file), limits, log: log_options(checker, file), memory_bytes, topics }
 }
 
 fn log_options(checker: &mut Checker, file: &FileConfig) -> LogOptions {
@@ -268,6 +284,9 @@ fn log_options(checker: &mut Checker, file: &FileConfig) -> LogOptions {
         cache,
         &mut options.index_cache_bytes,
     );
+    let mut dedupe_ms = options.dedupe_ms.unsigned_abs();
+    checker.number("storage.dedupe_ms", said.dedupe_ms, 0..=36_500 * 24 * 3_600_000, &mut dedupe_ms);
+    options.dedupe_ms = i64::try_from(dedupe_ms).unwrap_or(i64::MAX);
     checker.number(
         "storage.checkpoint_bytes",
         said.checkpoint_bytes,

@@ -24,8 +24,8 @@ struct Created {
 }
 
 #[derive(Serialize)]
-struct Deleted {
-    deleted: bool,
+pub(super) struct Deleted {
+    pub(super) deleted: bool,
 }
 
 #[derive(Serialize)]
@@ -100,14 +100,14 @@ pub(super) async fn settle(mut call: Call) -> Answered {
     answer::json(&Settled { stale: outcome == SettleOutcome::Stale })
 }
 
-async fn body_of(call: &mut Call) -> Result<Bytes, ApiError> {
+pub(super) async fn body_of(call: &mut Call) -> Result<Bytes, ApiError> {
     let body = std::mem::take(&mut call.body);
     let incoming = Incoming::new(&call.gateway, &call.headers, body, BODY_BYTES_MAX)?;
     incoming.whole(&mut Held::new(&call.gateway)).await
 }
 
 /// JSON that is not nested so deeply that reading it costs anything.
-fn checked(body: &[u8]) -> Result<&str, ApiError> {
+pub(super) fn checked(body: &[u8]) -> Result<&str, ApiError> {
     Json::new(body).map(|json| json.get()).map_err(|error| {
         let code = match error {
             JsonError::TooDeep { .. } => ErrorCode::BadRequest,

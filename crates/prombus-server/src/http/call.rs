@@ -52,6 +52,11 @@ impl Call {
         Ok(Topic::new(self.path("topic"))?)
     }
 
+    /// The key in the path.
+    pub(super) fn key(&self) -> &str {
+        self.path("key")
+    }
+
     /// The subscription and the group in the path.
     pub(super) fn group(&self) -> Result<(Pattern, GroupName), ApiError> {
         Ok((Pattern::new(self.path("topic"))?, GroupName::new(self.path("group"))?))

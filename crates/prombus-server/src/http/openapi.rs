@@ -87,6 +87,7 @@ fn parameters(route: &Route) -> Value {
         let schema = match name {
             "topic" if is_group_route => "Pattern",
             "topic" => "Topic",
+            "key" => "Key",
             _ => "GroupName",
         };
         let reference = format!("#/components/schemas/{schema}");

@@ -9,7 +9,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::TryStream;
 use futures_util::stream::try_unfold;
-use prombus::{DeliveryItem, EventChunk, PullLimit, ReadError, Uuid};
+use prombus::{DeliveryBatch, DeliveryItem, EventChunk, LatestPage, LatestQuery, PullLimit, ReadError, Uuid};
 use prombus_protocol::{Start, Topic, put_record};
 use std::sync::Arc;
 use thiserror::Error;
@@ -95,6 +95,20 @@ impl Pages {
         self.went_on(read.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}")))))
     }
 
+    /// The newest events by key, on a thread that may wait for the disk.
+    pub(super) async fn latest(&mut self, query: &LatestQuery) -> Result<LatestPage, StreamError> {
+        self.check_token()?;
+        let (gateway, topic) = (Arc::clone(&self.gateway), self.topic.clone());
+        let query = LatestQuery { limit: self.within_budget(query.limit), ..query.clone() };
+        let runtime = Handle::current();
+        let read = move || runtime.block_on(gateway.backend.latest(&topic, query));
+        let read = tokio::task::spawn_blocking(read).await;
+        match read.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}")))) {
+            Err(ReadError::UnknownTopic(_)) => Ok(LatestPage::default()),
+            page => Ok(page?),
+        }
+    }
+
     fn check_token(&self) -> Result<(), StreamError> {
         if self.principal.is_expired(now_ms()) { Err(StreamError::Expired) } else { Ok(()) }
     }
@@ -119,7 +133,11 @@ pub(super) fn id_of(item: &DeliveryItem) -> Uuid {
 
 /// Appends an event as a record.
 pub(super) fn put_event(into: &mut Vec<u8>, chunk: &EventChunk, item: &DeliveryItem) {
-    put_record(into, id_of(item), item.position.seq, chunk.events.body(item));
+    put_event_of(into, &chunk.events, item);
+}
+
+pub(super) fn put_event_of(into: &mut Vec<u8>, events: &DeliveryBatch, item: &DeliveryItem) {
+    put_record(into, id_of(item), item.position.seq, events.body(item));
 }
 
 /// An answer made of pieces.

@@ -79,6 +79,28 @@ pub(super) const EXPORT: &[Parameter] = &[
     query("ndjson", ON, "1: one event a line. 0: a JSON array."),
 ];
 
+const AT: Parameter = query(
+    "at",
+    TS,
+    "As of this time, by the events' own times, from the history that is kept; as of now if absent.",
+);
+const IF_NONE_MATCH: Parameter =
+    header("If-None-Match", TEXT, "The ETag of an answer that the caller has: 304 if it holds.");
+
+pub(super) const STATE: &[Parameter] = &[
+    query(
+        "limit",
+        r#"{"type":"integer","minimum":1,"maximum":1000000}"#,
+        "The most events that come; 1000 if absent, as lines all.",
+    ),
+    query("next", TEXT, "Goes on where an answer ended: its next."),
+    AT,
+    query("ndjson", OFF, "1: one event a line, as with Accept: application/x-ndjson. 0: a JSON object."),
+    IF_NONE_MATCH,
+];
+
+pub(super) const STATE_KEY: &[Parameter] = &[AT, IF_NONE_MATCH];
+
 pub(super) const SUBSCRIBE: &[Parameter] = &[
     query(
         "from",

@@ -97,7 +97,7 @@ pub(super) async fn publish(call: Call) -> Answered {
     }
 
     let count = u32::try_from(intake.batch.len()).unwrap_or(u32::MAX);
-    gateway.rates.take_publish(&peer.rate, intake.topic.as_str(), count)?;
+    gateway.rates.take_publish(&*gateway.backend, &peer.rate, intake.topic.as_str(), count)?;
     let published = gateway.backend.publish(intake.batch).await?;
     let mut events: Vec<Outcome> = published.into_iter().map(Outcome::from).collect();
     match events.pop() {

@@ -3,7 +3,7 @@
 use super::access::Access;
 use super::call::Call;
 use super::parameters::{self, Parameter};
-use super::{Answered, admin, export, groups, ops, publish, replay, subscribe, topics};
+use super::{Answered, admin, backup, export, groups, ops, publish, replay, state, subscribe, topics};
 use axum::routing::MethodFilter;
 use prombus::BoxFuture;
 
@@ -181,6 +181,30 @@ pub(super) static ROUTES: &[Route] = &[
         ..ROUTE
     },
     Route {
+        path: "/state/{topic}",
+        access: Access::Token,
+        handler: |call| Box::pin(state::all(call)),
+        is_compressed: true,
+        about: "The newest event of each key that is not deleted, in the order of seqs. Who subscribes afterId position.id \
+                misses nothing and gets nothing twice; the headers X-Position-Id and X-Position-Seq say the same. All pages \
+                of a list have the position of the first. As lines on request: all keys at once.",
+        parameters: parameters::STATE,
+        answers: &[json(r##"{"$ref":"#/components/schemas/State"}"##), LINES],
+        errors: &[304, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/state/{topic}/{key}",
+        access: Access::Token,
+        handler: |call| Box::pin(state::one(call)),
+        about: "The newest event of a key, with its id as ETag; 404 when there is none, or it is deleted. X-Position-Id and \
+                X-Position-Seq say which position of the topic the answer is true for.",
+        parameters: parameters::STATE_KEY,
+        answers: &[json(r##"{"$ref":"#/components/schemas/EventRecord"}"##)],
+        errors: &[304, 404, 500, 503],
+        ..ROUTE
+    },
+    Route {
         path: "/topics",
         access: Access::Token,
         handler: |call| Box::pin(topics::topics(call)),
@@ -196,6 +220,40 @@ pub(super) static ROUTES: &[Route] = &[
         about: "One topic.",
         answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
         errors: &[404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Put,
+        path: "/topics/{topic}",
+        access: Access::Admin,
+        handler: |call| Box::pin(topics::set(call)),
+        about: "Sets something about a topic, above what the configuration says, in place of what was set before; {} takes it \
+                back.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/TopicOptions"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
+        errors: &[404, 408, 413, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Delete,
+        path: "/topics/{topic}",
+        access: Access::Admin,
+        handler: |call| Box::pin(topics::delete(call)),
+        about: "Deletes a topic with all its events, and the groups that read nothing else.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
+        errors: &[404, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/backup",
+        access: Access::Admin,
+        handler: |call| Box::pin(backup::backup(call)),
+        about: "Copies everything that is durable now to a new or empty folder on the server's machine. The answer is lines: how \
+                far it is, and at last done or an error.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
+        answers: &[LINES],
+        errors: &[408, 409, 413, 500, 503],
         ..ROUTE
     },
     Route {

@@ -1,9 +1,11 @@
-//! `GET /topics`: which topics there are. A token sees those that it may read; an admin sees all.
+//! `/topics`: which topics there are, what is set about them, deletion. A token sees those that it may read; an admin sees all.
 
+use super::admin::{Deleted, body_of, checked};
 use super::call::Call;
 use super::{Answered, ApiError, answer};
 use axum::http::StatusCode;
-use prombus::TopicInfo;
+use prombus::{Backend, TopicAdminError, TopicDetails, TopicInfo, TopicOptions, TopicSettings};
+use prombus_protocol::{ErrorCode, Topic};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -18,7 +20,12 @@ struct TopicView {
     first_seq: Option<u64>,
     last_seq: u64,
     count: u64,
+    bytes: u64,
     groups: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settings: Option<TopicSettings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    set: Option<TopicOptions>,
 }
 
 impl From<TopicInfo> for TopicView {
@@ -27,9 +34,18 @@ impl From<TopicInfo> for TopicView {
             topic: info.topic.to_string(),
             first_seq: info.first_seq,
             last_seq: info.last_seq,
-            count: info.first_seq.map_or(0, |first_seq| (info.last_seq + 1).saturating_sub(first_seq)),
+            count: info.events,
+            bytes: info.bytes,
             groups: info.groups,
+            settings: None,
+            set: None,
         }
+    }
+}
+
+impl From<TopicDetails> for TopicView {
+    fn from(details: TopicDetails) -> Self {
+        Self { settings: Some(details.settings), set: Some(details.own), ..Self::from(details.info) }
     }
 }
 
@@ -47,12 +63,40 @@ pub(super) async fn topic(call: Call) -> Answered {
     if !call.principal.is_admin() {
         call.check_may_read(topic.as_str())?;
     }
-    let mut topics = call.gateway.backend.topics().await?.into_iter();
-    match topics.find(|info| info.topic == topic) {
-        Some(info) => answer::json(&TopicView::from(info)),
-        None => {
-            let message = format!("there is no topic {:?}", topic.as_str());
-            Err(ApiError::bad_request(message).with_status(StatusCode::NOT_FOUND))
+    show(&*call.gateway.backend, &topic).await
+}
+
+async fn show(backend: &dyn Backend, topic: &Topic) -> Answered {
+    match backend.topic_details(topic).await? {
+        Some(details) => answer::json(&TopicView::from(details)),
+        None => Err(TopicAdminError::UnknownTopic(topic.to_string()).into()),
+    }
+}
+
+/// `PUT /topics/{topic}`: sets something about a topic, in place of what was set before.
+pub(super) async fn set(mut call: Call) -> Answered {
+    let topic = call.topic()?;
+    let body = body_of(&mut call).await?;
+    let options: TopicOptions = serde_json::from_str(checked(&body)?)
+        .map_err(|error| ApiError::bad_request(format!("the body: {error}")))?;
+    call.gateway.backend.set_topic(&topic, options).await?;
+    show(&*call.gateway.backend, &topic).await
+}
+
+/// `DELETE /topics/{topic}`.
+pub(super) async fn delete(call: Call) -> Answered {
+    call.gateway.backend.delete_topic(&call.topic()?).await?;
+    answer::json(&Deleted { deleted: true })
+}
+
+impl From<TopicAdminError> for ApiError {
+    fn from(error: TopicAdminError) -> Self {
+        match error {
+            TopicAdminError::UnknownTopic(_) => Self::bad_request(error).with_status(StatusCode::NOT_FOUND),
+            TopicAdminError::Setting(_) => Self::bad_request(error),
+            TopicAdminError::StorageFull => Self::new(ErrorCode::StorageFull, error),
+            TopicAdminError::Unavailable(_) => Self::new(ErrorCode::Unavailable, error),
+            error => Self::internal(error),
         }
     }
 }

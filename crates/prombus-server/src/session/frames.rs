@@ -150,7 +150,8 @@ impl Session {
             let msg = format!("this token may not publish to {topic}");
             return self.err(corr, ErrorCode::Forbidden, &msg);
         }
-        if let Err(limited) = self.gateway.rates.take_publish(&self.peer.rate, topic, 1) {
+        let gateway = &self.gateway;
+        if let Err(limited) = gateway.rates.take_publish(&*gateway.backend, &self.peer.rate, topic, 1) {
             let (msg, wait) = (limited.to_string(), Some(limited.retry_after_ms));
             return put_text(&mut self.out, 120, |into| {
                 put_err(into, corr, ErrorCode::RateLimited, &msg, wait);

@@ -143,7 +143,8 @@ pub async fn the_state_of_an_earlier_time_is_found(bus: Bus) {
         let query = LatestQuery { at_ts: Some(ts), ..LatestQuery::default() };
         let page = bus.backend().latest(&topic("kv"), query).await.expect("reads");
         let items = page.events.items().iter();
-        let mut found: Vec<_> = items.map(|it| (page.events.key(it).expect("keyed").to_owned(), it.ts)).collect();
+        let mut found: Vec<_> =
+            items.map(|it| (page.events.key(it).expect("keyed").to_owned(), it.ts)).collect();
         found.sort_unstable();
         (found, page.position.map(|position| position.seq))
     };
@@ -152,7 +153,8 @@ pub async fn the_state_of_an_earlier_time_is_found(bus: Bus) {
     assert_eq!(at(100).await, (vec![pair("a", 100)], Some(1)));
     assert_eq!(at(250).await, (vec![pair("a", 100), pair("b", 150)], Some(4)));
     assert_eq!(at(300).await, (vec![pair("a", 300), pair("b", 150)], Some(4)));
-    let query = LatestQuery { at_ts: Some(250), keys: Keys::These(vec!["a".into()]), ..LatestQuery::default() };
+    let query =
+        LatestQuery { at_ts: Some(250), keys: Keys::These(vec!["a".into()]), ..LatestQuery::default() };
     let page = bus.backend().latest(&topic("kv"), query).await.expect("reads");
     assert_eq!(page.events.items().len(), 1);
 }
@@ -215,6 +217,7 @@ pub async fn publishing_while_topics_are_deleted_loses_no_answer(bus: Bus) {
         tokio::spawn(async move {
             for number in 0..300 {
                 bus.publish("busy", &number).await.expect("publishes");
+                tokio::task::yield_now().await;
             }
         })
     };
@@ -233,7 +236,8 @@ pub async fn publishing_while_topics_are_deleted_loses_no_answer(bus: Bus) {
 /// What is set about a topic is checked, counts at once, and can be taken back.
 pub async fn a_topic_is_set_and_shown(bus: Bus) {
     let orders = topic("orders");
-    let options = TopicOptions { retention_ms: Some(60_000), compaction: Some(true), ..TopicOptions::default() };
+    let options =
+        TopicOptions { retention_ms: Some(60_000), compaction: Some(true), ..TopicOptions::default() };
     let unknown = bus.set_topic(&orders, options.clone()).await;
     assert_eq!(unknown.err(), Some(TopicAdminError::UnknownTopic("orders".to_owned())));
     publish(&bus, "orders", 1).await;

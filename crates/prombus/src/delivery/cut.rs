@@ -34,9 +34,10 @@ impl Group {
             self.active.retain(|&other| other != id);
         }
         let is_gone = |position: &Position| position.source == id && position.seq <= last;
-        let waiting = self.unsettled.iter().filter(|(position, it)| {
-            is_gone(position) && matches!(it.state, State::Waiting | State::Due)
-        });
+        let waiting = self
+            .unsettled
+            .iter()
+            .filter(|(position, it)| is_gone(position) && matches!(it.state, State::Waiting | State::Due));
         gone.extend(waiting.map(|(position, _)| (position.seq, position.seq)));
         gone.sort_unstable();
         for (first, last) in gone {

@@ -7,7 +7,7 @@ use super::cell::{Flushed, GroupCell};
 use super::quiet::Quiet;
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::store::{AppendBatch, GroupProgress, StateRecord, NewEvent, Outcome, Store};
+use crate::store::{AppendBatch, GroupProgress, NewEvent, Outcome, StateRecord, Store};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;

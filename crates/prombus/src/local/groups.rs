@@ -291,15 +291,16 @@ impl Local {
         }
     }
 
-    /// The seq of an event, or of the last one before it when it was cleaned away.
+    /// The seq of an event, or of the last one before it when it was cleaned away: then there is a gap where it was.
     fn place_of(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
         let found = self.store.find(topic, id)?;
         if found.is_some() || !self.store.is_own_id(id) {
             return Ok(found);
         }
-        let Some(first) = self.store.first_seq(topic)? else { return Ok(None) };
+        let last_seq = self.store.last_seq(topic);
+        let first = self.store.first_seq(topic)?.unwrap_or(last_seq + 1);
         // Ids that the store made rise with the seqs: everything below `low` is not behind the event, from `high` on all is.
-        let (mut low, mut high) = (first, self.store.last_seq(topic) + 1);
+        let (mut low, mut high) = (first, last_seq + 1);
         while low < high {
             let middle = low + (high - low) / 2;
             match self.own_head(topic, middle, high)? {
@@ -307,7 +308,22 @@ impl Local {
                 _ => high = middle,
             }
         }
-        Ok(Some(low - 1))
+        let is_there = (low == first && first > 1) || self.has_gap(topic, low, last_seq)?;
+        Ok(is_there.then_some(low - 1))
+    }
+
+    /// Whether a seq is missing between this place and the next event whose id the store made.
+    fn has_gap(&self, topic: TopicId, from: u64, last_seq: u64) -> Result<bool, ReadError> {
+        let end = from.saturating_add(GAP_SEARCH_MAX);
+        for seq in from..end {
+            match self.store.head_at_or_after(topic, seq)? {
+                None => return Ok(seq <= last_seq),
+                Some(head) if head.seq > seq => return Ok(true),
+                Some(head) if !head.is_client_id => return Ok(false),
+                Some(_) => {}
+            }
+        }
+        Ok(true)
     }
 
     /// The first event in a range whose id the store made.
@@ -461,6 +477,8 @@ impl Local {
     }
 }
 
+/// A gap is looked for in so many events that publishers gave their ids.
+const GAP_SEARCH_MAX: u64 = 1_000;
 /// A group that could not be deleted is looked at again after this time.
 const EXPIRE_RETRY_MS: Millis = 1_000;
 /// A wait that was written down is not longer than the longest that can be asked for, whatever the clock says now.

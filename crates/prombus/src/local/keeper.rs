@@ -273,12 +273,7 @@ impl Local {
         Ok(low)
     }
 
-    fn clean_if_due(
-        &self,
-        compacted: &[&(StoredTopic, TopicSettings)],
-        is_cut: bool,
-        memory: &mut Memory,
-    ) {
+    fn clean_if_due(&self, compacted: &[&(StoredTopic, TopicSettings)], is_cut: bool, memory: &mut Memory) {
         let now = self.clock.steady_ms();
         let (mut live_bytes, mut dead_bytes) = (0, 0);
         let mut states = HashMap::new();

@@ -7,7 +7,7 @@ use super::{Local, TopicRefused};
 use crate::backend::{event_id_of, uuid_of};
 use crate::delivery::{GiveUp, Millis};
 use crate::error::StoreError;
-use crate::store::{GroupProgress, StateRecord, NewEvent, TopicId, Visit};
+use crate::store::{GroupProgress, NewEvent, StateRecord, TopicId, Visit};
 use prombus_protocol::{BodyFields, Topic, Uuid, put_body_end, put_body_head, put_record, put_string};
 use std::collections::BTreeMap;
 use std::io::Write as _;

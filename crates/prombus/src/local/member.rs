@@ -205,7 +205,9 @@ impl LocalMember {
         let group = &self.cell.spec.group;
         if cleaned > 0 {
             // Newer events of the same keys stand in their place.
-            tracing::debug!("group {group} on {topic}: {cleaned} events were cleaned away before it got them");
+            tracing::debug!(
+                "group {group} on {topic}: {cleaned} events were cleaned away before it got them"
+            );
         }
         if corrupt > 0 {
             tracing::error!("group {group} on {topic}: {corrupt} damaged events are left out");

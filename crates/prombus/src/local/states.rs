@@ -290,9 +290,7 @@ impl Picked {
         let newest = state.next_seq - 1;
         let to = query.to_seq.unwrap_or(newest).min(newest);
         let mut seqs: Vec<u64> = match &query.keys {
-            Keys::All => {
-                state.map.seqs(query.after_seq, to, query.with_deleted).take(limit + 1).collect()
-            }
+            Keys::All => state.map.seqs(query.after_seq, to, query.with_deleted).take(limit + 1).collect(),
             Keys::These(keys) => {
                 let seqs = keys.iter().filter_map(|key| state.map.get(key.as_bytes()));
                 let mut seqs: Vec<u64> = seqs.filter(|&seq| seq > query.after_seq && seq <= to).collect();

@@ -1,8 +1,8 @@
 //! What is done to whole topics: settings, lists, deletion.
 
+use super::Local;
 use super::groups::{Tried, with_room};
 use super::quiet::Quiet;
-use super::Local;
 use crate::backend::TopicDetails;
 use crate::delivery::SourceId;
 use crate::error::{OpenError, ReadError, StoreError, TopicAdminError};
@@ -13,6 +13,7 @@ use prombus_protocol::{Pattern, Topic};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Local {
     /// Takes up what was set about topics while the bus ran before.
@@ -62,20 +63,26 @@ impl Local {
     }
 
     /// Sets something about a topic that is there.
-    pub(super) async fn set_topic(&self, topic: &Topic, options: TopicOptions) -> Result<(), TopicAdminError> {
+    pub(super) async fn set_topic(
+        &self,
+        topic: &Topic,
+        options: TopicOptions,
+    ) -> Result<(), TopicAdminError> {
         self.check_open()?;
         options.check()?;
         if self.topic_id(topic).is_none() {
             return Err(TopicAdminError::UnknownTopic(topic.to_string()));
         }
-        let json = serde_json::to_string(&options).map_err(|error| TopicAdminError::Store(error.to_string()))?;
+        let json =
+            serde_json::to_string(&options).map_err(|error| TopicAdminError::Store(error.to_string()))?;
         let settings = if options.is_empty() { String::new() } else { json };
         let record = StateRecord::TopicSet { topic: topic.to_string(), settings };
         let batch = with_room(self, || {
             let _quiet = Quiet::enter();
             // One after the other, so that what counts now is what the log says last.
             let mut table = self.settings.write();
-            let batch = AppendBatch { records: std::slice::from_ref(&record), use_reserve: true, events: &[] };
+            let batch =
+                AppendBatch { records: std::slice::from_ref(&record), use_reserve: true, events: &[] };
             match self.store.append(&batch, &mut Vec::new()) {
                 Ok(batch) => {
                     table.set_own(topic.as_str(), options.clone());
@@ -87,6 +94,7 @@ impl Local {
         });
         let batch = batch.await?;
         self.flusher.appended(batch);
+        self.settings_version.fetch_add(1, Ordering::AcqRel);
         self.keeper.wake();
         poll_fn(|context| self.watch.poll_durable(batch, context)).await?;
         Ok(())
@@ -111,9 +119,10 @@ impl Local {
         };
         let cells: Vec<_> = self.groups.read().values().cloned().collect();
         let is_topic = |pattern: &Pattern| pattern.as_topic().as_ref() == Some(topic);
-        for cell in cells.iter().filter(|cell| {
-            is_topic(&cell.spec.subscription) && cell.spec.topics.iter().all(is_topic)
-        }) {
+        for cell in cells
+            .iter()
+            .filter(|cell| is_topic(&cell.spec.subscription) && cell.spec.topics.iter().all(is_topic))
+        {
             match self.try_delete_locked(cell, None, &registry) {
                 Ok(Tried::Done(_)) | Err(crate::error::GroupError::Deleted) => {}
                 Ok(Tried::Busy) => return Ok(Tried::Busy),
@@ -133,6 +142,7 @@ impl Local {
                     cell.wake_all();
                 }
                 self.settings.write().set_own(topic.as_str(), TopicOptions::default());
+                self.settings_version.fetch_add(1, Ordering::AcqRel);
                 self.states.forget(id);
                 self.arrivals.wake_all();
                 Ok(Tried::Done(batch))

@@ -72,7 +72,8 @@ pub async fn take_snapshot(
     let last = last_marker(backend, snapshots).await?;
     let mut query = LatestQuery { with_deleted: true, limit: PAGE, ..LatestQuery::default() };
     // A topic that was deleted and made again starts over.
-    let mut after = last.filter(|marker| marker.topic == topic.as_str()).map_or(0, |marker| marker.position.seq);
+    let mut after =
+        last.filter(|marker| marker.topic == topic.as_str()).map_or(0, |marker| marker.position.seq);
     let (mut position, mut rows, mut keys) = (None, 0, 0);
     loop {
         query.after_seq = after;
@@ -93,7 +94,9 @@ pub async fn take_snapshot(
             let event = Event::new(Arc::clone(&events), at);
             let Some(key) = event.key() else { continue };
             if key == snapshots.as_str() {
-                tracing::warn!("the key {key:?} of {topic} is left out of its snapshots: their markers have it");
+                tracing::warn!(
+                    "the key {key:?} of {topic} is left out of its snapshots: their markers have it"
+                );
                 continue;
             }
             let options = PublishOptions { key: Some(key.to_owned()), ..PublishOptions::default() };

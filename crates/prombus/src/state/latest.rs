@@ -266,10 +266,15 @@ mod tests {
                 if key.is_some() {
                     live.retain(|_, (other, ..)| *other != key);
                 }
-                live.insert(seq, (key, is_tombstone, u64::from(event.bytes)));
+                let bytes = u64::from(event.bytes);
+                live.insert(seq, (key, is_tombstone, bytes));
             }
             let context = format!("history {history}, seed {seed}");
-            assert_eq!((1..400).filter(|&seq| map.is_live(seq)).collect::<Vec<_>>(), live.keys().copied().collect::<Vec<_>>(), "{context}");
+            assert_eq!(
+                (1..400).filter(|&seq| map.is_live(seq)).collect::<Vec<_>>(),
+                live.keys().copied().collect::<Vec<_>>(),
+                "{context}"
+            );
             let total: u64 = live.values().map(|it| it.2).sum();
             assert!(map.live_bytes().abs_diff(total) < 400, "{context}: {} {total}", map.live_bytes());
             let keyed = live.iter().filter(|(_, it)| it.0.is_some() && !it.1);

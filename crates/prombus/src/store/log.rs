@@ -1,7 +1,10 @@
 //! The store on disk: the log of `prombus-log`, with group records as its state.
 
 use super::groups::{GroupState, SharedGroups};
-use super::{AppendBatch, EventHead, StateRecord, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit};
+use super::{
+    AppendBatch, EventHead, Scanned, Scanner, StateRecord, Store, StoreObserver, StoredEvent, StoredTopic,
+    Visit,
+};
 use crate::clock::{Clock, LogClock};
 use crate::error::{BackupError, OpenError, ReadError, StoreError, Unavailable};
 use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram, StoreFigures};
@@ -9,8 +12,8 @@ use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 use prombus_log::storage::Storage;
 use prombus_log::{
-    Append, AppendError, CleanOptions, CleanReport, Chunk, Committed, EventId, Log, Liveness, LogStats, MissingReason, NewState, Notice, Observer,
-    Options, Outcome, Outcomes, ReadLimit, TopicId, TopicUsage,
+    Append, AppendError, Chunk, CleanOptions, CleanReport, Committed, EventId, Liveness, Log, LogStats,
+    MissingReason, NewState, Notice, Observer, Options, Outcome, Outcomes, ReadLimit, TopicId, TopicUsage,
 };
 use prombus_protocol::Topic;
 use std::cell::Cell;
@@ -215,14 +218,16 @@ impl From<AppendError> for StoreError {
     }
 }
 
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 impl From<prombus_log::ReadError> for ReadError {
     fn from(error: prombus_log::ReadError) -> Self {
         match error {
             prombus_log::ReadError::UnknownTopic(number) => Self::UnknownTopic(format!("number {number}")),
-            other => {
-                let cause = std::error::Error::source(&other).map(|cause| format!(": {cause}"));
-                Self::Io(format!("{other}{}", cause.unwrap_or_default()))
-            }
+            other => Self::Io(with_causes(&other)),
         }
     }
 }
@@ -374,8 +379,8 @@ impl Store for LogStore {
     }
 
     fn backup(&self, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackupError> {
-        let _ = (folder, progress);
-        Err(BackupError::NotDurable)
+        let copied = self.log.backup(folder, &mut |it| progress(it.bytes_done, it.bytes_total));
+        copied.map(|_| ()).map_err(|error| BackupError::Failed(with_causes(&error)))
     }
 
     fn is_durable(&self) -> bool {

@@ -5,7 +5,8 @@
 
 use super::groups::GroupState;
 use super::{
-    AppendBatch, CleanOptions, CleanReport, EventHead, Liveness, TopicUsage, Scanned, Scanner, Store, StoreObserver, StoredEvent, StoredTopic, Visit,
+    AppendBatch, CleanOptions, CleanReport, EventHead, Liveness, Scanned, Scanner, Store, StoreObserver,
+    StoredEvent, StoredTopic, TopicUsage, Visit,
 };
 use crate::clock::Clock;
 use crate::error::{BackupError, ReadError, StoreError, Unavailable};

@@ -275,7 +275,11 @@ impl History {
     pub fn cut(&mut self, source: SourceId, first_seq: u64) {
         self.tell(format!("cut {source:?} {first_seq}"));
         let missed = self.machine.cut(source, first_seq);
-        assert_eq!(missed, self.model.cut(source, first_seq), "how many events were missed");
+        let positions = self.model.cut(source, first_seq);
+        assert_eq!(missed, positions.len() as u64, "how many events were missed");
+        for position in positions {
+            self.promises.settled(position);
+        }
         let published = &mut self.published[source.0 as usize];
         *published = first_seq.saturating_sub(1).max(*published);
     }

@@ -159,24 +159,24 @@ impl Model {
     }
 
     /// What is below a seq is gone: settled, but for what members have, reserve, or what is given up.
-    pub fn cut(&mut self, source: SourceId, first_seq: u64) -> u64 {
-        let mut missed = 0;
+    pub fn cut(&mut self, source: SourceId, first_seq: u64) -> Vec<Position> {
+        let mut missed = Vec::new();
         for seq in 1..first_seq {
             let position = Position { source, seq };
-            let is_reserved = self.reserved().any(|range| {
-                range.source == source && (range.first_seq..=range.last_seq).contains(&seq)
-            });
+            let is_reserved = self
+                .reserved()
+                .any(|range| range.source == source && (range.first_seq..=range.last_seq).contains(&seq));
             let place = self.events.get(&position).map(|event| event.place);
             let is_busy = matches!(place, Some(Place::Leased { .. } | Place::GivingUp)) || is_reserved;
             if !is_busy && !self.topic(source).settled.contains(&seq) {
                 self.settle(position);
-                missed += 1;
+                missed.push(position);
             }
         }
         let topic = self.topic(source);
         topic.granted_to = topic.granted_to.max(first_seq.saturating_sub(1));
         topic.restored.retain(|&seq, _| seq >= first_seq);
-        self.counters.missed += missed;
+        self.counters.missed += missed.len() as u64;
         missed
     }
 

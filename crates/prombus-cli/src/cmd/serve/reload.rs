@@ -1,0 +1,45 @@
+//! SIGHUP: reads the configuration again. What it says about topics counts from then on; for the rest a restart is needed.
+
+use crate::args::ServeArgs;
+use crate::config::{self, ConfigError, Environment, Settings};
+use prombus::{Backend, TopicRule};
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Watches for SIGHUP from now on.
+///
+/// # Errors
+/// When the system refuses.
+pub fn on_hangup(args: ServeArgs, settings: Settings, backend: Arc<dyn Backend>) -> std::io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            match topics(&args) {
+                Ok(rules) => {
+                    tracing::info!(
+                        "SIGHUP: {} rules for topics count from now on; the rest of the \
+                                    configuration with the next start",
+                        rules.len()
+                    );
+                    backend.set_topic_rules(rules);
+                }
+                Err(lines) => {
+                    for line in lines {
+                        tracing::error!("SIGHUP: {line}");
+                    }
+                    tracing::error!(
+                        "SIGHUP: everything stays as it was ({} rules)",
+                        settings.bus.topics.len()
+                    );
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+fn topics(args: &ServeArgs) -> Result<Vec<TopicRule>, Vec<String>> {
+    let environment = Environment::new(std::env::vars_os()).map_err(|line| vec![line])?;
+    let loaded = config::load(args, &environment).map_err(|ConfigError { lines, .. }| lines)?;
+    Ok(loaded.settings.bus.topics)
+}

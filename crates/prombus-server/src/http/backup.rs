@@ -1,0 +1,73 @@
+//! `POST /backup`: a copy of everything in a new folder on this machine, while everything goes on. The answer tells how it goes,
+//! line by line, and ends with how it went.
+
+use super::admin::{body_of, checked};
+use super::call::Call;
+use super::{Answered, ApiError, answer};
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{Receiver, channel};
+
+/// How often the answer says how far it is.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+/// One at a time: two would only share the disk.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BackupOptions {
+    folder: PathBuf,
+}
+
+pub(super) async fn backup(mut call: Call) -> Answered {
+    let body = body_of(&mut call).await?;
+    let options: BackupOptions = serde_json::from_str(checked(&body)?)
+        .map_err(|error| ApiError::bad_request(format!("the body: {error}")))?;
+    if !options.folder.is_absolute() {
+        return Err(ApiError::bad_request(
+            "\"folder\": a path from the root on is needed, as the server sees it",
+        ));
+    }
+    let Ok(turn) = TURN.try_lock() else {
+        let busy = ApiError::bad_request("another backup is under way");
+        return Err(busy.with_status(axum::http::StatusCode::CONFLICT));
+    };
+    let (lines, told) = channel(16);
+    let progress = {
+        let (lines, mut told_at) = (lines.clone(), None::<Instant>);
+        Box::new(move |done: u64, total: u64| {
+            if told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+                told_at = Some(Instant::now());
+                // Whoever does not read is told less.
+                let _ = lines.try_send(format!("{{\"bytes_done\":{done},\"bytes_total\":{total}}}\n"));
+            }
+        })
+    };
+    let backend = Arc::clone(&call.gateway.backend);
+    // It goes on when the caller goes away: half a backup is of no use to anyone.
+    tokio::spawn(async move {
+        let _turn = turn;
+        let folder = options.folder.display().to_string();
+        let line = match backend.backup(options.folder, progress).await {
+            Ok(()) => {
+                tracing::info!("a backup is in {folder}");
+                serde_json::json!({ "done": true, "folder": folder })
+            }
+            Err(error) => {
+                tracing::error!("no backup in {folder}: {error}");
+                serde_json::json!({ "error": error.to_string(), "code": "unavailable" })
+            }
+        };
+        let _ = lines.send(format!("{line}\n")).await;
+    });
+    let lines = unfold(told, async |mut told: Receiver<String>| {
+        let line = told.recv().await?;
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), told))
+    });
+    Ok(answer::typed("application/x-ndjson", Body::from_stream(lines)))
+}

@@ -1,0 +1,271 @@
+//! `GET /state/{topic}` and `GET /state/{topic}/{key}`: the newest event of each key.
+//!
+//! Every answer says which position it is true for: whoever subscribes behind it misses nothing and gets nothing twice. The pages
+//! of one list share the position of the first; keys that change meanwhile are left out of later pages, because their events lie
+//! behind the position.
+
+use super::call::Call;
+use super::pages::{CHUNK, Pages, Pieces, StreamError, body_of, put_event_of};
+use super::{Answered, ApiError, answer};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use prombus::{EventPosition, Keys, LatestPage, LatestQuery, PullLimit, ReadError, Uuid};
+use prombus_protocol::{Start, put_string};
+
+const LIMIT_DEFAULT: i64 = 1_000;
+const LIMIT_MAX: i64 = 1_000_000;
+const POSITION_ID: HeaderName = HeaderName::from_static("x-position-id");
+const POSITION_SEQ: HeaderName = HeaderName::from_static("x-position-seq");
+
+/// `GET /state/{topic}/{key}`.
+pub(super) async fn one(call: Call) -> Answered {
+    let topic = call.topic()?;
+    call.check_may_read(topic.as_str())?;
+    let keys = Keys::These(vec![call.key().to_owned()]);
+    let query = LatestQuery { keys, at_ts: call.query.bound_ts("at")?, ..LatestQuery::default() };
+    let page = match call.gateway.backend.latest(&topic, query).await {
+        Err(ReadError::UnknownTopic(_)) => LatestPage::default(),
+        page => page?,
+    };
+    let Some(item) = page.events.items().first() else {
+        let message = format!("{topic} has no key {:?}", super::query::shown(call.key()));
+        let mut error = ApiError::bad_request(message).with_status(StatusCode::NOT_FOUND).into_response();
+        put_position(error.headers_mut(), page.position);
+        return Ok(error);
+    };
+    let tag = format!("\"{}\"", super::pages::id_of(item));
+    if is_known(&call.headers, &tag) {
+        return Ok(not_modified(&tag, page.position));
+    }
+    let mut record = Vec::with_capacity(page.events.body(item).len() + 80);
+    put_event_of(&mut record, &page.events, item);
+    let mut response = answer::typed("application/json", Body::from(record));
+    put_tag(response.headers_mut(), &tag);
+    put_position(response.headers_mut(), page.position);
+    Ok(response)
+}
+
+/// `GET /state/{topic}`.
+pub(super) async fn all(call: Call) -> Answered {
+    let topic = call.topic()?;
+    let limit = call.query.whole("limit", 1, LIMIT_MAX)?;
+    let at_ts = call.query.bound_ts("at")?;
+    let is_lines = call.query.flag("ndjson")?.unwrap_or_else(|| wants_lines(&call.headers));
+    let next = match call.query.one("next")? {
+        Some(next) => Some(next),
+        None => call.query.one("after")?,
+    };
+    let cursor = next.map(Cursor::parse).transpose()?;
+    call.check_may_read(topic.as_str())?;
+
+    let mut query = LatestQuery { at_ts, limit: CHUNK, ..LatestQuery::default() };
+    if let Some(cursor) = cursor {
+        query.after_seq = cursor.after_seq;
+        query.to_seq = Some(cursor.position.seq);
+    }
+    // Lines are all there is, if nobody says how many; a page is a page.
+    let left = limit.map_or(if is_lines { u64::MAX } else { LIMIT_DEFAULT as u64 }, i64::unsigned_abs);
+    query.limit.events = u32::try_from(left).unwrap_or(u32::MAX).min(CHUNK.events);
+    let first = match call.gateway.backend.latest(&topic, query.clone()).await {
+        Err(ReadError::UnknownTopic(_)) => LatestPage::default(),
+        page => page?,
+    };
+    let position = cursor.map(|cursor| cursor.position).or(first.position);
+    let tag = position.map(|it| format!("\"{}-{}-{left}\"", it.seq, query.after_seq));
+    if let Some(tag) = tag.as_deref().filter(|tag| is_known(&call.headers, tag)) {
+        return Ok(not_modified(tag, position));
+    }
+    query.to_seq = position.map(|position| position.seq);
+    let pages = Pages::locate(&call.gateway, &call.principal, topic, Start::Earliest).await?;
+    let list = List {
+        pages,
+        query,
+        position,
+        is_lines,
+        left,
+        count: 0,
+        first: Some(first),
+        has_begun: false,
+        is_done: false,
+    };
+    let content_type = if is_lines { "application/x-ndjson" } else { "application/json" };
+    let mut response = answer::typed(content_type, body_of(list));
+    if let Some(tag) = tag {
+        put_tag(response.headers_mut(), &tag);
+    }
+    put_position(response.headers_mut(), position);
+    Ok(response)
+}
+
+/// Where a list goes on: behind which seq, and the position of its first page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cursor {
+    after_seq: u64,
+    position: EventPosition,
+}
+
+impl Cursor {
+    fn parse(text: &str) -> Result<Self, ApiError> {
+        let mut parts = text.splitn(3, '.');
+        let mut number = || parts.next()?.parse().ok();
+        let (after_seq, seq) = (number(), number());
+        let id = parts.next().and_then(|id| Uuid::try_parse(id).ok());
+        match (after_seq, seq, id) {
+            (Some(after_seq), Some(seq), Some(id)) => {
+                Ok(Self { after_seq, position: EventPosition { id, seq } })
+            }
+            _ => Err(ApiError::bad_request("\"next\": not what an answer gave as next")),
+        }
+    }
+}
+
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.after_seq, self.position.seq, self.position.id)
+    }
+}
+
+struct List {
+    pages: Pages,
+    query: LatestQuery,
+    position: Option<EventPosition>,
+    is_lines: bool,
+    left: u64,
+    count: u64,
+    /// Read before the answer began.
+    first: Option<LatestPage>,
+    has_begun: bool,
+    is_done: bool,
+}
+
+impl Pieces for List {
+    const ROUTE: &'static str = "/state";
+
+    fn pages(&mut self) -> &mut Pages {
+        &mut self.pages
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let mut out = Vec::new();
+        if !std::mem::replace(&mut self.has_begun, true) && !self.is_lines {
+            out.extend_from_slice(b"{\"topic\":");
+            put_string(&mut out, self.pages.topic.as_str());
+            out.extend_from_slice(b",\"position\":");
+            match self.position {
+                Some(EventPosition { id, seq }) => {
+                    out.extend_from_slice(format!("{{\"id\":\"{id}\",\"seq\":{seq}}}").as_bytes());
+                }
+                None => out.extend_from_slice(b"null"),
+            }
+            out.extend_from_slice(b",\"events\":[");
+        }
+        let mut next = None;
+        while !self.is_done && out.len() < CHUNK.bytes / 2 {
+            let page = match self.first.take() {
+                Some(page) => page,
+                None => {
+                    let events = u32::try_from(self.left).unwrap_or(u32::MAX);
+                    self.query.limit = PullLimit { events, ..CHUNK };
+                    self.pages.latest(&self.query).await?
+                }
+            };
+            self.put_page(&mut out, &page);
+            next = page.next_after;
+            self.is_done = next.is_none() || self.left == 0;
+            self.query.after_seq = next.unwrap_or(0);
+        }
+        if self.is_done && !self.is_lines {
+            let cursor = next.zip(self.position).map(|(after_seq, position)| Cursor { after_seq, position });
+            out.extend_from_slice(format!("],\"count\":{},\"next\":", self.count).as_bytes());
+            match cursor {
+                Some(cursor) => out.extend_from_slice(format!("\"{cursor}\"}}").as_bytes()),
+                None => out.extend_from_slice(b"null}"),
+            }
+        }
+        // Nothing to say at the end is the end.
+        Ok((!out.is_empty()).then(|| out.into()))
+    }
+}
+
+impl List {
+    fn put_page(&mut self, out: &mut Vec<u8>, page: &LatestPage) {
+        for item in page.events.items() {
+            if !self.is_lines && self.count > 0 {
+                out.push(b',');
+            }
+            put_event_of(out, &page.events, item);
+            if self.is_lines {
+                out.push(b'\n');
+            }
+            self.count += 1;
+            self.left = self.left.saturating_sub(1);
+        }
+    }
+}
+
+fn wants_lines(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted.into_iter().any(|value| value.contains("application/x-ndjson"))
+}
+
+/// Whether the caller has what the tag stands for.
+fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    known
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
+}
+
+fn not_modified(tag: &str, position: Option<EventPosition>) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    put_tag(response.headers_mut(), tag);
+    put_position(response.headers_mut(), position);
+    response
+}
+
+fn put_tag(headers: &mut HeaderMap, tag: &str) {
+    if let Ok(tag) = HeaderValue::from_str(tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    // It may be kept, but must be asked for.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+}
+
+fn put_position(headers: &mut HeaderMap, position: Option<EventPosition>) {
+    let Some(EventPosition { id, seq }) = position else { return };
+    if let Ok(id) = HeaderValue::from_str(&id.to_string()) {
+        headers.insert(POSITION_ID, id);
+    }
+    headers.insert(POSITION_SEQ, HeaderValue::from(seq));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_back_as_written_and_nothing_else_is_one() {
+        let position = EventPosition { id: Uuid::from_u128(7), seq: 9 };
+        let cursor = Cursor { after_seq: 3, position };
+        assert_eq!(Cursor::parse(&cursor.to_string()).ok(), Some(cursor));
+        for text in ["", "1", "1.2", "1.2.x", "x.2.00000000-0000-0000-0000-000000000007", "-1.2.3"] {
+            assert!(Cursor::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn tags_are_compared_one_by_one() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"a\", W/\"b\""));
+        assert!(is_known(&headers, "\"a\"") && is_known(&headers, "\"b\"") && !is_known(&headers, "\"c\""));
+        headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
+        assert!(is_known(&headers, "\"c\""));
+    }
+}
