@@ -3,12 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print their seeds")]
 
+mod backup;
 mod basics;
+mod clean;
 mod damage;
 mod fixture;
 mod full_disk;
+mod hooked;
 mod hostile;
 mod inspect;
+mod kept_ids;
 mod kill;
 mod lookup;
 mod open;
@@ -17,3 +21,4 @@ mod power_cut;
 mod regressions;
 mod stress;
 mod support;
+mod usage;
