@@ -6,6 +6,7 @@
 mod backup;
 mod basics;
 mod clean;
+mod cut_cleaning;
 mod damage;
 mod fixture;
 mod full_disk;
