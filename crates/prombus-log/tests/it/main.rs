@@ -3,12 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print their seeds")]
 
+mod backup;
 mod basics;
+mod clean;
+mod cut_cleaning;
 mod damage;
 mod fixture;
 mod full_disk;
+mod hooked;
 mod hostile;
 mod inspect;
+mod kept_ids;
 mod kill;
 mod lookup;
 mod open;
@@ -17,3 +22,4 @@ mod power_cut;
 mod regressions;
 mod stress;
 mod support;
+mod usage;

@@ -1,15 +1,18 @@
 //! Random histories on the simulated disk, with the power cut at any step, also while the log recovers, and twice in a row.
 //!
 //! The rule that is checked: appends are durable in the order they were made. After a cut the log holds exactly the first K of
-//! them, whole, in order, once, with K no smaller than what was acknowledged or seen before the cut. `PROMBUS_SEED` and
-//! `PROMBUS_HISTORIES` choose what runs.
+//! them, whole, in order, once, with K no smaller than what was acknowledged or seen before the cut. Cleaning may take what is
+//! dead and nothing else, what it took stays away, and the publishers' ids of that stay duplicates. A backup that was answered
+//! with OK holds what was acknowledged before, whatever becomes of its disk. `PROMBUS_SEED` and `PROMBUS_HISTORIES` choose what
+//! runs.
 
-use crate::support::{HandClock, Listener, Lives, Random, Read, Remembered, clean, read_all, setting};
+use crate::support::{HandClock, Listener, Random, Read, Remembered, read_all, setting};
 use parking_lot::Mutex;
 use prombus_log::storage::SyncPoint;
 use prombus_log::storage::simulated::{Disk, Step as DiskStep};
 use prombus_log::{
-    Append, AppendError, EventId, Log, NewEvent, NewState, Options, Outcomes, Ticket, TopicId, verify_storage,
+    Append, AppendError, CleanOptions, Clock, EventId, LiveCount, Liveness, Log, NewEvent, NewState, Options,
+    Outcomes, Ticket, TopicId, verify_storage,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -17,11 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const TOPICS: [&str; 4] = ["orders", "heartbeat.received", "t", "process.state"];
+/// Those that are compacted.
+const SPARSE: [&str; 2] = ["heartbeat.received", "process.state"];
 
 /// What was appended, whether or not it came to the disk.
 #[derive(Clone)]
 struct Appended {
     ticket: Option<Ticket>,
+    /// When, by the clock; the log's commit time is this or later.
+    at_ms: i64,
     events: Vec<Expected>,
     states: Vec<u64>,
 }
@@ -48,11 +55,63 @@ struct History {
     /// How many of them must be there.
     durable: usize,
     next_number: u64,
-    /// Seqs up to here may be cleaned away.
-    floors: BTreeMap<&'static str, u64>,
+    dead: Dead,
+    /// What cleaning took for good: it must never be served again.
+    removed: HashSet<(&'static str, u64)>,
+    lie: Option<SyncPoint>,
+    backups: usize,
     newest_own_id: EventId,
     passing: PassingTopics,
     cuts: HashSet<DiskStep>,
+}
+
+/// What is dead, by topic.
+#[derive(Clone, Default)]
+struct Dead {
+    /// The first seq that retention has not passed.
+    cuts: BTreeMap<&'static str, u64>,
+    /// In compacted topics: up to here only every fifth event lives.
+    floors: BTreeMap<&'static str, u64>,
+}
+
+impl Dead {
+    fn has(&self, topic: &str, seq: u64) -> bool {
+        let is_cut = self.cuts.get(topic).is_some_and(|&cut| seq < cut);
+        is_cut || self.floors.get(topic).is_some_and(|&floor| seq <= floor && seq % 5 != 0)
+    }
+}
+
+/// What the log is told.
+struct Living<'a> {
+    log: &'a Log,
+    dead: &'a Dead,
+    /// Whether the numbers of live events are known.
+    counts: bool,
+}
+
+impl Living<'_> {
+    fn name(&self, topic: TopicId) -> Option<&'static str> {
+        TOPICS.into_iter().find(|name| self.log.topic(name) == Some(topic))
+    }
+}
+
+impl Liveness for Living<'_> {
+    fn first_live(&self, topic: TopicId) -> u64 {
+        self.name(topic).and_then(|name| self.dead.cuts.get(name).copied()).unwrap_or(1)
+    }
+
+    fn is_sparse(&self, topic: TopicId) -> bool {
+        self.name(topic).is_some_and(|name| SPARSE.contains(&name))
+    }
+
+    fn live_in(&self, topic: TopicId, first_seq: u64, last_seq: u64) -> Option<LiveCount> {
+        let events = (first_seq..=last_seq).filter(|&seq| self.is_live(topic, seq)).count() as u64;
+        self.counts.then_some(LiveCount { events, bytes: events * 150 })
+    }
+
+    fn is_live(&self, topic: TopicId, seq: u64) -> bool {
+        self.name(topic).is_none_or(|name| !self.dead.has(name, seq))
+    }
 }
 
 /// Topics that are made and deleted again.
@@ -89,7 +148,8 @@ impl History {
             tail_bytes: random.below(3) as usize * 4096,
             checkpoint_bytes: 1024 * random.between(1, 12),
             index_cache_bytes: random.below(2) as usize * 4096,
-            dedupe_ms: 7 * 24 * 60 * 60 * 1000,
+            // Some histories are longer than ids are kept.
+            dedupe_ms: [7 * 24 * 60 * 60 * 1000, random.between(0, 200) as i64][random.below(2) as usize],
             clock: Arc::<HandClock>::clone(&clock),
             observer: Arc::<Listener>::clone(&listener),
             threads: false,
@@ -103,7 +163,10 @@ impl History {
             appended: Vec::new(),
             durable: 0,
             next_number: 1,
-            floors: BTreeMap::new(),
+            dead: Dead::default(),
+            removed: HashSet::new(),
+            lie,
+            backups: 0,
             newest_own_id: EventId::default(),
             passing: PassingTopics::default(),
             cuts: HashSet::new(),
@@ -214,21 +277,61 @@ impl History {
             14..=17 => {
                 log.step_housekeeping();
             }
-            18 if self.random.one_in(3) => {
-                self.raise_floors(log);
-                // It fails only when the power is off.
-                let floors = &self.floors;
-                let is_live = |topic, seq| {
-                    !floors
-                        .iter()
-                        .any(|(name, floor)| log.topic(name) == Some(topic) && seq <= *floor && seq % 5 != 0)
-                };
-                let _ = clean(log, &Lives(is_live));
-            }
+            18 if self.random.one_in(2) => self.clean(log)?,
             19 if self.random.one_in(2) => self.make_or_delete_topic(log)?,
+            19 if self.random.one_in(3) => self.back_up(log)?,
             _ => self.check_visible(log)?,
         }
         Ok(())
+    }
+
+    fn clean(&mut self, log: &Log) -> Check {
+        self.raise_floors(log);
+        let mut options = CleanOptions::default();
+        options.compact = !self.random.one_in(4);
+        let living = Living { log, dead: &self.dead, counts: !self.random.one_in(4) };
+        if self.random.one_in(3) {
+            self.disk.cut_after(self.random.between(1, 40));
+        }
+        // It fails only when the power is off.
+        if log.clean(&living, &options).is_err() || self.disk.is_off() {
+            return ensure(self.disk.is_off(), || "cleaning failed".to_owned());
+        }
+        for topic in TOPICS {
+            let Some(id) = log.topic(topic) else { continue };
+            let there: HashSet<u64> = read_all(log, id).iter().map(|event| event.seq).collect();
+            for seq in (1..=log.last_seq(id)).filter(|seq| !there.contains(seq)) {
+                ensure(self.dead.has(topic, seq), || format!("{topic}: cleaning took seq {seq}"))?;
+                self.removed.insert((topic, seq));
+            }
+        }
+        Ok(())
+    }
+
+    /// Backs the log up to a disk that may lose its power on the way, and does in the end.
+    fn back_up(&mut self, log: &Log) -> Check {
+        self.take_acknowledged(log);
+        let copy = Disk::new(self.random.next());
+        copy.lie_about(self.lie);
+        if self.random.one_in(2) {
+            copy.cut_after(self.random.between(1, 60));
+        }
+        let outcome = log.backup_storage(Arc::new(copy.clone()), &mut |_| {});
+        let is_allowed = outcome.is_ok() || copy.is_off() || self.disk.is_off();
+        copy.power_cut();
+        ensure(is_allowed, || format!("backup: {outcome:?}"))?;
+        if outcome.is_err() && !copy.names().iter().any(|name| name == "MANIFEST") {
+            return Ok(());
+        }
+        let report = verify_storage(Arc::new(copy.clone()), |_| {})
+            .map_err(|error| format!("verify the backup: {error}"))?;
+        ensure(report.faults.is_empty(), || format!("verify found in the backup: {:?}", report.faults))?;
+        let state = Remembered::default();
+        let options = Options { observer: Listener::new(), ..self.options.clone() };
+        let restored = Log::open_storage(Arc::new(copy), options, Box::new(state.clone()))
+            .map_err(|error| format!("open the backup: {error}"))?;
+        self.backups += 1;
+        self.check_content(&restored, &state).map_err(|error| format!("backup: {error}")).map(|_| ())
     }
 
     fn append(&mut self, log: &Log) -> Check {
@@ -286,8 +389,10 @@ impl History {
         let mut kept = Vec::new();
         for ((mut expected, chosen), outcome) in events.into_iter().zip(outcomes.iter()) {
             let there = chosen.then(|| self.find(&kept, expected.topic, expected.id)).flatten();
-            if let Some(seq) = there {
-                let right = outcome.duplicate && outcome.seq == seq;
+            if let Some((seq, at_ms)) = there {
+                let (topic, now_ms) = (expected.topic, self.clock.now_ms());
+                let is_over = self.dead.has(topic, seq) && now_ms >= at_ms + self.options.dedupe_ms;
+                let right = outcome.duplicate && outcome.seq == seq || !outcome.duplicate && is_over;
                 ensure(right, || format!("id {} of seq {seq} was answered {outcome:?}", expected.id))?;
             } else {
                 ensure(!outcome.duplicate, || format!("a new id was called a duplicate: {outcome:?}"))?;
@@ -305,7 +410,8 @@ impl History {
             expected.seq = outcome.seq;
             kept.push(expected);
         }
-        self.appended.push(Appended { ticket: Some(ticket), events: kept, states });
+        let at_ms = self.clock.now_ms();
+        self.appended.push(Appended { ticket: Some(ticket), at_ms, events: kept, states });
         Ok(())
     }
 
@@ -327,10 +433,14 @@ impl History {
         })?;
         passing.alive.push(name);
         let body = vec![b'p'; self.random.below(1500) as usize];
-        let events = [NewEvent { topic: id, id: None, ts: 0, key: None, body: &body, tombstone: false }];
+        let chosen = self.random.one_in(2).then(|| EventId::from_u128(self.random.below(40).into()));
+        let events = [NewEvent { topic: id, id: chosen, ts: 0, key: None, body: &body, tombstone: false }];
         let mut outcomes = Outcomes::default();
         if log.try_append(&Append { events: &events, ..Append::default() }, &mut outcomes).is_ok() {
-            self.newest_own_id = self.newest_own_id.max(outcomes[0].id);
+            ensure(!outcomes[0].duplicate, || "a new topic knows an id".to_owned())?;
+            if chosen.is_none() {
+                self.newest_own_id = self.newest_own_id.max(outcomes[0].id);
+            }
         }
         Ok(())
     }
@@ -371,10 +481,16 @@ impl History {
         (Expected { topic, seq: 0, id, ts, key, body }, chosen)
     }
 
-    /// The seq that has an id, among what may be there and what this append added before.
-    fn find(&self, kept: &[Expected], topic: &str, id: EventId) -> Option<u64> {
-        let all = self.appended.iter().flat_map(|appended| &appended.events).chain(kept);
-        all.filter(|event| event.topic == topic && event.id == id).map(|event| event.seq).next_back()
+    /// The seq that has an id, and since when, among what may be there and what this append added before.
+    fn find(&self, kept: &[Expected], topic: &str, id: EventId) -> Option<(u64, i64)> {
+        let is_it = |event: &&Expected| event.topic == topic && event.id == id;
+        if let Some(event) = kept.iter().rfind(is_it) {
+            return Some((event.seq, self.clock.now_ms()));
+        }
+        self.appended.iter().rev().find_map(|appended| {
+            let event = appended.events.iter().rfind(is_it)?;
+            Some((event.seq, appended.at_ms))
+        })
     }
 
     fn take_acknowledged(&mut self, log: &Log) {
@@ -409,8 +525,14 @@ impl History {
         for topic in TOPICS {
             if let Some(id) = log.topic(topic) {
                 let last = log.last_seq(id);
-                let floor = self.floors.entry(topic).or_default();
-                *floor = (*floor).max(self.random.below(last + 1));
+                if SPARSE.contains(&topic) {
+                    let floor = self.dead.floors.entry(topic).or_default();
+                    *floor = (*floor).max(self.random.below(last + 1));
+                }
+                if self.random.one_in(2) {
+                    let cut = self.dead.cuts.entry(topic).or_insert(1);
+                    *cut = (*cut).max(self.random.below(last + 2));
+                }
             }
         }
     }
@@ -437,6 +559,19 @@ impl History {
 
     /// What is there is a prefix of what was appended, no shorter than what was acknowledged.
     fn check(&mut self, log: &Log, state: &Remembered) -> Check {
+        let (kept, newest_own_id) = self.check_content(log, state)?;
+        self.appended.truncate(kept);
+        self.durable = kept;
+        self.appended.iter_mut().for_each(|appended| appended.ticket = None);
+        // Ids that were lost with their events were never told to anyone.
+        self.newest_own_id = newest_own_id;
+        self.check_passing_topics(log)?;
+        let faults = self.listener.faults();
+        ensure(faults.is_empty(), || format!("a power cut was taken for damage: {faults:?}"))
+    }
+
+    /// Checks what a log that was just opened holds. Answers how many of the appends are there, and the newest id it made.
+    fn check_content(&self, log: &Log, state: &Remembered) -> Result<(usize, EventId), String> {
         let mut there: BTreeMap<&'static str, Vec<Read>> = BTreeMap::new();
         for topic in TOPICS {
             if let Some(id) = log.topic(topic) {
@@ -448,33 +583,28 @@ impl History {
         ensure(kept >= self.durable, || {
             format!("{} appends were acknowledged, {kept} are there", self.durable)
         })?;
-        self.appended.truncate(kept);
-        self.durable = kept;
-        self.appended.iter_mut().for_each(|appended| appended.ticket = None);
-        // Ids that were lost with their events were never told to anyone.
         let own = there.values().flatten().filter(|event| !event.client_id).map(|event| event.id).max();
-        self.newest_own_id = own.unwrap_or_default();
-
+        let appended = &self.appended[..kept];
         let expected_states: Vec<u64> =
-            self.appended.iter().flat_map(|appended| appended.states.clone()).collect();
+            appended.iter().flat_map(|appended| appended.states.clone()).collect();
         ensure(states == expected_states, || format!("state {states:?} instead of {expected_states:?}"))?;
         for topic in TOPICS {
-            let floor = self.floors.get(topic).copied().unwrap_or(0);
-            let expected: Vec<&Expected> = self
-                .appended
+            let expected: Vec<&Expected> = appended
                 .iter()
                 .flat_map(|appended| &appended.events)
                 .filter(|event| event.topic == topic)
                 .collect();
             let events = there.remove(topic).unwrap_or_default();
-            self.check_topic(topic, floor, &expected, &events)?;
+            let back = events.iter().find(|event| self.removed.contains(&(topic, event.seq)));
+            ensure(back.is_none(), || {
+                format!("{topic}: seq {:?} was removed and is back", back.map(|e| e.seq))
+            })?;
+            self.check_topic(topic, &expected, &events)?;
         }
-        self.check_passing_topics(log)?;
-        let faults = self.listener.faults();
-        ensure(faults.is_empty(), || format!("a power cut was taken for damage: {faults:?}"))
+        Ok((kept, own.unwrap_or_default()))
     }
 
-    fn check_topic(&self, topic: &str, floor: u64, expected: &[&Expected], events: &[Read]) -> Check {
+    fn check_topic(&self, topic: &str, expected: &[&Expected], events: &[Read]) -> Check {
         let mut by_seq: BTreeMap<u64, &Read> = BTreeMap::new();
         let mut last: Option<&Read> = None;
         for event in events {
@@ -497,9 +627,9 @@ impl History {
                         && event.body == expected.body;
                     ensure(same, || format!("{topic}: seq {} is another event", expected.seq))?;
                 }
-                None => ensure(expected.seq <= floor, || {
+                None => ensure(self.dead.has(topic, expected.seq), || {
                     let there: Vec<u64> = events.iter().map(|event| event.seq).collect();
-                    format!("{topic}: seq {} is lost; floor {floor}, there are {there:?}", expected.seq)
+                    format!("{topic}: seq {} is lost, there are {there:?}", expected.seq)
                 })?,
             }
         }
@@ -631,6 +761,10 @@ fn power_cuts_lose_nothing_acknowledged_and_leave_nothing_half_there() {
             DiskStep::SyncFolder(SyncPoint::SegmentFolder),
             DiskStep::SyncFolder(SyncPoint::ManifestFolder),
             DiskStep::SyncFolder(SyncPoint::CheckpointFolder),
+            DiskStep::Sync(SyncPoint::Rewritten),
+            DiskStep::SyncFolder(SyncPoint::RewrittenFolder),
+            DiskStep::Sync(SyncPoint::KeptIndex),
+            DiskStep::SyncFolder(SyncPoint::KeptIndexFolder),
         ] {
             assert!(cuts.contains(&step), "the power was never cut at {step:?}");
         }
@@ -688,6 +822,26 @@ fn without_the_sync_of_the_folder_after_a_checkpoint_the_suite_fails() {
 #[test]
 fn without_the_sync_of_the_recovered_tail_the_suite_fails() {
     fails_without(SyncPoint::RecoveredTail);
+}
+
+#[test]
+fn without_the_sync_of_an_index_the_suite_fails() {
+    fails_without(SyncPoint::Index);
+}
+
+#[test]
+fn without_the_sync_of_a_rewritten_segment_the_suite_fails() {
+    fails_without(SyncPoint::Rewritten);
+}
+
+#[test]
+fn without_the_sync_of_kept_ids_the_suite_fails() {
+    fails_without(SyncPoint::KeptIndex);
+}
+
+#[test]
+fn without_the_sync_of_a_backup_the_suite_fails() {
+    fails_without(SyncPoint::Backup);
 }
 
 #[test]
