@@ -133,6 +133,7 @@ fn group_rows(groups: &[GroupFigures], labels_max: usize) -> Vec<GroupRow<'_>> {
         into.redelivered_nacked += of.redelivered_nacked;
         into.redelivered_lost += of.redelivered_lost;
         into.stale += of.stale;
+        into.missed += of.missed;
         sum.lag += it.lag;
         sum.in_flight += it.in_flight;
         sum.in_flight_outside += it.in_flight_outside;
@@ -160,6 +161,9 @@ fn put_groups(text: &mut Text, figures: &Figures, labels_max: usize) {
     family("events_stale_total", Kind::Counter, "Acks and nacks that came too late.", |it| it.counters.stale);
     family("events_dead_lettered_total", Kind::Counter, "Events given up after too many attempts.", |it| {
         it.counters.dead_lettered
+    });
+    family("events_missed_total", Kind::Counter, "Events that retention took before a group had them.", |it| {
+        it.counters.missed
     });
     family("events_inflight", Kind::Gauge, "Deliveries that members have and have not settled.", |it| {
         it.in_flight as u64
@@ -208,6 +212,12 @@ fn put_store(text: &mut Text, figures: &Figures) {
     text.histogram(&[], &store.commit_batch_events);
     text.family("log_bytes", Kind::Gauge, "Bytes that the store keeps.");
     text.sample(&[], store.bytes);
+    text.family("events_cleaned_total", Kind::Counter, "Events that cleaning removed.");
+    text.sample(&[], figures.cleaned_events);
+    text.family("cleaned_bytes_total", Kind::Counter, "Bytes of log that cleaning removed.");
+    text.sample(&[], figures.cleaned_bytes);
+    text.family("state_memory_bytes", Kind::Gauge, "About what the newest events by key take in memory.");
+    text.sample(&[], figures.state_memory_bytes);
     text.family("storage_full", Kind::Gauge, "1 while there is no room for another segment.");
     text.sample(&[], u64::from(store.is_full));
     text.family("events_corrupt_total", Kind::Counter, "Places of damage that were found.");

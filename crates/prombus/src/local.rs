@@ -59,6 +59,8 @@ use timer::Timer;
 const LINE_BYTES_MAX: usize = 64 << 20;
 /// So many lists are kept for another use.
 const SPARES_MAX: usize = 64;
+/// So often a publish is tried whose topics are deleted under it.
+const RETRIES_MAX: usize = 100;
 /// A woken member that does not come is passed over after this time.
 const CALL_AGAIN_MS: Millis = 20;
 
@@ -371,6 +373,7 @@ impl Local {
     fn append(&self, batch: &PublishBatch) -> Result<(u64, Vec<Published>), PublishRefused> {
         let mut events: Vec<NewEvent<'_>> = Vec::with_capacity(batch.len());
         let mut outcomes = self.spare_outcomes.lock().pop().unwrap_or_default();
+        let mut tries = 0;
         let appended = loop {
             events.clear();
             outcomes.clear();
@@ -380,7 +383,7 @@ impl Local {
             }
             match self.append_with_records(&events, &mut outcomes) {
                 // Deleted between the look and the append: it is made again.
-                Err(StoreError::UnknownTopic(_)) if !self.is_closed() => {}
+                Err(StoreError::UnknownTopic(_)) if tries < RETRIES_MAX => tries += 1,
                 appended => break appended,
             }
         };

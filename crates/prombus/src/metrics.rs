@@ -80,6 +80,12 @@ pub struct Figures {
     pub topics: Vec<TopicFigures>,
     /// Groups, in the order in which they were made.
     pub groups: Vec<GroupFigures>,
+    /// Events that cleaning removed since the bus was opened.
+    pub cleaned_events: u64,
+    /// What they took.
+    pub cleaned_bytes: u64,
+    /// About what the newest events by key take in memory.
+    pub state_memory_bytes: u64,
 }
 
 /// A topic.

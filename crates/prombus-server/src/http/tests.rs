@@ -7,6 +7,7 @@ mod openapi;
 mod ops;
 mod publish;
 mod read;
+mod state;
 mod subscribe;
 
 use super::{admit, router};

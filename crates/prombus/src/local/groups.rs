@@ -382,7 +382,15 @@ impl Local {
         let mut cells: Vec<_> = self.groups.read().values().cloned().collect();
         cells.sort_unstable_by_key(|cell| cell.number);
         let groups = cells.iter().map(|cell| self.group_figures(cell));
-        Figures { store: self.store.figures(), topics: topics.collect(), groups: groups.collect() }
+        let (cleaned_events, cleaned_bytes) = self.keeper.cleaned();
+        Figures {
+            store: self.store.figures(),
+            topics: topics.collect(),
+            groups: groups.collect(),
+            cleaned_events,
+            cleaned_bytes,
+            state_memory_bytes: self.states.memory_bytes() as u64,
+        }
     }
 
     fn group_figures(&self, cell: &GroupCell) -> GroupFigures {

@@ -10,7 +10,7 @@ use crate::store::{CleanOptions, StoredTopic, TopicId};
 use parking_lot::{Condvar, Mutex};
 use prombus_protocol::Topic;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub(super) struct Keeper {
     state: Mutex<Wishes>,
     changed: Condvar,
     wants_clean: AtomicBool,
+    cleaned_events: AtomicU64,
+    cleaned_bytes: AtomicU64,
     memory: Mutex<Memory>,
 }
 
@@ -75,6 +77,11 @@ impl Keeper {
     pub(super) fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
+    }
+
+    /// Events and bytes that cleaning removed so far.
+    pub(super) fn cleaned(&self) -> (u64, u64) {
+        (self.cleaned_events.load(Ordering::Relaxed), self.cleaned_bytes.load(Ordering::Relaxed))
     }
 
     fn is_stopped(&self) -> bool {
@@ -308,8 +315,13 @@ impl Local {
         let mut options = CleanOptions::default();
         options.compact = compact;
         match self.store.clean(&self.liveness(states), &options) {
-            Ok(report) if report.is_empty() => {}
-            Ok(report) => tracing::debug!(?report, "cleaned"),
+            Ok(report) => {
+                self.keeper.cleaned_events.fetch_add(report.events_removed, Ordering::Relaxed);
+                self.keeper.cleaned_bytes.fetch_add(report.bytes_removed, Ordering::Relaxed);
+                if report.events_removed > 0 {
+                    tracing::debug!(?report, "cleaned");
+                }
+            }
             Err(error) if !self.is_closed() => tracing::error!("cleaning: {error}"),
             Err(_) => {}
         }

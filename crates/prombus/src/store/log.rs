@@ -360,10 +360,17 @@ impl Store for LogStore {
     }
 
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
-        self.log.delete_topic(topic)?;
+        let deleted = self.log.delete_topic(topic)?;
         let records = [StateRecord::TopicDeleted { topic, name: name.to_string() }];
-        // Without this record nothing would come back: no topic ever gets this number again.
-        self.append(&AppendBatch { records: &records, use_reserve: true, events: &[] }, &mut Vec::new())
+        let batch = AppendBatch { records: &records, use_reserve: true, events: &[] };
+        loop {
+            match self.append(&batch, &mut Vec::new()) {
+                Err(StoreError::Busy) if self.wait_for_room() => {}
+                Ok(batch) => return Ok(batch),
+                // Deleted it is; the rest is forgotten when it is deleted again, if there ever is one of its name.
+                Err(_) => return Ok(deleted.batch()),
+            }
+        }
     }
 
     fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {

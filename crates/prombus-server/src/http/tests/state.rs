@@ -1,0 +1,161 @@
+//! State by key, settings and deletion of topics, backup.
+
+use super::{Answer, Rig, get, request};
+use axum::body::Body;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+impl Rig {
+    async fn set(&self, topic: &str, key: &str, value: i64) {
+        self.bus.publish(topic, &value).key(key).ts(value).await.expect("published");
+    }
+
+    async fn with_tag(&self, path: &str, tag: &str) -> Answer {
+        let request = request("GET", path).header("if-none-match", tag);
+        self.send(request.body(Body::empty()).expect("a request")).await
+    }
+
+    async fn put(&self, path: &str, body: &str) -> Answer {
+        self.send(request("PUT", path).body(Body::from(body.to_owned())).expect("a request")).await
+    }
+}
+
+fn header<'a>(answer: &'a Answer, name: &str) -> &'a str {
+    answer.headers[name].to_str().expect("text")
+}
+
+#[tokio::test]
+async fn the_state_of_a_key_is_its_newest_event_with_tag_and_position() {
+    let rig = Rig::open();
+    rig.set("kv", "a/b c", 1).await;
+    rig.set("kv", "a/b c", 2).await;
+    rig.set("kv", "other", 3).await;
+    let answer = rig.get("/state/kv/a%2Fb%20c").await;
+    let record = answer.ok();
+    assert_eq!((&record["seq"], &record["payload"], &record["key"]), (&json!(2), &json!(2), &json!("a/b c")));
+    assert_eq!(header(&answer, "etag"), format!("\"{}\"", record["id"].as_str().expect("an id")));
+    assert_eq!((header(&answer, "x-position-seq"), header(&answer, "cache-control")), ("3", "no-cache"));
+    let tag = header(&answer, "etag").to_owned();
+    let same = rig.with_tag("/state/kv/a%2Fb%20c", &tag).await;
+    assert_eq!((same.status.as_u16(), same.body.len(), header(&same, "etag")), (304, 0, tag.as_str()));
+    rig.set("kv", "a/b c", 4).await;
+    assert_eq!(rig.with_tag("/state/kv/a%2Fb%20c", &tag).await.ok()["seq"], 4);
+    rig.get("/state/kv/nobody").await.error(404, "bad_request");
+    rig.get("/state/none/a").await.error(404, "bad_request");
+    rig.bus.publish_json("kv", "null").key("other").await.expect("published");
+    rig.get("/state/kv/other").await.error(404, "bad_request");
+}
+
+#[tokio::test]
+async fn all_pages_of_a_state_have_the_position_of_the_first() {
+    let rig = Rig::open();
+    for number in 0..25 {
+        rig.set("kv", &format!("k{number}"), number).await;
+    }
+    let (mut path, mut keys, mut positions) = ("/state/kv?limit=10".to_owned(), BTreeMap::new(), Vec::new());
+    loop {
+        let page = rig.get(&path).await.ok();
+        let events = page["events"].as_array().expect("a list");
+        assert_eq!((&page["topic"], &page["count"]), (&json!("kv"), &json!(events.len())));
+        for event in events {
+            keys.insert(event["key"].as_str().expect("a key").to_owned(), event["seq"].clone());
+        }
+        positions.push(page["position"].clone());
+        // One that is not shown yet changes: it lies behind the position from now on.
+        rig.set("kv", "k20", 100).await;
+        let Some(next) = page["next"].as_str() else { break };
+        path = format!("/state/kv?limit=10&next={next}");
+    }
+    assert_eq!(positions.len(), 3);
+    assert!(positions.iter().all(|position| position["seq"] == 25 && *position == positions[0]), "{positions:?}");
+    assert_eq!(keys.len(), 24);
+    assert!(!keys.contains_key("k20"));
+    let empty = rig.get("/state/none").await.ok();
+    assert_eq!(empty, json!({"topic": "none", "position": null, "events": [], "count": 0, "next": null}));
+    rig.get("/state/kv?next=nonsense").await.error(400, "bad_request");
+    rig.get("/state/kv?limit=0").await.error(400, "bad_request");
+}
+
+#[tokio::test]
+async fn a_state_comes_as_lines_on_request_and_not_again_if_it_is_known() {
+    let rig = Rig::open();
+    for number in 0..3_000 {
+        rig.set("kv", &format!("k{}", number % 1_500), number).await;
+    }
+    for answer in [rig.get("/state/kv?ndjson=1").await, {
+        let lines = request("GET", "/state/kv").header("accept", "application/x-ndjson");
+        rig.send(lines.body(Body::empty()).expect("a request")).await
+    }] {
+        assert_eq!(header(&answer, "content-type"), "application/x-ndjson");
+        assert_eq!(header(&answer, "x-position-seq"), "3000");
+        let seqs: Vec<Value> = answer.lines().iter().map(|line| line["seq"].clone()).collect();
+        assert_eq!(seqs, (1_501..=3_000).map(Value::from).collect::<Vec<_>>());
+        let same = rig.with_tag("/state/kv?ndjson=1", header(&answer, "etag")).await;
+        assert_eq!(same.status, 304);
+    }
+}
+
+#[tokio::test]
+async fn a_state_as_of_a_time_is_told() {
+    let rig = Rig::open();
+    for (key, value) in [("a", 10), ("b", 20), ("a", 30)] {
+        rig.set("kv", key, value).await;
+    }
+    let at = async |ts: u64| {
+        let page = rig.get(&format!("/state/kv?at={ts}")).await.ok();
+        page["events"].as_array().expect("a list").iter().map(|it| it["payload"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(at(5).await, Vec::<Value>::new());
+    assert_eq!(at(20).await, [json!(10), json!(20)]);
+    assert_eq!(at(30).await, [json!(20), json!(30)]);
+    assert_eq!(rig.get("/state/kv/a?at=29").await.ok()["payload"], 10);
+    rig.get("/state/kv/b?at=19").await.error(404, "bad_request");
+    rig.get("/state/kv?at=soon").await.error(400, "bad_request");
+}
+
+#[tokio::test]
+async fn topics_are_set_shown_and_deleted_by_admins_alone() {
+    let rig = Rig::with_tokens(&[("boss", &["admin"]), ("reader", &["subscribe:**"])]);
+    rig.fill("orders", 0..3).await;
+    let call = async |method: &str, token: &str, body: &str| {
+        let request = request(method, "/topics/orders").header("authorization", format!("Bearer {token}"));
+        rig.send(request.body(Body::from(body.to_owned())).expect("a request")).await
+    };
+    call("PUT", "reader", "{}").await.error(403, "forbidden");
+    call("DELETE", "reader", "").await.error(403, "forbidden");
+    let set = call("PUT", "boss", r#"{"retention_days": 3, "compaction": true}"#).await.ok();
+    assert_eq!((&set["settings"]["retention_ms"], &set["count"]), (&json!(259_200_000), &json!(3)));
+    assert_eq!(set["set"], json!({"retention_days": 3.0, "compaction": true}));
+    let shown = call("GET", "reader", "").await.ok();
+    assert_eq!(shown["settings"]["snapshot_topic"], "orders.snapshot");
+    assert!(shown["bytes"].as_u64() > Some(0));
+    for bad in [r#"{"retention_ms": 0}"#, r#"{"retension_ms": 1}"#, "[]", "{", r#"{"compaction": 1}"#] {
+        assert_eq!(call("PUT", "boss", bad).await.status, 400, "{bad}");
+    }
+    assert_eq!(call("DELETE", "boss", "").await.ok(), json!({"deleted": true}));
+    call("DELETE", "boss", "").await.error(404, "bad_request");
+    call("GET", "boss", "").await.error(404, "bad_request");
+}
+
+#[tokio::test]
+async fn a_rate_that_is_set_counts_at_once() {
+    let rig = Rig::open();
+    rig.fill("t", 0..1).await;
+    rig.put("/topics/t", r#"{"publish_rate": 0.001, "publish_burst": 1}"#).await.ok();
+    rig.post("/publish/t", "1").await.ok();
+    rig.post("/publish/t", "2").await.error(429, "rate_limited");
+    rig.put("/topics/t", "{}").await.ok();
+    rig.post("/publish/t", "3").await.ok();
+}
+
+#[tokio::test]
+async fn a_backup_is_refused_where_there_is_nothing_to_back_up() {
+    let rig = Rig::open();
+    rig.post("/backup", r#"{"folder": "here"}"#).await.error(400, "bad_request");
+    rig.post("/backup", "{}").await.error(400, "bad_request");
+    let answer = rig.post("/backup", r#"{"folder": "/nowhere/at/all"}"#).await;
+    assert_eq!(answer.status, 200);
+    let last = answer.lines().pop().expect("a line");
+    assert!(last["error"].as_str().is_some_and(|error| error.contains("nothing on disk")), "{last}");
+    assert!(rig.send(get("/backup")).await.status == 405);
+}

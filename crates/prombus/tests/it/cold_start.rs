@@ -1,0 +1,112 @@
+//! Consumers that start cold while a publisher never stops, and cleaning goes on under them: each loads the state, goes on exactly
+//! behind it, and ends with the right one.
+
+use crate::folder::Folder;
+use crate::support::{Random, setting};
+use prombus::store::LogStoreOptions;
+use prombus::{Bus, TopicOptions, TopicRule};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const CONSUMERS: usize = 20;
+const KEYS: u64 = 300;
+
+type State = BTreeMap<String, String>;
+
+async fn open(folder: &Folder) -> Bus {
+    let mut log = LogStoreOptions::default();
+    // Small enough to be cleaned all the time.
+    log.log.segment_bytes = 64 * 1024;
+    log.log.checkpoint_bytes = 32 * 1024;
+    log.log.tail_bytes = 32 * 1024;
+    let options = TopicOptions {
+        compaction: Some(true),
+        tombstone_ms: Some(0),
+        snapshot_interval_ms: Some(100),
+        ..TopicOptions::default()
+    };
+    let rule = TopicRule::new("kv", options).expect("a good rule");
+    Bus::builder().log(log).topic(rule).open(folder.path()).await.expect("opens")
+}
+
+/// Sets and deletes keys until told to stop; the last event says so. Answers what the state is then.
+async fn publish_until(bus: Bus, is_over: Arc<AtomicBool>, seed: u64) -> State {
+    let mut random = Random::new(seed);
+    let mut state = State::new();
+    let mut number = 0u64;
+    while !is_over.load(Ordering::Acquire) {
+        let mut batch = bus.batch();
+        for _ in 0..20 {
+            number += 1;
+            let key = format!("k{}", random.below(KEYS));
+            let mut options = prombus::PublishOptions { key: Some(key.clone()), ..Default::default() };
+            options.tags.push("change".to_owned());
+            if random.one_in(5) {
+                batch.push("kv", &(), &options).expect("an event");
+                state.remove(&key);
+            } else {
+                let value = format!("{number} {}", "v".repeat(100));
+                batch.push("kv", value.as_str(), &options).expect("an event");
+                state.insert(key, value);
+            }
+        }
+        bus.publish_batch(batch).await.expect("publishes");
+    }
+    bus.publish("kv", "the end").key("end").await.expect("publishes");
+    state.insert("end".to_owned(), "the end".to_owned());
+    state
+}
+
+/// Loads, subscribes behind what was loaded, and follows to the end.
+async fn consume(bus: Bus, number: usize) -> State {
+    let loaded = bus.load_state("kv").await.expect("loads");
+    let position = loaded.position().map_or(0, |position| position.seq);
+    let mut state: State =
+        loaded.iter().map(|(key, event)| (key.to_owned(), event.json().expect("a text"))).collect();
+    assert!(loaded.iter().all(|(_, event)| event.seq() <= position), "nothing behind the position");
+    // Time for the publisher and the cleaner to leave this consumer's position behind.
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let mut group = bus.subscribe("kv", format!("cold-{number}")).from(loaded.start()).await.expect("subscribes");
+    let mut last = position;
+    while !state.contains_key("end") {
+        let delivery = group.next().await.expect("goes on").expect("is read");
+        assert!(delivery.seq() > last, "seq {} behind {last}: twice, or out of order", delivery.seq());
+        last = delivery.seq();
+        let key = delivery.key().expect("has a key").to_owned();
+        match delivery.json::<Option<String>>().expect("a text or nothing") {
+            Some(value) => state.insert(key, value),
+            None => state.remove(&key),
+        };
+        drop(delivery.ack());
+    }
+    state
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_consumers_that_start_cold_one_after_another_end_with_the_right_state() {
+    let folder = Folder::new();
+    let bus = open(&folder).await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let seed = setting("PROMBUS_SEED", 5);
+    let publisher = tokio::spawn(publish_until(bus.clone(), Arc::clone(&is_over), seed));
+    let mut consumers = Vec::new();
+    for number in 0..CONSUMERS {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        consumers.push(tokio::spawn(consume(bus.clone(), number)));
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    is_over.store(true, Ordering::Release);
+    let expected = publisher.await.expect("no panic");
+    for (number, consumer) in consumers.into_iter().enumerate() {
+        let state = tokio::time::timeout(Duration::from_secs(60), consumer).await.expect("ends").expect("no panic");
+        assert_eq!(state.len(), expected.len(), "consumer {number}, seed {seed}");
+        assert!(state == expected, "consumer {number} has another state, seed {seed}");
+    }
+    let figures = bus.backend().figures();
+    assert!(figures.cleaned_events > 0, "nothing was cleaned meanwhile");
+    let snapshots = bus.load_state("kv.snapshot").await.expect("loads");
+    assert!(snapshots.get("kv.snapshot").is_some(), "there was a snapshot");
+    bus.close().await.expect("closes");
+}

@@ -1,0 +1,278 @@
+//! Retention, compaction, tombstones and deletion, on a simulated disk where time and commits are the test's.
+
+use crate::rig::{Rig, seqs};
+use prombus::store::Store as _;
+use prombus::{Backend as _, Start, Topic, TopicOptions, TopicRule};
+use std::collections::BTreeMap;
+
+fn topic(name: &str) -> Topic {
+    Topic::new(name).expect("a good name")
+}
+
+fn rule(name: &str, options: TopicOptions) -> TopicRule {
+    // Snapshots wait for commits, which here nobody makes meanwhile.
+    TopicRule::new(name, TopicOptions { snapshot_interval_ms: Some(0), ..options }).expect("a good rule")
+}
+
+fn kept_for(ms: u64) -> TopicOptions {
+    TopicOptions { retention_ms: Some(ms), ..TopicOptions::default() }
+}
+
+fn compacted() -> TopicOptions {
+    TopicOptions { compaction: Some(true), tombstone_ms: Some(60_000), ..TopicOptions::default() }
+}
+
+impl Rig {
+    fn set(&self, name: &str, key: &str, value: &str) -> u64 {
+        self.done(self.bus.publish(name, value).key(key).send()).expect("publishes").seq
+    }
+
+    fn unset(&self, name: &str, key: &str) -> u64 {
+        self.done(self.bus.publish_json(name, "null").key(key).send()).expect("publishes").seq
+    }
+
+    fn keep_house(&self) {
+        self.backend.keep_house();
+        self.commit();
+    }
+
+    fn state(&self, name: &str) -> BTreeMap<String, String> {
+        let state = self.done(Box::pin(self.bus.load_state(name))).expect("loads");
+        state.iter().map(|(key, event)| (key.to_owned(), event.json().expect("a string"))).collect()
+    }
+
+    fn kept_events(&self, name: &str) -> u64 {
+        let topics = self.store.usage().expect("reads");
+        let id = self.store.topics().into_iter().find(|it| it.name.as_str() == name).expect("is there").id;
+        topics.iter().find(|it| it.topic == id).map_or(0, |it| it.events)
+    }
+}
+
+#[test]
+fn events_past_their_time_are_not_served_and_their_room_is_given_back() {
+    let rig = Rig::new(1);
+    rig.backend.set_topic_rules(vec![rule("beats", kept_for(10_000))]);
+    rig.publish_numbers("beats", 300);
+    rig.publish_numbers("orders", 300);
+    rig.pass(9_000);
+    rig.publish("beats", "301");
+    rig.keep_house();
+    assert_eq!(rig.payloads("beats").len(), 301);
+    let bytes = rig.store.stats().bytes;
+    rig.pass(1_000);
+    rig.keep_house();
+    assert_eq!(rig.payloads("beats"), ["301"]);
+    assert_eq!(rig.payloads("orders").len(), 300);
+    // What lies in the segment that is being written has to wait.
+    rig.publish_numbers("orders", 300);
+    rig.pass(10_000);
+    rig.keep_house();
+    assert!(rig.payloads("beats").is_empty());
+    assert!(rig.store.stats().bytes < bytes * 3 / 2 + 40_000, "{} after {bytes}", rig.store.stats().bytes);
+    assert!(rig.kept_events("beats") < 100, "{} are still there", rig.kept_events("beats"));
+    // Seqs go on, whatever is gone.
+    assert_eq!(rig.publish("beats", "next").seq, 302);
+    for rig in rig.after_power_cuts() {
+        assert_eq!(rig.payloads("beats"), ["next"]);
+        assert_eq!(rig.payloads("orders").len(), 600);
+    }
+}
+
+#[test]
+fn what_retention_took_stays_gone_when_the_setting_changes() {
+    let rig = Rig::new(2);
+    rig.backend.set_topic_rules(vec![rule("beats", kept_for(10_000))]);
+    rig.publish_numbers("beats", 5);
+    rig.pass(10_000);
+    rig.keep_house();
+    assert!(rig.payloads("beats").is_empty());
+    // All of it is still on the disk, in the segment that is being written.
+    assert_eq!(rig.kept_events("beats"), 5);
+    let rig = rig.restart();
+    assert!(rig.payloads("beats").is_empty());
+    let mut all = rig.subscribe("beats", "all");
+    assert_eq!(rig.publish("beats", "six").seq, 6);
+    assert_eq!(seqs(&rig.all(&mut all)), [6]);
+}
+
+#[test]
+fn a_group_behind_the_cut_goes_on_at_the_oldest_kept_event_and_that_is_counted() {
+    let rig = Rig::new(3);
+    rig.backend.set_topic_rules(vec![rule("beats", kept_for(10_000))]);
+    rig.publish_numbers("beats", 50);
+    let mut slow = rig.subscribe("beats", "slow");
+    let held = rig.next(&mut slow).expect("the first");
+    let nacked = rig.next(&mut slow).expect("the second");
+    rig.done(nacked.nack("later")).expect("nacks");
+    rig.pass(5_000);
+    rig.publish_numbers("beats", 3);
+    rig.pass(5_000);
+    rig.keep_house();
+    // What a member has it may still settle; what waits for another attempt is gone.
+    rig.ack(&held);
+    rig.pass(60_000);
+    let rest = rig.all(&mut slow);
+    assert_eq!(seqs(&rest), [51, 52, 53]);
+    let info = rig.info("beats", "slow");
+    assert_eq!(info.counters.missed + info.counters.delivered - info.counters.redelivered_nacked, 53);
+    assert!(info.counters.missed >= 40, "{:?}", info.counters);
+    rest.iter().for_each(|delivery| rig.ack(delivery));
+    assert_eq!(rig.floor("beats", "slow"), 53);
+    drop((slow, rest, held, nacked));
+    let rig = rig.restart();
+    assert_eq!(rig.floor("beats", "slow"), 53);
+}
+
+#[test]
+fn the_newest_events_within_the_bytes_are_kept() {
+    let rig = Rig::new(4);
+    let options = TopicOptions { retention_bytes: Some(20_000), ..TopicOptions::default() };
+    rig.backend.set_topic_rules(vec![rule("big", options)]);
+    let filler = "f".repeat(400);
+    for _ in 0..200 {
+        rig.publish("big", &filler);
+    }
+    rig.keep_house();
+    let kept = rig.payloads("big").len();
+    assert!((10..=50).contains(&kept), "{kept} of about 500 bytes are kept in 20,000");
+    assert!(rig.kept_events("big") < 120, "{}", rig.kept_events("big"));
+    assert_eq!(rig.read("big").events.last().map(|event| event.seq()), Some(200));
+}
+
+#[test]
+fn compaction_keeps_the_newest_event_of_each_key_and_what_has_none() {
+    let rig = Rig::new(5);
+    rig.backend.set_topic_rules(vec![rule("kv", compacted())]);
+    for round in 0..100 {
+        for key in 0..10 {
+            rig.set("kv", &format!("k{key}"), &format!("{round}"));
+        }
+    }
+    rig.publish("kv", "no key");
+    let before = rig.state("kv");
+    rig.pass(60_000);
+    rig.keep_house();
+    assert_eq!(rig.state("kv"), before);
+    let kept = rig.kept_events("kv");
+    assert!(kept < 300, "{kept} of 1,001 events are kept");
+    // A new reader gets less, but ends with the same state.
+    let mut group = rig.subscribe("kv", "late");
+    let mut state = BTreeMap::new();
+    let mut read = 0;
+    for delivery in rig.all(&mut group) {
+        read += 1;
+        state.extend(delivery.key().map(|key| (key.to_owned(), delivery.json::<String>().expect("a string"))));
+        rig.ack(&delivery);
+    }
+    assert_eq!((read, state), (kept, before.clone()));
+    assert_eq!(rig.info("kv", "late").counters.missed, 0, "nothing was missed: newer events stand for them");
+    drop(group);
+    for rig in rig.after_power_cuts() {
+        assert_eq!(rig.state("kv"), before);
+        assert_eq!(rig.payloads("kv").last().map(String::as_str), Some("no key"));
+    }
+}
+
+#[test]
+fn a_deleted_key_stays_deleted_when_its_deletion_is_cleaned_away() {
+    let rig = Rig::new(6);
+    let open = |rig: &Rig| rig.backend.set_topic_rules(vec![rule("kv", compacted())]);
+    open(&rig);
+    for key in 0..40 {
+        rig.set("kv", &format!("k{key}"), &"v".repeat(200));
+    }
+    for key in 0..40 {
+        if key % 4 != 0 {
+            rig.unset("kv", &format!("k{key}"));
+        }
+    }
+    let alive: Vec<String> = (0..40).filter(|key| key % 4 == 0).map(|key| format!("k{key}")).collect();
+    let sorted = |rig: &Rig| {
+        let mut keys: Vec<String> = rig.state("kv").into_keys().collect();
+        keys.sort_by_key(|key| key[1..].parse::<u32>().expect("a number"));
+        keys
+    };
+    let mut rig = rig;
+    let mut fewest = u64::MAX;
+    for _ in 0..12 {
+        assert_eq!(sorted(&rig), alive);
+        rig.pass(60_000);
+        rig.keep_house();
+        // Something else fills segments, so that those of the topic get covered.
+        rig.publish_numbers("filler", 60);
+        fewest = fewest.min(rig.kept_events("kv"));
+        // With every start the map is made anew, from what is on the disk.
+        rig = rig.restart();
+        open(&rig);
+    }
+    assert_eq!(sorted(&rig), alive);
+    assert!(fewest < 30, "{fewest} events are kept for 10 keys: the deletions never went");
+}
+
+#[test]
+fn a_deleted_topic_does_not_come_back() {
+    let rig = Rig::new(7);
+    rig.publish_numbers("gone", 200);
+    rig.publish_numbers("kept", 200);
+    let used = rig.store.stats().bytes;
+    let gone = topic("gone");
+    rig.done(Box::pin(rig.bus.delete_topic(&gone))).expect("deletes");
+    for rig in rig.after_power_cuts() {
+        assert!(rig.payloads("gone").is_empty());
+        assert_eq!(rig.payloads("kept").len(), 200);
+    }
+    rig.keep_house();
+    assert!(rig.store.stats().bytes < used, "its room is given back");
+    assert_eq!(rig.publish("gone", "new").seq, 1);
+    let rig = rig.power_cut();
+    assert_eq!(rig.payloads("gone"), ["new"]);
+    assert_eq!(rig.payloads("kept").len(), 200);
+}
+
+#[test]
+fn what_is_set_about_a_topic_survives_a_power_cut() {
+    let rig = Rig::new(8);
+    rig.publish("orders", "one");
+    let options = TopicOptions { retention_ms: Some(123_000), max_attempts: Some(3), ..TopicOptions::default() };
+    let orders = topic("orders");
+    rig.done(Box::pin(rig.bus.set_topic(&orders, options))).expect("sets");
+    for rig in rig.after_power_cuts() {
+        let settings = rig.bus.topic_settings("orders");
+        assert_eq!((settings.retention_ms, settings.max_attempts), (Some(123_000), Some(3)));
+    }
+    rig.done(Box::pin(rig.bus.delete_topic(&orders))).expect("deletes");
+    rig.publish("orders", "again");
+    for rig in rig.after_power_cuts() {
+        assert_eq!(rig.bus.topic_settings("orders").retention_ms, None);
+    }
+}
+
+/// Whoever loaded a state and subscribes behind its position finds it, also if that very event is gone by then.
+#[test]
+fn a_position_stays_a_place_to_start_from_when_its_event_is_cleaned_away() {
+    let rig = Rig::new(9);
+    rig.backend.set_topic_rules(vec![rule("kv", compacted()), rule("beats", kept_for(10_000))]);
+    let other = rig.publish("beats", "other");
+    for round in 0..60 {
+        rig.set("kv", "a", &round.to_string());
+    }
+    let state = rig.done(Box::pin(rig.bus.load_state("kv"))).expect("loads");
+    let position = state.position().expect("has events");
+    for round in 60..200 {
+        rig.set("kv", "a", &round.to_string());
+    }
+    rig.pass(60_000);
+    rig.keep_house();
+    assert!(rig.read("kv").events.first().is_some_and(|event| event.seq() > position.seq), "it is gone");
+    let mut group = rig.join(rig.bus.subscribe("kv", "g").from(state.start()));
+    let all = rig.all(&mut group);
+    assert_eq!(all.last().map(|it| it.seq()), Some(200));
+    assert!(all.iter().all(|it| it.seq() > position.seq));
+    // An event of another topic is none of this one, also if both have gaps.
+    let kept = rig.read("kv").events[0].id();
+    let wrong = rig.done(Box::pin(rig.bus.seek("beats", "g", Start::AfterId(kept))));
+    assert!(wrong.is_err());
+    let mut beats = rig.join(rig.bus.subscribe("beats", "g").from(Start::AfterId(other.id)));
+    rig.publish("beats", "next");
+    assert_eq!(seqs(&rig.all(&mut beats)), [2]);
+}
