@@ -243,7 +243,7 @@ impl Cleaner<'_> {
 
     fn try_rewrite(&mut self, group: &Group) -> Result<(), Broken> {
         let shared = self.judge.shared;
-        let mut rewritten = rewrite(&self.judge, &group.segments, &mut self.pace)?;
+        let mut rewritten = rewrite(&self.judge, group, &mut self.pace)?;
         let removed_ids = std::mem::take(&mut rewritten.removed_ids);
         let mut kept = None;
         let replaced = self.replace(group, &rewritten, removed_ids, &mut kept);
