@@ -159,8 +159,9 @@ impl Cleaner<'_> {
             self.report.was_full = true;
             return Ok(false);
         }
-        for group in &plan.groups {
-            match self.rewrite_group(group) {
+        // One by one let go of: while somebody holds a segment its file is not used again.
+        for group in plan.groups {
+            match self.rewrite_group(&group) {
                 Err(Broken::Unreadable { segment }) => {
                     shared.housekeeper.lock().unreadable.insert(segment);
                     return Ok(true);
