@@ -159,8 +159,9 @@ impl Cleaner<'_> {
             self.report.was_full = true;
             return Ok(false);
         }
-        for group in &plan.groups {
-            match self.rewrite_group(group) {
+        // One by one let go of: while somebody holds a segment its file is not used again.
+        for group in plan.groups {
+            match self.rewrite_group(&group) {
                 Err(Broken::Unreadable { segment }) => {
                     shared.housekeeper.lock().unreadable.insert(segment);
                     return Ok(true);
@@ -243,7 +244,7 @@ impl Cleaner<'_> {
 
     fn try_rewrite(&mut self, group: &Group) -> Result<(), Broken> {
         let shared = self.judge.shared;
-        let mut rewritten = rewrite(&self.judge, &group.segments, &mut self.pace)?;
+        let mut rewritten = rewrite(&self.judge, group, &mut self.pace)?;
         let removed_ids = std::mem::take(&mut rewritten.removed_ids);
         let mut kept = None;
         let replaced = self.replace(group, &rewritten, removed_ids, &mut kept);

@@ -17,6 +17,7 @@ use crate::storage::{OpenMode, is_full};
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Room that stays free for the manifest, checkpoints and indexes when a segment is made.
 pub(crate) const FREE_MARGIN_BYTES: u64 = 8 << 20;
@@ -25,6 +26,13 @@ pub(crate) const FREE_MARGIN_BYTES: u64 = 8 << 20;
 const UNINDEXED_SEGMENTS_MAX: usize = 2;
 /// Sealed segments that stay open.
 const OPEN_FILES_MAX: usize = 64;
+/// How far the zeros of a new segment may be ahead of what is committed meanwhile.
+const FILL_AHEAD_BYTES: u64 = 1 << 20;
+const FILL_AHEAD_TIMES: u64 = 4;
+/// The rest after each piece of zeros, when they are.
+const FILL_PAUSE: Duration = Duration::from_millis(4);
+/// Without a commit for so long nobody waits for the disk.
+const FILL_IDLE: Duration = Duration::from_millis(100);
 /// Size of the file that is given up for the manifest and checkpoints when somebody else filled the disk.
 const RESERVE_FILE_BYTES: u64 = 256 << 10;
 
@@ -264,7 +272,7 @@ impl Housekeeper {
                         "not enough free space for a segment",
                     ));
                 }
-                segment::create(&*shared.storage, &id, shared.log_id)?;
+                segment::create(&*shared.storage, &id, shared.log_id, &mut fill_pace(shared))?;
             }
         }
         Ok(id)
@@ -419,6 +427,30 @@ impl Housekeeper {
                 break;
             }
             bytes -= file.forget_directory();
+        }
+    }
+}
+
+/// Lets commits go before the zeros of a segment that is not needed yet: they wait for the same disk. The zeros stay a few
+/// times ahead of what is committed, and never take much more than a second, because the housekeeper waits too.
+fn fill_pace(shared: &Shared) -> impl FnMut(u64) + '_ {
+    let room_left = move || {
+        let state = shared.append.lock();
+        (state.place.remaining, state.is_closed)
+    };
+    let (at_start, _) = room_left();
+    let mut last_batch = (shared.durable.get(), None::<Instant>);
+    move |filled| {
+        let batch = shared.durable.get();
+        if batch != last_batch.0 {
+            last_batch = (batch, Some(Instant::now()));
+        }
+        let is_committing = last_batch.1.is_some_and(|at| at.elapsed() < FILL_IDLE);
+        let (left, is_closed) = room_left();
+        let is_ahead = filled > FILL_AHEAD_BYTES + at_start.saturating_sub(left) * FILL_AHEAD_TIMES;
+        let is_needed = left < shared.options.segment_bytes / 2 || is_closed;
+        if shared.options.threads && is_committing && is_ahead && !is_needed {
+            std::thread::sleep(FILL_PAUSE);
         }
     }
 }

@@ -22,6 +22,16 @@ pub(crate) struct Judge<'a> {
     pub(crate) options: &'a CleanOptions,
 }
 
+/// A topic whose events are judged one by one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JudgedTopic {
+    pub(crate) id: TopicId,
+    /// It is not deleted.
+    pub(crate) is_kept: bool,
+    first_live: u64,
+    is_sparse: bool,
+}
+
 /// What is in a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Census {
@@ -35,12 +45,18 @@ impl Judge<'_> {
         self.shared.view.read().last_seq(topic).is_some()
     }
 
-    pub(crate) fn is_live(&self, topic: u32, seq: u64) -> bool {
+    /// What counts for all events of a topic. It may be asked again later: more is dead by then, never less.
+    pub(crate) fn topic(&self, topic: u32) -> JudgedTopic {
         let id = TopicId(topic);
-        if !self.is_kept(topic) || seq < self.liveness.first_live(id) {
-            return false;
+        if !self.is_kept(topic) {
+            return JudgedTopic { id, is_kept: false, first_live: u64::MAX, is_sparse: false };
         }
-        !self.options.compact || !self.liveness.is_sparse(id) || self.liveness.is_live(id, seq)
+        let is_sparse = self.options.compact && self.liveness.is_sparse(id);
+        JudgedTopic { id, is_kept: true, first_live: self.liveness.first_live(id), is_sparse }
+    }
+
+    pub(crate) fn is_live(&self, topic: &JudgedTopic, seq: u64) -> bool {
+        topic.is_kept && seq >= topic.first_live && (!topic.is_sparse || self.liveness.is_live(topic.id, seq))
     }
 
     pub(crate) fn census(&self, segment: &Segment) -> Result<Census, ReadError> {
@@ -103,7 +119,7 @@ pub(crate) struct Group {
     pub(crate) segments: Vec<Arc<Segment>>,
     /// Where the last of them stands in the log.
     pub(crate) last: usize,
-    live_bytes: u64,
+    pub(crate) live_bytes: u64,
 }
 
 /// What there is to clean.

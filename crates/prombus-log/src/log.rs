@@ -616,7 +616,8 @@ impl Log {
     }
 
     /// Cleans away what is dead; see [`Liveness`]. It takes as long as it takes, at the pace of the options, and ends soon when
-    /// the log is closed. While one call runs, another one does nothing.
+    /// the log is closed. While one call runs, another one does nothing. It may write checkpoints, and then asks the
+    /// [`State`] for its snapshot.
     ///
     /// # Errors
     /// [`Unavailable`] when writing stopped, or the log is closed.
@@ -625,7 +626,8 @@ impl Log {
     }
 
     /// Backs the log up into a folder that is new or empty: a copy as of one durable batch, with everything that was durable
-    /// when the call began, which opens like any log. Publishers and cleaning go on meanwhile.
+    /// when the call began, which opens like any log. Publishers and cleaning go on meanwhile. It writes a checkpoint, and
+    /// asks the [`State`] for its snapshot.
     ///
     /// # Errors
     /// See [`BackupError`]; nothing that opens is left behind.

@@ -160,7 +160,7 @@ fn create_files(storage: &dyn Storage, options: &Options) -> io::Result<Manifest
         capacity: options.segment_bytes,
         life: 0,
     };
-    segment::create(storage, &id, log_id)?;
+    segment::create(storage, &id, log_id, &mut |_| {})?;
     let checkpoint = Checkpoint {
         mark: Mark::default(),
         last_own_id: EventId::default(),

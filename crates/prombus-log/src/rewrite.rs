@@ -5,7 +5,7 @@ use crate::error::{Fault, FaultKind};
 use crate::index::{FoundEvent, Index};
 use crate::index_file;
 use crate::jobs::{PIECE_BYTES, Pace};
-use crate::judge::Judge;
+use crate::judge::{Group, Judge, JudgedTopic};
 use crate::layout::{SEGMENT_BYTES_MIN, SEGMENT_DATA_START, index_name, segment_name};
 use crate::log::Shared;
 use crate::record::{
@@ -93,11 +93,7 @@ impl Kept {
 }
 
 /// Rewrites a group. Holds no lock but for the number of each new file. After an error nothing of it is left on disk.
-pub(crate) fn rewrite(
-    judge: &Judge<'_>,
-    group: &[Arc<Segment>],
-    pace: &mut Pace<'_>,
-) -> Result<Rewritten, Broken> {
+pub(crate) fn rewrite(judge: &Judge<'_>, group: &Group, pace: &mut Pace<'_>) -> Result<Rewritten, Broken> {
     let mut rewritten = Rewritten::default();
     let written = gather(judge, group, pace, &mut rewritten);
     if written.is_err() {
@@ -108,14 +104,16 @@ pub(crate) fn rewrite(
 
 fn gather(
     judge: &Judge<'_>,
-    group: &[Arc<Segment>],
+    group: &Group,
     pace: &mut Pace<'_>,
     rewritten: &mut Rewritten,
 ) -> Result<(), Broken> {
     let shared = judge.shared;
     let room = rewritten_room(shared.options.segment_bytes) as usize;
     let mut kept = Kept::default();
-    for segment in group {
+    kept.bytes.reserve(room.min(usize::try_from(group.live_bytes).unwrap_or(room)));
+    let mut last_topic: Option<JudgedTopic> = None;
+    for segment in &group.segments {
         let unreadable = |error: io::Error| match is_full(&error) {
             true => Broken::Io(error),
             false => Broken::Unreadable { segment: segment.id.number },
@@ -141,7 +139,11 @@ fn gather(
             if header.kind != Kind::Event {
                 continue;
             }
-            if judge.is_live(header.topic, header.seq) {
+            let topic = match last_topic {
+                Some(topic) if topic.id.0 == header.topic => topic,
+                _ => *last_topic.insert(judge.topic(header.topic)),
+            };
+            if judge.is_live(&topic, header.seq) {
                 if !kept.places.is_empty() && kept.bytes.len() + scan.frame().len() > room {
                     let full = std::mem::take(&mut kept);
                     rewritten.segments.push(write(shared, full, pace)?);
@@ -149,7 +151,7 @@ fn gather(
                 kept.push(&header, scan.frame());
             } else {
                 rewritten.events_removed += 1;
-                let counts = header.flags & FLAG_CLIENT_ID != 0 && judge.is_kept(header.topic);
+                let counts = header.flags & FLAG_CLIENT_ID != 0 && topic.is_kept;
                 if counts && judge.ids_expire_ms(header.commit_ms).is_some() {
                     let event = FoundEvent { header, position: position as u32, key_hash: None };
                     rewritten.removed_ids.add_event(&event, false);

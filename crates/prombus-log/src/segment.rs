@@ -189,10 +189,16 @@ pub(crate) fn header_salt(bytes: &[u8]) -> Option<u32> {
         .then(|| u32_at(header, 32))
 }
 
-/// Makes a segment file of zeros with its header, durable with its name. The manifest does not name it yet.
-pub(crate) fn create(storage: &dyn Storage, id: &SegmentId, log_id: u64) -> io::Result<()> {
+/// Makes a segment file of zeros with its header, durable with its name. The manifest does not name it yet. `between` is told
+/// how much is filled, and may take its time.
+pub(crate) fn create(
+    storage: &dyn Storage,
+    id: &SegmentId,
+    log_id: u64,
+    between: &mut dyn FnMut(u64),
+) -> io::Result<()> {
     let name = segment_name(id.number);
-    let made = create_unchecked(storage, id, log_id, &name);
+    let made = create_unchecked(storage, id, log_id, &name, between);
     if made.is_err() {
         // Give the room back; a name that stays behind is removed at the next open.
         let _ = storage.remove(&name);
@@ -200,9 +206,15 @@ pub(crate) fn create(storage: &dyn Storage, id: &SegmentId, log_id: u64) -> io::
     made
 }
 
-fn create_unchecked(storage: &dyn Storage, id: &SegmentId, log_id: u64, name: &str) -> io::Result<()> {
+fn create_unchecked(
+    storage: &dyn Storage,
+    id: &SegmentId,
+    log_id: u64,
+    name: &str,
+    between: &mut dyn FnMut(u64),
+) -> io::Result<()> {
     let file = storage.open(name, OpenMode::Create)?;
-    file.write_zeros(id.capacity)?;
+    file.write_zeros(id.capacity, between)?;
     finish(storage, &*file, id, log_id)
 }
 

@@ -15,8 +15,8 @@ pub use folder::Folder;
 use std::io;
 use std::sync::Arc;
 
-/// How much is filled with zeros at once.
-const ZEROS_BYTES: usize = 4 << 20;
+/// How much is filled with zeros at once: a commit waits for one such write at most.
+const ZEROS_BYTES: usize = 256 << 10;
 
 /// Which durability step a sync belongs to. The real storage ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,10 +105,10 @@ pub trait StorageFile: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
     /// Writes all of `bytes` at `position`; a file grows as needed.
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
-    /// Fills a new file with `length` zeros, so that its blocks are written ones. Not in the page cache, where that can be
-    /// avoided: the zeros are never read.
-    fn write_zeros(&self, length: u64) -> io::Result<()> {
-        write_repeatedly(self, &vec![0; ZEROS_BYTES.min(length as usize)], length)
+    /// Fills a new file with `length` zeros, so that its blocks are written ones, in small pieces; tells `between` after each
+    /// how much is filled. Not in the page cache, where that can be avoided: the zeros are never read.
+    fn write_zeros(&self, length: u64, between: &mut dyn FnMut(u64)) -> io::Result<()> {
+        write_repeatedly(self, &vec![0; ZEROS_BYTES.min(length as usize)], length, between)
     }
     /// Makes the bytes (and the length) durable: fdatasync.
     fn sync(&self, point: SyncPoint) -> io::Result<()>;
@@ -118,12 +118,18 @@ pub trait StorageFile: Send + Sync {
 pub trait Lock: Send + Sync {}
 
 /// Fills the first `length` bytes of a file with copies of `bytes`.
-fn write_repeatedly<F: StorageFile + ?Sized>(file: &F, bytes: &[u8], length: u64) -> io::Result<()> {
+fn write_repeatedly<F: StorageFile + ?Sized>(
+    file: &F,
+    bytes: &[u8],
+    length: u64,
+    between: &mut dyn FnMut(u64),
+) -> io::Result<()> {
     let mut position = 0;
     while position < length {
         let part = bytes.len().min((length - position) as usize);
         file.write_at(&bytes[..part], position)?;
         position += part as u64;
+        between(position);
     }
     Ok(())
 }

@@ -142,14 +142,14 @@ impl RealFile {
     }
 
     /// Past the page cache: no copy, and no pages taken from those who need them.
-    fn write_zeros_direct(&self, length: u64) -> io::Result<()> {
+    fn write_zeros_direct(&self, length: u64, between: &mut dyn FnMut(u64)) -> io::Result<()> {
         let buffer = vec![0; ZEROS_BYTES + DIRECT_ALIGN];
         let zeros = &buffer[buffer.as_ptr().align_offset(DIRECT_ALIGN)..][..ZEROS_BYTES];
-        write_repeatedly(self, zeros, length)
+        write_repeatedly(self, zeros, length, between)
     }
 
-    fn write_zeros_cached(&self, length: u64) -> io::Result<()> {
-        write_repeatedly(self, &vec![0; ZEROS_BYTES], length)
+    fn write_zeros_cached(&self, length: u64, between: &mut dyn FnMut(u64)) -> io::Result<()> {
+        write_repeatedly(self, &vec![0; ZEROS_BYTES], length, between)
     }
 }
 
@@ -175,15 +175,17 @@ impl StorageFile for RealFile {
         self.file.write_all_at(bytes, position)
     }
 
-    fn write_zeros(&self, length: u64) -> io::Result<()> {
+    fn write_zeros(&self, length: u64, between: &mut dyn FnMut(u64)) -> io::Result<()> {
         if length % DIRECT_ALIGN as u64 != 0 || self.set_direct(true).is_err() {
-            return self.write_zeros_cached(length);
+            return self.write_zeros_cached(length, between);
         }
-        let written = self.write_zeros_direct(length);
+        let written = self.write_zeros_direct(length, between);
         self.set_direct(false)?;
         match written {
             // Some file systems take the flag and then refuse the write.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.write_zeros_cached(length),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                self.write_zeros_cached(length, between)
+            }
             written => written,
         }
     }

@@ -120,7 +120,7 @@ fn a_folder_that_is_not_empty_is_refused_and_left_alone() {
     std::fs::write(copy.join("notes.txt"), "mine").unwrap();
     match rig.log.backup(&copy, &mut |_| {}) {
         Err(error @ BackupError::NotEmpty { .. }) => {
-            assert!(error.to_string().contains("notes.txt"), "{error}")
+            assert!(error.to_string().contains("notes.txt"), "{error}");
         }
         other => panic!("{other:?}"),
     }

@@ -7,8 +7,8 @@ use crate::support::{
 use parking_lot::Mutex;
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
-    Append, Chunk, CleanOptions, CleanReport, LiveCount, Liveness, Log, MissingReason, NewEvent, NoState,
-    Options, Outcomes, ReadLimit, Step, TopicId, verify_storage,
+    Append, BackupError, Chunk, CleanOptions, CleanReport, LiveCount, Liveness, Log, MissingReason, NewEvent,
+    NoState, Options, Outcomes, ReadLimit, Step, TopicId, Unavailable, verify_storage,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -363,6 +363,24 @@ fn closing_ends_cleaning_soon_and_nothing_is_written_after_it() {
         });
         assert_eq!(verify_storage(Arc::new(disk), |_| {}).unwrap().faults, []);
     }
+}
+
+#[test]
+fn closing_ends_a_backup_soon_and_leaves_no_half_of_it() {
+    let (log, disk, _topic, reads) = slow_log(11);
+    let other = log.clone();
+    let copy = Disk::new(12);
+    std::thread::scope(|scope| {
+        let backup = scope.spawn(|| other.backup_storage(Arc::new(copy.clone()), &mut |_| {}));
+        while reads.load(Ordering::SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+        log.close().unwrap();
+        let operations = disk.operations();
+        assert!(matches!(backup.join().unwrap(), Err(BackupError::Unavailable(Unavailable::Closed))));
+        assert_eq!(disk.operations(), operations);
+    });
+    assert_eq!(copy.names(), Vec::<String>::new());
 }
 
 #[test]

@@ -1,13 +1,18 @@
 //! A folder of every format version that ever landed is opened here for ever. `PROMBUS_WRITE_FIXTURE=1` makes the one of the
 //! current version, when there is none.
 
-use crate::support::{HandClock, Listener, Remembered, read_all};
+use crate::support::{HandClock, Listener, Lives, Remembered, clean, read_all};
 use prombus_log::{Append, EventId, Log, NewEvent, NewState, Options, Outcomes, verify};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 fn fixture(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/v{version}"))
+}
+
+/// The log of the fixture, cleaned and backed up: rewritten segments and kept ids.
+fn cleaned_fixture(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/v{version}-cleaned"))
 }
 
 fn options() -> Options {
@@ -67,15 +72,66 @@ fn the_fixture_of_the_current_version_is_written_when_asked() {
     log.close().unwrap();
 }
 
-#[test]
-fn the_fixture_of_version_1_opens_and_holds_what_was_written() {
-    let copy = std::env::temp_dir().join(format!("prombus-log-fixture-{}", std::process::id()));
+/// What the cleaned fixture keeps of the events.
+fn is_kept(seq: u64) -> bool {
+    seq > 60 && (seq > 120 || seq % 8 == 0)
+}
+
+fn copied(fixture: &Path, name: &str) -> PathBuf {
+    let copy = std::env::temp_dir().join(format!("prombus-log-fixture-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&copy);
     std::fs::create_dir_all(&copy).unwrap();
-    for entry in std::fs::read_dir(fixture(1)).unwrap() {
+    for entry in std::fs::read_dir(fixture).unwrap() {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
     }
+    copy
+}
+
+#[test]
+fn the_cleaned_fixture_of_the_current_version_is_written_when_asked() {
+    let folder = cleaned_fixture(prombus_log::FORMAT_VERSION);
+    if std::env::var_os("PROMBUS_WRITE_FIXTURE").is_none() || folder.exists() {
+        return;
+    }
+    let copy = copied(&fixture(prombus_log::FORMAT_VERSION), "to-clean");
+    let log = Log::open_with_state(&copy, options(), Box::new(Remembered::default())).unwrap();
+    let report = clean(&log, &Lives(|_, seq| is_kept(seq))).unwrap();
+    assert!(report.segments_retired > 0 && report.segments_rewritten > 1, "{report:?}");
+    log.backup(&folder, &mut |_| {}).unwrap();
+    log.close().unwrap();
+    std::fs::remove_dir_all(&copy).unwrap();
+}
+
+#[test]
+fn the_cleaned_fixture_of_version_1_opens_and_holds_what_lives_and_all_ids() {
+    let copy = copied(&cleaned_fixture(1), "cleaned");
+    assert_eq!(verify(&copy, |_| {}).unwrap().faults, []);
+    let listener = Listener::new();
+    let state = Remembered::default();
+    let options = Options { observer: Arc::<Listener>::clone(&listener), ..options() };
+    let log = Log::open_with_state(&copy, options, Box::new(state.clone())).unwrap();
+    assert_eq!(state.all(), (10..=300).step_by(10).collect::<Vec<_>>());
+    for number in 1..=300 {
+        let id = log.topic(topic(number)).unwrap();
+        let seq = number.div_ceil(2);
+        if let Some(client_id) = client_id(number) {
+            assert_eq!(log.find_id(id, client_id).unwrap(), Some(seq), "{number}");
+        }
+        let read = read_all(&log, id).into_iter().find(|read| read.seq == seq);
+        assert_eq!(read.is_some(), is_kept(seq), "{number}");
+        if let Some(read) = read {
+            assert_eq!(read.body, body(number).into_bytes());
+        }
+    }
+    log.close().unwrap();
+    assert!(listener.faults().is_empty());
+    std::fs::remove_dir_all(&copy).unwrap();
+}
+
+#[test]
+fn the_fixture_of_version_1_opens_and_holds_what_was_written() {
+    let copy = copied(&fixture(1), "v1");
     assert_eq!(verify(&copy, |_| {}).unwrap().faults, []);
 
     let listener = Listener::new();
