@@ -10,6 +10,7 @@ use crate::store::{CleanOptions, StoredTopic, TopicId};
 use parking_lot::{Condvar, Mutex};
 use prombus_protocol::Topic;
 use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -92,7 +93,13 @@ impl Keeper {
     pub(super) fn run(&self, handle: &Weak<Handle>) {
         loop {
             let Some(strong) = handle.upgrade() else { return };
-            let wait = LocalBackend { handle: strong }.keep_house();
+            let backend = LocalBackend { handle: strong };
+            // Whatever goes wrong in a round, retention goes on with the next.
+            let wait = catch_unwind(AssertUnwindSafe(|| backend.keep_house())).unwrap_or_else(|_| {
+                tracing::error!("a round of cleaning and snapshots panicked; this is a fault of prombus");
+                ROUND_MS
+            });
+            drop(backend);
             let mut state = self.state.lock();
             if state.is_stopped {
                 return;

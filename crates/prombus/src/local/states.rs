@@ -185,14 +185,19 @@ impl Local {
             }
         }
         let (local, topic) = (Arc::clone(self), topic.clone());
-        let answer = tokio::task::spawn_blocking(move || {
+        let read = move || {
             let picked = match query.at_ts {
                 Some(ts) => Picked::new(&local.state_at(id, &topic, ts)?, &query),
                 None => Picked::new(&local.state(id, &topic)?.lock(), &query),
             };
             local.read_picked(picked, id, &topic, query.limit)
-        });
-        answer.await.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}"))))
+        };
+        if tokio::runtime::Handle::try_current().is_err() {
+            // Outside of a runtime whoever asks is a thread that may take its time.
+            return read();
+        }
+        let answer = tokio::task::spawn_blocking(read).await;
+        answer.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}"))))
     }
 
     /// The newest events as of a time, from what is kept.

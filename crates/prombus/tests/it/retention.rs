@@ -114,8 +114,7 @@ fn a_group_behind_the_cut_goes_on_at_the_oldest_kept_event_and_that_is_counted()
     let rest = rig.all(&mut slow);
     assert_eq!(seqs(&rest), [51, 52, 53]);
     let info = rig.info("beats", "slow");
-    assert_eq!(info.counters.missed + info.counters.delivered - info.counters.redelivered_nacked, 53);
-    assert!(info.counters.missed >= 40, "{:?}", info.counters);
+    assert_eq!(info.counters.missed, 49, "all but the one that was held: {:?}", info.counters);
     rest.iter().for_each(|delivery| rig.ack(delivery));
     assert_eq!(rig.floor("beats", "slow"), 53);
     drop((slow, rest, held, nacked));
@@ -159,7 +158,8 @@ fn compaction_keeps_the_newest_event_of_each_key_and_what_has_none() {
     let mut group = rig.subscribe("kv", "late");
     let mut state = BTreeMap::new();
     let mut read = 0;
-    for delivery in rig.all(&mut group) {
+    // A pull that finds only gaps lets others run before it goes on.
+    for delivery in (0..50).flat_map(|_| rig.all(&mut group)) {
         read += 1;
         state.extend(delivery.key().map(|key| (key.to_owned(), delivery.json::<String>().expect("a string"))));
         rig.ack(&delivery);
