@@ -30,6 +30,7 @@ mod clock;
 mod config;
 #[cfg(feature = "test-util")]
 pub mod conformance;
+pub mod consume;
 pub mod delivery;
 mod error;
 mod event;
@@ -37,6 +38,8 @@ mod info;
 mod local;
 mod metrics;
 mod publish;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 pub mod store;
 mod subscribe;
 

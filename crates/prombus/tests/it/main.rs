@@ -1,7 +1,11 @@
 //! Tests of the library from outside: one binary.
 
 mod bad_input;
+mod child;
 mod conformance;
+mod dedupe;
+mod exactly_once;
+mod exactly_once_kill;
 mod fixture;
 mod folder;
 mod group_model;
