@@ -37,6 +37,7 @@ mod event;
 mod info;
 mod local;
 mod metrics;
+pub mod outbox;
 mod publish;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -11,6 +11,8 @@ mod folder;
 mod group_model;
 mod guarantees;
 mod kill;
+mod outbox;
+mod outbox_kill;
 mod power_cut;
 mod regressions;
 mod rig;
