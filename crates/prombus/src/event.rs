@@ -170,6 +170,7 @@ impl Delivery {
     }
 
     /// Not looked at: it comes again at once, and the attempt does not count.
+    #[cfg(feature = "sqlite")]
     pub(crate) fn release(&self) {
         drop(self.settle(Verdict::Release));
     }

@@ -14,6 +14,8 @@ mod kill;
 mod outbox;
 mod outbox_kill;
 mod power_cut;
+mod projector;
+mod projector_kill;
 mod regressions;
 mod rig;
 mod seeds;

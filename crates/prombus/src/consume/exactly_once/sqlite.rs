@@ -6,6 +6,8 @@
 //! A mark goes when it has expired and its event is settled for good: one that may still be delivered keeps its mark, however
 //! old it is.
 
+mod transaction;
+
 use super::Consumer;
 use crate::backend::Backend;
 use crate::clock::{Clock, SystemClock};
@@ -16,13 +18,13 @@ use crate::error::GroupError;
 use crate::event::{Delivery, Event, Settling};
 use crate::sqlite::{Database, DatabaseError};
 use crate::subscribe::{HandlerHandle, Subscribe, Subscription};
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, Transaction, params};
 use std::fmt::Display;
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use transaction::{Fate, Handler, Trouble, call, transact};
 
 /// After trouble with the database it is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -154,29 +156,6 @@ impl std::fmt::Debug for SqliteExactlyOnce {
         write!(formatter, "SqliteExactlyOnce({} ms, {} events)", self.ttl_ms, self.events_per_transaction)
     }
 }
-
-/// Calls a handler; a panic is an error.
-fn call<F, E>(handler: &F, event: &Event, transaction: &Transaction<'_>) -> Result<(), String>
-where
-    F: Fn(&Event, &Transaction<'_>) -> Result<(), E>,
-    E: Display,
-{
-    // What the panic left half done is rolled back.
-    let called = std::panic::catch_unwind(AssertUnwindSafe(|| handler(event, transaction)));
-    match called {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => {
-            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(format!("the handler panicked: {}", text.as_deref().unwrap_or("(no message)")))
-        }
-    }
-}
-
-/// What became of an event: done now or before, or the handler's error.
-type Fate = Result<(), String>;
-
-type Handler = dyn Fn(&Event, &Transaction<'_>) -> Fate + Send + Sync;
 
 /// One consumer at work.
 struct Worker {
@@ -327,79 +306,4 @@ impl Worker {
             tracing::warn!("expired marks stay for now: {error}");
         }
     }
-}
-
-/// Why a transaction did not commit.
-enum Trouble {
-    /// By what the handler did, which it may do again.
-    Handler(String),
-    /// By the database, which may heal.
-    Database(String),
-}
-
-impl Trouble {
-    fn of(error: &rusqlite::Error) -> Self {
-        // A constraint that is checked at the commit.
-        match error.sqlite_error_code() {
-            Some(ErrorCode::ConstraintViolation) => Self::Handler(error.to_string()),
-            _ => Self::Database(error.to_string()),
-        }
-    }
-}
-
-fn transact(
-    connection: &mut Connection,
-    events: &[(Event, String)],
-    expires_ms: i64,
-    handler: &Handler,
-) -> Result<Vec<Fate>, Trouble> {
-    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-    let transaction = begun.map_err(|error| Trouble::of(&error))?;
-    let mut fates = Vec::with_capacity(events.len());
-    for (event, consumer) in events {
-        fates.push(do_once(&transaction, event, consumer, expires_ms, handler)?);
-    }
-    transaction.commit().map_err(|error| Trouble::of(&error))?;
-    Ok(fates)
-}
-
-/// Marks an event and does it, or finds that it was done. A handler that fails leaves no trace.
-fn do_once(
-    transaction: &Transaction<'_>,
-    event: &Event,
-    consumer: &str,
-    expires_ms: i64,
-    handler: &Handler,
-) -> Result<Fate, Trouble> {
-    let run = |sql: &str| transaction.execute_batch(sql).map_err(|error| Trouble::of(&error));
-    run("SAVEPOINT prombus_event")?;
-    if !mark(transaction, event, consumer, expires_ms).map_err(|error| Trouble::of(&error))? {
-        run("RELEASE prombus_event")?;
-        return Ok(Ok(()));
-    }
-    let fate = handler(event, transaction);
-    if transaction.is_autocommit() {
-        // By the handler, or by SQLite itself after an error that the handler may have kept to itself.
-        let error = fate.err().unwrap_or_else(|| "nobody said why".to_owned());
-        return Err(Trouble::Handler(format!("the transaction ended inside of the handler: {error}")));
-    }
-    match fate {
-        Ok(()) => run("RELEASE prombus_event")?,
-        Err(_) => run("ROLLBACK TO prombus_event; RELEASE prombus_event")?,
-    }
-    Ok(fate)
-}
-
-/// False when the event has its mark already; an expired one counts.
-fn mark(
-    transaction: &Transaction<'_>,
-    event: &Event,
-    consumer: &str,
-    expires_ms: i64,
-) -> Result<bool, rusqlite::Error> {
-    let sql = "INSERT INTO prombus_dedupe (topic, consumer, id, seq, expires_ms) VALUES (?1, ?2, ?3, ?4, ?5)
-        ON CONFLICT DO NOTHING";
-    let (topic, id, seq) = (event.topic().as_str(), event.id().to_string(), event.seq().cast_signed());
-    let rows = transaction.prepare_cached(sql)?.execute(params![topic, consumer, id, seq, expires_ms])?;
-    Ok(rows == 1)
 }
