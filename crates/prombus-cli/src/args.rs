@@ -9,7 +9,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use prombus_server::{Scope, ScopeError};
 use std::path::PathBuf;
 
-pub use operate::{BackupArgs, TopicCommand};
+pub use operate::{BackupArgs, OutboxArgs, OutboxCommand, TopicCommand};
 pub use remote::{
     DlqCommand, DlqListArgs, DlqShowArgs, ExportArgs, ExportFrom, ImportArgs, RedriveArgs, ReplayArgs,
     ServerArgs,
@@ -74,6 +74,9 @@ pub enum Command {
     /// Copy everything of a running server to a folder
     #[command(after_help = operate::BACKUP_HELP)]
     Backup(BackupArgs),
+    /// Publish what services wrote into the outbox of their database
+    #[command(subcommand, arg_required_else_help = true, after_help = operate::OUTBOX_HELP)]
+    Outbox(OutboxCommand),
 }
 
 const SERVE_HELP: &str = "\

@@ -9,6 +9,7 @@ pub mod export;
 pub mod filter;
 pub mod import;
 pub mod instant;
+pub mod outbox;
 mod pace;
 mod progress;
 mod remote;

@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => cmd::replay::run(&args),
         Command::Dlq(command) => cmd::dlq::run(&command),
         Command::Backup(args) => cmd::backup::run(&args),
+        Command::Outbox(command) => cmd::outbox::run(&command),
     };
     outcome.unwrap_or_else(|error| {
         complain(&one_line(&error));

@@ -93,3 +93,52 @@ pub struct BackupArgs {
     #[command(flatten)]
     pub server: ServerArgs,
 }
+
+pub(super) const OUTBOX_HELP: &str = "\
+A service writes events into the table `outbox` of its own database, in the transaction of its business.
+This publishes them, each once: under the row's id, so that a crash in between makes no second event.
+
+Examples:
+  prombus outbox drain --sqlite shop.db --to ws://127.0.0.1:8090
+  prombus outbox drain --sqlite shop.db --init --once
+  sqlite3 shop.db \"INSERT INTO outbox (id, topic, payload) VALUES ('order-17', 'orders', '{}')\"";
+
+/// What can be done with an outbox.
+#[derive(Debug, Subcommand)]
+pub enum OutboxCommand {
+    /// Publish the rows of an outbox, until it is stopped
+    #[command(after_help = OUTBOX_HELP)]
+    Drain(OutboxArgs),
+}
+
+/// What `outbox drain` takes.
+#[derive(Debug, ClapArgs)]
+pub struct OutboxArgs {
+    /// The database of the service
+    #[arg(long, value_name = "FILE")]
+    pub sqlite: PathBuf,
+    /// The server to publish to
+    #[arg(long, value_name = "URL", env = "PROMBUS_URL", default_value = "http://127.0.0.1:8090")]
+    pub to: String,
+    /// The token for it; WS_TOKEN if neither is there
+    #[arg(long, env = "PROMBUS_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// What it is called in the rows that it holds; no two that run may have the same [default: a new name]
+    #[arg(long, value_name = "NAME")]
+    pub worker: Option<String>,
+    /// Rows that go together
+    #[arg(long, value_name = "ROWS", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub batch: u32,
+    /// How long it may take over them before another drainer may have them
+    #[arg(long, value_name = "MS", default_value = "30000", value_parser = clap::value_parser!(u64).range(1..))]
+    pub lease_ms: u64,
+    /// How often it looks when nothing is there
+    #[arg(long, value_name = "MS", default_value = "250", value_parser = clap::value_parser!(u64).range(1..))]
+    pub interval_ms: u64,
+    /// Publish what is there, and end
+    #[arg(long)]
+    pub once: bool,
+    /// Make the database and its table, if they are not there
+    #[arg(long)]
+    pub init: bool,
+}
