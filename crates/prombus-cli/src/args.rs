@@ -1,10 +1,19 @@
 //! Arguments as they are typed. What they mean together with environment and config file is `config`'s business.
 
+mod operate;
+mod remote;
+
 use crate::cmd::bench::Load;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use prombus_server::{Scope, ScopeError};
 use std::path::PathBuf;
+
+pub use operate::{BackupArgs, OutboxArgs, OutboxCommand, TopicCommand};
+pub use remote::{
+    DlqCommand, DlqListArgs, DlqShowArgs, ExportArgs, ExportFrom, ImportArgs, RedriveArgs, ReplayArgs,
+    ServerArgs,
+};
 
 /// A durable event bus in one program: every publish that was answered is on disk.
 #[derive(Debug, Parser)]
@@ -23,6 +32,10 @@ Examples:
   prombus serve --config prombus.toml
   prombus verify --data ./prombus-data          read everything and report each fault
   prombus token new --name billing --scope 'subscribe:orders.**'
+  prombus topic list                            what is on a running server
+  prombus export orders.new -o orders.ndjson    and back with `prombus import orders.ndjson`
+  prombus dlq redrive orders.new --yes          once more, what groups gave up
+  prombus backup /var/backups/prombus           a copy of everything, while it runs
   prombus bench publish fan-out                 how fast it is here";
 
 /// The commands.
@@ -43,6 +56,27 @@ pub enum Command {
     /// Measure speed and latency, and account for every message
     #[command(after_help = BENCH_HELP)]
     Bench(BenchArgs),
+    /// List, show, set and delete topics
+    #[command(subcommand, arg_required_else_help = true, after_help = operate::TOPIC_HELP)]
+    Topic(TopicCommand),
+    /// Write the events of a topic as lines of JSON
+    #[command(after_help = remote::EXPORT_HELP)]
+    Export(ExportArgs),
+    /// Publish lines of JSON, with their ids
+    #[command(after_help = remote::IMPORT_HELP)]
+    Import(ImportArgs),
+    /// Publish the events of a topic to another topic
+    #[command(after_help = remote::REPLAY_HELP)]
+    Replay(ReplayArgs),
+    /// Dead letters: what is there, and publishing it again
+    #[command(subcommand, arg_required_else_help = true, after_help = remote::DLQ_HELP)]
+    Dlq(DlqCommand),
+    /// Copy everything of a running server to a folder
+    #[command(after_help = operate::BACKUP_HELP)]
+    Backup(BackupArgs),
+    /// Publish what services wrote into the outbox of their database
+    #[command(subcommand, arg_required_else_help = true, after_help = operate::OUTBOX_HELP)]
+    Outbox(OutboxCommand),
 }
 
 const SERVE_HELP: &str = "\

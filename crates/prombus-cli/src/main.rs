@@ -19,6 +19,13 @@ fn main() -> ExitCode {
         Command::Verify(args) => cmd::verify::run(&args),
         Command::Token(command) => cmd::token::run(&command),
         Command::Bench(args) => cmd::bench::run(&args),
+        Command::Topic(command) => cmd::topic::run(&command),
+        Command::Export(args) => cmd::export::run(&args),
+        Command::Import(args) => cmd::import::run(&args),
+        Command::Replay(args) => cmd::replay::run(&args),
+        Command::Dlq(command) => cmd::dlq::run(&command),
+        Command::Backup(args) => cmd::backup::run(&args),
+        Command::Outbox(command) => cmd::outbox::run(&command),
     };
     outcome.unwrap_or_else(|error| {
         complain(&one_line(&error));

@@ -51,6 +51,7 @@ mod error_code;
 mod event;
 mod frame;
 mod group_name;
+mod idempotency;
 mod json;
 pub mod limits;
 mod options;
@@ -68,6 +69,7 @@ pub use frame::{
     put_published,
 };
 pub use group_name::{GroupName, GroupNameError, check_group_name};
+pub use idempotency::id_of_key;
 pub use json::{Json, JsonError, push_json, put_string};
 pub use limits::*;
 pub use options::{Filter, OptionError, PublishOptions, Start, SubscribeOptions};

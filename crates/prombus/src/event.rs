@@ -169,6 +169,12 @@ impl Delivery {
         self.settle(Verdict::Nack { delay_ms: Some(delay_ms), reason: Some(reason) })
     }
 
+    /// Not looked at: it comes again at once, and the attempt does not count.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn release(&self) {
+        drop(self.settle(Verdict::Release));
+    }
+
     /// Needs more time: the lease ends this long from now, at least a second. False when the lease is over already.
     pub fn extend(&self, by: Duration) -> bool {
         let extend_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX).min(86_400_000);

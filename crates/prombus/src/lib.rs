@@ -30,14 +30,18 @@ mod clock;
 mod config;
 #[cfg(feature = "test-util")]
 pub mod conformance;
+pub mod consume;
 pub mod delivery;
 mod error;
 mod event;
 mod info;
 mod local;
 mod metrics;
+pub mod outbox;
 mod publish;
 mod settings;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 pub mod state;
 pub mod store;
 mod subscribe;

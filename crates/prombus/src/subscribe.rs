@@ -30,9 +30,9 @@ const SETTLE_AFTER_MS: Millis = 5;
 /// a [`handler`](Self::handler).
 #[must_use = "a subscription starts when it is awaited or given a handler"]
 pub struct Subscribe {
-    backend: Arc<dyn Backend>,
-    topic: String,
-    group: String,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) topic: String,
+    pub(crate) group: String,
     options: SubscribeOptions,
     filter: Option<crate::EventFilter>,
 }
@@ -136,7 +136,7 @@ impl Subscribe {
         self
     }
 
-    async fn join(self) -> Result<Subscription, GroupError> {
+    pub(crate) async fn join(self) -> Result<Subscription, GroupError> {
         self.options.check()?;
         let spec = GroupSpec {
             subscription: Pattern::new(&self.topic)?,
@@ -181,11 +181,9 @@ impl Subscribe {
         E: std::fmt::Display + Send + 'static,
     {
         let subscription = self.join().await?;
-        let (stop, stopped) = watch::channel(false);
-        let created = subscription.created;
-        let member = Arc::clone(&subscription.member);
-        let task = tokio::spawn(run_handler(subscription, Arc::new(handler), stopped));
-        Ok(HandlerHandle { stop, task, member, created })
+        Ok(HandlerHandle::spawn(subscription, |subscription, stopped| {
+            run_handler(subscription, Arc::new(handler), stopped)
+        }))
     }
 }
 
@@ -435,6 +433,21 @@ pub struct HandlerHandle {
 }
 
 impl HandlerHandle {
+    /// Starts what serves a subscription until it is told to stop; it leaves the group itself.
+    pub(crate) fn spawn<R>(
+        subscription: Subscription,
+        run: impl FnOnce(Subscription, watch::Receiver<bool>) -> R,
+    ) -> Self
+    where
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let (stop, stopped) = watch::channel(false);
+        let created = subscription.created;
+        let member = Arc::clone(&subscription.member);
+        let task = tokio::spawn(run(subscription, stopped));
+        Self { stop, task, member, created }
+    }
+
     /// Whether the group was made by this subscription.
     pub fn created(&self) -> bool {
         self.created

@@ -9,6 +9,8 @@ use toml::Value;
 
 const CONFIG: &str = "PROMBUS_CONFIG";
 const PREFIX: &str = "PROMBUS_";
+/// For commands that talk to a server; no settings of one.
+const OF_CLIENTS: [&str; 2] = ["PROMBUS_URL", "PROMBUS_TOKEN"];
 
 /// The variables that matter here.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +68,7 @@ impl Environment {
                     Ok(value) => settings.layer.set(path, name, value),
                     Err(why) => problems.push(format!("{name}: {why}")),
                 },
+                None if OF_CLIENTS.contains(&name.as_str()) => {}
                 None if name.starts_with(PREFIX) && name != CONFIG => {
                     let names = known.keys().map(String::as_str).chain([CONFIG]);
                     settings.warnings.push(match nearest(name, names) {

@@ -2,10 +2,7 @@
 
 use super::ApiError;
 use axum::http::HeaderMap;
-use prombus_protocol::Uuid;
-
-/// What keys that are no UUIDs are hashed with. Never to be changed: a retry may come after an upgrade.
-const NAMESPACE: Uuid = Uuid::from_u128(0x6f0b_6d0e_8a3c_4c5f_9d42_7072_6f6d_6275);
+use prombus_protocol::{Uuid, id_of_key};
 
 /// The key of a request, as a UUID.
 pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<Uuid>, ApiError> {
@@ -21,7 +18,7 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<Uuid>, ApiError> {
     if text.is_empty() {
         return Err(refused("it is empty"));
     }
-    Ok(Some(Uuid::try_parse(text).unwrap_or_else(|_| Uuid::new_v5(&NAMESPACE, text.as_bytes()))))
+    Ok(Some(id_of_key(text)))
 }
 
 /// The id of one of many events that share a key.

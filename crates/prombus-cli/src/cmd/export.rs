@@ -1,0 +1,138 @@
+//! `prombus export`: the events of a topic as lines, to standard output or a file that can be gone on with.
+
+use super::{progress, remote};
+use crate::args::{ExportArgs, ExportFrom};
+use anyhow::{Context, bail};
+use prombus_client::{HistoryQuery, Uuid};
+use serde::Deserialize;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write, stdout};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The end of a file is looked at in pieces of this size.
+const PIECE_BYTES: u64 = 64 * 1024;
+
+/// What of a line says where to go on.
+#[derive(Deserialize)]
+struct LastLine {
+    id: Uuid,
+    seq: Option<u64>,
+    topic: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the server or the file does not let it.
+pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
+    remote::block_on(export(args))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn export(args: &ExportArgs) -> anyhow::Result<()> {
+    let client = remote::client(&args.server)?;
+    let topic = remote::known_topic(&client, &args.topic).await?;
+    let mut query = HistoryQuery {
+        after: None,
+        from_ts: args.times.from_ts,
+        to_ts: args.times.to_ts,
+        to_seq: Some(topic.last_seq),
+    };
+    if let ExportFrom::AfterId(id) = args.from {
+        query.after = Some((id, None));
+    }
+    let (file, goes_on) = match &args.output {
+        None => (None, None),
+        Some(path) if args.resume => {
+            let (file, last) = resume(path, &args.topic).with_context(|| path.display().to_string())?;
+            (Some(file), last)
+        }
+        Some(path) => (Some(create(path)?), None),
+    };
+    query.after = goes_on.as_ref().map(|last| (last.id, last.seq)).or(query.after);
+    let bar = progress::events(topic.count);
+    let mut history = client.history(&args.topic, query);
+    let mut out: Box<dyn Write> = match &file {
+        Some(file) => Box::new(BufWriter::with_capacity(256 * 1024, file)),
+        None => Box::new(BufWriter::with_capacity(256 * 1024, stdout())),
+    };
+    let (mut events, mut bytes) = (0_u64, 0_u64);
+    let exported: anyhow::Result<()> = async {
+        while let Some(event) = history.next().await? {
+            out.write_all(&event.json)?;
+            out.write_all(b"\n")?;
+            events += 1;
+            bytes += event.json.len() as u64 + 1;
+            bar.set_position(events);
+            if events % 1024 == 0 {
+                bar.set_message(progress::size(bytes));
+            }
+        }
+        Ok(())
+    }
+    .await;
+    bar.finish_and_clear();
+    // What came stands in the file also when the rest did not come.
+    out.flush()?;
+    drop(out);
+    if let Some(file) = &file {
+        file.sync_all()?;
+    }
+    let Some(path) = &args.output else { return exported };
+    let path = path.display();
+    exported.with_context(|| {
+        format!("{path} has {events} events more and is not whole; --resume goes on behind them")
+    })?;
+    writeln!(stdout(), "{path}: {events} events, {bytes} bytes")?;
+    Ok(())
+}
+
+fn create(path: &Path) -> anyhow::Result<File> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            bail!("{} is there already; --resume goes on behind its last line", path.display())
+        }
+        opened => opened.with_context(|| path.display().to_string()),
+    }
+}
+
+/// Opens a file behind its last whole line, and says which event that is. A file that is not there is made.
+fn resume(path: &Path, topic: &str) -> anyhow::Result<(File, Option<LastLine>)> {
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let length = file.metadata()?.len();
+    // Behind the last line's end stands what is torn.
+    let Some(end) = last_break(&mut file, length)?.map(|at| at + 1) else {
+        file.set_len(0)?;
+        return Ok((file, None));
+    };
+    let start = last_break(&mut file, end - 1)?.map_or(0, |at| at + 1);
+    let mut line = vec![0; usize::try_from(end - start)?];
+    file.seek(SeekFrom::Start(start))?;
+    file.read_exact(&mut line)?;
+    let last: LastLine =
+        serde_json::from_slice(&line).context("its last whole line is no event; it was not changed")?;
+    if let Some(other) = last.topic.as_deref().filter(|other| *other != topic) {
+        bail!("it has events of {other}, not of {topic}; it was not changed");
+    }
+    file.set_len(end)?;
+    file.seek(SeekFrom::Start(end))?;
+    Ok((file, Some(last)))
+}
+
+/// Where the last line break before a place is.
+fn last_break(file: &mut File, before: u64) -> std::io::Result<Option<u64>> {
+    let mut end = before;
+    let mut piece = Vec::new();
+    while end > 0 {
+        let start = end.saturating_sub(PIECE_BYTES);
+        file.seek(SeekFrom::Start(start))?;
+        piece.clear();
+        file.take(end - start).read_to_end(&mut piece)?;
+        if let Some(at) = piece.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(Some(start + at as u64));
+        }
+        end = start;
+    }
+    Ok(None)
+}

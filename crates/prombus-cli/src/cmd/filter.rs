@@ -1,0 +1,61 @@
+//! Which events a command means: `key=…`, `tag=…`, `header.NAME=…`.
+
+use prombus_client::EventRecord;
+use std::str::FromStr;
+
+/// One condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The key is this.
+    Key(String),
+    /// It has this tag.
+    Tag(String),
+    /// It has this header with this value.
+    Header(String, String),
+}
+
+impl FromStr for Condition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        let value = value.to_owned();
+        match (name, name.strip_prefix("header.")) {
+            _ if !text.contains('=') => Err("key=…, tag=… or header.NAME=… is wanted".to_owned()),
+            ("key", _) => Ok(Self::Key(value)),
+            ("tag", _) => Ok(Self::Tag(value)),
+            (_, Some(header)) if !header.is_empty() => Ok(Self::Header(header.to_owned(), value)),
+            _ => Err(format!("{name:?} is none of key, tag and header.NAME")),
+        }
+    }
+}
+
+/// Whether an event meets all conditions.
+pub fn matches(conditions: &[Condition], event: &EventRecord) -> bool {
+    conditions.iter().all(|condition| match condition {
+        Condition::Key(key) => event.key.as_ref() == Some(key),
+        Condition::Tag(tag) => event.tags.contains(tag),
+        Condition::Header(name, value) => event.headers.get(name) == Some(value),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_conditions_must_hold() {
+        let text = r#"{"id":"0196f1d0-0000-7000-8000-000000000001","ts":5,"topic":"a","key":"k=1","tags":["t"],
+            "headers":{"h":"v"},"payload":1}"#;
+        let event: EventRecord = serde_json::from_str(text).unwrap();
+        let fits = |texts: &[&str]| {
+            let conditions: Vec<Condition> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            matches(&conditions, &event)
+        };
+        assert!(fits(&[]) && fits(&["key=k=1"]) && fits(&["tag=t", "header.h=v"]));
+        assert!(!fits(&["key=k"]) && !fits(&["tag=t", "tag=u"]) && !fits(&["header.h=w"]));
+        for text in ["key", "name=x", "header.=x", "header=x"] {
+            assert!(text.parse::<Condition>().is_err(), "{text}");
+        }
+    }
+}

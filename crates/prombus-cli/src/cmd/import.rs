@@ -1,0 +1,180 @@
+//! `prombus import`: lines of JSON back into topics, with their ids.
+//!
+//! A thread reads and checks lines while those before are on their way. Chunks go one after the other, so that when a line is
+//! bad all before it are on the server's disk.
+
+mod line;
+mod source;
+
+use super::{progress, remote};
+use crate::args::ImportArgs;
+use crate::complain;
+use anyhow::bail;
+use indicatif::ProgressBar;
+use prombus_client::{ErrorCode, PublishError, Publisher, Setback};
+use source::{Chunk, Found, Source};
+use std::io::{IsTerminal, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tokio::sync::mpsc;
+
+/// Chunks that are read ahead.
+const READ_AHEAD: usize = 2;
+
+/// What came of the lines so far.
+#[derive(Default)]
+struct Tally {
+    imported: u64,
+    duplicates: u64,
+    bad: u64,
+    /// Some lines had no id of their own: a second run would publish them again.
+    has_made_ids: bool,
+    /// The first line that was not sent.
+    next_line: u64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the server or the file does not let it.
+pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
+    remote::block_on(import(args))
+}
+
+async fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
+    let (topic, file) = places(args)?;
+    if let Some(topic) = &topic {
+        prombus_protocol::check_topic(topic)?;
+    }
+    if args.payloads && topic.is_none() {
+        bail!("--payloads needs a topic: prombus import --payloads TOPIC FILE");
+    }
+    let client = remote::client(&args.server)?;
+    let source = Source::open(file.as_deref())?;
+    let bar = source.byte_count.map_or_else(progress::endless, progress::bytes);
+    // Whether a server is there is known before anything is read.
+    client.open().await?;
+    let (chunks, mut found) = mpsc::channel(READ_AHEAD);
+    let (is_payloads, from_line) = (args.payloads, args.from_line);
+    std::thread::spawn(move || source.read(topic, is_payloads, from_line, &chunks));
+    let mut publisher = Publisher::new(client).on_setback({
+        let bar = bar.clone();
+        move |setback| tell(&bar, setback)
+    });
+    let mut tally = Tally { next_line: from_line, ..Tally::default() };
+    let ended = send_all(args, &mut found, &mut publisher, &bar, &mut tally).await;
+    bar.finish_and_clear();
+    let Tally { imported, duplicates, bad, .. } = tally;
+    writeln!(stdout(), "{imported} events imported, {duplicates} were there already")?;
+    if let Err(error) = ended {
+        complain(&crate::one_line(&error));
+        complain(&tally.how_to_go_on());
+        return Ok(ExitCode::FAILURE);
+    }
+    if bad > 0 {
+        complain(&format!("{bad} bad lines were left out"));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn send_all(
+    args: &ImportArgs,
+    found: &mut mpsc::Receiver<Found>,
+    publisher: &mut Publisher,
+    bar: &ProgressBar,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
+    while let Some(found) = found.recv().await {
+        match found {
+            Found::Chunk(chunk) => send(args, chunk, publisher, bar, tally).await?,
+            Found::Bad { line, why } => {
+                tally.bad += 1;
+                if !args.skip_bad {
+                    bail!("line {line}: {why}");
+                }
+                tally.next_line = line + 1;
+                bar.suspend(|| complain(&format!("line {line}: {why}; left out")));
+            }
+            Found::Broken(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Sends a chunk and waits until all of it is answered.
+async fn send(
+    args: &ImportArgs,
+    chunk: Chunk,
+    publisher: &mut Publisher,
+    bar: &ProgressBar,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
+    let Chunk { lines, mut records, end_bytes, has_made_ids, .. } = chunk;
+    tally.has_made_ids |= has_made_ids;
+    let outcomes = publisher.publish(&mut records).await?;
+    tally.next_line = lines.last().map_or(tally.next_line, |last| last + 1);
+    let mut refused = None;
+    for (line, outcome) in lines.into_iter().zip(outcomes) {
+        match outcome {
+            Ok(published) if published.duplicate => tally.duplicates += 1,
+            Ok(_) => tally.imported += 1,
+            Err(error) if is_about_the_line(&error) && args.skip_bad => {
+                tally.bad += 1;
+                bar.suspend(|| complain(&format!("line {line}: {error}; left out")));
+            }
+            Err(error) => {
+                refused.get_or_insert_with(|| anyhow::anyhow!("line {line}: {error}"));
+            }
+        }
+    }
+    bar.set_message(format!("{} events, ", tally.imported + tally.duplicates));
+    bar.set_position(end_bytes);
+    refused.map_or(Ok(()), Err)
+}
+
+/// Whether another line would fare better.
+fn is_about_the_line(error: &PublishError) -> bool {
+    use ErrorCode::{BadJson, BadRequest, BadTopic, Forbidden, LimitReached, TooLarge};
+    error.code().is_some_and(|code| {
+        matches!(code, BadJson | BadRequest | BadTopic | Forbidden | LimitReached | TooLarge)
+    })
+}
+
+impl Tally {
+    fn how_to_go_on(&self) -> String {
+        let line = self.next_line;
+        if self.has_made_ids {
+            return format!("to go on: --from-line {line} (lines without an id would come twice otherwise)");
+        }
+        format!(
+            "to go on, run it again: what is there is not added twice (--from-line {line} begins behind what was sent, \
+             --skip-bad leaves bad lines out)"
+        )
+    }
+}
+
+fn tell(bar: &ProgressBar, setback: &Setback) {
+    match setback {
+        Setback::RateLimited => bar.set_message("waiting for a rate limit, "),
+        Setback::Unavailable(why) => bar.suspend(|| complain(&format!("{why}; trying again"))),
+    }
+}
+
+/// Which of the arguments are topic and file.
+fn places(args: &ImportArgs) -> anyhow::Result<(Option<String>, Option<PathBuf>)> {
+    let file = |text: &str| (text != "-").then(|| PathBuf::from(text));
+    match args.places.as_slice() {
+        [] if stdin().is_terminal() => bail!("no file is named; `prombus import -` reads standard input"),
+        [] => Ok((None, None)),
+        [one] if one == "-" => Ok((None, None)),
+        [one] if Path::new(one).is_file() || one.contains('/') => Ok((None, file(one))),
+        [one] if stdin().is_terminal() => {
+            bail!(
+                "there is no file {one}; `prombus import {one} -` reads standard input into the topic {one}"
+            )
+        }
+        [topic] => Ok((Some(topic.clone()), None)),
+        [topic, path, ..] => Ok((Some(topic.clone()), file(path))),
+    }
+}

@@ -1,0 +1,56 @@
+//! Not faster than so many a second.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A chunk of a slow pace is so much of a second.
+const CHUNKS_A_SECOND: f64 = 10.0;
+
+/// A pace. It counts what has gone since it began, and so keeps it on average.
+#[derive(Debug)]
+pub struct Pace {
+    per_second: Option<f64>,
+    began: Instant,
+    gone: u64,
+}
+
+impl Pace {
+    /// So many a second, or as fast as it goes.
+    pub fn new(per_second: Option<f64>) -> Self {
+        Self { per_second, began: Instant::now(), gone: 0 }
+    }
+
+    /// How many may go together, of at most `most`.
+    pub fn together(&self, most: usize) -> usize {
+        match self.per_second {
+            Some(rate) => ((rate / CHUNKS_A_SECOND) as usize).clamp(1, most),
+            None => most,
+        }
+    }
+
+    /// Waits until so many more may go.
+    pub async fn wait(&mut self, count: usize) {
+        if let Some(rate) = self.per_second {
+            let due = self.began + Duration::from_secs_f64(self.gone as f64 / rate);
+            tokio::time::sleep_until(due).await;
+            // Who was held up does not make up for it in a burst.
+            if due.elapsed() > Duration::from_secs(1) {
+                (self.began, self.gone) = (Instant::now(), 0);
+            }
+        }
+        self.gone += count as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_fit_the_pace() {
+        assert_eq!(Pace::new(None).together(500), 500);
+        assert_eq!(Pace::new(Some(0.5)).together(500), 1);
+        assert_eq!(Pace::new(Some(100.0)).together(500), 10);
+        assert_eq!(Pace::new(Some(1e6)).together(500), 500);
+    }
+}

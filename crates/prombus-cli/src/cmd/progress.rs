@@ -1,0 +1,36 @@
+//! Bars on stderr that show how far a command is. There are none when stderr is no terminal.
+
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, stderr};
+
+const EVENTS: &str = "{bar:40} {human_pos} of {human_len} events, {msg}{per_sec}, {eta} left";
+const BYTES: &str = "{bar:40} {bytes} of {total_bytes}, {msg}{bytes_per_sec}, {eta} left";
+const ENDLESS: &str = "{spinner} {bytes}, {msg}{bytes_per_sec}";
+
+/// So many events.
+pub fn events(total: u64) -> ProgressBar {
+    bar(total, EVENTS)
+}
+
+/// So many bytes.
+pub fn bytes(total: u64) -> ProgressBar {
+    bar(total, BYTES)
+}
+
+/// Bytes of which nobody knows how many there are.
+pub fn endless() -> ProgressBar {
+    bar(0, ENDLESS)
+}
+
+/// For the place between what is done and how fast.
+pub fn size(bytes: u64) -> String {
+    format!("{}, ", HumanBytes(bytes))
+}
+
+fn bar(total: u64, template: &str) -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+    }
+    let style = ProgressStyle::with_template(template);
+    ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}

@@ -1,0 +1,55 @@
+//! How commands talk to a running server.
+
+use crate::args::ServerArgs;
+use prombus_client::{Client, ClientError};
+use serde::Deserialize;
+
+/// What a server says about a topic.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct TopicView {
+    pub topic: String,
+    pub first_seq: Option<u64>,
+    pub last_seq: u64,
+    pub count: u64,
+    pub bytes: u64,
+    pub groups: u64,
+    pub settings: Option<serde_json::Map<String, serde_json::Value>>,
+    /// What was set about it alone.
+    pub set: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// A client of the server that the arguments name.
+pub fn client(args: &ServerArgs) -> anyhow::Result<Client> {
+    let token =
+        args.token.clone().or_else(|| std::env::var("WS_TOKEN").ok()).filter(|token| !token.is_empty());
+    Ok(Client::new(&args.url, token.as_deref())?)
+}
+
+/// Runs something that talks to a server to its end.
+pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let done = runtime.block_on(work);
+    // A thread that reads standard input may never end.
+    runtime.shutdown_background();
+    done
+}
+
+/// What the server says about a topic; none if it has no such topic.
+pub async fn topic(client: &Client, topic: &str) -> anyhow::Result<Option<TopicView>> {
+    match client.get_json(&Client::path(&["topics", topic], &[])).await {
+        Ok(view) => Ok(Some(view)),
+        Err(ClientError::Refused { status: 404, .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A topic that must be there.
+pub async fn known_topic(client: &Client, name: &str) -> anyhow::Result<TopicView> {
+    match topic(client, name).await? {
+        Some(view) => Ok(view),
+        None => {
+            anyhow::bail!("there is no topic {name:?} on {}; `prombus topic list` has all", client.address())
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `prombus replay`: copies of a topic's events to another topic.
+
+use super::copier::Copier;
+use super::table::shortened;
+use super::{filter, progress, remote};
+use crate::args::ReplayArgs;
+use crate::complain;
+use anyhow::bail;
+use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+/// So many are shown when nothing is published.
+const SHOWN: u64 = 5;
+
+/// Runs the command.
+///
+/// # Errors
+/// When the server does not let it.
+pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
+    remote::block_on(replay(args))
+}
+
+async fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
+    prombus_protocol::check_topic(&args.to)?;
+    if args.from == args.to {
+        bail!("{} to itself would have no end; name another topic", args.from);
+    }
+    let client = remote::client(&args.server)?;
+    let topic = remote::known_topic(&client, &args.from).await?;
+    let query = HistoryQuery {
+        after: None,
+        from_ts: args.times.from_ts,
+        to_ts: args.times.to_ts,
+        to_seq: Some(topic.last_seq),
+    };
+    let history = client.history(&args.from, query);
+    if args.dry_run {
+        return dry_run(args, history).await;
+    }
+    client.open().await?;
+    copy(args, client, history, topic.count).await
+}
+
+async fn dry_run(args: &ReplayArgs, mut history: History) -> anyhow::Result<ExitCode> {
+    let mut out = stdout();
+    let mut count = 0;
+    while let Some(found) = history.next().await? {
+        if !filter::matches(&args.filters, &found.event) {
+            continue;
+        }
+        count += 1;
+        if count <= SHOWN {
+            writeln!(out, "{}", line_of(&found.event))?;
+        }
+        if args.limit == Some(count) {
+            break;
+        }
+    }
+    if count > SHOWN {
+        writeln!(out, "… and {} more", count - SHOWN)?;
+    }
+    writeln!(out, "{count} events of {} would go to {}; nothing was published", args.from, args.to)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn copy(
+    args: &ReplayArgs,
+    client: Client,
+    mut history: History,
+    total: u64,
+) -> anyhow::Result<ExitCode> {
+    let bar = progress::events(total);
+    // With ids that are made from others, the limit is on events that go, whether they are there or not: as in a dry run.
+    let mut copier = Copier::new(client, args.rate, None, &bar);
+    let mut count = 0;
+    let copied: anyhow::Result<()> = async {
+        while let Some(found) = history.next().await? {
+            bar.inc(1);
+            if !filter::matches(&args.filters, &found.event) {
+                continue;
+            }
+            let mut record = Record::copy_of(&found.event, &args.to);
+            if args.new_ids {
+                record.options.id = Some(Uuid::now_v7());
+            }
+            copier.add(record).await?;
+            count += 1;
+            if args.limit == Some(count) {
+                break;
+            }
+        }
+        copier.flush().await
+    }
+    .await;
+    bar.finish_and_clear();
+    let Copier { published, duplicates, .. } = copier;
+    writeln!(
+        stdout(),
+        "{published} events of {} published to {}, {duplicates} were there already",
+        args.from,
+        args.to
+    )?;
+    if let Err(error) = copied {
+        complain(&crate::one_line(&error));
+        complain(match args.new_ids {
+            true => "run again it publishes all of them again, for --new-ids was given",
+            false => "to go on, run it again: what is there is not added twice",
+        });
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An event in a line.
+pub fn line_of(event: &EventRecord) -> String {
+    let key = event.key.as_deref().unwrap_or("-");
+    format!("{}  {}  {}", event.id, shortened(key, 24), shortened(event.payload.get(), 80))
+}

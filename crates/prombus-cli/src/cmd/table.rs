@@ -1,0 +1,66 @@
+//! Tables of aligned columns.
+
+/// Which side of a column its texts stand at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Left,
+    Right,
+}
+
+/// Lines of a table: names of columns, then rows.
+pub fn lines(columns: &[(&str, Side)], rows: &[Vec<String>]) -> String {
+    let width = |column: usize, name: &str| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).chain([name.chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> =
+        columns.iter().enumerate().map(|(column, (name, _))| width(column, name)).collect();
+    let head: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let mut text = String::new();
+    for row in std::iter::once(&head).chain(rows) {
+        let mut line = String::new();
+        for ((cell, width), (_, side)) in row.iter().zip(&widths).zip(columns) {
+            let gap = " ".repeat(width - cell.chars().count());
+            match side {
+                Side::Left => line.extend([cell.as_str(), &gap, "  "]),
+                Side::Right => line.extend([gap.as_str(), cell, "  "]),
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A text of at most so many characters on one line.
+pub fn shortened(text: &str, chars_max: usize) -> String {
+    let mut short: String = text
+        .chars()
+        .take(chars_max)
+        .map(|character| if character.is_control() { ' ' } else { character })
+        .collect();
+    if text.chars().nth(chars_max).is_some() {
+        short.pop();
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_text() {
+        let rows = [vec!["a".to_owned(), "1000".to_owned()], vec!["größer".to_owned(), "2".to_owned()]];
+        let text = lines(&[("NAME", Side::Left), ("N", Side::Right)], &rows);
+        assert_eq!(text, "NAME       N\na       1000\ngrößer     2\n");
+    }
+
+    #[test]
+    fn long_texts_are_cut_and_show_it() {
+        assert_eq!(shortened("abc", 3), "abc");
+        assert_eq!(shortened("abcd", 3), "ab…");
+        assert_eq!(shortened("a\nb", 3), "a b");
+    }
+}

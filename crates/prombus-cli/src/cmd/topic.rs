@@ -1,0 +1,230 @@
+//! `prombus topic`: what topics there are, what is set about them, deletion.
+
+use super::instant;
+use super::remote::{self, TopicView};
+use super::table::{Side, lines};
+use crate::args::TopicCommand;
+use anyhow::{Context, bail};
+use indicatif::HumanBytes;
+use prombus::TopicOptions;
+use prombus_client::{Client, ClientError};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::io::{IsTerminal, Write, stderr, stdin, stdout};
+use std::process::ExitCode;
+
+#[derive(Deserialize)]
+struct Topics {
+    topics: Vec<TopicView>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the server does not let it.
+pub fn run(command: &TopicCommand) -> anyhow::Result<ExitCode> {
+    remote::block_on(async {
+        match command {
+            TopicCommand::List { json, server } => list(&remote::client(server)?, *json).await,
+            TopicCommand::Show { topic, json, server } => show(&remote::client(server)?, topic, *json).await,
+            TopicCommand::Set { topic, settings, server } => {
+                set(&remote::client(server)?, topic, settings).await
+            }
+            TopicCommand::Delete { topic, yes, server } => {
+                delete(&remote::client(server)?, topic, *yes).await
+            }
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
+    if json {
+        let answer: Value = client.get_json("/topics").await?;
+        writeln!(stdout(), "{answer}")?;
+        return Ok(());
+    }
+    let Topics { topics } = client.get_json("/topics").await?;
+    if topics.is_empty() {
+        writeln!(stdout(), "no topics")?;
+        return Ok(());
+    }
+    let mut rows = Vec::new();
+    for topic in topics {
+        // One that was deleted meanwhile is not there.
+        if let Some(topic) = remote::topic(client, &topic.topic).await? {
+            rows.push(row(&topic));
+        }
+    }
+    let columns = [
+        ("TOPIC", Side::Left),
+        ("EVENTS", Side::Right),
+        ("BYTES", Side::Right),
+        ("FIRST", Side::Right),
+        ("LAST", Side::Right),
+        ("GROUPS", Side::Right),
+        ("KEEPS", Side::Left),
+    ];
+    write!(stdout(), "{}", lines(&columns, &rows))?;
+    Ok(())
+}
+
+fn row(topic: &TopicView) -> Vec<String> {
+    vec![
+        topic.topic.clone(),
+        topic.count.to_string(),
+        HumanBytes(topic.bytes).to_string(),
+        topic.first_seq.map_or_else(|| "-".to_owned(), |seq| seq.to_string()),
+        topic.last_seq.to_string(),
+        topic.groups.to_string(),
+        keeps(topic.settings.as_ref()),
+    ]
+}
+
+/// Retention and compaction in short.
+fn keeps(settings: Option<&Map<String, Value>>) -> String {
+    let number = |name: &str| settings.and_then(|it| it.get(name)?.as_u64());
+    let mut parts = Vec::new();
+    if settings.and_then(|it| it.get("compaction")?.as_bool()) == Some(true) {
+        parts.push("newest of each key".to_owned());
+    }
+    if let Some(ms) = number("retention_ms") {
+        parts.push(instant::length(ms));
+    }
+    if let Some(bytes) = number("retention_bytes") {
+        parts.push(HumanBytes(bytes).to_string());
+    }
+    if parts.is_empty() { "all".to_owned() } else { parts.join(", ") }
+}
+
+async fn show(client: &Client, name: &str, json: bool) -> anyhow::Result<()> {
+    if json {
+        let answer: Value = match client.get_json(&path(name)).await {
+            Err(ClientError::Refused { status: 404, .. }) => return unknown(client, name).await,
+            answer => answer?,
+        };
+        writeln!(stdout(), "{answer}")?;
+        return Ok(());
+    }
+    let topic = remote::known_topic(client, name).await?;
+    write!(stdout(), "{}", described(&topic))?;
+    Ok(())
+}
+
+async fn unknown(client: &Client, name: &str) -> anyhow::Result<()> {
+    remote::known_topic(client, name).await.map(drop)
+}
+
+fn described(topic: &TopicView) -> String {
+    let first = topic.first_seq.map_or_else(|| "-".to_owned(), |seq| seq.to_string());
+    let mut lines = vec![
+        ("topic", topic.topic.clone()),
+        ("events", topic.count.to_string()),
+        ("bytes", format!("{} ({})", topic.bytes, HumanBytes(topic.bytes))),
+        ("seqs", format!("{first} to {}", topic.last_seq)),
+        ("groups", topic.groups.to_string()),
+        ("keeps", keeps(topic.settings.as_ref())),
+    ];
+    for (title, settings) in [("counts", &topic.settings), ("set here", &topic.set)] {
+        let settings = settings.iter().flatten().filter(|(_, value)| !value.is_null());
+        let text: Vec<String> = settings.map(|(name, value)| format!("{name}={}", plain(value))).collect();
+        lines.push((title, if text.is_empty() { "nothing".to_owned() } else { text.join(" ") }));
+    }
+    lines.into_iter().map(|(title, text)| format!("{title:<9} {text}\n")).collect()
+}
+
+/// A value as it is typed.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+async fn set(client: &Client, name: &str, settings: &[String]) -> anyhow::Result<()> {
+    let topic = remote::known_topic(client, name).await?;
+    let merged = merged(topic.set.unwrap_or_default(), settings)?;
+    let topic: TopicView = client.put_json(&path(name), &merged).await?;
+    write!(stdout(), "{}", described(&topic))?;
+    Ok(())
+}
+
+/// What was set, with changes.
+fn merged(mut set: Map<String, Value>, changes: &[String]) -> anyhow::Result<TopicOptions> {
+    for change in changes {
+        let (key, text) = change.split_once('=').with_context(|| format!("{change:?} is not KEY=VALUE"))?;
+        if key.starts_with("retention_") && key != "retention_bytes" {
+            // Days and milliseconds say the same: the new one counts.
+            set.retain(|name, _| name != "retention_days" && name != "retention_ms");
+        }
+        if text.is_empty() {
+            // A key that is none is named below.
+            set.insert(key.to_owned(), Value::Null);
+        } else {
+            // A topic's name is a text, also when it looks like a number.
+            let is_text = key == "snapshot_topic";
+            let parsed = (!is_text).then(|| serde_json::from_str(text).ok()).flatten();
+            set.insert(key.to_owned(), parsed.unwrap_or_else(|| Value::String(text.to_owned())));
+        }
+        let one = Map::from_iter([(key.to_owned(), set.get(key).cloned().unwrap_or_default())]);
+        serde_json::from_value::<TopicOptions>(Value::Object(one)).with_context(|| change.clone())?;
+    }
+    let options: TopicOptions = serde_json::from_value(Value::Object(set))?;
+    options.check()?;
+    Ok(options)
+}
+
+async fn delete(client: &Client, name: &str, yes: bool) -> anyhow::Result<()> {
+    let topic = remote::known_topic(client, name).await?;
+    let what = format!("{name} with its {} events", topic.count);
+    if !yes {
+        if !stdin().is_terminal() {
+            bail!("nothing was deleted; --yes deletes {what}");
+        }
+        write!(stderr(), "Delete {what}? Type the topic's name to confirm: ")?;
+        let mut typed = String::new();
+        stdin().read_line(&mut typed)?;
+        if typed.trim() != name {
+            bail!("nothing was deleted");
+        }
+    }
+    let _: Value = client.delete_json(&path(name)).await?;
+    writeln!(stdout(), "{what} is deleted")?;
+    Ok(())
+}
+
+fn path(topic: &str) -> String {
+    Client::path(&["topics", topic], &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(set: &str, changes: &[&str]) -> Result<Value, String> {
+        let set = serde_json::from_str(set).unwrap();
+        let changes: Vec<String> = changes.iter().map(|it| (*it).to_owned()).collect();
+        let merged = merged(set, &changes).map_err(|error| crate::one_line(&error))?;
+        Ok(serde_json::to_value(merged).unwrap())
+    }
+
+    #[test]
+    fn changes_go_over_what_was_set() {
+        let set = r#"{"retention_days":3.0,"max_attempts":7}"#;
+        let changed = change(set, &["compaction=true", "max_attempts=", "retention_ms=5000"]).unwrap();
+        assert_eq!(changed, serde_json::json!({"compaction": true, "retention_ms": 5000}));
+        assert_eq!(change(set, &["snapshot_topic=12"]).unwrap()["snapshot_topic"], "12");
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_named() {
+        let cases = [
+            ("retention=3", "unknown field"),
+            ("retention_days", "KEY=VALUE"),
+            ("compaction=maybe", "compaction=maybe"),
+            ("retention_days=0", "retention_days"),
+            ("nonsense=", "unknown field"),
+        ];
+        for (text, why) in cases {
+            let error = change("{}", &[text]).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Where a server is: one address for WebSocket and HTTP.
+
+use crate::error::ClientError;
+use std::fmt;
+
+/// The port that a server listens on unless it is told otherwise.
+const PORT: u16 = 8090;
+
+/// A server's address. `ws://`, `wss://`, `http://` and `https://` name the same places; without any of them `http://` is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Whether TLS is spoken.
+    pub(crate) is_tls: bool,
+    /// Name or number, without the brackets of IPv6.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// What stands before all paths, for servers behind a proxy; empty or `/…` without a slash at its end.
+    pub(crate) prefix: String,
+}
+
+impl Address {
+    /// Reads an address. A `/ws` at its end is taken off.
+    ///
+    /// # Errors
+    /// [`ClientError::Address`] says what is wrong.
+    pub fn parse(text: &str) -> Result<Self, ClientError> {
+        let bad = |why: &str| ClientError::Address { text: text.to_owned(), why: why.to_owned() };
+        let (scheme, rest) = text.trim().split_once("://").unwrap_or(("http", text.trim()));
+        let is_tls = match scheme.to_ascii_lowercase().as_str() {
+            "ws" | "http" => false,
+            "wss" | "https" => true,
+            _ => return Err(bad("it begins with none of ws://, wss://, http://, https://")),
+        };
+        let (authority, path) = match rest.find(['/', '?', '#']) {
+            Some(at) => rest.split_at(at),
+            None => (rest, ""),
+        };
+        if path.contains(['?', '#', ' ']) {
+            return Err(bad("it has more than a path; give a token with its own option"));
+        }
+        if authority.contains('@') {
+            return Err(bad("it has a user in it; give a token with its own option"));
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(rest) => {
+                let (host, behind) = rest.split_once(']').ok_or_else(|| bad("a ] is missing"))?;
+                (host, behind.strip_prefix(':').or_else(|| (!behind.is_empty()).then_some("?")))
+            }
+            None => match authority.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            },
+        };
+        if host.is_empty() {
+            return Err(bad("it names no host"));
+        }
+        let scheme_port = if is_tls { 443 } else { PORT };
+        let port = match port {
+            Some(port) => port.parse().map_err(|_| bad("its port is no number from 1 to 65535"))?,
+            None => scheme_port,
+        };
+        let prefix = path.trim_end_matches('/');
+        let prefix = prefix.strip_suffix("/ws").unwrap_or(prefix).to_owned();
+        Ok(Self { is_tls, host: host.to_owned(), port, prefix })
+    }
+
+    /// Host and port, as a `Host` header has them.
+    pub(crate) fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// Where WebSockets are opened.
+    pub(crate) fn web_socket(&self) -> String {
+        let scheme = if self.is_tls { "wss" } else { "ws" };
+        format!("{scheme}://{}{}/ws", self.authority(), self.prefix)
+    }
+}
+
+/// As HTTP writes it.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.prefix)
+    }
+}
+
+/// Appends a text so that it can stand in a path or a query.
+pub(crate) fn put_encoded(into: &mut String, text: &str) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+            into.push(char::from(byte));
+        } else {
+            into.push_str(&format!("%{byte:02X}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_schemes_name_the_same_places() {
+        let cases = [
+            ("ws://127.0.0.1:8090/ws", "http://127.0.0.1:8090", "ws://127.0.0.1:8090/ws"),
+            ("http://localhost", "http://localhost:8090", "ws://localhost:8090/ws"),
+            ("localhost:9000", "http://localhost:9000", "ws://localhost:9000/ws"),
+            ("wss://bus.example", "https://bus.example:443", "wss://bus.example:443/ws"),
+            ("https://example.org/bus/", "https://example.org:443/bus", "wss://example.org:443/bus/ws"),
+            ("ws://[::1]:7", "http://[::1]:7", "ws://[::1]:7/ws"),
+        ];
+        for (text, http, web_socket) in cases {
+            let address = Address::parse(text).unwrap();
+            assert_eq!((address.to_string(), address.web_socket()), (http.to_owned(), web_socket.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_a_reason() {
+        let cases = [
+            ("ftp://host", "ws://"),
+            ("http://", "no host"),
+            ("http://host:port", "port"),
+            ("http://[::1", "]"),
+            ("http://[::1]x", "port"),
+            ("http://user@host", "token"),
+            ("ws://host/ws?token=secret", "token"),
+        ];
+        for (text, why) in cases {
+            let error = Address::parse(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn texts_are_encoded_for_paths_and_queries() {
+        let mut text = String::new();
+        put_encoded(&mut text, "a.b:c/ä ?&");
+        assert_eq!(text, "a.b:c%2F%C3%A4%20%3F%26");
+    }
+}

@@ -1,0 +1,120 @@
+//! Takes the elements of `"events":[…]` out of a JSON object that comes in pieces, without ever having the whole of it.
+//!
+//! It only finds where elements begin and end; whether they are good JSON is for whoever reads them.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Where the array begins. What stands before it is short, and has no such text in it: a topic has no quotes.
+const OPENING: &[u8] = b"\"events\":[";
+
+/// A splitter.
+#[derive(Debug, Default)]
+pub(crate) struct ArraySplitter {
+    buffer: BytesMut,
+    /// Up to here the buffer was looked at.
+    looked_at: usize,
+    depth: usize,
+    is_inside: bool,
+    in_string: bool,
+    is_escaped: bool,
+    is_over: bool,
+}
+
+impl ArraySplitter {
+    /// Takes a piece of the body.
+    pub(crate) fn push(&mut self, piece: &[u8]) {
+        self.buffer.extend_from_slice(piece);
+    }
+
+    /// The next element, if all of it has come.
+    pub(crate) fn next(&mut self) -> Option<Bytes> {
+        if !self.is_inside {
+            let at = self.buffer.windows(OPENING.len()).position(|window| window == OPENING)?;
+            self.buffer.advance(at + OPENING.len());
+            self.is_inside = true;
+        }
+        if self.is_over {
+            return None;
+        }
+        while let Some(&byte) = self.buffer.get(self.looked_at) {
+            self.looked_at += 1;
+            if self.in_string {
+                match byte {
+                    _ if self.is_escaped => self.is_escaped = false,
+                    b'\\' => self.is_escaped = true,
+                    b'"' => self.in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' | b'[' => self.depth += 1,
+                b']' if self.depth == 0 => {
+                    self.is_over = true;
+                    self.buffer.advance(self.looked_at);
+                    return None;
+                }
+                b'}' | b']' => {
+                    self.depth -= 1;
+                    if self.depth == 0 {
+                        let element = self.buffer.split_to(self.looked_at).freeze();
+                        self.looked_at = 0;
+                        return Some(element);
+                    }
+                }
+                b',' if self.depth == 0 => {
+                    self.buffer.advance(self.looked_at);
+                    self.looked_at = 0;
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// What stands behind the array, when all has come: `,"count":…}`. None if the array has no end.
+    pub(crate) fn rest(self) -> Option<Bytes> {
+        self.is_over.then(|| self.buffer.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_come_whole_wherever_the_pieces_are_cut() {
+        let elements =
+            [r#"{"id":"1","payload":[1,{"a":"]}\""}]}"#, r#"{"id":"2","payload":"\\"}"#, r#"{"id":"3"}"#];
+        let text = format!(r#"{{"topic":"a.b","events":[{}],"count":3,"next":null}}"#, elements.join(","));
+        for size in 1..=text.len() {
+            let mut splitter = ArraySplitter::default();
+            let mut found = Vec::new();
+            for piece in text.as_bytes().chunks(size) {
+                splitter.push(piece);
+                while let Some(element) = splitter.next() {
+                    found.push(String::from_utf8(element.to_vec()).unwrap());
+                }
+            }
+            assert_eq!(found, elements, "in pieces of {size}");
+            assert_eq!(splitter.rest().unwrap(), Bytes::from_static(br#","count":3,"next":null}"#));
+        }
+    }
+
+    #[test]
+    fn an_array_without_an_end_has_no_rest() {
+        let mut splitter = ArraySplitter::default();
+        splitter.push(br#"{"topic":"a","events":[{"id":"1"},{"id""#);
+        assert!(splitter.next().is_some() && splitter.next().is_none());
+        assert!(splitter.rest().is_none());
+    }
+
+    #[test]
+    fn an_empty_array_has_nothing() {
+        let mut splitter = ArraySplitter::default();
+        splitter.push(br#"{"topic":"a","events":[],"count":0,"next":null}"#);
+        assert!(splitter.next().is_none());
+        assert!(splitter.rest().is_some());
+    }
+}

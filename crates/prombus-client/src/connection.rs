@@ -1,0 +1,230 @@
+//! One WebSocket and the task that writes and reads it. Answers find whoever waits for them by `corr`; when the connection ends
+//! all who wait are told.
+
+use crate::address::Address;
+use crate::error::{ClientError, PublishError};
+use crate::http::bearer;
+use crate::record::{Published, Record};
+use crate::transport::{self, Transport};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use hyper::header::AUTHORIZATION;
+use parking_lot::Mutex;
+use prombus_protocol::{
+    ClientFrame, ErrFrame, ErrorCode, Json, OkFrame, RawValue, ServerFrame, Token, put_client_frame,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+type Socket = WebSocketStream<Box<dyn Transport>>;
+type Outcome = Result<Published, PublishError>;
+/// Which record of its batch, and what became of it.
+type Answer = (usize, Outcome);
+
+/// Batches that wait to be written. Few: whoever publishes waits for answers anyway.
+const QUEUED_BATCHES: usize = 4;
+
+/// A connection. It ends when this is dropped, or by itself.
+pub(crate) struct Connection {
+    batches: mpsc::Sender<Vec<Utf8Bytes>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next_corr: u64,
+    waiting: HashMap<u64, Waiter>,
+    /// Why it ended.
+    ended: Option<String>,
+}
+
+/// Somebody who waits for the answer to one record of a batch.
+struct Waiter {
+    index: usize,
+    answers: mpsc::UnboundedSender<Answer>,
+}
+
+impl Connection {
+    pub(crate) async fn open(address: &Address, token: Option<&Token>) -> Result<Self, ClientError> {
+        let stream = transport::open(address).await?;
+        let odd = |why: String| ClientError::Answer { address: address.to_string(), why };
+        let mut request =
+            address.web_socket().into_client_request().map_err(|error| odd(error.to_string()))?;
+        if let Some(token) = token {
+            request.headers_mut().insert(AUTHORIZATION, bearer(token, address)?);
+        }
+        let (socket, _) =
+            client_async_with_config(request, stream, None).await.map_err(|error| match error {
+                tungstenite::Error::Http(response) => {
+                    let body = response.body().as_deref().unwrap_or_default();
+                    let why = String::from_utf8_lossy(body).into_owned();
+                    match response.status().as_u16() {
+                        401 => {
+                            ClientError::Unauthorized { address: address.to_string(), why: error_text(why) }
+                        }
+                        status => odd(format!("status {status}: {why}")),
+                    }
+                }
+                tungstenite::Error::Io(error) => {
+                    ClientError::Lost { address: address.to_string(), why: error.to_string() }
+                }
+                other => odd(other.to_string()),
+            })?;
+        let (batches, queued) = mpsc::channel(QUEUED_BATCHES);
+        let shared = Arc::new(Shared::default());
+        tokio::spawn(run(socket, queued, Arc::clone(&shared)));
+        Ok(Self { batches, shared })
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.shared.state.lock().ended.is_some()
+    }
+
+    /// Sends all records and waits for all answers.
+    pub(crate) async fn publish(&self, records: &[Record]) -> Vec<Outcome> {
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        let mut outcomes: Vec<Option<Outcome>> = records.iter().map(|_| None).collect();
+        let mut frames = Vec::with_capacity(records.len());
+        for (index, (record, outcome)) in records.iter().zip(&mut outcomes).enumerate() {
+            match self.shared.frame(index, record, &sender) {
+                Ok(frame) => frames.push(frame),
+                Err(refused) => *outcome = Some(Err(refused)),
+            }
+        }
+        drop(sender);
+        let mut left = frames.len();
+        if left > 0 && self.batches.send(frames).await.is_err() {
+            // The task is over: nobody answers any more.
+            self.shared.end("it is closed");
+        }
+        while left > 0 {
+            let Some((index, outcome)) = answers.recv().await else { break };
+            outcomes[index] = Some(outcome);
+            left -= 1;
+        }
+        let lost = || Err(PublishError::Lost(self.shared.why_ended()));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
+    }
+}
+
+impl Shared {
+    /// The frame of a record, whose answer is waited for from now on.
+    fn frame(
+        &self,
+        index: usize,
+        record: &Record,
+        answers: &mpsc::UnboundedSender<Answer>,
+    ) -> Result<Utf8Bytes, PublishError> {
+        let payload = Json::new(record.payload.get().as_bytes()).map_err(|error| {
+            let message = format!("the payload is {error}");
+            PublishError::Refused { code: ErrorCode::BadJson, message, retry_after_ms: None }
+        })?;
+        let corr = {
+            let mut state = self.state.lock();
+            if let Some(why) = &state.ended {
+                return Err(PublishError::Lost(why.clone()));
+            }
+            state.next_corr += 1;
+            let corr = state.next_corr;
+            state.waiting.insert(corr, Waiter { index, answers: answers.clone() });
+            corr
+        };
+        let frame =
+            ClientFrame::Publish { topic: record.topic_text(), payload, opts: record.options.clone() };
+        let mut text = Vec::with_capacity(record.byte_count());
+        put_client_frame(&mut text, Some(&corr.to_string()), &frame);
+        Ok(Utf8Bytes::try_from(text).expect("frames are made of texts"))
+    }
+
+    fn answer(&self, corr: Option<u64>, outcome: Outcome) {
+        let Some(corr) = corr else { return };
+        let waiter = self.state.lock().waiting.remove(&corr);
+        if let Some(Waiter { index, answers }) = waiter {
+            // Whoever gave up waiting needs no answer.
+            let _ = answers.send((index, outcome));
+        }
+    }
+
+    /// It is over: all who wait are told.
+    fn end(&self, why: &str) {
+        let mut state = self.state.lock();
+        state.ended.get_or_insert_with(|| why.to_owned());
+        state.waiting.clear();
+    }
+
+    fn why_ended(&self) -> String {
+        self.state.lock().ended.clone().unwrap_or_else(|| "it is closed".to_owned())
+    }
+}
+
+async fn run(socket: Socket, queued: mpsc::Receiver<Vec<Utf8Bytes>>, shared: Arc<Shared>) {
+    let (sink, stream) = socket.split();
+    // Both at once: a server that does not read until its answers are taken must not wait for ever.
+    let why = tokio::select! {
+        why = write(sink, queued) => why,
+        why = read(stream, &shared) => why,
+    };
+    shared.end(&why);
+}
+
+async fn write(mut sink: SplitSink<Socket, Message>, mut queued: mpsc::Receiver<Vec<Utf8Bytes>>) -> String {
+    while let Some(batch) = queued.recv().await {
+        for frame in batch {
+            if let Err(error) = sink.feed(Message::Text(frame)).await {
+                return error.to_string();
+            }
+        }
+        if let Err(error) = sink.flush().await {
+            return error.to_string();
+        }
+    }
+    // Nobody has the connection any more.
+    let _ = sink.close().await;
+    "it was closed here".to_owned()
+}
+
+async fn read(mut stream: SplitStream<Socket>, shared: &Shared) -> String {
+    while let Some(message) = stream.next().await {
+        let text = match message {
+            Ok(Message::Text(text)) => text,
+            Ok(Message::Close(Some(close))) => return format!("the server closed it ({close})"),
+            Ok(Message::Close(None)) => return "the server closed it".to_owned(),
+            Ok(_) => continue,
+            Err(error) => return error.to_string(),
+        };
+        match ServerFrame::<Box<RawValue>>::parse(text.as_bytes()) {
+            Ok(ServerFrame::Ok(OkFrame { corr, id: Some(id), seq: Some(seq), duplicate, .. })) => {
+                shared.answer(number(corr), Ok(Published { id, seq, duplicate }));
+            }
+            Ok(ServerFrame::Err(ErrFrame { code, msg: message, retry_after_ms, corr: Some(corr) })) => {
+                shared
+                    .answer(number(Some(corr)), Err(PublishError::Refused { code, message, retry_after_ms }));
+            }
+            // About the connection as a whole: what it closes with says more.
+            Ok(ServerFrame::Err(_) | ServerFrame::Ok(_) | ServerFrame::Event(_)) => {}
+            Err(error) => return format!("the server said what nobody understands: {error}"),
+        }
+    }
+    "the server went away".to_owned()
+}
+
+fn number(corr: Option<Box<RawValue>>) -> Option<u64> {
+    corr?.get().parse().ok()
+}
+
+/// The message of an error body, or all of it.
+fn error_text(body: String) -> String {
+    let parsed: Option<serde_json::Value> = serde_json::from_str(&body).ok();
+    let message = parsed.as_ref().and_then(|it| it.get("error")?.as_str()).map(str::to_owned);
+    message.unwrap_or(body)
+}

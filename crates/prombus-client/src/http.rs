@@ -1,0 +1,170 @@
+//! Requests over HTTP/1.1. A connection is kept for the next request once an answer was read whole.
+
+use crate::address::Address;
+use crate::error::ClientError;
+use crate::transport;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use prombus_protocol::{ErrorCode, Token};
+use serde::Deserialize;
+
+/// Of an answer that is no JSON, so much is shown.
+const SHOWN_CHARS_MAX: usize = 200;
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// A server and at most one idle connection to it.
+pub(crate) struct Http {
+    pub(crate) address: Address,
+    pub(crate) token: Option<Token>,
+    idle: Mutex<Option<Sender>>,
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    error: String,
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    retry_after_ms: Option<u64>,
+}
+
+impl Http {
+    pub(crate) fn new(address: Address, token: Option<Token>) -> Self {
+        Self { address, token, idle: Mutex::default() }
+    }
+
+    /// Asks, and reads a good answer whole.
+    pub(crate) async fn whole(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<Bytes, ClientError> {
+        let (sender, response) = self.send(method, path, body).await?;
+        let collected = response.into_body().collect().await.map_err(|error| self.lost(&error))?;
+        *self.idle.lock() = Some(sender);
+        Ok(collected.to_bytes())
+    }
+
+    /// Asks; the body of a good answer is still to be read.
+    pub(crate) async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        // The sender goes: the connection ends with the answer.
+        Ok(self.send(method, path, body).await?.1)
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<(Sender, Response<Incoming>), ClientError> {
+        let idle = self.idle.lock().take();
+        let is_used = idle.is_some();
+        let sender = match idle {
+            Some(sender) => sender,
+            None => self.connect().await?,
+        };
+        let (sender, response) = match self.send_over(sender, &method, path, body.clone()).await {
+            // A server may close an idle connection at any time. What changes something is not sent twice.
+            Err(ClientError::Lost { .. }) if is_used && method == Method::GET => {
+                let sender = self.connect().await?;
+                self.send_over(sender, &method, path, body).await?
+            }
+            sent => sent?,
+        };
+        if response.status().is_success() {
+            return Ok((sender, response));
+        }
+        Err(self.refusal(response).await)
+    }
+
+    async fn connect(&self) -> Result<Sender, ClientError> {
+        let stream = transport::open(&self.address).await?;
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(|error| self.lost(&error))?;
+        tokio::spawn(async move {
+            // Whoever waits for an answer is told by the answer's own error.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+
+    async fn send_over(
+        &self,
+        mut sender: Sender,
+        method: &Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<(Sender, Response<Incoming>), ClientError> {
+        let mut request = Request::new(Full::new(body.clone().unwrap_or_default()));
+        *request.method_mut() = method.clone();
+        let uri = format!("{}{path}", self.address.prefix);
+        *request.uri_mut() = uri.parse().map_err(|_| self.odd(format!("{uri:?} is no path")))?;
+        let headers = request.headers_mut();
+        let authority = HeaderValue::try_from(self.address.authority());
+        headers.insert(HOST, authority.map_err(|error| self.odd(error.to_string()))?);
+        if body.is_some() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        if let Some(token) = &self.token {
+            headers.insert(AUTHORIZATION, bearer(token, &self.address)?);
+        }
+        sender.ready().await.map_err(|error| self.lost(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.lost(&error))?;
+        Ok((sender, response))
+    }
+
+    async fn refusal(&self, response: Response<Incoming>) -> ClientError {
+        let status = response.status().as_u16();
+        let body = match response.into_body().collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return self.lost(&error),
+        };
+        let Ok(ErrorBody { error: message, code, retry_after_ms }) = serde_json::from_slice(&body) else {
+            let text: String = String::from_utf8_lossy(&body).chars().take(SHOWN_CHARS_MAX).collect();
+            return self.odd(format!("status {status}: {text}"));
+        };
+        if status == 401 {
+            return ClientError::Unauthorized { address: self.address.to_string(), why: message };
+        }
+        let code = code.parse().unwrap_or(ErrorCode::Internal);
+        ClientError::Refused { status, code, message, retry_after_ms }
+    }
+
+    pub(crate) fn lost(&self, error: &dyn std::error::Error) -> ClientError {
+        let mut why = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            why = format!("{why}: {error}");
+            cause = error.source();
+        }
+        ClientError::Lost { address: self.address.to_string(), why }
+    }
+
+    pub(crate) fn odd(&self, why: impl Into<String>) -> ClientError {
+        ClientError::Answer { address: self.address.to_string(), why: why.into() }
+    }
+}
+
+/// The header of a token.
+pub(crate) fn bearer(token: &Token, address: &Address) -> Result<HeaderValue, ClientError> {
+    let mut value =
+        HeaderValue::try_from(format!("Bearer {}", &**token)).map_err(|_| ClientError::Unauthorized {
+            address: address.to_string(),
+            why: "the token has characters that no token has".to_owned(),
+        })?;
+    value.set_sensitive(true);
+    Ok(value)
+}

@@ -1,0 +1,94 @@
+//! A body as lines, of which never more is in memory than has come and was not taken.
+
+use crate::error::ClientError;
+use crate::http::Http;
+use bytes::{Buf, Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::{HeaderMap, Response};
+use std::sync::Arc;
+
+/// The lines of an answer.
+pub struct Lines {
+    body: Pieces,
+    headers: HeaderMap,
+    buffer: BytesMut,
+    /// Up to here the buffer has no end of a line.
+    looked_at: usize,
+}
+
+/// A body piece by piece. One that breaks off is an error.
+pub(crate) struct Pieces {
+    http: Arc<Http>,
+    body: Incoming,
+}
+
+impl Pieces {
+    pub(crate) fn new(http: Arc<Http>, body: Incoming) -> Self {
+        Self { http, body }
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        loop {
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(self.http.lost(&error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn odd(&self, why: impl Into<String>) -> ClientError {
+        self.http.odd(why)
+    }
+}
+
+impl Lines {
+    pub(crate) fn new(http: Arc<Http>, response: Response<Incoming>) -> Self {
+        let (parts, body) = response.into_parts();
+        let body = Pieces::new(http, body);
+        Self { body, headers: parts.headers, buffer: BytesMut::new(), looked_at: 0 }
+    }
+
+    /// A header of the answer.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The next line, without its end; empty ones are left out.
+    ///
+    /// # Errors
+    /// [`ClientError::Lost`] when the answer breaks off: what came so far is not all.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        loop {
+            if let Some(at) = self.buffer[self.looked_at..].iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(self.looked_at + at).freeze();
+                self.buffer.advance(1);
+                self.looked_at = 0;
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue;
+                }
+                return Ok(Some(line));
+            }
+            self.looked_at = self.buffer.len();
+            match self.body.next().await? {
+                Some(piece) => self.buffer.extend_from_slice(&piece),
+                None => {
+                    self.looked_at = 0;
+                    let rest = std::mem::take(&mut self.buffer).freeze();
+                    return Ok((!rest.iter().all(u8::is_ascii_whitespace)).then_some(rest));
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Lines")
+    }
+}

@@ -1,0 +1,109 @@
+//! Events on their way to a server.
+
+use prombus_protocol::{EventRecord, PublishOptions, RawValue, Uuid};
+use serde::Serialize;
+use std::borrow::Cow;
+
+/// An event to publish.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Where it goes.
+    pub topic: String,
+    /// What it says, as JSON.
+    pub payload: Box<RawValue>,
+    /// Id, key, headers and so on.
+    pub options: PublishOptions,
+}
+
+/// An event that is on the server's disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its id.
+    pub id: Uuid,
+    /// Its position in its topic.
+    pub seq: u64,
+    /// The topic had an event with this id already, so nothing was added.
+    pub duplicate: bool,
+}
+
+impl Record {
+    /// A record of a payload.
+    ///
+    /// # Errors
+    /// When the payload cannot be written as JSON.
+    pub fn new<T: Serialize + ?Sized>(
+        topic: impl Into<String>,
+        payload: &T,
+    ) -> Result<Self, serde_json::Error> {
+        let payload = serde_json::value::to_raw_value(payload)?;
+        Ok(Self { topic: topic.into(), payload, options: PublishOptions::default() })
+    }
+
+    /// The same with an id.
+    #[must_use]
+    pub fn id(mut self, id: Uuid) -> Self {
+        self.options.id = Some(id);
+        self
+    }
+
+    /// The same with a key.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.options.key = Some(key.into());
+        self
+    }
+
+    /// The record's id. One is made if it has none, a UUIDv7, so that it can be sent twice.
+    pub fn ensure_id(&mut self) -> Uuid {
+        *self.options.id.get_or_insert_with(Uuid::now_v7)
+    }
+
+    /// A copy of an event for a topic: key, headers, tags and payload are kept, and the event is what caused it. The id is made
+    /// from the event's and the topic's, so that a second copy to the same place is a duplicate.
+    pub fn copy_of(event: &EventRecord, topic: &str) -> Self {
+        let id = Uuid::new_v5(&event.id, topic.as_bytes());
+        let options = PublishOptions {
+            id: Some(id),
+            ts: None,
+            key: event.key.clone(),
+            headers: event.headers.clone(),
+            tags: event.tags.clone(),
+            caused_by: vec![event.id],
+            sid: None,
+        };
+        Self { topic: topic.to_owned(), payload: event.payload.clone(), options }
+    }
+
+    /// About how many bytes it takes on the wire.
+    pub fn byte_count(&self) -> usize {
+        let options = &self.options;
+        let headers: usize = options.headers.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
+        let tags: usize = options.tags.iter().map(|tag| tag.len() + 3).sum();
+        let key = options.key.as_ref().map_or(0, |key| key.len() + 9);
+        let ids = (options.caused_by.len() + 2) * 45;
+        100 + self.topic.len() + self.payload.get().len() + headers + tags + key + ids
+    }
+
+    pub(crate) fn topic_text(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.topic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_an_event_have_an_id_for_each_place() {
+        let text = r#"{"id":"0196f1d0-0000-7000-8000-000000000001","ts":5,"topic":"a","key":"k","tags":["t"],
+            "headers":{"h":"v"},"caused_by":["0196f1d0-0000-7000-8000-000000000002"],"payload":[1, 2]}"#;
+        let event: EventRecord = serde_json::from_str(text).unwrap();
+        let (one, again, other) =
+            (Record::copy_of(&event, "b"), Record::copy_of(&event, "b"), Record::copy_of(&event, "c"));
+        assert_eq!(one.options.id, again.options.id);
+        assert_ne!(one.options.id, other.options.id);
+        assert_eq!(one.options.caused_by, [event.id]);
+        assert_eq!((one.options.key.as_deref(), one.payload.get()), (Some("k"), "[1, 2]"));
+        assert_eq!((one.options.headers, one.options.tags), (event.headers, event.tags));
+    }
+}

@@ -1,0 +1,19 @@
+//! Ids for events whose publisher has a key of its own: the same key is the same event, whichever way it comes in.
+
+use uuid::Uuid;
+
+/// What keys that are no UUIDs are hashed with. Never to be changed: a retry may come after an upgrade.
+const NAMESPACE: Uuid = Uuid::from_u128(0x6f0b_6d0e_8a3c_4c5f_9d42_7072_6f6d_6275);
+
+/// The id of the event with this key: a UUID is taken as it is, anything else is hashed (UUIDv5). `Idempotency-Key` over HTTP
+/// and the rows of an outbox agree on it.
+///
+/// ```
+/// # use prombus_protocol::id_of_key;
+/// assert_eq!(id_of_key("order 17").to_string(), "4769d724-0b0d-510e-bc9b-5cca29704ade");
+/// let id = "0196f1d0-1c2a-7b3c-8d4e-5f6071829304";
+/// assert_eq!(id_of_key(id).to_string(), id);
+/// ```
+pub fn id_of_key(key: &str) -> Uuid {
+    Uuid::try_parse(key).unwrap_or_else(|_| Uuid::new_v5(&NAMESPACE, key.as_bytes()))
+}

@@ -1,0 +1,189 @@
+//! Marks in memory: gone with the process. For consumers whose effects are gone with it too, and for tests.
+
+use super::{DedupeError, DedupeStore, expires_ms, mark_id};
+use crate::backend::BoxFuture;
+use crate::clock::{Clock, SystemClock};
+use parking_lot::Mutex;
+use prombus_protocol::Uuid;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// How many marks there are at most, unless said otherwise. A mark takes less than a hundred bytes.
+const CAPACITY: usize = 1_000_000;
+
+/// Marks in memory, bounded: one too many drops the mark that would expire first, and is counted.
+///
+/// ```
+/// use prombus::consume::dedupe::{DEDUPE_TTL_MS, DedupeStore, MemoryDedupe};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let id = prombus::Uuid::from_u128(7);
+/// let marks = MemoryDedupe::new();
+/// marks.mark("orders", "billing", id, DEDUPE_TTL_MS).await?;
+/// assert!(marks.seen("orders", "billing", id).await?);
+/// assert!(!marks.seen("orders", "shipping", id).await?);
+/// # Ok(()) }
+/// ```
+pub struct MemoryDedupe {
+    marks: Mutex<Marks>,
+    clock: Arc<dyn Clock>,
+}
+
+impl MemoryDedupe {
+    /// No marks, and room for a million.
+    pub fn new() -> Self {
+        Self::with_capacity(CAPACITY)
+    }
+
+    /// No marks, and room for so many; one at least.
+    pub fn with_capacity(marks: usize) -> Self {
+        let marks = Mutex::new(Marks { capacity: marks.max(1), ..Marks::default() });
+        Self { marks, clock: Arc::new(SystemClock::default()) }
+    }
+
+    /// Where the time comes from, for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// How many marks there are, expired ones that nobody asked for included.
+    pub fn len(&self) -> usize {
+        self.marks.lock().by_id.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many marks were dropped before their time because there was no room.
+    pub fn evicted(&self) -> u64 {
+        self.marks.lock().evicted
+    }
+}
+
+impl Default for MemoryDedupe {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for MemoryDedupe {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "MemoryDedupe({} marks)", self.len())
+    }
+}
+
+impl DedupeStore for MemoryDedupe {
+    fn seen<'a>(
+        &'a self,
+        topic: &'a str,
+        group: &'a str,
+        id: Uuid,
+    ) -> BoxFuture<'a, Result<bool, DedupeError>> {
+        let is_seen = self.marks.lock().is_live(mark_id(topic, group, id), self.clock.wall_ms());
+        Box::pin(async move { Ok(is_seen) })
+    }
+
+    fn mark<'a>(
+        &'a self,
+        topic: &'a str,
+        group: &'a str,
+        id: Uuid,
+        ttl_ms: u64,
+    ) -> BoxFuture<'a, Result<(), DedupeError>> {
+        let now = self.clock.wall_ms();
+        let mut marks = self.marks.lock();
+        while marks.take_expired(now).is_some() {}
+        marks.insert(mark_id(topic, group, id), expires_ms(now, ttl_ms));
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Marks and when they expire.
+#[derive(Debug)]
+pub(super) struct Marks {
+    by_id: HashMap<Uuid, i64>,
+    by_time: BTreeSet<(i64, Uuid)>,
+    capacity: usize,
+    evicted: u64,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self { by_id: HashMap::new(), by_time: BTreeSet::new(), capacity: usize::MAX, evicted: 0 }
+    }
+}
+
+impl Marks {
+    pub(super) fn is_live(&self, mark: Uuid, now_ms: i64) -> bool {
+        self.by_id.get(&mark).is_some_and(|expires| *expires > now_ms)
+    }
+
+    /// Adds a mark; one that is there stays as it is. Expired ones are to be taken out before.
+    pub(super) fn insert(&mut self, mark: Uuid, expires_ms: i64) {
+        if self.by_id.contains_key(&mark) {
+            return;
+        }
+        if self.by_id.len() >= self.capacity
+            && let Some((_, first)) = self.by_time.pop_first()
+        {
+            self.by_id.remove(&first);
+            self.evicted += 1;
+        }
+        self.by_id.insert(mark, expires_ms);
+        self.by_time.insert((expires_ms, mark));
+    }
+
+    pub(super) fn remove(&mut self, mark: Uuid) {
+        if let Some(expires) = self.by_id.remove(&mark) {
+            self.by_time.remove(&(expires, mark));
+        }
+    }
+
+    /// A mark that has expired.
+    pub(super) fn take_expired(&mut self, now_ms: i64) -> Option<(Uuid, i64)> {
+        let &(expires, mark) = self.by_time.first()?;
+        if expires > now_ms {
+            return None;
+        }
+        self.by_time.pop_first();
+        self.by_id.remove(&mark);
+        Some((mark, expires))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[tokio::test]
+    async fn one_too_many_drops_the_mark_that_would_expire_first() {
+        let marks = MemoryDedupe::with_capacity(2).clock(Arc::new(ManualClock::new(0)));
+        for (id, ttl_ms) in [(1, 300), (2, 100), (3, 200)] {
+            marks.mark("a", "g", Uuid::from_u128(id), ttl_ms).await.expect("it marks");
+        }
+        for (id, is_seen) in [(1, true), (2, false), (3, true)] {
+            assert_eq!(marks.seen("a", "g", Uuid::from_u128(id)).await.expect("it answers"), is_seen, "{id}");
+        }
+        assert_eq!((marks.len(), marks.evicted()), (2, 1));
+    }
+
+    #[tokio::test]
+    async fn expired_marks_take_no_room() {
+        let clock = ManualClock::new(0);
+        let marks = MemoryDedupe::with_capacity(100).clock(Arc::new(clock.clone()));
+        for id in 0..1_000 {
+            clock.advance_ms(10);
+            marks.mark("a", "g", Uuid::from_u128(id), 100).await.expect("it marks");
+        }
+        assert!(marks.len() <= 11, "{} marks", marks.len());
+        assert_eq!(marks.evicted(), 0);
+    }
+}

@@ -1,0 +1,381 @@
+//! Projectors: fold the events of a topic into states by key, and publish each state that changed to another topic.
+//!
+//! The states live in the output topic; the newest event of a key is its state, and `null` is none. A projector reads them when
+//! it is opened, so it needs no other storage.
+//!
+//! Each input changes the states once, also over crashes. A batch of inputs is folded, what it changed is published in one
+//! commit, then the inputs are acked. Every state event says (header [`POSITION_HEADER`]) up to which input its projector had
+//! come: after a crash between the commit and the acks, the inputs up to there are only acked. Their ids are made from input
+//! and key as a second line of defence.
+//!
+//! One projector runs per group. If two do, each gets a part of the events and knows nothing of what the other folds: the
+//! states are wrong. A projector that finds events of others in its output topic says so in the log.
+//!
+//! The output topic should be compacted, not cut by age: a state that is cleaned away is gone. To build the states anew, use
+//! another output topic and another group.
+
+mod options;
+pub mod process_state;
+mod restore;
+mod runner;
+mod states;
+
+pub use options::{ProjectorFigures, ProjectorOptions};
+pub use restore::POSITION_HEADER;
+pub use runner::ProjectorHandle;
+pub use states::States;
+
+use crate::bus::Bus;
+use crate::delivery::backoff_ms;
+use crate::error::{GroupError, PublishError, ReadError, Unavailable};
+use crate::event::Event;
+use crate::publish::PublishBatch;
+use crate::subscribe::{Deliveries, Subscription};
+use parking_lot::Mutex;
+use prombus_protocol::{DeadLetter, PublishOptions, RawValue, Start, Topic, TopicError, Uuid};
+use restore::{Position, restore};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Ids of state events are UUIDv5 of the input's id and the key, in the namespace of this and the input's id.
+const NAMESPACE: Uuid = Uuid::from_u128(0x84d1_3f7a_5b62_5c09_9e38_c06f_2ab7_71d5);
+/// States that changed are published when they have this many bytes, also in the middle of a batch of inputs.
+const PUBLISH_BYTES: usize = 1 << 20;
+
+/// Why an event cannot be folded.
+pub type Rejection = Box<dyn std::error::Error + Send + Sync>;
+
+/// How events become states.
+pub trait Projection: Send + 'static {
+    /// What is known about a key.
+    type State: Serialize + DeserializeOwned + Send + 'static;
+
+    /// Folds an event in. Every state that it sets is published, every key that it removes gets a `null`.
+    ///
+    /// # Errors
+    /// The event makes no sense. It changes nothing and goes to the dead letters, and the others go on; a panic does the same.
+    fn fold(&mut self, event: &Event, states: &mut States<Self::State>) -> Result<(), Rejection>;
+
+    /// Changes states because time has passed.
+    fn tick(&mut self, now_ms: i64, states: &mut States<Self::State>) {
+        let _ = (now_ms, states);
+    }
+}
+
+/// Why a projector could not start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProjectorError {
+    /// The name of a topic.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// The group that reads the input.
+    #[error("reading the input")]
+    Group(#[from] GroupError),
+    /// The output topic could not be read.
+    #[error("reading the states")]
+    Read(#[from] ReadError),
+    /// The states could not be published.
+    #[error("publishing states")]
+    Publish(#[from] PublishError),
+}
+
+impl ProjectorError {
+    /// Whether it is only that the bus was closed.
+    pub fn is_closed(&self) -> bool {
+        matches!(
+            self,
+            Self::Group(GroupError::Unavailable(Unavailable::Closed))
+                | Self::Read(ReadError::Unavailable(Unavailable::Closed))
+                | Self::Publish(PublishError::Unavailable(Unavailable::Closed))
+        )
+    }
+}
+
+/// A projector at work: [`next`](Self::next) and [`tick`](Self::tick) by hand, or [`run_until`](Self::run_until) and
+/// [`spawn`](Self::spawn).
+///
+/// ```
+/// use prombus::consume::projector::{Projection, Projector, ProjectorOptions, Rejection, States};
+/// use prombus::{Bus, Event};
+///
+/// struct Totals;
+///
+/// impl Projection for Totals {
+///     type State = i64;
+///
+///     fn fold(&mut self, event: &Event, totals: &mut States<i64>) -> Result<(), Rejection> {
+///         let account = event.key().ok_or("a payment needs a key")?;
+///         let total = totals.get(account).copied().unwrap_or(0) + event.json::<i64>()?;
+///         totals.set(account, total);
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bus = Bus::memory();
+/// bus.publish("payments", &5).key("alice").await?;
+/// bus.publish("payments", &7).key("alice").await?;
+/// let options = ProjectorOptions::new("payments", "totals", "totals-projector");
+/// let mut projector = Projector::open(&bus, options, Totals).await?;
+/// projector.next().await?; // two events, one new state in the topic "totals"
+/// assert_eq!(projector.states().get("alice"), Some(&12));
+/// # Ok(()) }
+/// ```
+pub struct Projector<P: Projection> {
+    bus: Bus,
+    options: ProjectorOptions,
+    input: Topic,
+    output: Topic,
+    projection: P,
+    states: States<P::State>,
+    /// The last input that was folded.
+    position: Option<Position>,
+    /// What changed and is not published yet.
+    pending: Pending,
+    /// The seq that the next state event gets if nobody else writes to the output topic; 0 after somebody did.
+    next_output: u64,
+    /// What the input had when this was opened: until then it catches up.
+    end_at_open: u64,
+    subscription: Subscription,
+    figures: Arc<Mutex<ProjectorFigures>>,
+}
+
+#[derive(Default)]
+struct Pending {
+    states: BTreeMap<String, PendingState>,
+    letters: Vec<(Vec<u8>, PublishOptions)>,
+    bytes: usize,
+}
+
+struct PendingState {
+    json: Vec<u8>,
+    /// The last input that changed it; a tick has none.
+    cause: Option<Uuid>,
+}
+
+impl<P: Projection> Projector<P> {
+    /// Reads the states and joins the group.
+    ///
+    /// # Errors
+    /// See [`ProjectorError`].
+    pub async fn open(bus: &Bus, options: ProjectorOptions, projection: P) -> Result<Self, ProjectorError> {
+        let (input, output) = (Topic::new(&options.input)?, Topic::new(&options.output)?);
+        let subscribe = bus.subscribe(&options.input, &options.group).from(options.from);
+        let subscription = subscribe.batch_size(options.batch_size).await?;
+        let restored = restore(bus, &input, &output, &options.group).await?;
+        let end_at_open = match bus.backend().locate(&input, Start::Latest).await {
+            Ok(next) => next - 1,
+            Err(ReadError::UnknownTopic(_)) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self {
+            bus: bus.clone(),
+            options,
+            input,
+            output,
+            projection,
+            states: States::new(restored.states),
+            position: restored.position,
+            pending: Pending::default(),
+            next_output: restored.next_seq,
+            end_at_open,
+            subscription,
+            figures: Arc::default(),
+        })
+    }
+
+    /// The states by key.
+    pub fn states(&self) -> &States<P::State> {
+        &self.states
+    }
+
+    /// What it did so far.
+    pub fn figures(&self) -> ProjectorFigures {
+        *self.figures.lock()
+    }
+
+    /// Waits for events and folds a batch of them. When this returns, what they changed is durable and they are acked.
+    ///
+    /// # Errors
+    /// See [`ProjectorError`]; the projector is to be opened anew.
+    pub async fn next(&mut self) -> Result<(), ProjectorError> {
+        let deliveries = self.subscription.next_batch().await?;
+        self.apply(&deliveries).await
+    }
+
+    /// Lets the projection change states because time has passed.
+    ///
+    /// # Errors
+    /// See [`ProjectorError`]; the projector is to be opened anew.
+    pub async fn tick(&mut self) -> Result<(), ProjectorError> {
+        let now = self.options.clock.wall_ms();
+        let (projection, states) = (&mut self.projection, &mut self.states);
+        let ticked = std::panic::catch_unwind(AssertUnwindSafe(|| projection.tick(now, states)));
+        let staged = match ticked {
+            Ok(()) => self.stage(None),
+            Err(panic) => Err(panic_text(&*panic).into()),
+        };
+        if let Err(error) = staged {
+            self.states.undo();
+            tracing::error!("projector {}: a tick is left out: {error}", self.options.group);
+        }
+        self.flush().await
+    }
+
+    async fn apply(&mut self, deliveries: &Deliveries) -> Result<(), ProjectorError> {
+        for event in deliveries.events() {
+            if self.position.is_some_and(|position| event.seq() <= position.seq) {
+                self.figures.lock().skipped += 1;
+                continue;
+            }
+            self.fold(&event);
+            self.position = Some(Position { seq: event.seq(), id: event.id() });
+            if self.pending.bytes >= PUBLISH_BYTES {
+                self.flush().await?;
+            }
+        }
+        // The states first: an input that is acked and whose states a crash takes is lost.
+        self.flush().await?;
+        drop(deliveries.ack());
+        Ok(())
+    }
+
+    fn fold(&mut self, event: &Event) {
+        let (projection, states) = (&mut self.projection, &mut self.states);
+        let folded = std::panic::catch_unwind(AssertUnwindSafe(|| projection.fold(event, states)));
+        let folded = folded.unwrap_or_else(|panic| Err(panic_text(&*panic).into()));
+        match folded.and_then(|()| self.stage(Some(event.id()))) {
+            Ok(()) => self.figures.lock().folded += 1,
+            Err(error) => {
+                self.states.undo();
+                self.reject(event, &error);
+            }
+        }
+    }
+
+    /// Takes over what the projection has changed, if all of it can be published.
+    fn stage(&mut self, cause: Option<Uuid>) -> Result<(), Rejection> {
+        let mut staged = Vec::new();
+        let mut probe = self.bus.batch();
+        for key in self.states.changed() {
+            let json = match self.states.get(&key) {
+                Some(state) => serde_json::to_vec(state)?,
+                None => b"null".to_vec(),
+            };
+            probe.push_json(self.output.clone(), &json, &self.state_options(&key, cause))?;
+            staged.push((key, json));
+        }
+        self.states.keep();
+        for (key, json) in staged {
+            self.pending.bytes += key.len() + json.len();
+            self.pending.states.insert(key, PendingState { json, cause });
+        }
+        Ok(())
+    }
+
+    fn state_options(&self, key: &str, cause: Option<Uuid>) -> PublishOptions {
+        let mut options = PublishOptions { key: Some(key.to_owned()), ..PublishOptions::default() };
+        if let Some(cause) = cause {
+            options.id = Some(Uuid::new_v5(&Uuid::new_v5(&NAMESPACE, cause.as_bytes()), key.as_bytes()));
+            options.caused_by = vec![cause];
+        }
+        if let Some(position) = self.position {
+            let value = position.header(&self.options.group, &self.input);
+            options.headers.insert(POSITION_HEADER.to_owned(), value);
+        }
+        options
+    }
+
+    fn reject(&mut self, event: &Event, error: &Rejection) {
+        let (group, input) = (&self.options.group, &self.input);
+        let is_first = {
+            let mut figures = self.figures.lock();
+            figures.rejected += 1;
+            figures.rejected == 1
+        };
+        if is_first {
+            let seq = event.seq();
+            tracing::warn!(
+                "projector {group}: {input} seq {seq} makes no sense: {error}; others are only counted"
+            );
+        }
+        let letter = event.record().map(|original| DeadLetter::<Box<RawValue>> {
+            topic: input.clone(),
+            group: group.clone(),
+            original,
+            err: error.to_string(),
+            attempts: 1,
+            ts: self.options.clock.wall_ms(),
+        });
+        let Ok(json) = letter.and_then(|letter| serde_json::to_vec(&letter)) else { return };
+        let name = format!("{input} {group} {}", event.id());
+        let id = Uuid::new_v5(&NAMESPACE, name.as_bytes());
+        let options = PublishOptions { id: Some(id), ..PublishOptions::default() };
+        self.pending.bytes += json.len();
+        self.pending.letters.push((json, options));
+    }
+
+    /// Publishes what has changed, in one commit. A full disk is waited for.
+    async fn flush(&mut self) -> Result<(), ProjectorError> {
+        if self.pending.states.is_empty() && self.pending.letters.is_empty() {
+            return Ok(());
+        }
+        let mut failures = 0;
+        let published = loop {
+            match self.bus.publish_batch(self.batch()?).await {
+                Ok(published) => break published,
+                Err(error @ (PublishError::Unavailable(_) | PublishError::BatchTooLarge(_))) => {
+                    return Err(error.into());
+                }
+                Err(error) => {
+                    failures += 1;
+                    tracing::warn!("projector {}: states wait: {error}", self.options.group);
+                    tokio::time::sleep(Duration::from_millis(backoff_ms(failures, 0))).await;
+                }
+            }
+        };
+        let states = self.pending.states.len();
+        for one in published.iter().take(states).filter(|one| !one.duplicate) {
+            if self.next_output != 0 && one.seq != self.next_output {
+                self.next_output = 0;
+                let (group, output) = (&self.options.group, &self.output);
+                tracing::warn!(
+                    "projector {group}: somebody else writes to {output}; if it is another projector of this group, stop one"
+                );
+            }
+            self.next_output += u64::from(self.next_output != 0);
+        }
+        self.figures.lock().published += states as u64;
+        self.pending = Pending::default();
+        Ok(())
+    }
+
+    fn batch(&self) -> Result<PublishBatch, PublishError> {
+        let mut batch = self.bus.batch();
+        for (key, PendingState { json, cause }) in &self.pending.states {
+            batch.push_json(self.output.clone(), json, &self.state_options(key, *cause))?;
+        }
+        for (json, options) in &self.pending.letters {
+            // One that is too large is left out: the event itself stays in its topic.
+            let _ = batch.push_json(self.input.dead_letter(), json, options);
+        }
+        Ok(batch)
+    }
+}
+
+impl<P: Projection> std::fmt::Debug for Projector<P> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Projector({:?}, {:?})", self.options, self.figures())
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("it panicked: {}", text.as_deref().unwrap_or("(no message)"))
+}

@@ -1,0 +1,121 @@
+//! A projector that runs by itself: events as they come, ticks in between.
+
+use super::{Projection, Projector, ProjectorError, ProjectorFigures};
+use crate::consume::told_to_stop;
+use crate::error::GroupError;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+/// What comes next.
+enum Turn {
+    Stop,
+    Tick,
+    Events(Result<crate::subscribe::Deliveries, GroupError>),
+}
+
+impl<P: Projection> Projector<P> {
+    /// Folds and ticks until a future resolves or the bus is closed, and leaves the group. A batch that is under way is
+    /// finished.
+    ///
+    /// There is no tick before all events that were there at the start are folded: a state is not old because nobody has read
+    /// on.
+    ///
+    /// # Errors
+    /// See [`ProjectorError`].
+    pub async fn run_until(mut self, shutdown: impl Future<Output = ()>) -> Result<(), ProjectorError> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut ticks = self.options.tick_every.map(tokio::time::interval);
+        if let Some(ticks) = &mut ticks {
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        }
+        loop {
+            let is_behind = self.position.map_or(0, |position| position.seq) < self.end_at_open;
+            let tick = async {
+                match &mut ticks {
+                    Some(ticks) => drop(ticks.tick().await),
+                    None => std::future::pending().await,
+                }
+            };
+            let events = self.subscription.next_batch();
+            // While it catches up, what is there comes first; when nothing is, it has caught up as far as it can.
+            let turn = if is_behind {
+                tokio::select! {
+                    biased;
+                    () = &mut shutdown => Turn::Stop,
+                    events = events => Turn::Events(events),
+                    () = tick => Turn::Tick,
+                }
+            } else {
+                tokio::select! {
+                    biased;
+                    () = &mut shutdown => Turn::Stop,
+                    () = tick => Turn::Tick,
+                    events = events => Turn::Events(events),
+                }
+            };
+            let done = match turn {
+                Turn::Stop => break,
+                Turn::Tick => self.tick().await,
+                Turn::Events(Ok(deliveries)) => self.apply(&deliveries).await,
+                Turn::Events(Err(error)) => Err(error.into()),
+            };
+            match done {
+                Ok(()) => {}
+                Err(error) if error.is_closed() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        let _ = self.subscription.unsubscribe().await;
+        Ok(())
+    }
+
+    /// Runs in a task, until [`ProjectorHandle::stop`] or the bus is closed.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn spawn(self) -> ProjectorHandle {
+        let (stop, mut stopped) = watch::channel(false);
+        let figures = Arc::clone(&self.figures);
+        let group = self.options.group.clone();
+        let task = tokio::spawn(async move {
+            let ran = self.run_until(async { told_to_stop(&mut stopped).await }).await;
+            if let Err(error) = &ran {
+                tracing::error!("projector {group} ends: {error}");
+            }
+            ran
+        });
+        ProjectorHandle { stop, task, figures }
+    }
+}
+
+/// A projector at work in a task. Dropping this changes nothing: it goes on until the bus is closed.
+#[derive(Debug)]
+pub struct ProjectorHandle {
+    stop: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<Result<(), ProjectorError>>,
+    figures: Arc<Mutex<ProjectorFigures>>,
+}
+
+impl ProjectorHandle {
+    /// What it did so far.
+    pub fn figures(&self) -> ProjectorFigures {
+        *self.figures.lock()
+    }
+
+    /// Takes no more events, finishes the batch that is under way, and ends.
+    ///
+    /// # Errors
+    /// Why it had ended before, if it had.
+    pub async fn stop(self) -> Result<(), ProjectorError> {
+        let _ = self.stop.send(true);
+        match self.task.await {
+            Ok(ran) => ran,
+            Err(error) => {
+                tracing::error!("a projector's task ended early: {error}");
+                Ok(())
+            }
+        }
+    }
+}

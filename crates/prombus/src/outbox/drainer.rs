@@ -1,0 +1,361 @@
+//! The drainer: claims rows, publishes them, notes what became of them, and again.
+//!
+//! The order is claim, publish, mark. A crash after the publish leaves the row claimed; when its lease has ended it is claimed
+//! again and published under the same id, which adds nothing, and marked.
+
+use super::{ClaimedRow, FailedRow, OutboxError, OutboxPublisher, OutboxRecord, OutboxStore, PublishFailure};
+use crate::consume::told_to_stop;
+use crate::delivery::backoff_ms;
+use prombus_protocol::{JsonError, check_topic, push_json};
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+const BATCH_SIZE: u32 = 100;
+const INTERVAL: Duration = Duration::from_millis(250);
+const LEASE_MS: u64 = 30_000;
+/// How often old rows are deleted.
+const PURGE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What a drainer did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrainerCounts {
+    /// Events that were added.
+    pub published: u64,
+    /// Rows whose event was there already.
+    pub duplicates: u64,
+    /// Attempts that failed.
+    pub errors: u64,
+    /// Rows that were given up.
+    pub dead: u64,
+    /// Rows that were taken from workers whose lease had ended.
+    pub requeued: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    published: AtomicU64,
+    duplicates: AtomicU64,
+    errors: AtomicU64,
+    dead: AtomicU64,
+    requeued: AtomicU64,
+}
+
+/// Publishes the rows of an outbox. One drainer keeps the order of rows within each topic, but for those that are tried again;
+/// several at once share the work, and their batches may overtake each other.
+///
+/// ```
+/// use prombus::Bus;
+/// use prombus::outbox::{OutboxDrainer, OutboxRecord, SqliteOutbox};
+/// use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = std::env::temp_dir().join(format!("prombus-outbox-example-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let path = folder.join("shop.db");
+/// # let bus = Bus::memory();
+/// let outbox = SqliteOutbox::open(&path)?;
+///
+/// // The service: its business and the event, in one transaction of its own connection.
+/// let mut shop = rusqlite::Connection::open(&path)?;
+/// shop.execute_batch("CREATE TABLE orders (id TEXT PRIMARY KEY, item INTEGER)")?;
+/// # let id = prombus::Uuid::from_u128(1);
+/// let transaction = shop.transaction()?;
+/// transaction.execute("INSERT INTO orders VALUES (?1, 7)", [id.to_string()])?;
+/// SqliteOutbox::add(&transaction, &OutboxRecord::new(id, "orders", &serde_json::json!({"item": 7}))?)?;
+/// transaction.commit()?;
+///
+/// // The drainer, here or in another process.
+/// let drainer = OutboxDrainer::new(Arc::new(outbox), Arc::new(bus)).spawn();
+/// # while drainer.counts().published == 0 { tokio::time::sleep(std::time::Duration::from_millis(5)).await; }
+/// let counts = drainer.stop().await;
+/// assert_eq!(counts.published, 1);
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok(()) }
+/// ```
+#[must_use = "a drainer works when it is spawned or run"]
+pub struct OutboxDrainer {
+    store: Arc<dyn OutboxStore>,
+    publisher: Arc<dyn OutboxPublisher>,
+    worker: String,
+    batch_size: u32,
+    interval: Duration,
+    lease_ms: u64,
+    counters: Arc<Counters>,
+}
+
+/// What a pass over the outbox came to.
+enum Pass {
+    /// There may be more at once.
+    More,
+    /// Nothing is due.
+    Idle,
+    /// Nothing can be published, or the outbox does not answer.
+    Stuck(String),
+}
+
+impl OutboxDrainer {
+    /// A drainer from a store to a publisher.
+    pub fn new(store: Arc<dyn OutboxStore>, publisher: Arc<dyn OutboxPublisher>) -> Self {
+        Self {
+            store,
+            publisher,
+            worker: unique_name(),
+            batch_size: BATCH_SIZE,
+            interval: INTERVAL,
+            lease_ms: LEASE_MS,
+            counters: Arc::default(),
+        }
+    }
+
+    /// What it is called in the rows that it holds. No two drainers that live may have the same. Default: a name of its own.
+    pub fn worker(mut self, name: impl Into<String>) -> Self {
+        self.worker = name.into();
+        self
+    }
+
+    /// How many rows go together at most. Default: 100.
+    pub fn batch_size(mut self, rows: u32) -> Self {
+        self.batch_size = rows.max(1);
+        self
+    }
+
+    /// How long it waits when nothing is due. Default: 250 ms.
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How long it has to publish a batch before others may. Default: 30 s.
+    pub fn lease_ms(mut self, lease_ms: u64) -> Self {
+        self.lease_ms = lease_ms.max(1);
+        self
+    }
+
+    /// What it did so far.
+    pub fn counts(&self) -> DrainerCounts {
+        self.counters.get()
+    }
+
+    /// Publishes what is due, batch after batch, until nothing is or it cannot.
+    ///
+    /// # Errors
+    /// Says why it could not go on; rows that were not published are due again.
+    pub async fn drain(&self) -> Result<DrainerCounts, OutboxError> {
+        loop {
+            match self.pass().await {
+                Pass::More => {}
+                Pass::Idle => return Ok(self.counts()),
+                Pass::Stuck(why) => return Err(OutboxError::Other(why)),
+            }
+        }
+    }
+
+    /// Drains until a future resolves. A batch that is under way is finished before this returns.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> DrainerCounts {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut stuck = 0_u32;
+        let mut purged: Option<Instant> = None;
+        loop {
+            if purged.is_none_or(|at| at.elapsed() >= PURGE_INTERVAL) {
+                purged = Some(Instant::now());
+                if let Err(error) = self.store.purge_sent().await {
+                    tracing::warn!("outbox: rows that were sent stay for now: {}", with_causes(&error));
+                }
+            }
+            let pass = self.pass().await;
+            let wait = match &pass {
+                Pass::More => None,
+                Pass::Idle => Some(self.interval),
+                Pass::Stuck(why) => {
+                    if stuck == 0 {
+                        tracing::warn!("outbox: nothing can be published for now: {why}");
+                    }
+                    stuck += 1;
+                    Some(Duration::from_millis(backoff_ms(stuck, u64::from(std::process::id()))))
+                }
+            };
+            if stuck > 0 && !matches!(pass, Pass::Stuck(_)) {
+                tracing::info!("outbox: publishing again");
+                stuck = 0;
+            }
+            let pause = async {
+                match wait {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => tokio::task::yield_now().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return self.counts(),
+                () = pause => {}
+            }
+        }
+    }
+
+    /// Drains in a task, until [`DrainerHandle::stop`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn spawn(self) -> DrainerHandle {
+        let (stop, mut stopped) = watch::channel(false);
+        let counters = Arc::clone(&self.counters);
+        let task =
+            tokio::spawn(async move { self.run_until(async { told_to_stop(&mut stopped).await }).await });
+        DrainerHandle { stop, task, counters }
+    }
+
+    async fn pass(&self) -> Pass {
+        match self.try_pass().await {
+            Ok(pass) => pass,
+            Err(error) => Pass::Stuck(with_causes(&error)),
+        }
+    }
+
+    async fn try_pass(&self) -> Result<Pass, OutboxError> {
+        let requeued = self.store.requeue_expired().await?;
+        self.counters.requeued.fetch_add(requeued, Ordering::Relaxed);
+        let claimed = self.store.claim_batch(&self.worker, self.batch_size, self.lease_ms).await?;
+        if claimed.is_empty() {
+            return Ok(Pass::Idle);
+        }
+        let mut outcome = Outcome::default();
+        let (mut rows, mut records) = (Vec::new(), Vec::new());
+        for ClaimedRow { row, record } in claimed {
+            match record.and_then(check) {
+                Ok(record) => {
+                    rows.push(row);
+                    records.push(record);
+                }
+                Err(error) => outcome.failed.push(FailedRow { row, error, is_permanent: true }),
+            }
+        }
+        let results = match records.is_empty() {
+            true => Vec::new(),
+            false => self.publisher.publish(&records).await,
+        };
+        let mut results = results.into_iter();
+        for row in rows {
+            let missing = || Err(PublishFailure::Retry("the publisher gave no answer".to_owned()));
+            match results.next().unwrap_or_else(missing) {
+                Ok(published) => {
+                    let counter = if published.duplicate {
+                        &self.counters.duplicates
+                    } else {
+                        &self.counters.published
+                    };
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    outcome.sent.push(row);
+                }
+                Err(PublishFailure::Permanent(error)) => {
+                    outcome.failed.push(FailedRow { row, error, is_permanent: true });
+                }
+                Err(PublishFailure::Retry(error)) => {
+                    outcome.failed.push(FailedRow { row, error, is_permanent: false });
+                }
+                Err(PublishFailure::Unavailable(why)) => {
+                    outcome.released.push(row);
+                    outcome.why_released = Some(why);
+                }
+            }
+        }
+        self.note(outcome).await
+    }
+
+    async fn note(&self, outcome: Outcome) -> Result<Pass, OutboxError> {
+        let Outcome { sent, failed, released, why_released } = outcome;
+        if !sent.is_empty() {
+            self.store.mark_sent(&self.worker, &sent).await?;
+        }
+        if !failed.is_empty() {
+            for FailedRow { row, error, .. } in &failed {
+                tracing::warn!("outbox: row {row}: {error}");
+            }
+            let became = self.store.mark_error(&self.worker, &failed).await?;
+            self.counters.errors.fetch_add(became.retried + became.dead, Ordering::Relaxed);
+            self.counters.dead.fetch_add(became.dead, Ordering::Relaxed);
+        }
+        match why_released {
+            None => Ok(Pass::More),
+            Some(why) => {
+                self.store.release(&self.worker, &released, &why).await?;
+                Ok(Pass::Stuck(why))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for OutboxDrainer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "OutboxDrainer({}, {:?})", self.worker, self.counts())
+    }
+}
+
+#[derive(Default)]
+struct Outcome {
+    sent: Vec<String>,
+    failed: Vec<FailedRow>,
+    released: Vec<String>,
+    why_released: Option<String>,
+}
+
+impl Counters {
+    fn get(&self) -> DrainerCounts {
+        DrainerCounts {
+            published: self.published.load(Ordering::Relaxed),
+            duplicates: self.duplicates.load(Ordering::Relaxed),
+            errors: self.errors.load(Ordering::Relaxed),
+            dead: self.dead.load(Ordering::Relaxed),
+            requeued: self.requeued.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A record that no bus would take need not be sent to one.
+fn check(record: OutboxRecord) -> Result<OutboxRecord, String> {
+    check_topic(&record.topic).map_err(|error| error.to_string())?;
+    record.options().check().map_err(|error| error.to_string())?;
+    let checked: Result<(), JsonError> = push_json(&mut Vec::new(), record.payload.get().as_bytes());
+    checked.map_err(|error| format!("the payload is {error}"))?;
+    Ok(record)
+}
+
+fn with_causes(error: &OutboxError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+/// A name that no other drainer has, in no process.
+fn unique_name() -> String {
+    // The hasher is seeded by the system's randomness.
+    let random = std::hash::RandomState::new();
+    format!("{}-{:016x}", std::process::id(), random.hash_one(std::process::id()))
+}
+
+/// A drainer at work. Dropping this changes nothing: the drainer goes on.
+#[derive(Debug)]
+pub struct DrainerHandle {
+    stop: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<DrainerCounts>,
+    counters: Arc<Counters>,
+}
+
+impl DrainerHandle {
+    /// What it did so far.
+    pub fn counts(&self) -> DrainerCounts {
+        self.counters.get()
+    }
+
+    /// Takes no more rows, waits for the batch that is under way, and ends.
+    pub async fn stop(self) -> DrainerCounts {
+        let _ = self.stop.send(true);
+        if let Err(error) = self.task.await {
+            tracing::error!("a drainer's task ended early: {error}");
+        }
+        self.counters.get()
+    }
+}

@@ -1,0 +1,105 @@
+//! Where the rows of an outbox go: a bus in this process, or one behind a wire.
+
+use super::OutboxRecord;
+use crate::backend::BoxFuture;
+use crate::bus::Bus;
+use crate::error::PublishError;
+use crate::publish::Published;
+use prombus_protocol::Topic;
+
+/// Why a record was not published.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishFailure {
+    /// It will never work: the topic has no name, the payload is too large.
+    #[error("{0}")]
+    Permanent(String),
+    /// It may work another time.
+    #[error("{0}")]
+    Retry(String),
+    /// Nothing can be published at present. Says nothing about the record, and is no attempt.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Takes records.
+pub trait OutboxPublisher: Send + Sync + 'static {
+    /// Publishes records under their ids, in this order, all of them before it waits for the first answer; resolves when what
+    /// was published is durable, with one result per record. The records' topics, options and payloads were checked.
+    fn publish<'a>(
+        &'a self,
+        records: &'a [OutboxRecord],
+    ) -> BoxFuture<'a, Vec<Result<Published, PublishFailure>>>;
+}
+
+impl From<PublishError> for PublishFailure {
+    fn from(error: PublishError) -> Self {
+        let text = error.to_string();
+        match error {
+            PublishError::Topic(_)
+            | PublishError::Option(_)
+            | PublishError::Payload(_)
+            | PublishError::Serialize(_)
+            | PublishError::TooLarge { .. }
+            | PublishError::BatchTooLarge(_) => Self::Permanent(text),
+            PublishError::StorageFull | PublishError::Unavailable(_) => Self::Unavailable(text),
+            PublishError::TooManyTopics(_) | PublishError::Store(_) => Self::Retry(text),
+        }
+    }
+}
+
+impl OutboxPublisher for Bus {
+    fn publish<'a>(
+        &'a self,
+        records: &'a [OutboxRecord],
+    ) -> BoxFuture<'a, Vec<Result<Published, PublishFailure>>> {
+        Box::pin(async move {
+            let mut batch = self.batch();
+            let pushed: Vec<Result<(), PublishError>> = records
+                .iter()
+                .map(|record| {
+                    let topic = Topic::new(&record.topic)?;
+                    batch.push_json(topic, record.payload.get().as_bytes(), &record.options())
+                })
+                .collect();
+            if batch.is_empty() {
+                return pushed.into_iter().map(|pushed| Err(refused(pushed))).collect();
+            }
+            match self.publish_batch(batch).await {
+                Ok(published) => {
+                    let mut published = published.into_iter();
+                    let result = |pushed: Result<(), PublishError>| match pushed {
+                        Ok(()) => published.next().ok_or_else(|| refused(Ok(()))),
+                        failed => Err(refused(failed)),
+                    };
+                    pushed.into_iter().map(result).collect()
+                }
+                Err(error @ (PublishError::StorageFull | PublishError::Unavailable(_))) => {
+                    let failure = PublishFailure::from(error);
+                    let result = |pushed: Result<(), PublishError>| match pushed {
+                        Ok(()) => Err(failure.clone()),
+                        failed => Err(refused(failed)),
+                    };
+                    pushed.into_iter().map(result).collect()
+                }
+                // A batch is all or nothing: one of them spoils it for the others.
+                Err(_) => one_by_one(self, records).await,
+            }
+        })
+    }
+}
+
+fn refused(pushed: Result<(), PublishError>) -> PublishFailure {
+    match pushed {
+        Err(error) => error.into(),
+        Ok(()) => PublishFailure::Retry("the store lost count of events".to_owned()),
+    }
+}
+
+async fn one_by_one(bus: &Bus, records: &[OutboxRecord]) -> Vec<Result<Published, PublishFailure>> {
+    let mut results = Vec::with_capacity(records.len());
+    for record in records {
+        let publish = bus.publish_json(&record.topic, record.payload.get()).options(record.options());
+        results.push(publish.await.map_err(PublishFailure::from));
+    }
+    results
+}

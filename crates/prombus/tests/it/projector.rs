@@ -1,0 +1,353 @@
+//! Projectors: states that follow from events, each event once.
+
+use crate::support::{Random, setting};
+use prombus::consume::projector::process_state::{
+    self, HEARTBEAT_RECEIVED, HeartbeatPayload, PROCESS_STATE, ProcessProjection, ProcessState, ProcessStatus,
+};
+use prombus::consume::projector::{Projection, Projector, ProjectorOptions, Rejection, States};
+use prombus::{Bus, Clock, DeadLetter, Event, ManualClock, PullLimit, ReadError, Start, Topic};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const START_MS: i64 = 1_700_000_000_000;
+
+/// Adds numbers up by key, and over all keys: what is folded twice shows. Zero removes a key.
+#[derive(Clone, Copy)]
+pub struct Sums;
+
+impl Projection for Sums {
+    type State = i64;
+
+    fn fold(&mut self, event: &Event, sums: &mut States<i64>) -> Result<(), Rejection> {
+        let number: i64 = event.json()?;
+        let all = sums.get("all").copied().unwrap_or(0);
+        // Set before the rest is checked: a rejection must undo it.
+        sums.set("all", all + number);
+        let key = event.key().ok_or("it has no key")?;
+        match number {
+            0 => sums.remove(key),
+            666 => panic!("not this one"),
+            _ => sums.set(key, sums.get(key).copied().unwrap_or(0) + number),
+        }
+        Ok(())
+    }
+}
+
+async fn all_events(bus: &Bus, topic: &str) -> Vec<Event> {
+    let (topic, mut events, mut from) = (Topic::new(topic).expect("a topic"), Vec::new(), 1);
+    loop {
+        let page = match bus.read_from(&topic, from, PullLimit::default()).await {
+            Ok(page) => page,
+            Err(ReadError::UnknownTopic(_)) => return events,
+            Err(error) => panic!("it reads: {error}"),
+        };
+        events.extend(page.events);
+        if page.next_seq <= from {
+            return events;
+        }
+        from = page.next_seq;
+    }
+}
+
+/// What a reader of the output topic knows.
+pub async fn latest(bus: &Bus, topic: &str) -> BTreeMap<String, String> {
+    let mut states = BTreeMap::new();
+    for event in all_events(bus, topic).await {
+        let key = event.key().expect("a state has a key").to_owned();
+        match event.payload() {
+            "null" => drop(states.remove(&key)),
+            payload => drop(states.insert(key, payload.to_owned())),
+        }
+    }
+    states
+}
+
+fn sums_options(batch_size: u32) -> ProjectorOptions {
+    ProjectorOptions { batch_size, ..ProjectorOptions::new("numbers", "sums", "sums-projector") }
+}
+
+async fn lag(bus: &Bus, topic: &str, group: &str) -> u64 {
+    let group = bus.backend().group(topic, group).await.expect("it answers");
+    group.expect("the group is there").lag
+}
+
+/// Folds until nothing is left.
+async fn catch_up<P: Projection>(bus: &Bus, projector: &mut Projector<P>, topic: &str, group: &str) {
+    while lag(bus, topic, group).await > 0 {
+        projector.next().await.expect("it folds");
+    }
+}
+
+#[tokio::test]
+async fn a_restart_in_the_middle_gives_the_same_states_as_none() {
+    let seed = setting("PROMBUS_SEED", 1);
+    println!("PROMBUS_SEED={seed}");
+    for round in 0..30 {
+        let mut random = Random::new(seed + round);
+        let numbers: Vec<(String, i64)> =
+            (0..200).map(|_| (format!("key-{}", random.below(5)), random.below(4).cast_signed())).collect();
+        let mut ends = Vec::new();
+        for is_restarted in [false, true] {
+            let bus = Bus::memory();
+            let mut projector = Projector::open(&bus, sums_options(7), Sums).await.expect("it opens");
+            for (key, number) in &numbers {
+                bus.publish("numbers", number).key(key.as_str()).await.expect("it publishes");
+                if random.one_in(3) {
+                    projector.next().await.expect("it folds");
+                }
+                if is_restarted && random.one_in(10) {
+                    drop(projector);
+                    if random.one_in(2) {
+                        // As after a crash that took all acks with it.
+                        let to = Start::Earliest;
+                        bus.seek("numbers", "sums-projector", to).await.expect("it seeks");
+                    }
+                    let options = sums_options(random.between(1, 20) as u32);
+                    projector = Projector::open(&bus, options, Sums).await.expect("it opens");
+                }
+            }
+            catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
+            let states: BTreeMap<String, String> =
+                projector.states().iter().map(|(key, sum)| (key.to_owned(), sum.to_string())).collect();
+            assert_eq!(latest(&bus, "sums").await, states, "round {round}: the topic says something else");
+            let figures = projector.figures();
+            assert!(is_restarted || figures.folded == 200 && figures.skipped == 0, "{figures:?}");
+            ends.push(states);
+        }
+        assert_eq!(ends[0], ends[1], "round {round}");
+        let total: i64 = numbers.iter().map(|(_, number)| number).sum();
+        assert_eq!(ends[0]["all"], total.to_string(), "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn inputs_that_come_again_change_nothing_and_publish_nothing() {
+    let bus = Bus::memory();
+    for number in 1..=50 {
+        bus.publish("numbers", &number).key("a").await.expect("it publishes");
+    }
+    let mut projector = Projector::open(&bus, sums_options(10), Sums).await.expect("it opens");
+    catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
+    let published = all_events(&bus, "sums").await.len();
+    assert_eq!(published, 5 * 2, "one state for each key and batch");
+    for _ in 0..2 {
+        bus.seek("numbers", "sums-projector", Start::Earliest).await.expect("it seeks");
+        catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
+        projector = Projector::open(&bus, sums_options(10), Sums).await.expect("it opens");
+    }
+    assert_eq!(all_events(&bus, "sums").await.len(), published);
+    assert_eq!(projector.states().get("a"), Some(&1_275));
+}
+
+#[tokio::test]
+async fn a_removed_key_gets_a_null_and_is_gone_after_a_restart() {
+    let bus = Bus::memory();
+    for (key, number) in [("a", 1), ("b", 2), ("a", 0)] {
+        bus.publish("numbers", &number).key(key).await.expect("it publishes");
+    }
+    let mut projector = Projector::open(&bus, sums_options(1), Sums).await.expect("it opens");
+    catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
+    let nulls = all_events(&bus, "sums").await.into_iter().filter(|event| event.payload() == "null");
+    assert_eq!(nulls.map(|event| event.key().map(str::to_owned)).collect::<Vec<_>>(), [Some("a".to_owned())]);
+    let projector = Projector::open(&bus, sums_options(1), Sums).await.expect("it opens");
+    assert_eq!(projector.states().iter().collect::<Vec<_>>(), [("all", &3), ("b", &2)]);
+}
+
+#[tokio::test]
+async fn an_event_that_makes_no_sense_goes_to_the_dead_letters_and_leaves_no_trace() {
+    let bus = Bus::memory();
+    bus.publish("numbers", &1).key("a").await.expect("it publishes");
+    bus.publish("numbers", "no number").key("a").await.expect("it publishes");
+    bus.publish("numbers", &5).await.expect("it publishes");
+    bus.publish("numbers", &666).key("a").await.expect("it publishes");
+    bus.publish("numbers", &2).key("a").await.expect("it publishes");
+    let mut projector = Projector::open(&bus, sums_options(100), Sums).await.expect("it opens");
+    for _ in 0..2 {
+        catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
+        // All of it once more: no second letter.
+        bus.seek("numbers", "sums-projector", Start::Earliest).await.expect("it seeks");
+    }
+    assert_eq!(
+        latest(&bus, "sums").await,
+        BTreeMap::from([("a".into(), "3".into()), ("all".into(), "3".into())])
+    );
+    let letters = all_events(&bus, "dlq.numbers").await;
+    let letters: Vec<DeadLetter> = letters.iter().map(|event| event.json().expect("a letter")).collect();
+    let errors: Vec<(u64, &str)> =
+        letters.iter().map(|letter| (letter.original.seq, letter.err.as_str())).collect();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert!(errors[0].1.contains("invalid type"), "{errors:?}");
+    assert_eq!(errors[1].1, "it has no key");
+    assert_eq!(errors[2].1, "it panicked: not this one");
+    assert_eq!(projector.figures().rejected, 3);
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_published_rejects_its_event() {
+    let bus = Bus::builder().max_payload_bytes(200).memory().expect("a bus");
+    struct Long;
+    impl Projection for Long {
+        type State = String;
+        fn fold(&mut self, event: &Event, states: &mut States<String>) -> Result<(), Rejection> {
+            states.set("long", "x".repeat(event.json()?));
+            states.set(format!("other-{}", event.seq()), String::new());
+            Ok(())
+        }
+    }
+    for length in [10, 1_000, 20] {
+        bus.publish("lengths", &length).await.expect("it publishes");
+    }
+    let options = ProjectorOptions::new("lengths", "longs", "g");
+    let mut projector = Projector::open(&bus, options, Long).await.expect("it opens");
+    catch_up(&bus, &mut projector, "lengths", "g").await;
+    let keys: Vec<String> = latest(&bus, "longs").await.into_keys().collect();
+    assert_eq!(keys, ["long", "other-1", "other-3"]);
+    assert_eq!(projector.figures().rejected, 1);
+}
+
+#[tokio::test]
+async fn a_topic_that_is_not_the_one_of_before_is_folded_from_its_start() {
+    // The output of a projector whose input had come further than this bus's has.
+    let bus = Bus::memory();
+    let header = format!("sums-projector numbers 500 {}", prombus::Uuid::from_u128(5));
+    let name = prombus::consume::projector::POSITION_HEADER;
+    bus.publish("sums", &10).key("a").header(name, header).await.expect("it publishes");
+    bus.publish("numbers", &1).key("a").await.expect("it publishes");
+    let mut projector = Projector::open(&bus, sums_options(10), Sums).await.expect("it opens");
+    catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
+    assert_eq!(projector.states().get("a"), Some(&11));
+}
+
+/// The process projector on a clock that stands.
+struct Processes {
+    bus: Bus,
+    clock: ManualClock,
+    projector: Projector<ProcessProjection>,
+}
+
+impl Processes {
+    async fn new() -> Self {
+        let (bus, clock) = (Bus::memory(), ManualClock::new(START_MS));
+        let projector = Self::open(&bus, &clock).await;
+        Self { bus, clock, projector }
+    }
+
+    async fn open(bus: &Bus, clock: &ManualClock) -> Projector<ProcessProjection> {
+        let options = ProjectorOptions { clock: Arc::new(clock.clone()), ..process_state::options() };
+        Projector::open(bus, options, ProcessProjection).await.expect("it opens")
+    }
+
+    async fn beat(&mut self, name: &str) {
+        let (name, host) = (name.to_owned(), "local".to_owned());
+        let heartbeat = HeartbeatPayload { pid: 7, name, host, cpu_pct: 12.5, mem_mb: 210.0, sid: None };
+        let publish = self.bus.publish(HEARTBEAT_RECEIVED, &heartbeat).ts(self.clock.wall_ms());
+        publish.await.expect("it publishes");
+    }
+
+    async fn pass(&mut self, by_ms: u64) {
+        self.clock.advance_ms(by_ms);
+        self.projector.tick().await.expect("it ticks");
+    }
+
+    /// What the output topic said about each process, one letter a state event.
+    async fn history(&self, name: &str) -> String {
+        let mut history = String::new();
+        for event in all_events(&self.bus, PROCESS_STATE.name()).await {
+            let state: ProcessState = event.json().expect("a state");
+            if state.name == name {
+                assert_eq!(event.key(), Some(state.process_id.as_str()));
+                history.push(if state.status == ProcessStatus::Alive { 'a' } else { 's' });
+            }
+        }
+        history
+    }
+}
+
+#[tokio::test]
+async fn a_silent_process_is_stale_after_15_seconds_and_alive_when_it_returns() {
+    let mut processes = Processes::new().await;
+    processes.beat("web").await;
+    processes.beat("stt").await;
+    processes.projector.next().await.expect("it folds");
+    processes.pass(15_000).await;
+    assert_eq!(processes.history("web").await, "a", "15 seconds are not more than 15 seconds");
+    processes.beat("stt").await;
+    processes.projector.next().await.expect("it folds");
+    processes.pass(1).await;
+    processes.pass(5_000).await;
+    assert_eq!(processes.history("web").await, "as", "said once");
+    assert_eq!(processes.history("stt").await, "aa");
+    processes.beat("web").await;
+    processes.projector.next().await.expect("it folds");
+    assert_eq!(processes.history("web").await, "asa");
+
+    let events = all_events(&processes.bus, PROCESS_STATE.name()).await;
+    let last = events.last().expect("there are states");
+    let expected = format!(
+        r#"{{"processId":"local:web:7","name":"web","host":"local","pid":7,"cpu_pct":12.5,"mem_mb":210.0,"last_seen_ts":{},"status":"alive"}}"#,
+        START_MS + 20_001
+    );
+    assert_eq!(last.payload(), expected);
+}
+
+#[tokio::test]
+async fn a_process_that_fell_silent_while_no_projector_ran_becomes_stale() {
+    let mut processes = Processes::new().await;
+    processes.beat("web").await;
+    processes.beat("stt").await;
+    processes.projector.next().await.expect("it folds");
+    let Processes { bus, clock, projector } = processes;
+    drop(projector);
+    clock.advance_ms(60_000);
+    let projector = Processes::open(&bus, &clock).await;
+    let mut processes = Processes { bus, clock, projector };
+    processes.beat("stt").await;
+    processes.projector.next().await.expect("it folds");
+    processes.pass(0).await;
+    assert_eq!(processes.history("web").await, "as");
+    assert_eq!(processes.history("stt").await, "aa");
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_comes_late_does_not_turn_the_clock_back() {
+    let mut processes = Processes::new().await;
+    processes.beat("web").await;
+    processes.clock.set_wall_ms(START_MS - 60_000);
+    processes.beat("web").await;
+    processes.clock.set_wall_ms(START_MS);
+    processes.projector.next().await.expect("it folds");
+    processes.pass(0).await;
+    assert_eq!(processes.history("web").await, "a");
+}
+
+#[tokio::test]
+async fn nobody_is_called_stale_before_the_backlog_is_read() {
+    let mut processes = Processes::new().await;
+    processes.beat("web").await;
+    processes.projector.next().await.expect("it folds");
+    let Processes { bus, clock, projector } = processes;
+    drop(projector);
+    clock.advance_ms(60_000);
+    // It lived all the time: the last of these heartbeats is from now.
+    for age_ms in (0..400).rev() {
+        let (name, host) = ("web".to_owned(), "local".to_owned());
+        let heartbeat = HeartbeatPayload { pid: 7, name, host, cpu_pct: 1.0, mem_mb: 2.0, sid: None };
+        let publish = bus.publish(HEARTBEAT_RECEIVED, &heartbeat).ts(clock.wall_ms() - age_ms * 100);
+        publish.await.expect("it publishes");
+    }
+    let options = ProjectorOptions {
+        clock: Arc::new(clock.clone()),
+        batch_size: 3,
+        tick_every: Some(std::time::Duration::from_millis(1)),
+        ..process_state::options()
+    };
+    let projector = Projector::open(&bus, options, ProcessProjection).await.expect("it opens").spawn();
+    while projector.figures().folded < 400 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    projector.stop().await.expect("it stops");
+    let states = all_events(&bus, PROCESS_STATE.name()).await;
+    assert!(states.len() > 100, "{}", states.len());
+    let stale = states.iter().filter(|event| event.payload().contains("stale")).count();
+    assert_eq!(stale, 0);
+}
