@@ -22,6 +22,8 @@ use std::task::{Context, Poll};
 
 /// So many seqs a member with a filter looks at in one go.
 const SCAN_AHEAD: u32 = 4_096;
+/// So many at most one without.
+const GAP_AHEAD: u32 = 65_536;
 /// So often a pull that finds nothing goes on before it lets others run.
 const ROUNDS_MAX: usize = 8;
 
@@ -93,10 +95,18 @@ impl LocalMember {
 
     /// Takes leases and reservations, and answers how many of the reserved events it may have; `None` when there is nothing and
     /// the member is queued.
-    fn reserve(&self, pull: &mut Pull, limit: PullLimit, context: &Context<'_>) -> Option<u32> {
+    fn reserve(
+        &self,
+        pull: &mut Pull,
+        limit: PullLimit,
+        round: usize,
+        context: &Context<'_>,
+    ) -> Option<u32> {
         let local = &self.handle.local;
         let now = local.clock.steady_ms();
-        let scan = self.has_filter().then_some(SCAN_AHEAD);
+        // What found nothing but gaps goes on in larger steps: a gap costs little to pass, whatever its size.
+        let scan = (self.has_filter() || round > 0).then_some(SCAN_AHEAD);
+        let scan = if self.has_filter() { scan } else { scan.map(|scan| (scan << round).min(GAP_AHEAD)) };
         pull.leased.clear();
         pull.reserved.clear();
         let mut core = self.cell.core.lock();
@@ -331,9 +341,9 @@ impl Membership for LocalMember {
     ) -> Poll<Result<(), GroupError>> {
         into.clear();
         let mut pull = self.pull.lock();
-        for _ in 0..ROUNDS_MAX {
+        for round in 0..ROUNDS_MAX {
             self.check()?;
-            let Some(allowed) = self.reserve(&mut pull, limit, context) else {
+            let Some(allowed) = self.reserve(&mut pull, limit, round, context) else {
                 // Closed or deleted in between: nobody would wake us.
                 self.check()?;
                 pull.scanner.rest();

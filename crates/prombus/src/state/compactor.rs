@@ -102,8 +102,16 @@ pub async fn take_snapshot(
             let options = PublishOptions { key: Some(key.to_owned()), ..PublishOptions::default() };
             batch.push_json(snapshots.clone(), &row(&event, key), &options)?;
         }
-        rows += batch.len() as u64;
-        backend.publish(batch).await?;
+        let count = batch.len();
+        match backend.publish(batch).await {
+            // Segments may be small.
+            Err(PublishError::BatchTooLarge(_)) if count > 1 => {
+                query.limit.events = count as u32 / 2;
+                continue;
+            }
+            published => published?,
+        };
+        rows += count as u64;
         match page.next_after {
             Some(next) => after = next,
             None => break,

@@ -114,8 +114,13 @@ fn a_group_behind_the_cut_goes_on_at_the_oldest_kept_event_and_that_is_counted()
     let rest = rig.all(&mut slow);
     assert_eq!(seqs(&rest), [51, 52, 53]);
     let info = rig.info("beats", "slow");
-    assert_eq!(info.counters.missed, 49, "all but the one that was held: {:?}", info.counters);
+    // All but the one that was held, and perhaps one that was fetched ahead.
+    assert!((48..=49).contains(&info.counters.missed), "{:?}", info.counters);
     rest.iter().for_each(|delivery| rig.ack(delivery));
+    // One that was fetched ahead comes to an end when its lease has.
+    rig.pass(60_000);
+    rig.commit();
+    assert!(rig.all(&mut slow).is_empty());
     assert_eq!(rig.floor("beats", "slow"), 53);
     drop((slow, rest, held, nacked));
     let rig = rig.restart();
