@@ -304,7 +304,8 @@ impl Shared {
 
     fn run_committer(&self) {
         loop {
-            match self.committer.lock().step(self) {
+            let step = self.committer.lock().step(self);
+            match step {
                 Step::Worked => {}
                 Step::Stopped => return,
                 Step::Idle if self.is_closed() => return,
@@ -315,7 +316,9 @@ impl Shared {
 
     fn run_housekeeper(&self) {
         loop {
-            match self.housekeeper.lock().step(self) {
+            // Not in the match, where the lock would be held to its end: through the wait, while cleaning waits for it.
+            let step = self.housekeeper.lock().step(self);
+            match step {
                 Step::Worked => {}
                 Step::Stopped => return,
                 Step::Idle if self.is_closed() => return,

@@ -339,6 +339,20 @@ fn cleaning_takes_no_more_than_its_share_of_the_time() {
 }
 
 #[test]
+fn cleaning_an_idle_log_does_not_wait_for_its_housekeeper_to_wake_up() {
+    let (log, _disk, topic, _reads) = slow_log(13);
+    // Until the housekeeper has nothing to do any more.
+    std::thread::sleep(Duration::from_millis(300));
+    let started = Instant::now();
+    for floor in [200, 500, 900, 1_401] {
+        assert!(!clean(&log, &Cut(|_| floor)).unwrap().is_empty());
+    }
+    assert!(started.elapsed() < Duration::from_millis(1_500), "{:?}", started.elapsed());
+    assert_eq!(log.last_seq(topic), 1_400);
+    log.close().unwrap();
+}
+
+#[test]
 fn closing_ends_cleaning_soon_and_nothing_is_written_after_it() {
     for duty_percent in [1, 100] {
         let (log, disk, _topic, reads) = slow_log(9);
