@@ -68,6 +68,13 @@ fn a_cut_export_goes_on_behind_its_last_whole_line() {
         server.ok(&["export", "orders", "-o", file, "--resume"]);
         assert!(std::fs::read_to_string(&path).unwrap() == whole, "cut at {cut}");
     }
+    // The event of the last line is gone from the topic: its seq says where to go on.
+    let gone = whole[..third_end].replace(&id_of("orders", 2), &id_of("elsewhere", 2));
+    std::fs::write(&path, &gone).unwrap();
+    server.ok(&["export", "orders", "-o", file, "--resume"]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), gone + &whole[third_end..]);
+    std::fs::write(&path, &whole).unwrap();
+
     let refused = server.run(&["export", "orders", "-o", file]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.contains("--resume"), "{}", refused.stderr);
@@ -134,6 +141,8 @@ fn payloads_alone_go_to_the_topic_that_is_named() {
     assert_eq!(payloads, [serde_json::json!({"a": 1}), serde_json::json!([2]), Value::Null]);
     let ran = server.feed(&["import", "--payloads"], "1");
     assert!(ran.code == Some(1) && ran.stderr.contains("needs a topic"), "{ran:?}");
+    let ran = server.feed(&["import", "mistyped.ndjson"], "");
+    assert!(ran.code == Some(1) && ran.stderr.contains("no file mistyped.ndjson"), "{ran:?}");
     // Without ids of their own they would come twice: it says how to go on.
     let ran = server.feed(&["import", "--payloads", "orders", "-"], "1\n2\n}\n4\n");
     assert!(ran.code == Some(1) && ran.stderr.contains("--from-line 3"), "{}", ran.stderr);
