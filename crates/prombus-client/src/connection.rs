@@ -62,7 +62,7 @@ impl Connection {
         if let Some(token) = token {
             request.headers_mut().insert(AUTHORIZATION, bearer(token, address)?);
         }
-        let (socket, _) =
+        let (mut socket, _) =
             client_async_with_config(request, stream, None).await.map_err(|error| match error {
                 tungstenite::Error::Http(response) => {
                     let body = response.body().as_deref().unwrap_or_default();
@@ -79,6 +79,11 @@ impl Connection {
                 }
                 other => odd(other.to_string()),
             })?;
+        if token.is_none() {
+            // With a token the upgrade would have failed; without one only this tells whether the server wants any.
+            let why = ask_without_token(&mut socket).await;
+            why.map_err(|why| ClientError::Unauthorized { address: address.to_string(), why })?;
+        }
         let (batches, queued) = mpsc::channel(QUEUED_BATCHES);
         let shared = Arc::new(Shared::default());
         tokio::spawn(run(socket, queued, Arc::clone(&shared)));
@@ -165,6 +170,25 @@ impl Shared {
     fn why_ended(&self) -> String {
         self.state.lock().ended.clone().unwrap_or_else(|| "it is closed".to_owned())
     }
+}
+
+/// Whether the server lets in who has no token.
+async fn ask_without_token(socket: &mut Socket) -> Result<(), String> {
+    let mut frame = Vec::new();
+    put_client_frame(&mut frame, Some("0"), &ClientFrame::Auth { token: None });
+    let frame = Utf8Bytes::try_from(frame).expect("frames are made of texts");
+    // What breaks here breaks again when something is published, and is told then.
+    if socket.send(Message::Text(frame)).await.is_err() {
+        return Ok(());
+    }
+    while let Some(Ok(message)) = socket.next().await {
+        let Message::Text(text) = message else { continue };
+        return match ServerFrame::<Box<RawValue>>::parse(text.as_bytes()) {
+            Ok(ServerFrame::Err(refused)) => Err(refused.msg),
+            _ => Ok(()),
+        };
+    }
+    Ok(())
 }
 
 async fn run(socket: Socket, queued: mpsc::Receiver<Vec<Utf8Bytes>>, shared: Arc<Shared>) {

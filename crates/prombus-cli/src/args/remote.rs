@@ -89,13 +89,14 @@ Exit code: 0 all lines are in, 1 not.
 Examples:
   prombus import orders.ndjson
   prombus import orders.copy orders.ndjson           into another topic
-  zcat may.gz | prombus import
+  zcat may.gz | prombus import -
+  zcat may.gz | prombus import orders.copy -
   prombus import --payloads orders.new payloads.ndjson";
 
 /// What `import` takes.
 #[derive(Debug, ClapArgs)]
 pub struct ImportArgs {
-    /// The topic, else the one that each line says; and the file, else standard input
+    /// The file, or - for standard input; with a topic before it, all goes there, whatever the lines say
     #[arg(value_names = ["TOPIC", "FILE"], num_args = 0..=2)]
     pub places: Vec<String>,
     /// Each line is a payload and nothing else; needs a topic

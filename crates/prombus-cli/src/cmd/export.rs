@@ -104,6 +104,7 @@ fn resume(path: &Path, topic: &str) -> anyhow::Result<(File, Option<LastLine>)> 
     // Behind the last line's end stands what is torn.
     let Some(end) = last_break(&mut file, length)?.map(|at| at + 1) else {
         file.set_len(0)?;
+        file.rewind()?;
         return Ok((file, None));
     };
     let start = last_break(&mut file, end - 1)?.map_or(0, |at| at + 1);

@@ -161,20 +161,18 @@ fn tell(bar: &ProgressBar, setback: &Setback) {
     }
 }
 
-/// Which of the arguments are topic and file.
+/// Which of the arguments are topic and file. One alone is a file: a mistyped name is no topic.
 fn places(args: &ImportArgs) -> anyhow::Result<(Option<String>, Option<PathBuf>)> {
     let file = |text: &str| (text != "-").then(|| PathBuf::from(text));
     match args.places.as_slice() {
         [] if stdin().is_terminal() => bail!("no file is named; `prombus import -` reads standard input"),
         [] => Ok((None, None)),
-        [one] if one == "-" => Ok((None, None)),
-        [one] if Path::new(one).is_file() || one.contains('/') => Ok((None, file(one))),
-        [one] if stdin().is_terminal() => {
+        [one] if one == "-" || Path::new(one).exists() => Ok((None, file(one))),
+        [one] => {
             bail!(
                 "there is no file {one}; `prombus import {one} -` reads standard input into the topic {one}"
             )
         }
-        [topic] => Ok((Some(topic.clone()), None)),
         [topic, path, ..] => Ok((Some(topic.clone()), file(path))),
     }
 }

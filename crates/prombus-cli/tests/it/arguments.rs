@@ -47,3 +47,27 @@ fn bad_arguments_exit_with_2_and_say_what_is_wrong() {
         assert!(ran.stderr.contains(word), "{arguments:?}: {}", ran.stderr);
     }
 }
+
+#[test]
+fn the_help_of_every_command_for_a_server_has_examples() {
+    let commands: [&[&str]; 8] = [
+        &["export"],
+        &["import"],
+        &["replay"],
+        &["dlq", "redrive"],
+        &["topic", "set"],
+        &["backup"],
+        &["outbox", "drain"],
+        &["topic"],
+    ];
+    for command in commands {
+        let help = run(&[command, &["--help"]].concat());
+        assert_eq!(help.code, Some(0), "{command:?}");
+        let example = format!("  prombus {}", command.join(" "));
+        assert!(help.stdout.contains("Examples:") && help.stdout.contains(&example), "{}", help.stdout);
+    }
+    let help = run(&["export", "--help"]).stdout;
+    for word in ["PROMBUS_URL", "PROMBUS_TOKEN", "http://127.0.0.1:8090"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+}

@@ -2,9 +2,13 @@
 #![cfg(test)]
 
 mod arguments;
+mod backup;
 mod bench;
+mod bulk;
+mod client;
 mod config;
 mod connections;
+mod dlq;
 mod export_memory;
 mod full_disk;
 mod hostile;
@@ -12,11 +16,14 @@ mod http_client;
 mod kill;
 mod long_form;
 mod operating_doc;
+mod outbox;
 mod readme;
+mod remote;
 mod serve;
 mod serving;
 mod soak;
 mod support;
 mod token;
+mod topic;
 mod verify;
 mod ws_client;

@@ -1,0 +1,263 @@
+//! `prombus export`, `import` and `replay` against real servers.
+
+use crate::long_form::Random;
+use crate::remote::{Server, id_of, line, lines, with_token};
+use crate::support::{TempFolder, prombus, run};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::time::Duration;
+
+fn seqs(events: &[Value]) -> Vec<u64> {
+    events.iter().map(|event| event["seq"].as_u64().unwrap()).collect()
+}
+
+fn ids(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["id"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn what_is_exported_and_imported_elsewhere_is_the_same_and_twice_adds_nothing() {
+    let (one, other) = (Server::start(), Server::start());
+    one.import(&lines("orders", 0..2_500));
+    let file = one.folder.path().join("orders.ndjson");
+    let file = file.to_str().unwrap();
+    let said = one.ok(&["export", "orders", "-o", file]);
+    assert!(said.contains("2500 events"), "{said}");
+    let exported = std::fs::read_to_string(file).unwrap();
+    assert_eq!(exported, one.lines("orders"));
+    assert_eq!(one.ok(&["export", "orders"]), exported);
+
+    assert_eq!(other.ok(&["import", file]), "2500 events imported, 0 were there already\n");
+    assert_eq!(other.lines("orders"), exported);
+    assert_eq!(seqs(&other.events("orders")), (1..=2_500).collect::<Vec<_>>());
+    assert_eq!(other.ok(&["import", file]), "0 events imported, 2500 were there already\n");
+    assert_eq!(other.lines("orders"), exported);
+
+    assert_eq!(other.ok(&["import", "copy", file]), "2500 events imported, 0 were there already\n");
+    assert_eq!(ids(&other.events("copy")), ids(&other.events("orders")));
+}
+
+#[test]
+fn an_export_may_begin_behind_an_event_and_between_times() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..20));
+    let exported = |arguments: &[&str]| {
+        let text = server.ok(&[&["export", "orders"], arguments].concat());
+        let numbers = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        numbers.map(|event| event["payload"]["number"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(exported(&["--from", &id_of("orders", 16)]), [17, 18, 19]);
+    assert_eq!(exported(&["--from-ts", "1700000000003", "--to-ts", "1700000000005"]), [3, 4, 5]);
+    assert_eq!(exported(&["--from-ts", "2023-11-14T22:13:20.018Z"]), [18, 19]);
+    let unknown = server.run(&["export", "nothing"]);
+    assert_eq!(unknown.code, Some(1));
+    assert!(unknown.stderr.contains("there is no topic \"nothing\""), "{}", unknown.stderr);
+}
+
+#[test]
+fn a_cut_export_goes_on_behind_its_last_whole_line() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..300));
+    let whole = server.ok(&["export", "orders"]);
+    let path = server.folder.path().join("orders.ndjson");
+    let file = path.to_str().unwrap();
+    let third_end = whole.match_indices('\n').nth(2).unwrap().0 + 1;
+    for cut in [0, 1, third_end - 1, third_end, third_end + 1, whole.len() / 2, whole.len() - 1, whole.len()]
+    {
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        server.ok(&["export", "orders", "-o", file, "--resume"]);
+        assert!(std::fs::read_to_string(&path).unwrap() == whole, "cut at {cut}");
+    }
+    // The event of the last line is gone from the topic: its seq says where to go on.
+    let gone = whole[..third_end].replace(&id_of("orders", 2), &id_of("elsewhere", 2));
+    std::fs::write(&path, &gone).unwrap();
+    server.ok(&["export", "orders", "-o", file, "--resume"]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), gone + &whole[third_end..]);
+    std::fs::write(&path, &whole).unwrap();
+
+    let refused = server.run(&["export", "orders", "-o", file]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("--resume"), "{}", refused.stderr);
+    // New events are what comes; the file of another topic stays as it is.
+    server.import(&lines("orders", 300..310));
+    assert!(server.ok(&["export", "orders", "-o", file, "--resume"]).contains(": 10 events"));
+    server.import(&lines("bills", 0..3));
+    let refused = server.run(&["export", "bills", "-o", file, "--resume"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("events of orders"), "{}", refused.stderr);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), server.lines("orders"));
+}
+
+#[test]
+fn a_broken_line_is_named_and_all_before_it_are_there() {
+    let server = Server::start();
+    let mut text = lines("orders", 0..30);
+    text[16] = r#"{"id": "not one", "topic": "orders", "payload": 1}"#.to_owned();
+    text[25] = "{\"topic\": \"orders\", \"payl".to_owned();
+    let file = server.folder.file("orders.ndjson", &text.join("\n"));
+    let ran = server.run(&["import", &file]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), "16 events imported, 0 were there already\n"));
+    assert!(ran.stderr.contains("line 17: ") && ran.stderr.contains("--from-line 17"), "{}", ran.stderr);
+    assert_eq!(server.count("orders"), 16);
+
+    let ran = server.run(&["import", &file, "--from-line", "18"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), "8 events imported, 0 were there already\n"));
+    assert!(ran.stderr.contains("line 26: "), "{}", ran.stderr);
+
+    let ran = server.run(&["import", &file, "--skip-bad"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), "4 events imported, 24 were there already\n"));
+    for word in ["line 17: ", "line 26: ", "2 bad lines"] {
+        assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
+    let numbers: Vec<u64> =
+        server.events("orders").iter().map(|event| event["payload"]["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (0..30).filter(|number| ![16, 25].contains(number)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_line_that_the_server_refuses_is_named_too() {
+    let server = Server::start();
+    let mut text = lines("orders", 0..5);
+    let large = format!(
+        r#"{{"topic":"orders","id":"{}","payload":"{}"}}"#,
+        id_of("orders", 2),
+        "x".repeat(1_100_000)
+    );
+    text[2] = large;
+    let ran = server.feed(&["import"], &text.join("\n"));
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("line 3: ") && ran.stderr.contains("too_large"), "{}", ran.stderr);
+    let ran = server.feed(&["import", "--skip-bad"], &text.join("\n"));
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("1 bad lines"), "{}", ran.stderr);
+    assert_eq!(server.count("orders"), 4);
+}
+
+#[test]
+fn payloads_alone_go_to_the_topic_that_is_named() {
+    let server = Server::start();
+    let ran = server.feed(&["import", "--payloads", "orders", "-"], "{\"a\": 1}\n\n[2]\nnull");
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "3 events imported, 0 were there already\n"));
+    let payloads: Vec<Value> = server.events("orders").iter().map(|event| event["payload"].clone()).collect();
+    assert_eq!(payloads, [serde_json::json!({"a": 1}), serde_json::json!([2]), Value::Null]);
+    let ran = server.feed(&["import", "--payloads"], "1");
+    assert!(ran.code == Some(1) && ran.stderr.contains("needs a topic"), "{ran:?}");
+    let ran = server.feed(&["import", "mistyped.ndjson"], "");
+    assert!(ran.code == Some(1) && ran.stderr.contains("no file mistyped.ndjson"), "{ran:?}");
+    // Without ids of their own they would come twice: it says how to go on.
+    let ran = server.feed(&["import", "--payloads", "orders", "-"], "1\n2\n}\n4\n");
+    assert!(ran.code == Some(1) && ran.stderr.contains("--from-line 3"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_import_that_is_killed_and_run_again_has_each_event_once() {
+    const EVENTS: u64 = 40_000;
+    let mut random = Random::from_environment("an_import_that_is_killed");
+    let server = Server::start();
+    let file = server.folder.file("orders.ndjson", &lines("orders", 0..EVENTS).join("\n"));
+    let mut kills = 0;
+    for round in 0..3 {
+        let mut child = server.command(&["import", &file]).spawn().unwrap();
+        let at = server.count("orders") + 1 + random.below(5_000);
+        kills += u32::from(server.kill_at(&mut child, "orders", at));
+        println!("round {round}: {} events", server.count("orders"));
+    }
+    assert!(kills > 0, "all imports were done before they were killed");
+    server.ok(&["import", &file]);
+    let events = server.events("orders");
+    let expected: Vec<String> = (0..EVENTS).map(|number| id_of("orders", number)).collect();
+    assert!(ids(&events) == expected, "{} events", events.len());
+    assert!(seqs(&events) == (1..=EVENTS).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_import_goes_on_when_the_server_comes_back() {
+    const EVENTS: u64 = 40_000;
+    let mut server = Server::start();
+    let file = server.folder.file("orders.ndjson", &lines("orders", 0..EVENTS).join("\n"));
+    let child = server.command(&["import", &file]).spawn().unwrap();
+    while server.count("orders") < 2_000 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    server = server.kill_and_start_again(Duration::from_millis(300));
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("trying again"), "{said}");
+    let events = server.events("orders");
+    let expected: Vec<String> = (0..EVENTS).map(|number| id_of("orders", number)).collect();
+    assert!(ids(&events) == expected, "{} events", events.len());
+}
+
+#[test]
+fn a_rate_limit_is_waited_for() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..1));
+    server.ok(&["topic", "set", "orders", "publish_rate=200", "publish_burst=50"]);
+    let ran = server.feed(&["import"], &lines("orders", 1..251).join("\n"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "250 events imported, 0 were there already\n"));
+    assert_eq!(server.count("orders"), 251);
+}
+
+#[test]
+fn a_replay_copies_what_the_filters_let_through_and_once() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..100));
+    let filters = ["--filter", "header.parity=1", "--filter", "tag=t0"];
+    let expected: Vec<u64> = (0..100).filter(|number| number % 2 == 1 && number % 3 == 0).collect();
+    let dry = server.ok(&[&["replay", "orders", "check", "--dry-run"], &filters[..]].concat());
+    assert!(dry.contains(&format!("{} events of orders would go to check", expected.len())), "{dry}");
+    assert_eq!(dry.lines().filter(|line| line.contains("\"number\"")).count(), 5, "{dry}");
+    assert_eq!(server.count("check"), 0);
+
+    // Part of it, then all of it, then once more.
+    server.ok(&[&["replay", "orders", "check", "--limit", "5"], &filters[..]].concat());
+    assert_eq!(server.count("check"), 5);
+    let said = server.ok(&[&["replay", "orders", "check"], &filters[..]].concat());
+    assert_eq!(
+        said,
+        format!("{} events of orders published to check, 5 were there already\n", expected.len() - 5)
+    );
+    server.ok(&[&["replay", "orders", "check"], &filters[..]].concat());
+    let copies = server.events("check");
+    let numbers: Vec<u64> = copies.iter().map(|it| it["payload"]["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, expected);
+    for (copy, number) in copies.iter().zip(expected) {
+        let original: Value = serde_json::from_str(&line("orders", number)).unwrap();
+        assert_eq!(copy["caused_by"], serde_json::json!([original["id"]]));
+        for field in ["key", "headers", "tags", "payload"] {
+            assert_eq!(copy[field], original[field], "{field}");
+        }
+        assert_ne!(copy["id"], original["id"]);
+    }
+    server.ok(&["replay", "orders", "check", "--filter", "key=k1", "--new-ids"]);
+    server.ok(&["replay", "orders", "check", "--filter", "key=k1", "--new-ids"]);
+    let copies = server.events("check");
+    assert_eq!(copies.len(), numbers.len() + 20);
+    assert_eq!(ids(&copies).into_iter().collect::<HashSet<_>>().len(), copies.len());
+    let refused = server.run(&["replay", "orders", "orders"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("itself"), "{}", refused.stderr);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let nobody = run(&["topic", "list", "--url", "http://127.0.0.1:1"]);
+    assert_eq!(nobody.code, Some(1));
+    for word in ["http://127.0.0.1:1", "is `prombus serve` running there?", "--url"] {
+        assert!(nobody.stderr.contains(word), "{word}: {}", nobody.stderr);
+    }
+    let folder = TempFolder::new();
+    let serving = with_token(&folder, "secret");
+    let url = format!("ws://{}/ws", serving.address());
+    let file = folder.file("orders.ndjson", &line("orders", 1));
+    for arguments in [vec!["topic", "list", "--url", &url], vec!["import", &file, "--url", &url]] {
+        let refused = run(&arguments);
+        assert!(refused.code == Some(1) && refused.stderr.contains("PROMBUS_TOKEN"), "{}", refused.stderr);
+        let wrong = run(&[&arguments[..], &["--token", "wrong"]].concat());
+        assert!(wrong.code == Some(1) && wrong.stderr.contains("not valid"), "{}", wrong.stderr);
+        for variable in ["PROMBUS_TOKEN", "WS_TOKEN"] {
+            let output = prombus(&arguments).env(variable, "secret").output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        assert_eq!(run(&[&arguments[..], &["--token", "secret"]].concat()).code, Some(0));
+    }
+}

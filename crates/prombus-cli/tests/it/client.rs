@@ -1,0 +1,85 @@
+//! The Rust client against a real server.
+
+use crate::remote::{Server, id_of, lines};
+use crate::serving::{Serving, serve};
+use crate::support::{TempFolder, prombus};
+use prombus_client::{Client, ErrorCode, HistoryQuery, Record, Start};
+use serde_json::json;
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+#[test]
+fn of_a_batch_each_record_has_its_own_answer() {
+    let server = Server::start();
+    block_on(async {
+        let client = Client::connect(&server.url(), None).await.unwrap();
+        let record = |topic: &str, number: u64| Record::new(topic, &json!({ "number": number })).unwrap();
+        let mut batch: Vec<Record> = (0..500).map(|number| record("orders", number)).collect();
+        batch[7].topic = "no topic".to_owned();
+        batch[9] = Record::new("orders", &"x".repeat(1_100_000)).unwrap();
+        for (number, record) in batch.iter_mut().enumerate() {
+            record.options.id = Some(id_of("orders", number as u64).parse().unwrap());
+        }
+        batch[20] = batch[19].clone();
+        let answers = client.publish_batch(&batch).await;
+        assert_eq!(answers.len(), batch.len());
+        assert_eq!(answers[7].as_ref().unwrap_err().code(), Some(ErrorCode::BadTopic));
+        assert_eq!(answers[9].as_ref().unwrap_err().code(), Some(ErrorCode::TooLarge));
+        let (first, again) = (answers[19].clone().unwrap(), answers[20].clone().unwrap());
+        assert!(!first.duplicate && again.duplicate && first.seq == again.seq);
+        let seqs: Vec<u64> = answers.iter().flatten().filter(|it| !it.duplicate).map(|it| it.seq).collect();
+        assert_eq!(seqs, (1..=497).collect::<Vec<_>>());
+        assert_eq!(answers[499].as_ref().unwrap().id, batch[499].options.id.unwrap());
+    });
+}
+
+#[test]
+fn a_cold_start_knows_where_to_go_on() {
+    let server = Server::start();
+    block_on(async {
+        let client = Client::connect(&server.url(), None).await.unwrap();
+        let empty = client.load_state("prices").await.unwrap();
+        assert_eq!((empty.events.len(), empty.start()), (0, Start::Earliest));
+        let price = |key: &str, value: serde_json::Value| Record::new("prices", &value).unwrap().key(key);
+        let records =
+            [price("a", json!(1)), price("b", json!(2)), price("a", json!(3)), price("b", json!(null))];
+        let published = client.publish_batch(&records).await;
+        let last = published.last().unwrap().clone().unwrap();
+        let state = client.load_state("prices").await.unwrap();
+        let payloads: Vec<(&str, &str)> =
+            state.events.iter().map(|(key, event)| (key.as_str(), event.payload.get())).collect();
+        assert_eq!(payloads, [("a", "3")]);
+        assert_eq!(state.start(), Start::AfterId(last.id));
+        assert_eq!(state.position.unwrap().seq, 4);
+        let next = client.publish(&price("c", json!(4))).await.unwrap();
+        let after = Some((state.position.unwrap().id, None));
+        let mut history = client.history("prices", HistoryQuery { after, ..HistoryQuery::default() });
+        assert_eq!(history.next().await.unwrap().unwrap().event.id, next.id);
+        assert!(history.next().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn tls_is_spoken_where_the_address_says_so() {
+    let folder = TempFolder::new();
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let cert = folder.file("cert.pem", &certified.cert.pem());
+    let key = folder.file("key.pem", &certified.signing_key.serialize_pem());
+    let serving = Serving::start(serve(&folder, &["--tls-cert", &cert, "--tls-key", &key]));
+    let url = format!("wss://localhost:{}", serving.address().port());
+    let file = folder.file("orders.ndjson", &lines("orders", 0..50).join("\n"));
+    let run = |arguments: &[&str], trusted: &str| {
+        let output = prombus(arguments).env("SSL_CERT_FILE", trusted).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned(), output.stdout)
+    };
+    let (code, said, _) = run(&["import", &file, "--url", &url], &cert);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said, lines) = run(&["export", "orders", "--url", &url], &cert);
+    assert_eq!((code, lines.iter().filter(|byte| **byte == b'\n').count()), (Some(0), 50), "{said}");
+    let other = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let other = folder.file("other.pem", &other.cert.pem());
+    let (code, said, _) = run(&["topic", "list", "--url", &url], &other);
+    assert!(code == Some(1) && said.contains("TLS"), "{said}");
+}

@@ -1,0 +1,72 @@
+//! `prombus outbox drain` from a real database to a real server.
+
+use crate::remote::Server;
+use rusqlite::Connection;
+use rustix::process::{Pid, Signal, kill_process};
+use std::time::{Duration, Instant};
+
+fn add(connection: &Connection, id: &str, payload: &str) {
+    let sql = "INSERT INTO outbox (id, topic, payload, key) VALUES (?1, 'orders', ?2, 'k')";
+    connection.execute(sql, [id, payload]).unwrap();
+}
+
+#[test]
+fn rows_are_published_once_and_what_is_left_is_said() {
+    let server = Server::start();
+    let path = server.folder.path().join("shop.db");
+    let file = path.to_str().unwrap();
+    let drain = ["outbox", "drain", "--sqlite", file, "--once"];
+    let refused = server.run(&drain);
+    assert!(refused.code == Some(1) && refused.stderr.contains("--init"), "{}", refused.stderr);
+    assert!(!path.exists());
+    server.ok(&[&drain[..], &["--init"]].concat());
+    let shop = Connection::open(&path).unwrap();
+    for number in 0..250 {
+        add(&shop, &format!("order-{number}"), &format!("{{\"number\": {number}}}"));
+    }
+    assert!(server.ok(&drain).starts_with("250 events published, 0 were there already, 0 failed"));
+    // As after a crash between the publish and the note of it.
+    shop.execute("UPDATE outbox SET status = 'pending' WHERE id = 'order-7'", []).unwrap();
+    assert!(server.ok(&drain).starts_with("0 events published, 1 were there already"));
+    let numbers: Vec<u64> =
+        server.events("orders").iter().map(|it| it["payload"]["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (0..250).collect::<Vec<_>>());
+    add(&shop, "bad", "{");
+    let ran = server.run(&drain);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stdout.contains("1 rows given up") && ran.stdout.contains("1 dead"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_drainer_waits_for_a_server_and_ends_in_order() {
+    let mut server = Server::start();
+    let path = server.folder.path().join("shop.db");
+    let file = path.to_str().unwrap().to_owned();
+    let child = server
+        .command(&["outbox", "drain", "--sqlite", &file, "--init", "--interval-ms", "10", "--worker", "one"])
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    let wait_for = |server: &Server, count: u64| {
+        while server.count("orders") < count {
+            assert!(started.elapsed() < Duration::from_secs(60), "{} of {count}", server.count("orders"));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    while !path.exists() || Connection::open(&path).unwrap().prepare("SELECT 1 FROM outbox").is_err() {
+        assert!(started.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let shop = Connection::open(&path).unwrap();
+    shop.busy_timeout(Duration::from_secs(10)).unwrap();
+    add(&shop, "one", "1");
+    wait_for(&server, 1);
+    server = server.kill_and_start_again(Duration::from_millis(100));
+    add(&shop, "two", "2");
+    wait_for(&server, 2);
+    kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("2 events published, 0 were there already"), "{said}");
+}
