@@ -4,6 +4,7 @@
 //! store makes everything durable and is closed. A process that is killed in the middle loses nothing that was answered.
 
 mod banner;
+mod demo;
 mod signals;
 
 use crate::args::ServeArgs;
@@ -48,13 +49,13 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(&loaded.settings));
+    let served = runtime.block_on(serve(&loaded.settings, args.demo));
     // Whatever still runs is of no use any more.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(settings: &Settings) -> anyhow::Result<()> {
+async fn serve(settings: &Settings, is_demo: bool) -> anyhow::Result<()> {
     let bus = open(&settings.bus).await.map_err(|error| anyhow!(why_not_open(error)))?;
     let backend = Arc::clone(bus.backend());
     let server = match Server::bind(Arc::clone(&backend), settings.server.clone()).await {
@@ -67,7 +68,11 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     raise_descriptors(&server);
     // Before anybody is told that it serves: who stops it right then is heard.
     let signals = Signals::install().context("cannot watch for signals")?;
-    let text = banner::text(settings, server.local_addrs());
+    if is_demo {
+        // It ends when the store is closed.
+        demo::start(&bus).await?;
+    }
+    let text = banner::text(settings, server.local_addrs(), is_demo);
     // A server whose stdout is closed serves all the same.
     let _ = stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush());
     let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();

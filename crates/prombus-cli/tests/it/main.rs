@@ -5,6 +5,7 @@ mod arguments;
 mod bench;
 mod config;
 mod connections;
+mod demo;
 mod export_memory;
 mod full_disk;
 mod hostile;
