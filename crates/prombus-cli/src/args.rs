@@ -94,6 +94,7 @@ Environment:
 
 Examples:
   prombus serve
+  prombus serve --demo --store memory:
   prombus serve --listen 127.0.0.1:9000 --data /var/lib/prombus
   WS_TOKEN=secret prombus serve --listen 0.0.0.0:8090 --tls-cert cert.pem --tls-key key.pem
   prombus serve --store memory: --log debug";
@@ -213,6 +214,9 @@ pub struct ServeArgs {
     /// Let other machines in although no auth is configured
     #[arg(long)]
     pub insecure: bool,
+    /// Publish sample heartbeats and project them to states of processes, for a look around
+    #[arg(long)]
+    pub demo: bool,
     /// What to log: error, warn, info, debug, trace, or a filter like info,prombus_server=debug
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,

@@ -162,9 +162,12 @@ fn put_groups(text: &mut Text, figures: &Figures, labels_max: usize) {
     family("events_dead_lettered_total", Kind::Counter, "Events given up after too many attempts.", |it| {
         it.counters.dead_lettered
     });
-    family("events_missed_total", Kind::Counter, "Events that retention took before a group had them.", |it| {
-        it.counters.missed
-    });
+    family(
+        "events_missed_total",
+        Kind::Counter,
+        "Events that retention took before a group had them.",
+        |it| it.counters.missed,
+    );
     family("events_inflight", Kind::Gauge, "Deliveries that members have and have not settled.", |it| {
         it.in_flight as u64
     });

@@ -25,7 +25,9 @@ struct Run {
 }
 
 fn folder(name: &str) -> PathBuf {
-    std::env::current_dir().expect("a folder").join(format!("target/tmp/compaction-{name}-{}", std::process::id()))
+    std::env::current_dir()
+        .expect("a folder")
+        .join(format!("target/tmp/compaction-{name}-{}", std::process::id()))
 }
 
 /// What the files of a folder take on disk.
@@ -57,7 +59,8 @@ async fn publish(bus: &Bus, events: u64, keys: u64) -> Run {
             for _ in 0..BATCH.min(events - number) {
                 // Every key is as likely as any other.
                 let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-                let options = PublishOptions { key: Some(format!("key-{}", key % keys)), ..Default::default() };
+                let options =
+                    PublishOptions { key: Some(format!("key-{}", key % keys)), ..Default::default() };
                 batch.push("kv", payload.as_str(), &options).expect("an event");
                 number += 1;
             }
@@ -89,9 +92,12 @@ fn rest(folder: &Path) {
 
 #[tokio::main]
 async fn main() {
-    let number = |at, default: u64| std::env::args().nth(at).map_or(default, |text| text.parse().expect("a number"));
+    let number =
+        |at, default: u64| std::env::args().nth(at).map_or(default, |text| text.parse().expect("a number"));
     let (events, keys, rounds) = (number(1, 10_000_000), number(2, 100_000), number(3, 3));
-    println!("{events} events over {keys} keys, batches of {BATCH}, {WINDOW} in flight, {rounds} rounds by turns");
+    println!(
+        "{events} events over {keys} keys, batches of {BATCH}, {WINDOW} in flight, {rounds} rounds by turns"
+    );
     let (mut plain, mut compacted) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         for compaction in [false, true] {
@@ -126,7 +132,9 @@ async fn main() {
 async fn settle(bus: &Bus, folder: &Path, keys: u64) {
     let state = bus.load_state("kv").await.expect("loads");
     assert_eq!(state.len() as u64, keys, "every key has its newest event");
-    let record = |event: &prombus::Event| event.record().map_or(0, |it| serde_json::to_string(&it).map_or(0, |it| it.len()));
+    let record = |event: &prombus::Event| {
+        event.record().map_or(0, |it| serde_json::to_string(&it).map_or(0, |it| it.len()))
+    };
     // As records on the wire; on disk an event has a header of 64 bytes in place of id and seq.
     let live: u64 = state.iter().map(|(_, event)| record(event) as u64).sum();
     let wanted = 2 * live + 4 * SEGMENT_BYTES;

@@ -4,6 +4,7 @@
 //! store makes everything durable and is closed. A process that is killed in the middle loses nothing that was answered.
 
 mod banner;
+mod demo;
 mod reload;
 mod signals;
 
@@ -13,7 +14,7 @@ use crate::config::{self, BusSettings, ConfigError, Environment, Settings, Store
 use crate::{complain, logging, one_line};
 use anyhow::{Context, anyhow};
 use prombus::store::LogStoreOptions;
-use prombus::{Backend, Bus, OpenError};
+use prombus::{Backend, Bus, OpenError, TopicRule};
 use prombus_server::{ServeError, Server, raise_descriptor_limit};
 use signals::Signals;
 use std::io::{ErrorKind, Write, stdout};
@@ -56,7 +57,9 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
-    let bus = open(&settings.bus).await.map_err(|error| anyhow!(why_not_open(error)))?;
+    let bus = open(&settings.bus, topic_rules(args, &settings.bus))
+        .await
+        .map_err(|error| anyhow!(why_not_open(error)))?;
     let backend = Arc::clone(bus.backend());
     let server = match Server::bind(Arc::clone(&backend), settings.server.clone()).await {
         Ok(server) => server,
@@ -70,7 +73,11 @@ async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     let signals = Signals::install().context("cannot watch for signals")?;
     reload::on_hangup(args.clone(), settings.clone(), Arc::clone(&backend))
         .context("cannot watch for SIGHUP")?;
-    let text = banner::text(settings, server.local_addrs());
+    if args.demo {
+        // It ends when the store is closed.
+        demo::start(&bus).await?;
+    }
+    let text = banner::text(settings, server.local_addrs(), args.demo);
     // A server whose stdout is closed serves all the same.
     let _ = stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush());
     let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
@@ -136,11 +143,17 @@ fn raise_descriptors(server: &Server) {
     }
 }
 
-async fn open(settings: &BusSettings) -> Result<Bus, OpenError> {
+/// What counts for topics: what the configuration says, and behind it what the demo needs.
+fn topic_rules(args: &ServeArgs, settings: &BusSettings) -> Vec<TopicRule> {
+    let demo = if args.demo { demo::rules() } else { Vec::new() };
+    settings.topics.iter().cloned().chain(demo).collect()
+}
+
+async fn open(settings: &BusSettings, rules: Vec<TopicRule>) -> Result<Bus, OpenError> {
     let builder = Bus::builder()
         .limits(settings.limits)
         .memory_bytes(settings.memory_bytes)
-        .topics(settings.topics.clone())
+        .topics(rules)
         .log(LogStoreOptions { log: settings.log.clone() });
     match &settings.store {
         StoreChoice::Log(folder) => builder.open(folder).await,

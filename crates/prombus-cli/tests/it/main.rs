@@ -8,6 +8,7 @@ mod bulk;
 mod client;
 mod config;
 mod connections;
+mod demo;
 mod dlq;
 mod export_memory;
 mod full_disk;

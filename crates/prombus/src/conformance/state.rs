@@ -2,7 +2,8 @@
 
 use super::probe::{next, nothing, publish, publish_numbers, soon, subscribe, take};
 use crate::{
-    Bus, GroupError, Keys, LatestQuery, PullLimit, ReadError, Start, Topic, TopicAdminError, TopicOptions,
+    Bus, Event, GroupError, Keys, LatestQuery, PullLimit, ReadError, Start, Topic, TopicAdminError,
+    TopicOptions,
 };
 use std::collections::BTreeMap;
 
@@ -173,7 +174,7 @@ pub async fn a_deleted_topic_is_gone_and_starts_again_at_1(bus: Bus) {
     assert_eq!(again.err(), Some(TopicAdminError::UnknownTopic("orders".to_owned())));
     assert_eq!(publish(&bus, "orders", "new").await.seq, 1);
     let page = bus.read(&orders, Start::Earliest, PullLimit::default()).await.expect("reads");
-    assert_eq!(page.events.iter().map(|event| event.payload()).collect::<Vec<_>>(), ["\"new\""]);
+    assert_eq!(page.events.iter().map(Event::payload).collect::<Vec<_>>(), ["\"new\""]);
     assert!(bus.load_state("orders").await.expect("loads").is_empty());
 }
 

@@ -32,6 +32,7 @@ use crate::event::Event;
 use crate::publish::PublishBatch;
 use crate::subscribe::{Deliveries, Subscription};
 use parking_lot::Mutex;
+use prombus_protocol::limits::MAX_MAX_ATTEMPTS;
 use prombus_protocol::{DeadLetter, PublishOptions, RawValue, Start, Topic, TopicError, Uuid};
 use restore::{Position, restore};
 use serde::Serialize;
@@ -166,7 +167,9 @@ impl<P: Projection> Projector<P> {
     pub async fn open(bus: &Bus, options: ProjectorOptions, projection: P) -> Result<Self, ProjectorError> {
         let (input, output) = (Topic::new(&options.input)?, Topic::new(&options.output)?);
         let subscribe = bus.subscribe(&options.input, &options.group).from(options.from);
-        let subscription = subscribe.batch_size(options.batch_size).await?;
+        // A process that dies again and again must not cost an event its place in the states.
+        let subscribe = subscribe.batch_size(options.batch_size).max_attempts(MAX_MAX_ATTEMPTS);
+        let subscription = subscribe.await?;
         let restored = restore(bus, &input, &output, &options.group).await?;
         let end_at_open = match bus.backend().locate(&input, Start::Latest).await {
             Ok(next) => next - 1,

@@ -95,13 +95,7 @@ impl LocalMember {
 
     /// Takes leases and reservations, and answers how many of the reserved events it may have; `None` when there is nothing and
     /// the member is queued.
-    fn reserve(
-        &self,
-        pull: &mut Pull,
-        limit: PullLimit,
-        round: usize,
-        context: &Context<'_>,
-    ) -> Option<u32> {
+    fn reserve(&self, pull: &mut Pull, limit: PullLimit, round: usize, context: &Context<'_>) -> Option<u32> {
         let local = &self.handle.local;
         let now = local.clock.steady_ms();
         // What found nothing but gaps goes on in larger steps: a gap costs little to pass, whatever its size.

@@ -68,7 +68,8 @@ async fn consume(bus: Bus, number: usize) -> State {
     assert!(loaded.iter().all(|(_, event)| event.seq() <= position), "nothing behind the position");
     // Time for the publisher and the cleaner to leave this consumer's position behind.
     tokio::time::sleep(Duration::from_millis(30)).await;
-    let mut group = bus.subscribe("kv", format!("cold-{number}")).from(loaded.start()).await.expect("subscribes");
+    let mut group =
+        bus.subscribe("kv", format!("cold-{number}")).from(loaded.start()).await.expect("subscribes");
     let mut last = position;
     while !state.contains_key("end") {
         let delivery = group.next().await.expect("goes on").expect("is read");
@@ -100,7 +101,8 @@ async fn twenty_consumers_that_start_cold_one_after_another_end_with_the_right_s
     is_over.store(true, Ordering::Release);
     let expected = publisher.await.expect("no panic");
     for (number, consumer) in consumers.into_iter().enumerate() {
-        let state = tokio::time::timeout(Duration::from_secs(60), consumer).await.expect("ends").expect("no panic");
+        let state =
+            tokio::time::timeout(Duration::from_secs(60), consumer).await.expect("ends").expect("no panic");
         assert_eq!(state.len(), expected.len(), "consumer {number}, seed {seed}");
         assert!(state == expected, "consumer {number} has another state, seed {seed}");
     }

@@ -109,10 +109,13 @@ async fn an_event_whose_lease_ends_while_it_is_handled_is_handled_once() {
     };
     let subscribe = bus.subscribe("a", "g").from_earliest().ack_timeout(Duration::from_secs(1));
     let store = Arc::new(MemoryDedupe::new());
-    subscribe.exactly_once(store).handler(handler).await.expect("it subscribes");
+    let running = subscribe.exactly_once(store).handler(handler).await.expect("it subscribes");
     publish_numbers(&bus, "a", 1..=1).await;
     until("it is done", async || lag(&bus, "a", "g").await == 0).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let group = bus.backend().group("a", "g").await.expect("it answers").expect("it is there");
+    assert!(group.counters.redelivered_expired > 0, "the lease did not end: {:?}", group.counters);
+    // Waits for the second call, which came when the lease ended.
+    running.unsubscribe().await.expect("it leaves");
     assert_eq!(calls.sorted(), [1]);
 }
 

@@ -166,7 +166,8 @@ fn compaction_keeps_the_newest_event_of_each_key_and_what_has_none() {
     // A pull that finds only gaps lets others run before it goes on.
     for delivery in (0..50).flat_map(|_| rig.all(&mut group)) {
         read += 1;
-        state.extend(delivery.key().map(|key| (key.to_owned(), delivery.json::<String>().expect("a string"))));
+        state
+            .extend(delivery.key().map(|key| (key.to_owned(), delivery.json::<String>().expect("a string"))));
         rig.ack(&delivery);
     }
     assert_eq!((read, state), (kept, before.clone()));
@@ -238,7 +239,8 @@ fn a_deleted_topic_does_not_come_back() {
 fn what_is_set_about_a_topic_survives_a_power_cut() {
     let rig = Rig::new(8);
     rig.publish("orders", "one");
-    let options = TopicOptions { retention_ms: Some(123_000), max_attempts: Some(3), ..TopicOptions::default() };
+    let options =
+        TopicOptions { retention_ms: Some(123_000), max_attempts: Some(3), ..TopicOptions::default() };
     let orders = topic("orders");
     rig.done(Box::pin(rig.bus.set_topic(&orders, options))).expect("sets");
     for rig in rig.after_power_cuts() {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 /// The text, with the addresses that it really listens on.
-pub fn text(settings: &Settings, addresses: &[SocketAddr]) -> String {
+pub fn text(settings: &Settings, addresses: &[SocketAddr], is_demo: bool) -> String {
     let is_tls = settings.server.tls.is_some();
     let (ws, http) = if is_tls { ("wss", "https") } else { ("ws", "http") };
     let mut text = format!("prombus {}\n", env!("CARGO_PKG_VERSION"));
@@ -19,6 +19,11 @@ pub fn text(settings: &Settings, addresses: &[SocketAddr]) -> String {
     line("auth", &auth(settings, addresses));
     if let Some(address) = addresses.first() {
         let url = format!("{http}://{}", reachable(*address, is_tls));
+        if is_demo {
+            for demo in super::demo::lines(header(settings), &url) {
+                line("demo", &demo);
+            }
+        }
         line(
             "try",
             &format!("curl {}-d '{{\"hello\":\"world\"}}' {url}/publish/greetings", header(settings)),
@@ -94,7 +99,7 @@ mod tests {
     fn text_of(args: ServeArgs, variables: &[(&str, &str)]) -> String {
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
         let settings = load(&args, &Environment::new(variables).unwrap()).unwrap().settings;
-        text(&settings, &settings.server.listen)
+        text(&settings, &settings.server.listen, args.demo)
     }
 
     #[test]
@@ -119,6 +124,17 @@ mod tests {
         assert!(text.contains("curl -H \"Authorization: Bearer $WS_TOKEN\" -d"), "{text}");
         assert!(text.contains("http://127.0.0.1:80/publish"), "{text}");
         assert!(!text.contains("hunter2"));
+    }
+
+    #[test]
+    fn a_demo_says_what_to_look_at() {
+        let args = ServeArgs { demo: true, ..ServeArgs::default() };
+        let text = text_of(args, &[("WS_TOKEN", "hunter2")]);
+        let demo: Vec<&str> = text.lines().filter(|line| line.starts_with("demo:")).collect();
+        assert!(demo.len() >= 3, "{text}");
+        let curl = "curl -H \"Authorization: Bearer $WS_TOKEN\" ";
+        assert!(demo[1..].iter().all(|line| line.contains(curl)), "{text}");
+        assert!(text.lines().last().unwrap().starts_with("try:"), "{text}");
     }
 
     #[test]

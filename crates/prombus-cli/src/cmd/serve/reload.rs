@@ -41,5 +41,5 @@ pub fn on_hangup(args: ServeArgs, settings: Settings, backend: Arc<dyn Backend>)
 fn topics(args: &ServeArgs) -> Result<Vec<TopicRule>, Vec<String>> {
     let environment = Environment::new(std::env::vars_os()).map_err(|line| vec![line])?;
     let loaded = config::load(args, &environment).map_err(|ConfigError { lines, .. }| lines)?;
-    Ok(loaded.settings.bus.topics)
+    Ok(super::topic_rules(args, &loaded.settings.bus))
 }

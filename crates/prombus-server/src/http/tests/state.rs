@@ -67,7 +67,10 @@ async fn all_pages_of_a_state_have_the_position_of_the_first() {
         path = format!("/state/kv?limit=10&next={next}");
     }
     assert_eq!(positions.len(), 3);
-    assert!(positions.iter().all(|position| position["seq"] == 25 && *position == positions[0]), "{positions:?}");
+    assert!(
+        positions.iter().all(|position| position["seq"] == 25 && *position == positions[0]),
+        "{positions:?}"
+    );
     assert_eq!(keys.len(), 24);
     assert!(!keys.contains_key("k20"));
     let empty = rig.get("/state/none").await.ok();
