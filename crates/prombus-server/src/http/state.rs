@@ -67,7 +67,7 @@ pub(super) async fn all(call: Call) -> Answered {
     }
     // Lines are all there is, if nobody says how many; a page is a page.
     let left = limit.map_or(if is_lines { u64::MAX } else { LIMIT_DEFAULT as u64 }, i64::unsigned_abs);
-    query.limit.events = u32::try_from(left).unwrap_or(u32::MAX).min(CHUNK.events);
+    query.limit.events = u32::try_from(left).unwrap_or(u32::MAX);
     let first = match call.gateway.backend.latest(&topic, query.clone()).await {
         Err(ReadError::UnknownTopic(_)) => LatestPage::default(),
         page => page?,
