@@ -140,7 +140,7 @@ fn the_newest_events_within_the_bytes_are_kept() {
     let kept = rig.payloads("big").len();
     assert!((10..=50).contains(&kept), "{kept} of about 500 bytes are kept in 20,000");
     assert!(rig.kept_events("big") < 120, "{}", rig.kept_events("big"));
-    assert_eq!(rig.read("big").events.last().map(|event| event.seq()), Some(200));
+    assert_eq!(rig.read("big").events.last().map(prombus::Event::seq), Some(200));
 }
 
 #[test]

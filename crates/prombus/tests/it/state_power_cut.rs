@@ -167,7 +167,7 @@ impl History {
         let beats = Topic::new("beats").expect("a good name");
         let limit = PullLimit { bytes: usize::MAX, ..PullLimit::default() };
         let Some(Ok(page)) = self.answer(self.rig.bus.read(&beats, Start::Earliest, limit)) else { return };
-        let served: Vec<u64> = page.events.iter().map(|event| event.seq()).collect();
+        let served: Vec<u64> = page.events.iter().map(prombus::Event::seq).collect();
         for (&seq, &at) in &self.beats {
             if at + RETENTION_MS > self.now_ms {
                 assert!(served.contains(&seq), "beat {seq} of {at} is lost at {}", self.now_ms);
