@@ -165,9 +165,9 @@ impl LocalBackend {
         let thread = thread.spawn(move || timer.run(&local));
         *backend.handle.timer_thread.lock() = Some(thread.map_err(OpenError::Thread)?);
         let keeper = Arc::clone(&backend.handle.local.keeper);
-        let handle = Arc::downgrade(&backend.handle);
+        let local = Arc::downgrade(&backend.handle.local);
         let thread = std::thread::Builder::new().name("prombus-keeper".to_owned());
-        let thread = thread.spawn(move || keeper.run(&handle));
+        let thread = thread.spawn(move || keeper.run(&local));
         *backend.handle.keeper_thread.lock() = Some(thread.map_err(OpenError::Thread)?);
         Ok(backend)
     }
@@ -399,6 +399,16 @@ impl Local {
         }
         drop(spare);
         Ok((appended.map_err(PublishRefused::from)?, published))
+    }
+
+    /// An empty batch.
+    fn batch(&self) -> PublishBatch {
+        let now_ms = self.clock.wall_ms();
+        let Some(mut batch) = self.spare_batches.lock().pop() else {
+            return PublishBatch::new(now_ms, self.limits.max_payload_bytes);
+        };
+        batch.reset(now_ms);
+        batch
     }
 
     /// Keeps the memory of a batch that is in line.
@@ -634,13 +644,7 @@ impl Backend for LocalBackend {
     }
 
     fn batch(&self) -> PublishBatch {
-        let local = &self.handle.local;
-        let now_ms = local.clock.wall_ms();
-        let Some(mut batch) = local.spare_batches.lock().pop() else {
-            return PublishBatch::new(now_ms, local.limits.max_payload_bytes);
-        };
-        batch.reset(now_ms);
-        batch
+        self.handle.local.batch()
     }
 
     fn health(&self) -> Result<(), Unavailable> {

@@ -11,5 +11,6 @@ mod latest;
 mod snapshot;
 
 pub use compactor::{MARKER_TAG, MarkerPosition, SnapshotError, SnapshotMarker, take_snapshot};
+pub(crate) use compactor::{Source, snapshot_of};
 pub use latest::{LatestMap, Seen};
 pub use snapshot::{State, StateChange, StateFollower};

@@ -130,3 +130,49 @@ fn the_commands_for_operators_work_as_printed() {
     let config = folder.path().join("prombus.toml");
     assert_eq!(run(&["config", "check", config.to_str().unwrap()]).code, Some(0));
 }
+
+#[test]
+fn the_lines_about_state_work_as_printed() {
+    if !has_curl() {
+        return;
+    }
+    let folder = TempFolder::new();
+    let serving = Serving::in_folder(&folder, &[]);
+    let address = &serving.addresses()[0];
+    let answers: Vec<String> = commands(&readme(), "State")
+        .iter()
+        .map(|line| {
+            let line = line.replace("127.0.0.1:8090", address);
+            let output = shell(&format!("{line} -s")).output().unwrap();
+            assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        })
+        .collect();
+    let [_, _, all, one] = answers.as_slice() else { panic!("{answers:?}") };
+    let all: serde_json::Value = serde_json::from_str(all).unwrap();
+    assert_eq!((&all["position"]["seq"], &all["count"]), (&2.into(), &1.into()), "{all}");
+    assert_eq!(all["events"][0]["payload"], serde_json::json!({"mood": "merry"}));
+    assert!(one.starts_with("HTTP/1.1 200") && one.contains("etag: ") && one.contains("merry"), "{one}");
+}
+
+#[test]
+fn the_tools_work_as_printed() {
+    let folder = TempFolder::new();
+    let serving = Serving::in_folder(&folder, &[]);
+    let url = format!("http://{}", serving.addresses()[0]);
+    let work = TempFolder::new();
+    let binary = env!("CARGO_BIN_EXE_prombus");
+    let records = work.path().join("seed.ndjson");
+    std::fs::write(&records, "{\"topic\":\"orders.new\",\"key\":\"customer-7\",\"payload\":1}\n").unwrap();
+    let lines = commands(&readme(), "Tools");
+    assert_eq!(lines.len(), 5, "{lines:?}");
+    let seed = format!("prombus import {}", records.display());
+    for line in std::iter::once(&seed).chain(&lines) {
+        let line = line.replacen("prombus", binary, 1);
+        let line = line.replace("/tmp/prombus-backup", &work.path().join("backup").display().to_string());
+        let output = shell(&line).current_dir(work.path()).env("PROMBUS_URL", &url).output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let backup = work.path().join("backup");
+    assert_eq!(run(&["verify", "--data", backup.to_str().unwrap()]).code, Some(0));
+}

@@ -60,6 +60,7 @@ struct Counters {
     stale: u64,
     dead_lettered: u64,
     passed_over: u64,
+    missed: u64,
 }
 
 #[derive(Serialize)]
@@ -216,6 +217,7 @@ impl From<GroupCounters> for Counters {
             stale: of.stale,
             dead_lettered: of.dead_lettered,
             passed_over: of.passed_over,
+            missed: of.missed,
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The thread that keeps the store in order: retention, cleaning, tombstones, snapshots of compacted topics. It takes its time
 //! and holds nobody up; what it finds to do it finds out itself, round by round.
 
-use super::{Handle, Local, LocalBackend};
+use super::{Local, LocalBackend};
+use crate::backend::{BoxFuture, LatestPage, LatestQuery};
 use crate::delivery::Millis;
 use crate::error::{ReadError, StoreError};
+use crate::publish::{Line as _, PublishBatch, Publishing};
 use crate::settings::TopicSettings;
-use crate::state::take_snapshot;
+use crate::state::{Source, snapshot_of};
 use crate::store::{CleanOptions, StoredTopic, TopicId};
 use parking_lot::{Condvar, Mutex};
 use prombus_protocol::Topic;
@@ -89,17 +91,17 @@ impl Keeper {
         self.state.lock().is_stopped
     }
 
-    /// The thread's work, until stopped. It must not keep the backend alive while it sleeps.
-    pub(super) fn run(&self, handle: &Weak<Handle>) {
+    /// The thread's work, until stopped. It has no handle: whoever drops the last one closes the store, and with that ends what
+    /// this does.
+    pub(super) fn run(&self, local: &Weak<Local>) {
         loop {
-            let Some(strong) = handle.upgrade() else { return };
-            let backend = LocalBackend { handle: strong };
+            let Some(strong) = local.upgrade() else { return };
             // Whatever goes wrong in a round, retention goes on with the next.
-            let wait = catch_unwind(AssertUnwindSafe(|| backend.keep_house())).unwrap_or_else(|_| {
+            let wait = catch_unwind(AssertUnwindSafe(|| strong.keep_house())).unwrap_or_else(|_| {
                 tracing::error!("a round of cleaning and snapshots panicked; this is a fault of prombus");
                 ROUND_MS
             });
-            drop(backend);
+            drop(strong);
             let mut state = self.state.lock();
             if state.is_stopped {
                 return;
@@ -123,7 +125,13 @@ impl LocalBackend {
     /// One round of what a thread does otherwise: applies retention, cleans, takes snapshots. Answers when to come again. It
     /// may take long; not for a thread that others wait for.
     pub fn keep_house(&self) -> Millis {
-        let local = &self.handle.local;
+        self.handle.local.keep_house()
+    }
+}
+
+impl Local {
+    fn keep_house(self: &Arc<Self>) -> Millis {
+        let local = self;
         if local.is_closed() {
             return ROUND_MS;
         }
@@ -143,11 +151,11 @@ impl LocalBackend {
 
     /// Takes the snapshots that are due. Answers when the next one is.
     fn take_snapshots(
-        &self,
+        self: &Arc<Self>,
         compacted: &[&(StoredTopic, TopicSettings)],
         memory: &mut Memory,
     ) -> Option<Millis> {
-        let local = &self.handle.local;
+        let local = self;
         let mut next: Option<Millis> = None;
         for (topic, settings) in compacted {
             let Some(snapshots) = &settings.snapshot_topic else { continue };
@@ -160,7 +168,7 @@ impl LocalBackend {
             *at = (*at).min(now + settings.snapshot_interval_ms);
             if *at <= now {
                 *at = now + settings.snapshot_interval_ms;
-                match block_on(take_snapshot(self, &topic.name, snapshots)) {
+                match block_on(snapshot_of(self, &topic.name, snapshots)) {
                     Ok(_) => own.has_complained = false,
                     Err(error) if !local.is_closed() => own.complain(&topic.name, "snapshot", &error),
                     Err(_) => {}
@@ -170,6 +178,28 @@ impl LocalBackend {
             next = Some(next.map_or(at, |next| next.min(at)));
         }
         next
+    }
+}
+
+impl Source for Arc<Local> {
+    fn has_topic(&self, name: &str) -> bool {
+        self.topics.read().by_name.contains_key(name)
+    }
+
+    fn latest<'a>(
+        &'a self,
+        topic: &'a Topic,
+        query: LatestQuery,
+    ) -> BoxFuture<'a, Result<LatestPage, ReadError>> {
+        Box::pin(Local::latest(self, topic, query))
+    }
+
+    fn batch(&self) -> PublishBatch {
+        Local::batch(self)
+    }
+
+    fn publish(&self, batch: PublishBatch) -> Publishing {
+        Arc::clone(self).enter(batch)
     }
 }
 

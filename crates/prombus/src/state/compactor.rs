@@ -5,9 +5,10 @@
 //! name of the snapshot topic as its key, so the newest one stands in the place of those before; a key of that name is left out.
 //! The newest rows and everything that the topic has behind the marker's position are the whole state.
 
-use crate::backend::{Backend, EventPosition, Keys, LatestQuery, PullLimit};
+use crate::backend::{Backend, BoxFuture, EventPosition, Keys, LatestPage, LatestQuery, PullLimit};
 use crate::error::{PublishError, ReadError};
 use crate::event::Event;
+use crate::publish::{PublishBatch, Publishing};
 use prombus_protocol::{PublishOptions, Topic, Uuid, put_string};
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
@@ -60,12 +61,54 @@ pub enum SnapshotError {
     Publish(#[from] PublishError),
 }
 
+/// What a snapshot is taken from, and published to.
+pub(crate) trait Source: Sync {
+    fn has_topic(&self, name: &str) -> bool;
+    fn latest<'a>(
+        &'a self,
+        topic: &'a Topic,
+        query: LatestQuery,
+    ) -> BoxFuture<'a, Result<LatestPage, ReadError>>;
+    fn batch(&self) -> PublishBatch;
+    fn publish(&self, batch: PublishBatch) -> Publishing;
+}
+
+impl Source for &dyn Backend {
+    fn has_topic(&self, name: &str) -> bool {
+        self.topic(name).is_some()
+    }
+
+    fn latest<'a>(
+        &'a self,
+        topic: &'a Topic,
+        query: LatestQuery,
+    ) -> BoxFuture<'a, Result<LatestPage, ReadError>> {
+        Backend::latest(*self, topic, query)
+    }
+
+    fn batch(&self) -> PublishBatch {
+        Backend::batch(*self)
+    }
+
+    fn publish(&self, batch: PublishBatch) -> Publishing {
+        Backend::publish(*self, batch)
+    }
+}
+
 /// Publishes what changed in a topic since its last snapshot to its snapshot topic. `None` when nothing did.
 ///
 /// # Errors
 /// [`SnapshotError`]; what was published so far is published again with the next one, which changes nothing.
 pub async fn take_snapshot(
     backend: &dyn Backend,
+    topic: &Topic,
+    snapshots: &Topic,
+) -> Result<Option<SnapshotMarker>, SnapshotError> {
+    snapshot_of(&backend, topic, snapshots).await
+}
+
+pub(crate) async fn snapshot_of(
+    backend: &impl Source,
     topic: &Topic,
     snapshots: &Topic,
 ) -> Result<Option<SnapshotMarker>, SnapshotError> {
@@ -133,8 +176,8 @@ pub async fn take_snapshot(
 }
 
 /// The newest marker of a snapshot topic.
-async fn last_marker(backend: &dyn Backend, snapshots: &Topic) -> Result<Option<SnapshotMarker>, ReadError> {
-    if backend.topic(snapshots.as_str()).is_none() {
+async fn last_marker(backend: &impl Source, snapshots: &Topic) -> Result<Option<SnapshotMarker>, ReadError> {
+    if !backend.has_topic(snapshots.as_str()) {
         return Ok(None);
     }
     let keys = Keys::These(vec![snapshots.to_string()]);
