@@ -5,7 +5,9 @@
 //! name of the snapshot topic as its key, so the newest one stands in the place of those before; a key of that name is left out.
 //! The newest rows and everything that the topic has behind the marker's position are the whole state.
 
-use crate::backend::{Backend, BoxFuture, EventPosition, Keys, LatestPage, LatestQuery, PullLimit};
+use crate::backend::{
+    Backend, BoxFuture, DeliveryBatch, EventPosition, Keys, LatestPage, LatestQuery, PullLimit,
+};
 use crate::error::{PublishError, ReadError};
 use crate::event::Event;
 use crate::publish::{PublishBatch, Publishing};
@@ -131,30 +133,7 @@ pub(crate) async fn snapshot_of(
             keys = page.key_count;
             query.to_seq = Some(newest.seq);
         }
-        let mut batch = backend.batch();
-        let events = Arc::new(page.events);
-        for at in 0..events.items().len() {
-            let event = Event::new(Arc::clone(&events), at);
-            let Some(key) = event.key() else { continue };
-            if key == snapshots.as_str() {
-                tracing::warn!(
-                    "the key {key:?} of {topic} is left out of its snapshots: their markers have it"
-                );
-                continue;
-            }
-            let options = PublishOptions { key: Some(key.to_owned()), ..PublishOptions::default() };
-            batch.push_json(snapshots.clone(), &row(&event, key), &options)?;
-        }
-        let count = batch.len();
-        match backend.publish(batch).await {
-            // Segments may be small.
-            Err(PublishError::BatchTooLarge(_)) if count > 1 => {
-                query.limit.events = count as u32 / 2;
-                continue;
-            }
-            published => published?,
-        };
-        rows += count as u64;
+        rows += publish_rows(backend, Arc::new(page.events), snapshots).await?;
         match page.next_after {
             Some(next) => after = next,
             None => break,
@@ -173,6 +152,39 @@ pub(crate) async fn snapshot_of(
     batch.push(snapshots, &marker, &options)?;
     backend.publish(batch).await?;
     Ok(Some(marker))
+}
+
+/// Publishes the rows of a page. Answers how many.
+async fn publish_rows(
+    backend: &impl Source,
+    events: Arc<DeliveryBatch>,
+    snapshots: &Topic,
+) -> Result<u64, SnapshotError> {
+    let (mut at, mut rows, mut most) = (0, 0, events.items().len());
+    while at < events.items().len() {
+        let mut batch = backend.batch();
+        let end = events.items().len().min(at + most);
+        for event in (at..end).map(|at| Event::new(Arc::clone(&events), at)) {
+            let Some(key) = event.key() else { continue };
+            if key == snapshots.as_str() {
+                tracing::warn!("the key {key:?} is left out of {snapshots}: markers have it");
+                continue;
+            }
+            let options = PublishOptions { key: Some(key.to_owned()), ..PublishOptions::default() };
+            batch.push_json(snapshots.clone(), &row(&event, key), &options)?;
+        }
+        let count = batch.len();
+        match backend.publish(batch).await {
+            // Segments may be small.
+            Err(PublishError::BatchTooLarge(_)) if count > 1 => most = count / 2,
+            published => {
+                published?;
+                rows += count as u64;
+                at = end;
+            }
+        }
+    }
+    Ok(rows)
 }
 
 /// The newest marker of a snapshot topic.
