@@ -9,6 +9,9 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
+/// So many events of a run are passed on the way to a lone one.
+const WALK_MAX: u64 = 64;
+
 /// A run of one topic inside a committed batch.
 #[derive(Debug)]
 struct TailRun {
@@ -109,6 +112,8 @@ impl Tail {
         let Some(runs) = self.topics.get(&topic) else { return false };
         let at = runs.partition_point(|run| run.last_seq < from);
         match runs.get(at) {
+            // A lone event deep inside of a long run is found sooner through the index than by walking there.
+            Some(run) if limit.events == 1 && from.saturating_sub(run.first_seq) > WALK_MAX => return false,
             Some(run) if run.first_seq <= from => {}
             _ => return false,
         }
