@@ -93,7 +93,7 @@ impl Client {
             return Ok(Arc::clone(connection));
         }
         let http = &self.inner.http;
-        let opened = Arc::new(Connection::open(&http.address, http.token.as_ref()).await?);
+        let opened = Arc::new(Connection::open(&http.address, http.token.as_ref(), None).await?);
         *connection = Some(Arc::clone(&opened));
         Ok(opened)
     }

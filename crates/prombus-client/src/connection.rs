@@ -11,7 +11,8 @@ use futures_util::{SinkExt, StreamExt};
 use hyper::header::AUTHORIZATION;
 use parking_lot::Mutex;
 use prombus_protocol::{
-    ClientFrame, ErrFrame, ErrorCode, Json, OkFrame, RawValue, ServerFrame, Token, put_client_frame,
+    ClientFrame, ErrFrame, ErrorCode, EventFrame, Json, OkFrame, RawValue, ServerFrame, Token,
+    put_client_frame,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,9 +22,8 @@ use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 type Socket = WebSocketStream<Box<dyn Transport>>;
-type Outcome = Result<Published, PublishError>;
-/// Which record of its batch, and what became of it.
-type Answer = (usize, Outcome);
+/// Which frame of its batch, and what was said to it.
+type Answer = (usize, Result<OkFrame, PublishError>);
 
 /// Batches that wait to be written. Few: whoever publishes waits for answers anyway.
 const QUEUED_BATCHES: usize = 4;
@@ -34,9 +34,10 @@ pub(crate) struct Connection {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
+    /// Where deliveries go, if there is a subscription.
+    deliveries: Option<mpsc::UnboundedSender<Result<EventFrame, String>>>,
 }
 
 #[derive(Default)]
@@ -47,14 +48,19 @@ struct State {
     ended: Option<String>,
 }
 
-/// Somebody who waits for the answer to one record of a batch.
+/// Somebody who waits for the answer to one frame of a batch.
 struct Waiter {
     index: usize,
     answers: mpsc::UnboundedSender<Answer>,
 }
 
 impl Connection {
-    pub(crate) async fn open(address: &Address, token: Option<&Token>) -> Result<Self, ClientError> {
+    /// Opens a connection. Deliveries go to `deliveries`; the last of them says why it ended.
+    pub(crate) async fn open(
+        address: &Address,
+        token: Option<&Token>,
+        deliveries: Option<mpsc::UnboundedSender<Result<EventFrame, String>>>,
+    ) -> Result<Self, ClientError> {
         let stream = transport::open(address).await?;
         let odd = |why: String| ClientError::Answer { address: address.to_string(), why };
         let mut request =
@@ -85,7 +91,7 @@ impl Connection {
             why.map_err(|why| ClientError::Unauthorized { address: address.to_string(), why })?;
         }
         let (batches, queued) = mpsc::channel(QUEUED_BATCHES);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { state: Mutex::default(), deliveries });
         tokio::spawn(run(socket, queued, Arc::clone(&shared)));
         Ok(Self { batches, shared })
     }
@@ -96,19 +102,43 @@ impl Connection {
     }
 
     /// Sends all records and waits for all answers.
-    pub(crate) async fn publish(&self, records: &[Record]) -> Vec<Outcome> {
+    pub(crate) async fn publish(&self, records: &[Record]) -> Vec<Result<Published, PublishError>> {
+        let frames: Vec<Result<ClientFrame<'_>, PublishError>> = records.iter().map(frame_of).collect();
+        let answers = self.ask_all(&frames).await;
+        let published = |answer: Result<OkFrame, PublishError>| match answer? {
+            OkFrame { id: Some(id), seq: Some(seq), duplicate, .. } => Ok(Published { id, seq, duplicate }),
+            _ => Err(PublishError::Lost("an OK without id and seq".to_owned())),
+        };
+        answers.into_iter().map(published).collect()
+    }
+
+    /// Sends a frame and waits for its answer.
+    pub(crate) async fn ask(&self, frame: ClientFrame<'_>) -> Result<OkFrame, PublishError> {
+        let mut answers = self.ask_all(&[Ok(frame)]).await;
+        answers.pop().unwrap_or_else(|| Err(PublishError::Lost(self.shared.why_ended())))
+    }
+
+    /// Sends all frames that are any, and waits for all answers.
+    async fn ask_all(
+        &self,
+        frames: &[Result<ClientFrame<'_>, PublishError>],
+    ) -> Vec<Result<OkFrame, PublishError>> {
         let (sender, mut answers) = mpsc::unbounded_channel();
-        let mut outcomes: Vec<Option<Outcome>> = records.iter().map(|_| None).collect();
-        let mut frames = Vec::with_capacity(records.len());
-        for (index, (record, outcome)) in records.iter().zip(&mut outcomes).enumerate() {
-            match self.shared.frame(index, record, &sender) {
-                Ok(frame) => frames.push(frame),
+        let mut outcomes: Vec<Option<Result<OkFrame, PublishError>>> = frames.iter().map(|_| None).collect();
+        let mut texts = Vec::with_capacity(frames.len());
+        for (index, (frame, outcome)) in frames.iter().zip(&mut outcomes).enumerate() {
+            let text = match frame {
+                Ok(frame) => self.shared.text(index, frame, &sender),
+                Err(refused) => Err(refused.clone()),
+            };
+            match text {
+                Ok(text) => texts.push(text),
                 Err(refused) => *outcome = Some(Err(refused)),
             }
         }
         drop(sender);
-        let mut left = frames.len();
-        if left > 0 && self.batches.send(frames).await.is_err() {
+        let mut left = texts.len();
+        if left > 0 && self.batches.send(texts).await.is_err() {
             // The task is over: nobody answers any more.
             self.shared.end("it is closed");
         }
@@ -122,18 +152,24 @@ impl Connection {
     }
 }
 
+/// The frame that publishes a record.
+fn frame_of(record: &Record) -> Result<ClientFrame<'_>, PublishError> {
+    let payload = Json::new(record.payload.get().as_bytes()).map_err(|error| PublishError::Refused {
+        code: ErrorCode::BadJson,
+        message: format!("the payload is {error}"),
+        retry_after_ms: None,
+    })?;
+    Ok(ClientFrame::Publish { topic: record.topic_text(), payload, opts: record.options.clone() })
+}
+
 impl Shared {
-    /// The frame of a record, whose answer is waited for from now on.
-    fn frame(
+    /// The text of a frame, whose answer is waited for from now on.
+    fn text(
         &self,
         index: usize,
-        record: &Record,
+        frame: &ClientFrame<'_>,
         answers: &mpsc::UnboundedSender<Answer>,
     ) -> Result<Utf8Bytes, PublishError> {
-        let payload = Json::new(record.payload.get().as_bytes()).map_err(|error| {
-            let message = format!("the payload is {error}");
-            PublishError::Refused { code: ErrorCode::BadJson, message, retry_after_ms: None }
-        })?;
         let corr = {
             let mut state = self.state.lock();
             if let Some(why) = &state.ended {
@@ -144,14 +180,12 @@ impl Shared {
             state.waiting.insert(corr, Waiter { index, answers: answers.clone() });
             corr
         };
-        let frame =
-            ClientFrame::Publish { topic: record.topic_text(), payload, opts: record.options.clone() };
-        let mut text = Vec::with_capacity(record.byte_count());
-        put_client_frame(&mut text, Some(&corr.to_string()), &frame);
+        let mut text = Vec::new();
+        put_client_frame(&mut text, Some(&corr.to_string()), frame);
         Ok(Utf8Bytes::try_from(text).expect("frames are made of texts"))
     }
 
-    fn answer(&self, corr: Option<u64>, outcome: Outcome) {
+    fn answer(&self, corr: Option<u64>, outcome: Result<OkFrame, PublishError>) {
         let Some(corr) = corr else { return };
         let waiter = self.state.lock().waiting.remove(&corr);
         if let Some(Waiter { index, answers }) = waiter {
@@ -163,8 +197,14 @@ impl Shared {
     /// It is over: all who wait are told.
     fn end(&self, why: &str) {
         let mut state = self.state.lock();
-        state.ended.get_or_insert_with(|| why.to_owned());
         state.waiting.clear();
+        if state.ended.is_some() {
+            return;
+        }
+        state.ended = Some(why.to_owned());
+        if let Some(deliveries) = &self.deliveries {
+            let _ = deliveries.send(Err(why.to_owned()));
+        }
     }
 
     fn why_ended(&self) -> String {
@@ -202,7 +242,11 @@ async fn run(socket: Socket, queued: mpsc::Receiver<Vec<Utf8Bytes>>, shared: Arc
 }
 
 async fn write(mut sink: SplitSink<Socket, Message>, mut queued: mpsc::Receiver<Vec<Utf8Bytes>>) -> String {
-    while let Some(batch) = queued.recv().await {
+    while let Some(mut batch) = queued.recv().await {
+        // What others have ready goes with it in one write.
+        while let Ok(more) = queued.try_recv() {
+            batch.extend(more);
+        }
         for frame in batch {
             if let Err(error) = sink.feed(Message::Text(frame)).await {
                 return error.to_string();
@@ -227,15 +271,20 @@ async fn read(mut stream: SplitStream<Socket>, shared: &Shared) -> String {
             Err(error) => return error.to_string(),
         };
         match ServerFrame::<Box<RawValue>>::parse(text.as_bytes()) {
-            Ok(ServerFrame::Ok(OkFrame { corr, id: Some(id), seq: Some(seq), duplicate, .. })) => {
-                shared.answer(number(corr), Ok(Published { id, seq, duplicate }));
-            }
+            Ok(ServerFrame::Ok(mut ok)) => shared.answer(number(ok.corr.take()), Ok(ok)),
             Ok(ServerFrame::Err(ErrFrame { code, msg: message, retry_after_ms, corr: Some(corr) })) => {
                 shared
                     .answer(number(Some(corr)), Err(PublishError::Refused { code, message, retry_after_ms }));
             }
+            Ok(ServerFrame::Event(delivery)) => {
+                if let Some(deliveries) = &shared.deliveries {
+                    let _ = deliveries.send(Ok(delivery));
+                }
+            }
+            // A subscription that the server ended, such as one of a group that was deleted.
+            Ok(ServerFrame::Err(ended)) if shared.deliveries.is_some() => return ended.msg,
             // About the connection as a whole: what it closes with says more.
-            Ok(ServerFrame::Err(_) | ServerFrame::Ok(_) | ServerFrame::Event(_)) => {}
+            Ok(ServerFrame::Err(_)) => {}
             Err(error) => return format!("the server said what nobody understands: {error}"),
         }
     }

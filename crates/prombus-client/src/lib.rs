@@ -2,6 +2,7 @@
 //!
 //! - Publishing goes over one WebSocket, many events before the first answer: [`Client::publish_batch`]. A [`Publisher`] also
 //!   waits out rate limits and connects again; every event has an id, so that what is sent twice is kept once.
+//! - A [`Subscription`] is one member of a consumer group, as a stream of deliveries to ack: [`Client::subscribe`].
 //! - History comes as a stream in constant memory: [`Client::history`], [`Client::lines`].
 //! - A cold start loads what is newest of each key, and knows where to go on: [`Client::load_state`].
 //! - The other routes of the gateway: [`Client::get_json`] and its siblings.
@@ -18,8 +19,6 @@
 //! assert_eq!(state.events["customer-7"].id, published.id);
 //! # Ok(()) }
 //! ```
-//!
-//! Deliberately absent: groups and deliveries. Consumers in Rust embed the bus, or speak the protocol of `docs/protocol.md`.
 
 mod address;
 mod array;
@@ -32,6 +31,7 @@ mod lines;
 mod publisher;
 mod record;
 mod state;
+mod subscription;
 mod transport;
 
 pub use address::Address;
@@ -39,7 +39,10 @@ pub use client::Client;
 pub use error::{ClientError, PublishError};
 pub use history::{History, HistoryEvent, HistoryQuery};
 pub use lines::Lines;
-pub use prombus_protocol::{DeadLetter, ErrorCode, EventRecord, PublishOptions, RawValue, Start, Uuid};
+pub use prombus_protocol::{
+    DeadLetter, ErrorCode, EventContext, EventRecord, PublishOptions, RawValue, Start, SubscribeOptions, Uuid,
+};
 pub use publisher::{Publisher, Setback};
 pub use record::{Published, Record};
 pub use state::{Position, State};
+pub use subscription::{Delivery, Subscription};

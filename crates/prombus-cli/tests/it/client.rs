@@ -3,7 +3,7 @@
 use crate::remote::{Server, id_of, lines};
 use crate::serving::{Serving, serve};
 use crate::support::{TempFolder, prombus};
-use prombus_client::{Client, ErrorCode, HistoryQuery, Record, Start};
+use prombus_client::{Client, ClientError, ErrorCode, HistoryQuery, Record, Start, SubscribeOptions};
 use serde_json::json;
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -82,4 +82,46 @@ fn tls_is_spoken_where_the_address_says_so() {
     let other = folder.file("other.pem", &other.cert.pem());
     let (code, said, _) = run(&["topic", "list", "--url", &url], &other);
     assert!(code == Some(1) && said.contains("TLS"), "{said}");
+}
+
+#[test]
+fn a_subscription_delivers_and_settles_and_tells_its_end() {
+    let server = Server::start();
+    block_on(async {
+        let client = Client::connect(&server.url(), None).await.unwrap();
+        let options = SubscribeOptions { max_attempts: Some(2), from: Start::Earliest, ..Default::default() };
+        let mut orders = client.subscribe("orders.*", "billing", options.clone()).await.unwrap();
+        let records: Vec<Record> =
+            (0..300).map(|number| Record::new("orders.new", &number).unwrap()).collect();
+        client.publish_batch(&records).await;
+        let mut numbers = Vec::new();
+        while numbers.len() < 299 {
+            let delivery = orders.next().await.unwrap().unwrap();
+            let number: u64 = delivery.event.payload.get().parse().unwrap();
+            if number == 7 {
+                assert!(delivery.nack("not this one").await.unwrap());
+            } else {
+                numbers.push(number);
+                assert!(delivery.ack().await.unwrap());
+            }
+        }
+        assert_eq!(numbers, (0..300).filter(|number| *number != 7).collect::<Vec<_>>());
+        // The second attempt of what failed may have come between: twice is all that it gets.
+        let letters = client.subscribe("dlq.orders.new", "repair", options.clone()).await;
+        let mut letters = letters.unwrap();
+        if server.count("dlq.orders.new") == 0 {
+            let again = orders.next().await.unwrap().unwrap();
+            assert_eq!((again.event.payload.get(), again.context.attempt), ("7", 2));
+            again.nack("not this one").await.unwrap();
+        }
+        let letter = letters.next().await.unwrap().unwrap();
+        assert!(letter.event.payload.get().contains("not this one"), "{:?}", letter.event);
+        letter.ack().await.unwrap();
+
+        let refused = client.subscribe("a b", "billing", options).await.unwrap_err();
+        assert_eq!(refused.code(), Some(ErrorCode::BadTopic));
+        server.serving.kill();
+        assert!(matches!(orders.next().await, Some(Err(ClientError::Lost { .. }))));
+        assert!(orders.next().await.is_none());
+    });
 }
