@@ -36,8 +36,8 @@ pub enum ClientError {
     /// The server refused.
     #[error("{message} ({code})")]
     Refused {
-        /// The status of HTTP.
-        status: u16,
+        /// The status, if it was asked over HTTP.
+        status: Option<u16>,
         /// Why, for programs.
         code: ErrorCode,
         /// Why, for people.

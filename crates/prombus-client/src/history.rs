@@ -15,14 +15,23 @@ const PAGE_EVENTS: &str = "1000000";
 /// Which events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HistoryQuery {
-    /// Those behind this one: id and seq. Where the topic does not have it any more its seq says where to go on.
-    pub after: Option<(Uuid, Option<u64>)>,
+    /// Those behind this one.
+    pub after: Option<After>,
     /// Those of this time and later.
     pub from_ts: Option<i64>,
     /// Those of this time and earlier.
     pub to_ts: Option<i64>,
     /// Those up to this seq; without it, what is newest when the end is reached.
     pub to_seq: Option<u64>,
+}
+
+/// An event to go on behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct After {
+    /// Its id.
+    pub id: Uuid,
+    /// Its seq, if it is known: it says where to go on when the topic does not have the event any more.
+    pub seq: Option<u64>,
 }
 
 /// Events in the order of their seqs.
@@ -76,7 +85,7 @@ impl History {
                     self.is_over = true;
                     break;
                 }
-                self.query.after = Some((event.id, Some(event.seq)));
+                self.query.after = Some(After { id: event.id, seq: Some(event.seq) });
                 if event.seq > self.skip_to_seq && self.is_in_time(event.ts) {
                     return Ok(Some(HistoryEvent { json, event }));
                 }
@@ -96,10 +105,10 @@ impl History {
     }
 
     async fn open_page(&mut self) -> Result<(), ClientError> {
-        match self.ask(self.query.after.map(|(id, _)| id)).await {
+        match self.ask(self.query.after.map(|after| after.id)).await {
             Err(error) if error.code() == Some(ErrorCode::UnknownId) => {
                 // Retention or compaction took it. From the start on, what is new is what has a higher seq.
-                let Some((_, Some(seq))) = self.query.after else { return Err(error) };
+                let Some(seq) = self.query.after.and_then(|after| after.seq) else { return Err(error) };
                 self.skip_to_seq = self.skip_to_seq.max(seq);
                 self.ask(None).await
             }
@@ -134,9 +143,9 @@ impl History {
             .map_err(|error| pieces.odd(format!("the end of a page: {error}")))?;
         self.is_over = end.next.is_none();
         if let Some(next) = end.next
-            && self.query.after.is_none_or(|(id, _)| id != next)
+            && self.query.after.is_none_or(|after| after.id != next)
         {
-            self.query.after = Some((next, None));
+            self.query.after = Some(After { id: next, seq: None });
         }
         Ok(())
     }

@@ -140,7 +140,7 @@ impl Http {
             return ClientError::Unauthorized { address: self.address.to_string(), why: message };
         }
         let code = code.parse().unwrap_or(ErrorCode::Internal);
-        ClientError::Refused { status, code, message, retry_after_ms }
+        ClientError::Refused { status: Some(status), code, message, retry_after_ms }
     }
 
     pub(crate) fn lost(&self, error: &dyn std::error::Error) -> ClientError {

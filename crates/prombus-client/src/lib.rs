@@ -37,7 +37,7 @@ mod transport;
 pub use address::Address;
 pub use client::Client;
 pub use error::{ClientError, PublishError};
-pub use history::{History, HistoryEvent, HistoryQuery};
+pub use history::{After, History, HistoryEvent, HistoryQuery};
 pub use lines::Lines;
 pub use prombus_protocol::{
     DeadLetter, ErrorCode, EventContext, EventRecord, PublishOptions, RawValue, Start, SubscribeOptions, Uuid,

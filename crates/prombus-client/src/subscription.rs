@@ -149,7 +149,7 @@ impl Member {
         match error {
             PublishError::Lost(why) => ClientError::Lost { address: self.address.clone(), why },
             PublishError::Refused { code, message, retry_after_ms } => {
-                ClientError::Refused { status: 0, code, message, retry_after_ms }
+                ClientError::Refused { status: None, code, message, retry_after_ms }
             }
         }
     }

@@ -13,7 +13,7 @@ Examples:
   prombus topic delete orders.old --yes";
 
 const SET_HELP: &str = "\
-Sets something about a topic, above what the config file says; what is not named stays as it is, and
+Sets something about a topic, above what the config file says; what is not named stays as it is, and \
 `key=` takes a single one back. The token needs the scope admin.
 
 Keys:
@@ -76,7 +76,7 @@ pub enum TopicCommand {
 }
 
 pub(super) const BACKUP_HELP: &str = "\
-The server copies everything that is on its disk at this moment, while it goes on. DIR is a folder on the
+The server copies everything that is on its disk at this moment, while it goes on. DIR is a folder on the \
 server's machine that is new or empty. The token needs the scope admin.
 
 Examples:
@@ -95,7 +95,7 @@ pub struct BackupArgs {
 }
 
 pub(super) const OUTBOX_HELP: &str = "\
-A service writes events into the table `outbox` of its own database, in the transaction of its business.
+A service writes events into the table `outbox` of its own database, in the transaction of its business. \
 This publishes them, each once: under the row's id, so that a crash in between makes no second event.
 
 Examples:

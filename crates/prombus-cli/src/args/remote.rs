@@ -21,7 +21,7 @@ pub struct ServerArgs {
 /// Which events, by time.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct TimeArgs {
-    /// Events of this time and later: milliseconds since 1970, or 2026-05-01T12:00:00Z
+    /// Events of this time and later: milliseconds since 1970, 2026-05-01 or 2026-05-01T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = instant::parse)]
     pub from_ts: Option<i64>,
     /// Events of this time and earlier
@@ -30,15 +30,15 @@ pub struct TimeArgs {
 }
 
 pub(super) const EXPORT_HELP: &str = "\
-A line is a whole event: id, seq, ts, topic, payload, and key, headers, tags and so on where it has them.
-It ends at what is newest when it begins. Of a FILE that is not whole, --resume cuts off half a line and
+A line is a whole event: id, seq, ts, topic, payload, and key, headers, tags and so on where it has them. \
+It ends at what is newest when it begins. Of a FILE that is not whole, --resume cuts off half a line and \
 goes on behind the last whole one.
 
 Examples:
   prombus export orders.new > orders.ndjson
   prombus export orders.new -o orders.ndjson
   prombus export orders.new -o orders.ndjson --resume
-  prombus export orders.new --from-ts 2026-05-01T00:00:00Z --to-ts 2026-05-31T23:59:59Z | gzip > may.gz";
+  prombus export orders.new --from-ts 2026-05-01 --to-ts 2026-06-01 | gzip > may.gz";
 
 /// What `export` takes.
 #[derive(Debug, ClapArgs)]
@@ -78,10 +78,10 @@ fn export_from(text: &str) -> Result<ExportFrom, String> {
 }
 
 pub(super) const IMPORT_HELP: &str = "\
-Lines are what `prombus export` writes. Ids are kept: what a topic has is not added again, so after an
+Lines are what `prombus export` writes. Ids are kept: what a topic has is not added again, so after an \
 interruption simply run it again. Lines without an id get a new one each time: go on with --from-line there.
 
-A line that is no event ends the import, when all lines before it are on the server's disk; --skip-bad
+A line that is no event ends the import, when all lines before it are on the server's disk; --skip-bad \
 leaves such lines out. Too fast for a rate limit of the server: it waits. Server gone: it connects again.
 
 Exit code: 0 all lines are in, 1 not.
@@ -113,8 +113,8 @@ pub struct ImportArgs {
 }
 
 pub(super) const REPLAY_HELP: &str = "\
-Copies keep payload, key, headers and tags, and name the event that they come from in caused_by. Their ids
-are made from its id and the topic, so a second replay adds nothing: after an interruption, run it again.
+Copies keep payload, key, headers and tags, and name the event that they come from in caused_by. Their ids \
+are made from its id and the topic, so a second replay adds nothing: after an interruption, run it again. \
 It ends at what is newest when it begins.
 
 Filters: key=…, tag=…, header.NAME=…; of several all must hold.
@@ -160,11 +160,11 @@ Examples:
   prombus dlq redrive orders.new --group billing --yes";
 
 const REDRIVE_HELP: &str = "\
-Publishes the events that groups gave up to their topic again: payload, key, headers and tags, with the
+Publishes the events that groups gave up to their topic again: payload, key, headers and tags, with the \
 event in caused_by and the header x-redrives, which counts. Every group of the topic gets them.
 
-Without --yes nothing is published. Ids are made from the letters' ids, so what was redriven before is not
-published again: after an interruption, run it again. Letters stay where they are.
+Without --yes nothing is published. Ids are made from the letters' ids, so what was redriven before is not \
+published again: after an interruption, run it again. Letters stay where they are. \
 An event that came back --max-redrives times is left alone.
 
 Filters: key=…, tag=…, header.NAME=… of the event; of several all must hold.

@@ -3,7 +3,7 @@
 use super::{progress, remote};
 use crate::args::{ExportArgs, ExportFrom};
 use anyhow::{Context, bail};
-use prombus_client::{HistoryQuery, Uuid};
+use prombus_client::{After, HistoryQuery, Uuid};
 use serde::Deserialize;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write, stdout};
@@ -40,7 +40,7 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
         to_seq: Some(topic.last_seq),
     };
     if let ExportFrom::AfterId(id) = args.from {
-        query.after = Some((id, None));
+        query.after = Some(After { id, seq: None });
     }
     let (file, goes_on) = match &args.output {
         None => (None, None),
@@ -58,7 +58,7 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
             "{path} ends with seq {seq}, and {name} has only come to {last_seq}: it is another topic of this name"
         );
     }
-    query.after = goes_on.as_ref().map(|last| (last.id, last.seq)).or(query.after);
+    query.after = goes_on.as_ref().map(|last| After { id: last.id, seq: last.seq }).or(query.after);
     let bar = progress::events(topic.count);
     let mut history = client.history(&args.topic, query);
     let mut out: Box<dyn Write> = match &file {

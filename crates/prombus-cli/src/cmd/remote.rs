@@ -39,7 +39,7 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
 pub async fn topic(client: &Client, topic: &str) -> anyhow::Result<Option<TopicView>> {
     match client.get_json(&Client::path(&["topics", topic], &[])).await {
         Ok(view) => Ok(Some(view)),
-        Err(ClientError::Refused { status: 404, .. }) => Ok(None),
+        Err(ClientError::Refused { status: Some(404), .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

@@ -100,7 +100,7 @@ fn keeps(settings: Option<&Map<String, Value>>) -> String {
 async fn show(client: &Client, name: &str, json: bool) -> anyhow::Result<()> {
     if json {
         let answer: Value = match client.get_json(&path(name)).await {
-            Err(ClientError::Refused { status: 404, .. }) => return unknown(client, name).await,
+            Err(ClientError::Refused { status: Some(404), .. }) => return unknown(client, name).await,
             answer => answer?,
         };
         writeln!(stdout(), "{answer}")?;
@@ -125,7 +125,7 @@ fn described(topic: &TopicView) -> String {
         ("groups", topic.groups.to_string()),
         ("keeps", keeps(topic.settings.as_ref())),
     ];
-    for (title, settings) in [("counts", &topic.settings), ("set here", &topic.set)] {
+    for (title, settings) in [("settings", &topic.settings), ("set here", &topic.set)] {
         let settings = settings.iter().flatten().filter(|(_, value)| !value.is_null());
         let text: Vec<String> = settings.map(|(name, value)| format!("{name}={}", plain(value))).collect();
         lines.push((title, if text.is_empty() { "nothing".to_owned() } else { text.join(" ") }));

@@ -3,7 +3,7 @@
 use crate::remote::{Server, id_of, lines};
 use crate::serving::{Serving, serve};
 use crate::support::{TempFolder, prombus};
-use prombus_client::{Client, ClientError, ErrorCode, HistoryQuery, Record, Start, SubscribeOptions};
+use prombus_client::{After, Client, ClientError, ErrorCode, HistoryQuery, Record, Start, SubscribeOptions};
 use serde_json::json;
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -54,7 +54,7 @@ fn a_cold_start_knows_where_to_go_on() {
         assert_eq!(state.start(), Start::AfterId(last.id));
         assert_eq!(state.position.unwrap().seq, 4);
         let next = client.publish(&price("c", json!(4))).await.unwrap();
-        let after = Some((state.position.unwrap().id, None));
+        let after = Some(After { id: state.position.unwrap().id, seq: None });
         let mut history = client.history("prices", HistoryQuery { after, ..HistoryQuery::default() });
         assert_eq!(history.next().await.unwrap().unwrap().event.id, next.id);
         assert!(history.next().await.unwrap().is_none());
