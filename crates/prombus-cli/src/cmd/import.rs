@@ -140,7 +140,7 @@ async fn send(
                 tally.bad += 1;
                 bar.suspend(|| complain(&format!("line {line}: {error}; left out")));
             }
-            Err(error) if is_about_the_line(&error) => {
+            Err(error) if is_bad_for_ever(&error) => {
                 // Those behind it are in: each that is not must be named.
                 let named = anyhow::anyhow!("line {line}: {error}");
                 if let Some(before) = refused.replace(named) {
@@ -166,10 +166,14 @@ async fn send(
 
 /// Whether another line would fare better.
 fn is_about_the_line(error: &PublishError) -> bool {
-    use ErrorCode::{BadJson, BadRequest, BadTopic, Forbidden, LimitReached, TooLarge};
-    error.code().is_some_and(|code| {
-        matches!(code, BadJson | BadRequest | BadTopic | Forbidden | LimitReached | TooLarge)
-    })
+    let is_about_its_topic = matches!(error.code(), Some(ErrorCode::Forbidden | ErrorCode::LimitReached));
+    is_bad_for_ever(error) || is_about_its_topic
+}
+
+/// Whether the same line would fare the same another time.
+fn is_bad_for_ever(error: &PublishError) -> bool {
+    use ErrorCode::{BadJson, BadRequest, BadTopic, TooLarge};
+    error.code().is_some_and(|code| matches!(code, BadJson | BadRequest | BadTopic | TooLarge))
 }
 
 impl Tally {
