@@ -1,6 +1,7 @@
 //! The binary `prombus`: parses arguments, calls the command, and turns what came of it into an exit code.
 //!
-//! Exit codes: 0 all is well; 1 it did not work; 2 the arguments are wrong (`verify`: it could not run).
+//! Exit codes: 0 all is well; 1 it did not work; 2 the arguments are wrong (`verify`: it could not run); 141 whoever reads what
+//! is printed went away, as `head` does: what a shell says of other programs then.
 
 mod args;
 mod cmd;
@@ -28,9 +29,18 @@ fn main() -> ExitCode {
         Command::Outbox(command) => cmd::outbox::run(&command),
     };
     outcome.unwrap_or_else(|error| {
+        if is_broken_pipe(&error) {
+            return ExitCode::from(141);
+        }
         complain(&one_line(&error));
         ExitCode::FAILURE
     })
+}
+
+/// Whether nobody takes what is printed any more. Connections to servers have errors of their own.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let cause = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// Says what is wrong, in a line on stderr.

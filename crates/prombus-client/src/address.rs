@@ -24,7 +24,7 @@ impl Address {
     /// # Errors
     /// [`ClientError::Address`] says what is wrong.
     pub fn parse(text: &str) -> Result<Self, ClientError> {
-        let bad = |why: &str| ClientError::Address { text: text.to_owned(), why: why.to_owned() };
+        let bad = |why: &str| ClientError::Address { text: without_secrets(text), why: why.to_owned() };
         let (scheme, rest) = text.trim().split_once("://").unwrap_or(("http", text.trim()));
         let is_tls = match scheme.to_ascii_lowercase().as_str() {
             "ws" | "http" => false,
@@ -88,6 +88,17 @@ impl fmt::Display for Address {
     }
 }
 
+/// An address as it may stand in a log: without a user and a query, which may be credentials.
+fn without_secrets(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
+    let end = rest.find(['?', '#']).unwrap_or(rest.len());
+    let (rest, query) = rest.split_at(end);
+    let place = rest.rsplit_once('@').map_or_else(|| rest.to_owned(), |(_, place)| format!("…@{place}"));
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    let query = query.chars().next().map(|mark| format!("{mark}…")).unwrap_or_default();
+    format!("{scheme}{separator}{place}{query}")
+}
+
 /// Appends a text so that it can stand in a path or a query.
 pub(crate) fn put_encoded(into: &mut String, text: &str) {
     for byte in text.bytes() {
@@ -127,11 +138,14 @@ mod tests {
             ("http://host:port", "port"),
             ("http://[::1", "]"),
             ("http://[::1]x", "port"),
-            ("http://user@host", "token"),
-            ("ws://host/ws?token=secret", "token"),
+            ("http://user:secret@host", "\"http://…@host\""),
+            ("http://user:sec/ret@host", "port"),
+            ("user:secret@host", "token"),
+            ("ws://host/ws?token=secret", "\"ws://host/ws?…\""),
         ];
         for (text, why) in cases {
             let error = Address::parse(text).unwrap_err().to_string();
+            assert!(!error.contains("sec"), "{text}: {error}");
             assert!(error.contains(why), "{text}: {error}");
         }
     }

@@ -56,7 +56,8 @@ impl ArraySplitter {
                     return None;
                 }
                 b'}' | b']' => {
-                    self.depth -= 1;
+                    // Below zero there is only what is no JSON, and whoever reads it says so.
+                    self.depth = self.depth.saturating_sub(1);
                     if self.depth == 0 {
                         let element = self.buffer.split_to(self.looked_at).freeze();
                         self.looked_at = 0;

@@ -16,8 +16,12 @@ use prombus_protocol::{
 };
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
@@ -27,11 +31,18 @@ type Answer = (usize, Result<OkFrame, PublishError>);
 
 /// Batches that wait to be written. Few: whoever publishes waits for answers anyway.
 const QUEUED_BATCHES: usize = 4;
+/// How long a server that was reached may take to let in, and how long it may answer nothing while answers are waited for. One
+/// that stands still, or whose machine is gone, closes no connection.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// When nothing can be written any more, what the server closed with may still be on its way.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection. It ends when this is dropped, or by itself.
 pub(crate) struct Connection {
     batches: mpsc::Sender<Vec<Utf8Bytes>>,
     shared: Arc<Shared>,
+    task: AbortHandle,
 }
 
 struct Shared {
@@ -51,7 +62,21 @@ struct State {
 /// Somebody who waits for the answer to one frame of a batch.
 struct Waiter {
     index: usize,
+    byte_count: usize,
     answers: mpsc::UnboundedSender<Answer>,
+}
+
+/// Why a connection is over.
+struct End {
+    why: String,
+    /// The server closed it because of the size of a frame.
+    is_too_large: bool,
+}
+
+impl From<String> for End {
+    fn from(why: String) -> Self {
+        Self { why, is_too_large: false }
+    }
 }
 
 impl Connection {
@@ -62,38 +87,14 @@ impl Connection {
         deliveries: Option<mpsc::UnboundedSender<Result<EventFrame, String>>>,
     ) -> Result<Self, ClientError> {
         let stream = transport::open(address).await?;
-        let odd = |why: String| ClientError::Answer { address: address.to_string(), why };
-        let mut request =
-            address.web_socket().into_client_request().map_err(|error| odd(error.to_string()))?;
-        if let Some(token) = token {
-            request.headers_mut().insert(AUTHORIZATION, bearer(token, address)?);
-        }
-        let (mut socket, _) =
-            client_async_with_config(request, stream, None).await.map_err(|error| match error {
-                tungstenite::Error::Http(response) => {
-                    let body = response.body().as_deref().unwrap_or_default();
-                    let why = String::from_utf8_lossy(body).into_owned();
-                    match response.status().as_u16() {
-                        401 => {
-                            ClientError::Unauthorized { address: address.to_string(), why: error_text(why) }
-                        }
-                        status => odd(format!("status {status}: {why}")),
-                    }
-                }
-                tungstenite::Error::Io(error) => {
-                    ClientError::Lost { address: address.to_string(), why: error.to_string() }
-                }
-                other => odd(other.to_string()),
-            })?;
-        if token.is_none() {
-            // With a token the upgrade would have failed; without one only this tells whether the server wants any.
-            let why = ask_without_token(&mut socket).await;
-            why.map_err(|why| ClientError::Unauthorized { address: address.to_string(), why })?;
-        }
+        let socket = timeout(OPEN_TIMEOUT, upgrade(stream, address, token)).await.map_err(|_| {
+            let why = format!("no answer in {} s", OPEN_TIMEOUT.as_secs());
+            ClientError::Lost { address: address.to_string(), why }
+        })??;
         let (batches, queued) = mpsc::channel(QUEUED_BATCHES);
         let shared = Arc::new(Shared { state: Mutex::default(), deliveries });
-        tokio::spawn(run(socket, queued, Arc::clone(&shared)));
-        Ok(Self { batches, shared })
+        let task = tokio::spawn(run(socket, queued, Arc::clone(&shared))).abort_handle();
+        Ok(Self { batches, shared, task })
     }
 
     /// Whether it has ended.
@@ -138,17 +139,32 @@ impl Connection {
         }
         drop(sender);
         let mut left = texts.len();
-        if left > 0 && self.batches.send(texts).await.is_err() {
-            // The task is over: nobody answers any more.
-            self.shared.end("it is closed");
+        if left > 0 {
+            match timeout(ANSWER_TIMEOUT, self.batches.send(texts)).await {
+                Ok(Ok(())) => {}
+                // The task is over: nobody answers any more.
+                Ok(Err(_)) => self.shared.end(End::from("it is closed".to_owned())),
+                Err(_) => self.give_up(),
+            }
         }
         while left > 0 {
-            let Some((index, outcome)) = answers.recv().await else { break };
-            outcomes[index] = Some(outcome);
-            left -= 1;
+            match timeout(ANSWER_TIMEOUT, answers.recv()).await {
+                Ok(Some((index, outcome))) => {
+                    outcomes[index] = Some(outcome);
+                    left -= 1;
+                }
+                Ok(None) => break,
+                Err(_) => self.give_up(),
+            }
         }
         let lost = || Err(PublishError::Lost(self.shared.why_ended()));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
+    }
+
+    /// The server stands still: all who wait are told, and nobody waits for a close.
+    fn give_up(&self) {
+        self.shared.end(format!("no answer in {} s", ANSWER_TIMEOUT.as_secs()).into());
+        self.task.abort();
     }
 }
 
@@ -172,44 +188,87 @@ impl Shared {
     ) -> Result<Utf8Bytes, PublishError> {
         let corr = {
             let mut state = self.state.lock();
-            if let Some(why) = &state.ended {
-                return Err(PublishError::Lost(why.clone()));
-            }
             state.next_corr += 1;
-            let corr = state.next_corr;
-            state.waiting.insert(corr, Waiter { index, answers: answers.clone() });
-            corr
+            state.next_corr
         };
         let mut text = Vec::new();
         put_client_frame(&mut text, Some(&corr.to_string()), frame);
+        let mut state = self.state.lock();
+        if let Some(why) = &state.ended {
+            return Err(PublishError::Lost(why.clone()));
+        }
+        state.waiting.insert(corr, Waiter { index, byte_count: text.len(), answers: answers.clone() });
         Ok(Utf8Bytes::try_from(text).expect("frames are made of texts"))
     }
 
     fn answer(&self, corr: Option<u64>, outcome: Result<OkFrame, PublishError>) {
         let Some(corr) = corr else { return };
         let waiter = self.state.lock().waiting.remove(&corr);
-        if let Some(Waiter { index, answers }) = waiter {
+        if let Some(Waiter { index, answers, .. }) = waiter {
             // Whoever gave up waiting needs no answer.
             let _ = answers.send((index, outcome));
         }
     }
 
     /// It is over: all who wait are told.
-    fn end(&self, why: &str) {
+    fn end(&self, End { why, is_too_large }: End) {
         let mut state = self.state.lock();
+        if is_too_large {
+            // One of those that wait was too large, so the largest of them is: sent again, it would end the next connection.
+            let largest = state.waiting.values().max_by_key(|waiter| waiter.byte_count);
+            if let Some(Waiter { index, answers, .. }) = largest {
+                let (code, message) = (ErrorCode::TooLarge, "larger than the server takes".to_owned());
+                let _ = answers
+                    .send((*index, Err(PublishError::Refused { code, message, retry_after_ms: None })));
+            }
+        }
         state.waiting.clear();
         if state.ended.is_some() {
             return;
         }
-        state.ended = Some(why.to_owned());
+        state.ended = Some(why.clone());
         if let Some(deliveries) = &self.deliveries {
-            let _ = deliveries.send(Err(why.to_owned()));
+            let _ = deliveries.send(Err(why));
         }
     }
 
     fn why_ended(&self) -> String {
         self.state.lock().ended.clone().unwrap_or_else(|| "it is closed".to_owned())
     }
+}
+
+/// Opens a WebSocket, and finds out whether the server lets in.
+async fn upgrade(
+    stream: Box<dyn Transport>,
+    address: &Address,
+    token: Option<&Token>,
+) -> Result<Socket, ClientError> {
+    let odd = |why: String| ClientError::Answer { address: address.to_string(), why };
+    let mut request = address.web_socket().into_client_request().map_err(|error| odd(error.to_string()))?;
+    if let Some(token) = token {
+        request.headers_mut().insert(AUTHORIZATION, bearer(token, address)?);
+    }
+    let (mut socket, _) =
+        client_async_with_config(request, stream, None).await.map_err(|error| match error {
+            tungstenite::Error::Http(response) => {
+                let body = response.body().as_deref().unwrap_or_default();
+                let why = String::from_utf8_lossy(body).into_owned();
+                match response.status().as_u16() {
+                    401 => ClientError::Unauthorized { address: address.to_string(), why: error_text(why) },
+                    status => odd(format!("status {status}: {why}")),
+                }
+            }
+            tungstenite::Error::Io(error) => {
+                ClientError::Lost { address: address.to_string(), why: error.to_string() }
+            }
+            other => odd(other.to_string()),
+        })?;
+    if token.is_none() {
+        // With a token the upgrade would have failed; without one only this tells whether the server wants any.
+        let why = ask_without_token(&mut socket).await;
+        why.map_err(|why| ClientError::Unauthorized { address: address.to_string(), why })?;
+    }
+    Ok(socket)
 }
 
 /// Whether the server lets in who has no token.
@@ -234,41 +293,47 @@ async fn ask_without_token(socket: &mut Socket) -> Result<(), String> {
 async fn run(socket: Socket, queued: mpsc::Receiver<Vec<Utf8Bytes>>, shared: Arc<Shared>) {
     let (sink, stream) = socket.split();
     // Both at once: a server that does not read until its answers are taken must not wait for ever.
-    let why = tokio::select! {
-        why = write(sink, queued) => why,
-        why = read(stream, &shared) => why,
+    let mut reading = std::pin::pin!(read(stream, &shared));
+    let end = tokio::select! {
+        written = write(sink, queued) => match written {
+            Ok(()) => End::from("it was closed here".to_owned()),
+            Err(error) => timeout(CLOSE_TIMEOUT, reading).await.unwrap_or_else(|_| error.to_string().into()),
+        },
+        end = &mut reading => end,
     };
-    shared.end(&why);
+    shared.end(end);
 }
 
-async fn write(mut sink: SplitSink<Socket, Message>, mut queued: mpsc::Receiver<Vec<Utf8Bytes>>) -> String {
+/// Writes batches until nobody has the connection any more.
+async fn write(
+    mut sink: SplitSink<Socket, Message>,
+    mut queued: mpsc::Receiver<Vec<Utf8Bytes>>,
+) -> Result<(), tungstenite::Error> {
     while let Some(mut batch) = queued.recv().await {
         // What others have ready goes with it in one write.
         while let Ok(more) = queued.try_recv() {
             batch.extend(more);
         }
         for frame in batch {
-            if let Err(error) = sink.feed(Message::Text(frame)).await {
-                return error.to_string();
-            }
+            sink.feed(Message::Text(frame)).await?;
         }
-        if let Err(error) = sink.flush().await {
-            return error.to_string();
-        }
+        sink.flush().await?;
     }
-    // Nobody has the connection any more.
     let _ = sink.close().await;
-    "it was closed here".to_owned()
+    Ok(())
 }
 
-async fn read(mut stream: SplitStream<Socket>, shared: &Shared) -> String {
+async fn read(mut stream: SplitStream<Socket>, shared: &Shared) -> End {
     while let Some(message) = stream.next().await {
         let text = match message {
             Ok(Message::Text(text)) => text,
-            Ok(Message::Close(Some(close))) => return format!("the server closed it ({close})"),
-            Ok(Message::Close(None)) => return "the server closed it".to_owned(),
+            Ok(Message::Close(Some(close))) => {
+                let is_too_large = close.code == CloseCode::Size;
+                return End { why: format!("the server closed it ({close})"), is_too_large };
+            }
+            Ok(Message::Close(None)) => return "the server closed it".to_owned().into(),
             Ok(_) => continue,
-            Err(error) => return error.to_string(),
+            Err(error) => return error.to_string().into(),
         };
         match ServerFrame::<Box<RawValue>>::parse(text.as_bytes()) {
             Ok(ServerFrame::Ok(mut ok)) => shared.answer(number(ok.corr.take()), Ok(ok)),
@@ -282,13 +347,13 @@ async fn read(mut stream: SplitStream<Socket>, shared: &Shared) -> String {
                 }
             }
             // A subscription that the server ended, such as one of a group that was deleted.
-            Ok(ServerFrame::Err(ended)) if shared.deliveries.is_some() => return ended.msg,
+            Ok(ServerFrame::Err(ended)) if shared.deliveries.is_some() => return ended.msg.into(),
             // About the connection as a whole: what it closes with says more.
             Ok(ServerFrame::Err(_)) => {}
-            Err(error) => return format!("the server said what nobody understands: {error}"),
+            Err(error) => return format!("the server said what nobody understands: {error}").into(),
         }
     }
-    "the server went away".to_owned()
+    "the server went away".to_owned().into()
 }
 
 fn number(corr: Option<Box<RawValue>>) -> Option<u64> {

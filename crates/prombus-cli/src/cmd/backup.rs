@@ -30,7 +30,9 @@ async fn backup(args: &BackupArgs) -> anyhow::Result<()> {
     let folder = std::path::absolute(&args.folder)?;
     let shown = folder.display();
     let client = remote::client(&args.server)?;
-    let request = serde_json::json!({ "folder": folder });
+    let name =
+        folder.to_str().with_context(|| format!("{shown}: a name that is not UTF-8 cannot be sent"))?;
+    let request = serde_json::json!({ "folder": name });
     let mut lines = client.post_for_lines("/backup", &request).await?;
     let bar = progress::bytes(0);
     let mut is_done = false;

@@ -50,6 +50,14 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
         }
         Some(path) => (Some(create(path)?), None),
     };
+    if let (Some(seq), Some(path)) = (goes_on.as_ref().and_then(|last| last.seq), &args.output)
+        && seq > topic.last_seq
+    {
+        let (path, name, last_seq) = (path.display(), &args.topic, topic.last_seq);
+        bail!(
+            "{path} ends with seq {seq}, and {name} has only come to {last_seq}: it is another topic of this name"
+        );
+    }
     query.after = goes_on.as_ref().map(|last| After { id: last.id, seq: last.seq }).or(query.after);
     let bar = progress::events(topic.count);
     let mut history = client.history(&args.topic, query);

@@ -16,6 +16,7 @@ use source::{Chunk, Found, Source};
 use std::io::{IsTerminal, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Chunks that are read ahead.
@@ -85,7 +86,16 @@ async fn send_all(
     bar: &ProgressBar,
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
-    while let Some(found) = found.recv().await {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(end_at_second_interrupt());
+    loop {
+        // A chunk that is under way is finished: then it is known where to go on.
+        let found = tokio::select! {
+            biased;
+            _ = interrupt.recv() => bail!("it was interrupted"),
+            found = found.recv() => found,
+        };
+        let Some(found) = found else { return Ok(()) };
         match found {
             Found::Chunk(chunk) => send(args, chunk, publisher, bar, tally).await?,
             Found::Bad { line, why } => {
@@ -99,7 +109,14 @@ async fn send_all(
             Found::Broken(error) => return Err(error),
         }
     }
-    Ok(())
+}
+
+/// Who is told to end twice does not wait for a server that may not be there.
+async fn end_at_second_interrupt() {
+    let Ok(mut interrupt) = signal(SignalKind::interrupt()) else { return };
+    interrupt.recv().await;
+    interrupt.recv().await;
+    std::process::exit(130);
 }
 
 /// Sends a chunk and waits until all of it is answered.
@@ -114,7 +131,7 @@ async fn send(
     tally.has_made_ids |= has_made_ids;
     let outcomes = publisher.publish(&mut records).await?;
     tally.next_line = lines.last().map_or(tally.next_line, |last| last + 1);
-    let mut refused = None;
+    let (mut refused, mut stopped) = (None, None);
     for (line, outcome) in lines.into_iter().zip(outcomes) {
         match outcome {
             Ok(published) if published.duplicate => tally.duplicates += 1,
@@ -123,22 +140,40 @@ async fn send(
                 tally.bad += 1;
                 bar.suspend(|| complain(&format!("line {line}: {error}; left out")));
             }
+            Err(error) if is_bad_for_ever(&error) => {
+                // Those behind it are in: each that is not must be named.
+                let named = anyhow::anyhow!("line {line}: {error}");
+                if let Some(before) = refused.replace(named) {
+                    bar.suspend(|| complain(&crate::one_line(&before)));
+                }
+            }
             Err(error) => {
-                refused.get_or_insert_with(|| anyhow::anyhow!("line {line}: {error}"));
+                // It would fare better another time: going on behind it would lose it.
+                stopped.get_or_insert((line, error));
             }
         }
     }
     bar.set_message(format!("{} events, ", tally.imported + tally.duplicates));
     bar.set_position(end_bytes);
+    if let Some((line, error)) = stopped {
+        tally.next_line = line;
+        if let Some(before) = refused.replace(anyhow::anyhow!("line {line}: {error}")) {
+            bar.suspend(|| complain(&crate::one_line(&before)));
+        }
+    }
     refused.map_or(Ok(()), Err)
 }
 
 /// Whether another line would fare better.
 fn is_about_the_line(error: &PublishError) -> bool {
-    use ErrorCode::{BadJson, BadRequest, BadTopic, Forbidden, LimitReached, TooLarge};
-    error.code().is_some_and(|code| {
-        matches!(code, BadJson | BadRequest | BadTopic | Forbidden | LimitReached | TooLarge)
-    })
+    let is_about_its_topic = matches!(error.code(), Some(ErrorCode::Forbidden | ErrorCode::LimitReached));
+    is_bad_for_ever(error) || is_about_its_topic
+}
+
+/// Whether the same line would fare the same another time.
+fn is_bad_for_ever(error: &PublishError) -> bool {
+    use ErrorCode::{BadJson, BadRequest, BadTopic, TooLarge};
+    error.code().is_some_and(|code| matches!(code, BadJson | BadRequest | BadTopic | TooLarge))
 }
 
 impl Tally {

@@ -5,6 +5,8 @@ use tokio::time::Instant;
 
 /// A chunk of a slow pace is so much of a second.
 const CHUNKS_A_SECOND: f64 = 10.0;
+/// A year.
+const LONGEST_SECONDS: f64 = 365.0 * 86_400.0;
 
 /// A pace. It counts what has gone since it began, and so keeps it on average.
 #[derive(Debug)]
@@ -31,7 +33,9 @@ impl Pace {
     /// Waits until so many more may go.
     pub async fn wait(&mut self, count: usize) {
         if let Some(rate) = self.per_second {
-            let due = self.began + Duration::from_secs_f64(self.gone as f64 / rate);
+            // A rate may be so low that its time is no number: then it waits for the longest.
+            let seconds = (self.gone as f64 / rate).min(LONGEST_SECONDS);
+            let due = self.began + Duration::from_secs_f64(seconds);
             tokio::time::sleep_until(due).await;
             // Who was held up does not make up for it in a burst.
             if due.elapsed() > Duration::from_secs(1) {
@@ -52,5 +56,13 @@ mod tests {
         assert_eq!(Pace::new(Some(0.5)).together(500), 1);
         assert_eq!(Pace::new(Some(100.0)).together(500), 10);
         assert_eq!(Pace::new(Some(1e6)).together(500), 500);
+    }
+
+    #[tokio::test]
+    async fn the_lowest_rate_waits_and_does_not_panic() {
+        let mut pace = Pace::new(Some(f64::MIN_POSITIVE));
+        pace.wait(1).await;
+        let waited = tokio::time::timeout(Duration::from_millis(10), pace.wait(1)).await;
+        assert!(waited.is_err());
     }
 }

@@ -3,8 +3,11 @@
 use crate::long_form::Random;
 use crate::remote::{Server, id_of, line, lines, with_token};
 use crate::support::{TempFolder, prombus, run};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::process::Stdio;
 use std::time::Duration;
 
 fn seqs(events: &[Value]) -> Vec<u64> {
@@ -130,6 +133,77 @@ fn a_line_that_the_server_refuses_is_named_too() {
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("1 bad lines"), "{}", ran.stderr);
     assert_eq!(server.count("orders"), 4);
+}
+
+#[test]
+fn a_line_that_is_larger_than_any_frame_costs_only_itself() {
+    let server = Server::start();
+    let mut text = lines("orders", 0..8);
+    for number in [2, 5] {
+        let (id, payload) = (id_of("orders", number as u64), "x".repeat(1_700_000 + number));
+        text[number] = format!(r#"{{"topic":"orders","id":"{id}","payload":"{payload}"}}"#);
+    }
+    // Both are named, although each ends a connection; what stands around them is there.
+    let ran = server.feed(&["import"], &text.join("\n"));
+    assert_eq!(ran.code, Some(1));
+    for word in ["line 3: ", "line 6: ", "too_large", "trying again"] {
+        assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
+    let ran = server.feed(&["import", "--skip-bad"], &text.join("\n"));
+    assert_eq!(ran.code, Some(1));
+    for word in ["line 3: ", "line 6: ", "2 bad lines"] {
+        assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
+    let expected: Vec<String> = [0, 1, 3, 4, 6, 7].map(|number| id_of("orders", number)).to_vec();
+    assert_eq!(ids(&server.events("orders")), expected);
+}
+
+#[test]
+fn whoever_reads_only_the_beginning_of_an_export_hears_no_complaint() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..5_000));
+    let mut child = server.command(&["export", "orders"]).spawn().unwrap();
+    let mut beginning = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut beginning).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(141));
+}
+
+#[test]
+fn an_interrupted_import_says_where_to_go_on() {
+    let server = Server::start();
+    let mut child =
+        server.command(&["import", "--payloads", "orders", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // A whole chunk, and one that is never full.
+    for number in 0..1_500 {
+        writeln!(input, "{number}").unwrap();
+    }
+    while server.count("orders") < 1_000 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("interrupted") && said.contains("--from-line 1001"), "{said}");
+    assert_eq!(server.count("orders"), 1_000);
+}
+
+#[test]
+fn an_export_does_not_go_on_with_another_topic_of_the_same_name() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..20));
+    let path = server.folder.path().join("orders.ndjson");
+    let file = path.to_str().unwrap();
+    server.ok(&["export", "orders", "-o", file]);
+    let before = std::fs::read_to_string(&path).unwrap();
+    server.ok(&["topic", "delete", "orders", "--yes"]);
+    server.import(&lines("orders", 100..105));
+    let ran = server.run(&["export", "orders", "-o", file, "--resume"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("another topic of this name"), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
 }
 
 #[test]

@@ -38,6 +38,41 @@ fn rows_are_published_once_and_what_is_left_is_said() {
 }
 
 #[test]
+fn a_row_that_is_larger_than_any_frame_does_not_hold_up_the_others() {
+    let server = Server::start();
+    let path = server.folder.path().join("shop.db");
+    let drain = ["outbox", "drain", "--sqlite", path.to_str().unwrap(), "--once", "--init"];
+    server.ok(&drain);
+    let shop = Connection::open(&path).unwrap();
+    add(&shop, "one", "1");
+    add(&shop, "large", &format!("\"{}\"", "x".repeat(3_000_000)));
+    add(&shop, "two", "2");
+    let ran = server.run(&drain);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stdout.contains("1 rows given up"), "{}", ran.stdout);
+    let payloads: Vec<u64> =
+        server.events("orders").iter().map(|it| it["payload"].as_u64().unwrap()).collect();
+    assert_eq!(payloads, [1, 2]);
+}
+
+#[test]
+fn a_row_that_another_drainer_has_is_not_all_is_well() {
+    let server = Server::start();
+    let path = server.folder.path().join("shop.db");
+    let drain = ["outbox", "drain", "--sqlite", path.to_str().unwrap(), "--once", "--init"];
+    server.ok(&drain);
+    let shop = Connection::open(&path).unwrap();
+    add(&shop, "one", "1");
+    // As after a drainer that was killed with the row in its hands.
+    let sql = "UPDATE outbox SET status = 'claimed', worker = 'gone', lease_until_ms = 4102444800000";
+    shop.execute(sql, []).unwrap();
+    let ran = server.run(&drain);
+    assert!(ran.code == Some(1) && ran.stdout.contains("1 claimed"), "{ran:?}");
+    shop.execute("UPDATE outbox SET lease_until_ms = 1", []).unwrap();
+    assert!(server.ok(&drain).starts_with("1 events published"));
+}
+
+#[test]
 fn a_drainer_waits_for_a_server_and_ends_in_order() {
     let mut server = Server::start();
     let path = server.folder.path().join("shop.db");

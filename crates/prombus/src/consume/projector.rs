@@ -15,6 +15,7 @@
 //! another output topic and another group.
 
 mod options;
+mod pending;
 pub mod process_state;
 mod restore;
 mod runner;
@@ -32,12 +33,12 @@ use crate::event::Event;
 use crate::publish::PublishBatch;
 use crate::subscribe::{Deliveries, Subscription};
 use parking_lot::Mutex;
+use pending::{Pending, PendingState};
 use prombus_protocol::limits::MAX_MAX_ATTEMPTS;
 use prombus_protocol::{DeadLetter, PublishOptions, RawValue, Start, Topic, TopicError, Uuid};
 use restore::{Position, restore};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,19 +145,6 @@ pub struct Projector<P: Projection> {
     end_at_open: u64,
     subscription: Subscription,
     figures: Arc<Mutex<ProjectorFigures>>,
-}
-
-#[derive(Default)]
-struct Pending {
-    states: BTreeMap<String, PendingState>,
-    letters: Vec<(Vec<u8>, PublishOptions)>,
-    bytes: usize,
-}
-
-struct PendingState {
-    json: Vec<u8>,
-    /// The last input that changed it; a tick has none.
-    cause: Option<Uuid>,
 }
 
 impl<P: Projection> Projector<P> {
@@ -323,14 +311,21 @@ impl<P: Projection> Projector<P> {
         self.pending.letters.push((json, options));
     }
 
-    /// Publishes what has changed, in one commit. A full disk is waited for.
+    /// Publishes what has changed: what inputs did in one commit, what a tick did in as many as its size needs. A full disk is
+    /// waited for.
     async fn flush(&mut self) -> Result<(), ProjectorError> {
-        if self.pending.states.is_empty() && self.pending.letters.is_empty() {
-            return Ok(());
+        while !self.pending.states.is_empty() || !self.pending.letters.is_empty() {
+            self.commit(self.pending.together()).await?;
         }
+        self.pending.bytes = 0;
+        Ok(())
+    }
+
+    /// Publishes the first so many of the states that changed, and all letters, in one commit.
+    async fn commit(&mut self, states: usize) -> Result<(), ProjectorError> {
         let mut failures = 0;
         let published = loop {
-            match self.bus.publish_batch(self.batch()?).await {
+            match self.bus.publish_batch(self.batch(states)?).await {
                 Ok(published) => break published,
                 Err(error @ (PublishError::Unavailable(_) | PublishError::BatchTooLarge(_))) => {
                     return Err(error.into());
@@ -342,7 +337,6 @@ impl<P: Projection> Projector<P> {
                 }
             }
         };
-        let states = self.pending.states.len();
         for one in published.iter().take(states).filter(|one| !one.duplicate) {
             if self.next_output != 0 && one.seq != self.next_output {
                 self.next_output = 0;
@@ -354,13 +348,16 @@ impl<P: Projection> Projector<P> {
             self.next_output += u64::from(self.next_output != 0);
         }
         self.figures.lock().published += states as u64;
-        self.pending = Pending::default();
+        self.pending.letters.clear();
+        for _ in 0..states {
+            self.pending.states.pop_first();
+        }
         Ok(())
     }
 
-    fn batch(&self) -> Result<PublishBatch, PublishError> {
+    fn batch(&self, states: usize) -> Result<PublishBatch, PublishError> {
         let mut batch = self.bus.batch();
-        for (key, PendingState { json, cause }) in &self.pending.states {
+        for (key, PendingState { json, cause }) in self.pending.states.iter().take(states) {
             batch.push_json(self.output.clone(), json, &self.state_options(key, *cause))?;
         }
         for (json, options) in &self.pending.letters {

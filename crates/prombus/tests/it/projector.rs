@@ -1,5 +1,7 @@
 //! Projectors: states that follow from events, each event once.
 
+use crate::child::open_bus;
+use crate::folder::Folder;
 use crate::support::{Random, setting};
 use prombus::consume::projector::process_state::{
     self, HEARTBEAT_RECEIVED, HeartbeatPayload, PROCESS_STATE, ProcessProjection, ProcessState, ProcessStatus,
@@ -350,4 +352,24 @@ async fn nobody_is_called_stale_before_the_backlog_is_read() {
     assert!(states.len() > 100, "{}", states.len());
     let stale = states.iter().filter(|event| event.payload().contains("stale")).count();
     assert_eq!(stale, 0);
+}
+
+#[tokio::test]
+async fn more_processes_than_a_commit_takes_may_fall_silent_at_once() {
+    const PROCESSES: usize = 5_000;
+    let (folder, clock) = (Folder::new(), ManualClock::new(START_MS));
+    let bus = open_bus(folder.path()).await;
+    let projector = Processes::open(&bus, &clock).await;
+    let mut processes = Processes { bus, clock, projector };
+    for number in 0..PROCESSES {
+        processes.beat(&format!("process-{number}")).await;
+    }
+    catch_up(&processes.bus, &mut processes.projector, HEARTBEAT_RECEIVED.name(), process_state::GROUP).await;
+    processes.pass(15_001).await;
+    let stale = all_events(&processes.bus, PROCESS_STATE.name()).await.into_iter().skip(PROCESSES);
+    let stale: Vec<ProcessState> = stale.map(|event| event.json().expect("a state")).collect();
+    assert_eq!(stale.len(), PROCESSES);
+    assert!(stale.iter().all(|state| state.status == ProcessStatus::Stale));
+    processes.pass(15_001).await;
+    assert_eq!(all_events(&processes.bus, PROCESS_STATE.name()).await.len(), 2 * PROCESSES);
 }
