@@ -5,16 +5,19 @@
 //! name of the snapshot topic as its key, so the newest one stands in the place of those before; a key of that name is left out.
 //! The newest rows and everything that the topic has behind the marker's position are the whole state.
 
-use crate::backend::{Backend, EventPosition, Keys, LatestQuery, PullLimit};
+use crate::backend::{Backend, DeliveryBatch, EventPosition, Keys, LatestQuery, PullLimit};
 use crate::error::{PublishError, ReadError};
 use crate::event::Event;
-use prombus_protocol::{PublishOptions, Topic, Uuid, put_string};
+use prombus_protocol::{PublishOptions, Start, Topic, Uuid, put_string};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::sync::Arc;
 
 /// Rows are published in batches of about this size.
 const PAGE: PullLimit = PullLimit { events: 1_000, bytes: 512 * 1024 };
+/// So many rows are deleted at once.
+const STALE_ROWS: usize = 32;
 /// Markers have this tag.
 pub const MARKER_TAG: &str = "snapshot.marker";
 
@@ -58,6 +61,14 @@ pub enum SnapshotError {
     /// Rows could not be published.
     #[error(transparent)]
     Publish(#[from] PublishError),
+    /// Another topic's snapshots are there. Two that share a topic would begin anew with every snapshot, and mix their keys.
+    #[error("{snapshots} has the snapshots of {topic}; name another snapshot_topic")]
+    Taken {
+        /// Where they were to go.
+        snapshots: String,
+        /// Whose are there.
+        topic: String,
+    },
 }
 
 /// Publishes what changed in a topic since its last snapshot to its snapshot topic. `None` when nothing did.
@@ -70,19 +81,39 @@ pub async fn take_snapshot(
     snapshots: &Topic,
 ) -> Result<Option<SnapshotMarker>, SnapshotError> {
     let last = last_marker(backend, snapshots).await?;
+    if let Some(other) = last.as_ref().filter(|marker| marker.topic != topic.as_str()) {
+        return Err(SnapshotError::Taken { snapshots: snapshots.to_string(), topic: other.topic.clone() });
+    }
+    let mut after = 0;
+    if let Some(marker) = last {
+        let keys = Keys::These(Vec::new());
+        let now = backend.latest(topic, LatestQuery { keys, limit: PAGE, ..LatestQuery::default() }).await?;
+        if now.position.map(MarkerPosition::from) == Some(marker.position) {
+            return Ok(None);
+        }
+        after = match backend.locate(topic, Start::AfterId(marker.position.id)).await {
+            Ok(next) => marker.position.seq.min(next - 1),
+            // A topic that was deleted and made again starts over.
+            Err(ReadError::UnknownId(_)) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        // The marker's event is gone: mostly because newer ones stand in its place. If there is nothing else of that age either, the
+        // topic may be another one.
+        if after < marker.position.seq {
+            let limit = PullLimit { events: 1, ..PAGE };
+            let old =
+                LatestQuery { to_seq: Some(after), with_deleted: true, limit, ..LatestQuery::default() };
+            if backend.latest(topic, old).await?.events.is_empty() {
+                remove_stale(backend, topic, snapshots).await?;
+            }
+        }
+    }
     let mut query = LatestQuery { with_deleted: true, limit: PAGE, ..LatestQuery::default() };
-    // A topic that was deleted and made again starts over.
-    let mut after =
-        last.filter(|marker| marker.topic == topic.as_str()).map_or(0, |marker| marker.position.seq);
     let (mut position, mut rows, mut keys) = (None, 0, 0);
     loop {
         query.after_seq = after;
         let page = backend.latest(topic, query.clone()).await?;
         let Some(newest) = page.position else { return Ok(None) };
-        if newest.seq < after && position.is_none() {
-            after = 0;
-            continue;
-        }
         if position.is_none() {
             position = Some(newest);
             keys = page.key_count;
@@ -100,7 +131,7 @@ pub async fn take_snapshot(
                 continue;
             }
             let options = PublishOptions { key: Some(key.to_owned()), ..PublishOptions::default() };
-            batch.push_json(snapshots.clone(), &row(&event, key), &options)?;
+            batch.push_own(snapshots, &row(&event, key), &options)?;
         }
         let count = batch.len();
         match backend.publish(batch).await {
@@ -130,6 +161,49 @@ pub async fn take_snapshot(
     batch.push(snapshots, &marker, &options)?;
     backend.publish(batch).await?;
     Ok(Some(marker))
+}
+
+/// Deletes rows whose keys the topic does not have: they are from before it was deleted and made again.
+async fn remove_stale(backend: &dyn Backend, topic: &Topic, snapshots: &Topic) -> Result<(), SnapshotError> {
+    let mut query = LatestQuery { limit: PAGE, ..LatestQuery::default() };
+    loop {
+        let page = backend.latest(snapshots, query.clone()).await?;
+        query.to_seq = query.to_seq.or(page.position.map(|position| position.seq));
+        let mut stale: BTreeSet<String> = keys_of(page.events).collect();
+        stale.remove(snapshots.as_str());
+        let keys = Keys::These(stale.iter().cloned().collect());
+        let mut known = LatestQuery { keys, limit: PAGE, ..LatestQuery::default() };
+        loop {
+            let page = backend.latest(topic, known.clone()).await?;
+            for key in keys_of(page.events) {
+                stale.remove(&key);
+            }
+            match page.next_after {
+                Some(next) => known.after_seq = next,
+                None => break,
+            }
+        }
+        let stale: Vec<String> = stale.into_iter().collect();
+        // Segments may be small.
+        for part in stale.chunks(STALE_ROWS) {
+            let mut batch = backend.batch();
+            for key in part {
+                let options = PublishOptions { key: Some(key.clone()), ..PublishOptions::default() };
+                batch.push_own(snapshots, b"null", &options)?;
+            }
+            backend.publish(batch).await?;
+        }
+        match page.next_after {
+            Some(next) => query.after_seq = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+fn keys_of(events: DeliveryBatch) -> impl Iterator<Item = String> {
+    let events = Arc::new(events);
+    let keys = (0..events.items().len()).map(move |at| Event::new(Arc::clone(&events), at));
+    keys.filter_map(|event| event.key().map(str::to_owned))
 }
 
 /// The newest marker of a snapshot topic.
