@@ -206,6 +206,7 @@ impl LocalBackend {
         });
         local.restore_settings()?;
         local.restore()?;
+        local.keeper.opened();
         local.watch.advance(local.store.durable_batch());
         local.store.observe(Arc::new(Ears { local: Arc::downgrade(&local) }));
         Ok(Self {
@@ -587,6 +588,17 @@ impl From<TopicRefused> for PublishRefused {
     }
 }
 
+/// Reads a lot, on a thread that may take its time. Outside of a runtime whoever asks is one.
+async fn aside<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, ReadError> {
+    if tokio::runtime::Handle::try_current().is_err() {
+        return read();
+    }
+    let answer = tokio::task::spawn_blocking(read).await;
+    answer.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}"))))
+}
+
 /// Waits for a thread to end, unless it is this one.
 fn join(thread: &Mutex<Option<JoinHandle<()>>>) {
     let thread = thread.lock().take();
@@ -759,7 +771,8 @@ impl Backend for LocalBackend {
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>> {
         Box::pin(async move {
             self.handle.local.check_open()?;
-            self.handle.local.topic_infos()
+            let local = Arc::clone(&self.handle.local);
+            aside(move || local.topic_infos()).await
         })
     }
 
@@ -769,7 +782,8 @@ impl Backend for LocalBackend {
     ) -> BoxFuture<'a, Result<Option<TopicDetails>, ReadError>> {
         Box::pin(async move {
             self.handle.local.check_open()?;
-            self.handle.local.topic_details(topic)
+            let (local, topic) = (Arc::clone(&self.handle.local), topic.clone());
+            aside(move || local.topic_details(&topic)).await
         })
     }
 
