@@ -206,6 +206,7 @@ impl LocalBackend {
         });
         local.restore_settings()?;
         local.restore()?;
+        local.keeper.opened();
         local.watch.advance(local.store.durable_batch());
         local.store.observe(Arc::new(Ears { local: Arc::downgrade(&local) }));
         Ok(Self {
@@ -399,6 +400,13 @@ impl Local {
         }
         drop(spare);
         Ok((appended.map_err(PublishRefused::from)?, published))
+    }
+
+    /// The seq of the first event that a group which starts there would get.
+    fn locate_in(&self, topic: &Topic, start: Start) -> Result<u64, ReadError> {
+        self.check_open()?;
+        let id = self.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
+        Ok(self.floor_for(&[id], start)?[0] + 1)
     }
 
     /// An empty batch.
@@ -597,6 +605,17 @@ impl From<TopicRefused> for PublishRefused {
     }
 }
 
+/// Reads a lot, on a thread that may take its time. Outside of a runtime whoever asks is one.
+async fn aside<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, ReadError> {
+    if tokio::runtime::Handle::try_current().is_err() {
+        return read();
+    }
+    let answer = tokio::task::spawn_blocking(read).await;
+    answer.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}"))))
+}
+
 /// Waits for a thread to end, unless it is this one.
 fn join(thread: &Mutex<Option<JoinHandle<()>>>) {
     let thread = thread.lock().take();
@@ -662,12 +681,7 @@ impl Backend for LocalBackend {
     }
 
     fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>> {
-        Box::pin(async move {
-            let local = &self.handle.local;
-            local.check_open()?;
-            let id = local.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
-            Ok(local.floor_for(&[id], start)?[0] + 1)
-        })
+        Box::pin(async move { self.handle.local.locate_in(topic, start) })
     }
 
     fn read<'a>(
@@ -763,7 +777,8 @@ impl Backend for LocalBackend {
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>> {
         Box::pin(async move {
             self.handle.local.check_open()?;
-            self.handle.local.topic_infos()
+            let local = Arc::clone(&self.handle.local);
+            aside(move || local.topic_infos()).await
         })
     }
 
@@ -773,7 +788,8 @@ impl Backend for LocalBackend {
     ) -> BoxFuture<'a, Result<Option<TopicDetails>, ReadError>> {
         Box::pin(async move {
             self.handle.local.check_open()?;
-            self.handle.local.topic_details(topic)
+            let (local, topic) = (Arc::clone(&self.handle.local), topic.clone());
+            aside(move || local.topic_details(&topic)).await
         })
     }
 

@@ -141,6 +141,24 @@ impl PublishBatch {
         self.add(&topic, json.len(), options, |bytes| push_json(bytes, json))
     }
 
+    /// Adds an event of the bus's own around a payload that was checked when it was published: it may be a little larger and
+    /// deeper than publishers' may.
+    ///
+    /// # Errors
+    /// [`PublishError`] says what is wrong with the options; the batch is as it was.
+    pub(crate) fn push_own(
+        &mut self,
+        topic: &Topic,
+        json: &[u8],
+        options: &PublishOptions,
+    ) -> Result<(), PublishError> {
+        options.check()?;
+        self.add(topic, 0, options, |bytes| {
+            bytes.extend_from_slice(json);
+            Ok(())
+        })
+    }
+
     /// Adds an event whose payload and options were checked when its frame was read.
     ///
     /// # Errors

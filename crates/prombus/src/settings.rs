@@ -98,6 +98,7 @@ impl TopicRule {
             let why = format!("{snapshots:?} would get the snapshots of many topics; name one topic");
             return Err(SettingError { name: "snapshot_topic", why });
         }
+        options.check_for(name.as_str())?;
         Ok(Self { name, options })
     }
 }
@@ -153,6 +154,18 @@ impl TopicOptions {
         Ok(())
     }
 
+    /// Whether a topic can have these options: its snapshots must go somewhere else.
+    ///
+    /// # Errors
+    /// [`SettingError`] names the field.
+    pub fn check_for(&self, topic: &str) -> Result<(), SettingError> {
+        if self.snapshot_topic.as_deref() == Some(topic) {
+            let why = format!("{topic:?} is the topic itself; its snapshots would be taken for its events");
+            return Err(SettingError { name: "snapshot_topic", why });
+        }
+        Ok(())
+    }
+
     /// These options where they are set, else those of `below`.
     #[must_use]
     pub fn over(&self, below: &Self) -> Self {
@@ -187,7 +200,7 @@ impl TopicOptions {
             compaction,
             tombstone_ms: self.tombstone_ms.unwrap_or(TOMBSTONE_MS),
             snapshot_interval_ms: self.snapshot_interval_ms.unwrap_or(SNAPSHOT_INTERVAL_MS),
-            snapshot_topic: snapshots.filter(|_| compaction),
+            snapshot_topic: snapshots.filter(|snapshots| compaction && snapshots.as_str() != topic),
             max_attempts: self.max_attempts,
             publish_rate: self.publish_rate,
             publish_burst: self.publish_burst,
@@ -259,9 +272,12 @@ impl SettingsTable {
             return TopicOptions::default().settings(topic);
         }
         let mut settings = self.options(topic).settings(topic);
-        if self.is_snapshot(topic) {
+        if let Some(source) = self.snapshotted(topic) {
             settings.compaction = true;
             settings.snapshot_topic = None;
+            // What retention takes from the topic must not live on there.
+            let kept_ms = || self.options(source).settings(source).retention_ms;
+            settings.retention_ms = settings.retention_ms.or_else(kept_ms);
         }
         settings
     }
@@ -275,22 +291,24 @@ impl SettingsTable {
         own.chain(rules).collect()
     }
 
-    /// Whether a topic is where the snapshots of another one go.
-    fn is_snapshot(&self, topic: &str) -> bool {
-        let is_named = |(name, options): (&str, &TopicOptions)| {
+    /// The topic whose snapshots go to this one.
+    fn snapshotted<'a>(&'a self, topic: &'a str) -> Option<&'a str> {
+        let is_named = |(name, options): &(&str, &TopicOptions)| {
             options.snapshot_topic.as_deref() == Some(topic)
-                && name != topic
+                && *name != topic
                 && self.options(name).compaction == Some(true)
         };
         let ruled = self.rules.iter().map(|rule| (rule.name.as_str(), &rule.options));
         let own = self.own.iter().map(|(name, options)| (name.as_str(), options));
-        if ruled.chain(own).any(is_named) {
-            return true;
+        if let Some((source, _)) = ruled.chain(own).find(is_named) {
+            return Some(source);
         }
         // The default name, unless the topic that it is made from goes elsewhere or is itself a snapshot.
-        topic.strip_suffix(".snapshot").is_some_and(|source| {
+        topic.strip_suffix(".snapshot").filter(|source| {
             let options = self.options(source);
-            options.compaction == Some(true) && options.snapshot_topic.is_none() && !self.is_snapshot(source)
+            options.compaction == Some(true)
+                && options.snapshot_topic.is_none()
+                && self.snapshotted(source).is_none()
         })
     }
 }
@@ -334,6 +352,9 @@ mod tests {
             assert!(settings.compaction, "{snapshot}");
             assert_eq!(settings.snapshot_topic, None, "{snapshot}");
         }
+        table.set_own("a", TopicOptions { retention_ms: Some(9), ..TopicOptions::default() });
+        assert_eq!(table.settings("a.snapshot").retention_ms, Some(9));
+        assert_eq!(table.settings("elsewhere").retention_ms, None);
         // Not what kv's snapshots are called, so a topic like any other.
         assert!(table.settings("kv.snapshot").snapshot_topic.is_some());
     }
@@ -360,5 +381,7 @@ mod tests {
         assert_eq!(name(TopicOptions { publish_burst: Some(5.0), ..none() }), Err("publish_burst"));
         let shared = TopicOptions { snapshot_topic: Some("s".into()), ..compacted() };
         assert!(TopicRule::new("a.*", shared).is_err());
+        let itself = TopicOptions { snapshot_topic: Some("kv".into()), ..compacted() };
+        assert_eq!(TopicRule::new("kv", itself).map_err(|error| error.name), Err("snapshot_topic"));
     }
 }

@@ -100,9 +100,14 @@ impl Pages {
         self.check_token()?;
         let (gateway, topic) = (Arc::clone(&self.gateway), self.topic.clone());
         let query = LatestQuery { limit: self.within_budget(query.limit), ..query.clone() };
-        let runtime = Handle::current();
-        let read = move || runtime.block_on(gateway.backend.latest(&topic, query));
-        let read = tokio::task::spawn_blocking(read).await;
+        let read = if query.at_ts.is_some() {
+            // It waits for its turn, and then takes a thread of its own.
+            Ok(gateway.backend.latest(&topic, query).await)
+        } else {
+            let runtime = Handle::current();
+            let read = move || runtime.block_on(gateway.backend.latest(&topic, query));
+            tokio::task::spawn_blocking(read).await
+        };
         match read.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}")))) {
             Err(ReadError::UnknownTopic(_)) => Ok(LatestPage::default()),
             page => Ok(page?),

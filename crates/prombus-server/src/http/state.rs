@@ -16,6 +16,10 @@ use prombus_protocol::{Start, put_string};
 
 const LIMIT_DEFAULT: i64 = 1_000;
 const LIMIT_MAX: i64 = 1_000_000;
+/// So many keys are looked up at once: each page has all of them in memory.
+const PAGE_KEYS_MAX: u32 = 10_000;
+/// The state of another time is found out by reading the whole topic, for each page: they are larger.
+const PAGE_BYTES_AT: usize = 4 << 20;
 const POSITION_ID: HeaderName = HeaderName::from_static("x-position-id");
 const POSITION_SEQ: HeaderName = HeaderName::from_static("x-position-seq");
 
@@ -67,13 +71,17 @@ pub(super) async fn all(call: Call) -> Answered {
     }
     // Lines are all there is, if nobody says how many; a page is a page.
     let left = limit.map_or(if is_lines { u64::MAX } else { LIMIT_DEFAULT as u64 }, i64::unsigned_abs);
-    query.limit.events = u32::try_from(left).unwrap_or(u32::MAX);
+    query.limit = page_limit(&query, left);
     let first = match call.gateway.backend.latest(&topic, query.clone()).await {
         Err(ReadError::UnknownTopic(_)) => LatestPage::default(),
         page => page?,
     };
     let position = cursor.map(|cursor| cursor.position).or(first.position);
-    let tag = position.map(|it| format!("\"{}-{}-{left}\"", it.seq, query.after_seq));
+    // By the id, because a topic that is deleted and made again has the same seqs; with the count, because retention takes keys
+    // and leaves the position.
+    let form = if is_lines { "lines" } else { "page" };
+    let tag =
+        position.map(|it| format!("\"{}-{}-{}-{left}-{form}\"", it.id, first.key_count, query.after_seq));
     if let Some(tag) = tag.as_deref().filter(|tag| is_known(&call.headers, tag)) {
         return Ok(not_modified(tag, position));
     }
@@ -92,6 +100,7 @@ pub(super) async fn all(call: Call) -> Answered {
     };
     let content_type = if is_lines { "application/x-ndjson" } else { "application/json" };
     let mut response = answer::typed(content_type, body_of(list));
+    response.headers_mut().append(header::VARY, HeaderValue::from_static("accept"));
     if let Some(tag) = tag {
         put_tag(response.headers_mut(), &tag);
     }
@@ -169,8 +178,7 @@ impl Pieces for List {
             let page = match self.first.take() {
                 Some(page) => page,
                 None => {
-                    let events = u32::try_from(self.left).unwrap_or(u32::MAX);
-                    self.query.limit = PullLimit { events, ..CHUNK };
+                    self.query.limit = page_limit(&self.query, self.left);
                     self.pages.latest(&self.query).await?
                 }
             };
@@ -206,6 +214,11 @@ impl List {
             self.left = self.left.saturating_sub(1);
         }
     }
+}
+
+fn page_limit(query: &LatestQuery, left: u64) -> PullLimit {
+    let events = u32::try_from(left).unwrap_or(u32::MAX).min(PAGE_KEYS_MAX);
+    PullLimit { events, bytes: if query.at_ts.is_some() { PAGE_BYTES_AT } else { CHUNK.bytes } }
 }
 
 fn wants_lines(headers: &HeaderMap) -> bool {

@@ -208,6 +208,21 @@ pub async fn deleting_a_topic_ends_its_groups_and_spares_the_others(bus: Bus) {
     assert_eq!(groups.len(), 1);
     assert_eq!(groups[0].topics.len(), 2, "{:?}", groups[0].topics);
     assert_eq!(groups[0].lag, 1);
+    // What was pulled of other topics and not handed out yet is still the member's.
+    delivery.ack().await.expect("acks");
+    publish_numbers(&bus, "a.x", 2).await;
+    publish_numbers(&bus, "a.y", 5).await;
+    next(&mut pattern).await;
+    bus.delete_topic(&topic("a.x")).await.expect("deletes");
+    let mut seqs = Vec::new();
+    while seqs.last() != Some(&7) {
+        let delivery = next(&mut pattern).await;
+        if delivery.topic().as_str() == "a.y" {
+            assert_eq!(delivery.attempt(), 1);
+            seqs.push(delivery.seq());
+        }
+    }
+    assert!(seqs.is_sorted() && seqs.len() >= 4, "{seqs:?}");
 }
 
 /// A publish in the middle of a deletion goes to the old topic or to the new one, and is answered.
@@ -244,13 +259,16 @@ pub async fn a_topic_is_set_and_shown(bus: Bus) {
     publish(&bus, "orders", 1).await;
     bus.set_topic(&orders, options.clone()).await.expect("sets");
     let details = bus.backend().topic_details(&orders).await.expect("reads").expect("is there");
-    assert_eq!((details.own, details.info.last_seq, details.info.events), (options, 1, 1));
+    assert_eq!((details.own, details.info.last_seq, details.info.events), (options.clone(), 1, 1));
     assert!(details.info.bytes > 0);
     let settings = details.settings;
     assert_eq!((settings.retention_ms, settings.compaction), (Some(60_000), true));
     assert_eq!(settings.snapshot_topic, Topic::new("orders.snapshot").ok());
     let bad = TopicOptions { retention_ms: Some(0), ..TopicOptions::default() };
     assert!(matches!(bus.set_topic(&orders, bad).await, Err(TopicAdminError::Setting(_))));
+    // Its snapshots in the topic itself would be snapshotted again, and again.
+    let itself = TopicOptions { snapshot_topic: Some("orders".to_owned()), ..options };
+    assert!(matches!(bus.set_topic(&orders, itself).await, Err(TopicAdminError::Setting(_))));
     assert!(bus.topic_settings("orders").compaction);
     bus.set_topic(&orders, TopicOptions::default()).await.expect("takes back");
     assert!(!bus.topic_settings("orders").compaction);

@@ -274,37 +274,48 @@ impl Local {
             Start::Latest => Ok(topics.iter().map(|&topic| self.store.appended_seq(topic)).collect()),
             Start::Ts(ts) => topics.iter().map(|&topic| at_ts(topic, ts)).collect(),
             Start::AfterId(id) => {
-                let mut scanner = self.store.scanner();
+                // A gap where it could have been counts only if it is in none of the topics.
+                let mut found = None;
                 for (at, &topic) in topics.iter().enumerate() {
-                    let Some(seq) = self.place_of(topic, event_id_of(id))? else { continue };
-                    let ts = event_at(&mut *scanner, topic, seq)?.map(|(_, ts, _)| ts);
-                    let floor = |(other, &topic): (usize, &TopicId)| match ts {
-                        _ if other == at => Ok(seq.max(cut(topic))),
-                        // Its other topics start where the event's time is.
-                        Some(ts) => at_ts(topic, ts),
-                        None => Ok(cut(topic)),
-                    };
-                    return topics.iter().enumerate().map(floor).collect();
+                    if let Some(seq) = self.store.find(topic, event_id_of(id))? {
+                        found = Some((at, seq));
+                        break;
+                    }
                 }
-                Err(ReadError::UnknownId(id))
+                for (at, &topic) in topics.iter().enumerate() {
+                    if found.is_none() {
+                        found = self.gap_of(topic, event_id_of(id))?.map(|seq| (at, seq));
+                    }
+                }
+                let Some((at, seq)) = found else { return Err(ReadError::UnknownId(id)) };
+                let mut scanner = self.store.scanner();
+                let ts = event_at(&mut *scanner, topics[at], seq)?.map(|(_, ts, _)| ts);
+                let floor = |(other, &topic): (usize, &TopicId)| match ts {
+                    _ if other == at => Ok(seq.max(cut(topic))),
+                    // Its other topics start where the event's time is.
+                    Some(ts) => at_ts(topic, ts),
+                    None => Ok(cut(topic)),
+                };
+                topics.iter().enumerate().map(floor).collect()
             }
         }
     }
 
-    /// The seq of an event, or of the last one before it when it was cleaned away: then there is a gap where it was.
-    fn place_of(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
-        let found = self.store.find(topic, id)?;
-        if found.is_some() || !self.store.is_own_id(id) {
-            return Ok(found);
+    /// The seq of the last event before one that was cleaned away: there is a gap where it was.
+    fn gap_of(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
+        if !self.store.is_own_id(id) {
+            return Ok(None);
         }
         let last_seq = self.store.last_seq(topic);
         let first = self.store.first_seq(topic)?.unwrap_or(last_seq + 1);
         // Ids that the store made rise with the seqs: everything below `low` is not behind the event, from `high` on all is.
         let (mut low, mut high) = (first, last_seq + 1);
+        let mut looks = HEADS_MAX;
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.own_head(topic, middle, high)? {
+            match self.own_head(topic, middle, high, &mut looks)? {
                 Some(head) if head.id <= id => low = head.seq + 1,
+                _ if looks == 0 => return Ok(None),
                 _ => high = middle,
             }
         }
@@ -326,10 +337,19 @@ impl Local {
         Ok(true)
     }
 
-    /// The first event in a range whose id the store made.
-    fn own_head(&self, topic: TopicId, from: u64, end: u64) -> Result<Option<EventHead>, ReadError> {
+    /// The first event in a range whose id the store made, with so many looks at most.
+    fn own_head(
+        &self,
+        topic: TopicId,
+        from: u64,
+        end: u64,
+        looks: &mut u32,
+    ) -> Result<Option<EventHead>, ReadError> {
         let mut from = from;
-        while let Some(head) = self.store.head_at_or_after(topic, from)?.filter(|head| head.seq < end) {
+        while let Some(left) = looks.checked_sub(1)
+            && let Some(head) = self.store.head_at_or_after(topic, from)?.filter(|head| head.seq < end)
+        {
+            *looks = left;
             if !head.is_client_id {
                 return Ok(Some(head));
             }
@@ -487,6 +507,9 @@ impl Local {
 
 /// A gap is looked for in so many events that publishers gave their ids.
 const GAP_SEARCH_MAX: u64 = 1_000;
+/// So many events are looked at to find the place of one that is gone. Only where nearly all ids are the publishers' own are
+/// there more, and everybody who makes a topic or a group waits meanwhile.
+const HEADS_MAX: u32 = 10_000;
 /// A group that could not be deleted is looked at again after this time.
 const EXPIRE_RETRY_MS: Millis = 1_000;
 /// A wait that was written down is not longer than the longest that can be asked for, whatever the clock says now.
@@ -522,11 +545,15 @@ fn event_at(
     seq: u64,
 ) -> Result<Option<(Uuid, i64, i64)>, ReadError> {
     let mut found = None;
-    scanner.scan(topic, seq, seq, &mut |event| {
+    let scanned = scanner.scan(topic, seq, seq, &mut |event| {
         found = Some((uuid_of(event.id), event.ts, event.commit_ms));
         Visit::Next
-    })?;
-    Ok(found)
+    });
+    match scanned {
+        // Deleted since the caller looked: its events are gone like any others.
+        Ok(_) | Err(ReadError::UnknownTopic(_)) => Ok(found),
+        Err(error) => Err(error),
+    }
 }
 
 fn patterns(spec: &GroupSpec) -> impl Iterator<Item = &Pattern> {

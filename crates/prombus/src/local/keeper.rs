@@ -10,7 +10,7 @@ use crate::settings::TopicSettings;
 use crate::state::{Source, snapshot_of};
 use crate::store::{CleanOptions, StoredTopic, TopicId};
 use parking_lot::{Condvar, Mutex};
-use prombus_protocol::Topic;
+use prombus_protocol::{Start, Topic};
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,6 +26,8 @@ const REST_MS: Millis = 50;
 const COMPACT_AFTER_MS: Millis = 60_000;
 /// Maps of newest events that nobody asked for so long are forgotten.
 const STATE_UNUSED_MS: Millis = 5 * 60_000;
+/// So many topics are cut with one record.
+const CUTS_MAX: usize = 250;
 /// So many old tombstones of a topic are looked at in a round.
 const TOMBSTONES_MAX: usize = 1_000;
 
@@ -50,6 +52,8 @@ struct Wishes {
 struct Memory {
     topics: HashMap<TopicId, TopicMemory>,
     compacted_at: Millis,
+    /// The last cleaning did not come to its end; the next one begins then.
+    clean_again_at: Option<Millis>,
 }
 
 #[derive(Default)]
@@ -60,6 +64,8 @@ struct TopicMemory {
     measured: Option<(u64, u64)>,
     /// When its next snapshot is due.
     snapshot_at: Option<Millis>,
+    /// Up to which seq its snapshots say everything.
+    snapshot_to: u64,
     /// What went wrong is said once.
     has_complained: bool,
 }
@@ -75,6 +81,11 @@ impl Keeper {
     pub(super) fn clean_soon(&self) {
         self.wants_clean.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// What was deleted or cut off before the last restart may not be cleaned yet: the first round looks.
+    pub(super) fn opened(&self) {
+        self.wants_clean.store(true, Ordering::Release);
     }
 
     pub(super) fn stop(&self) {
@@ -168,8 +179,12 @@ impl Local {
             *at = (*at).min(now + settings.snapshot_interval_ms);
             if *at <= now {
                 *at = now + settings.snapshot_interval_ms;
+                let last_seq = local.store.last_seq(topic.id);
                 match block_on(snapshot_of(self, &topic.name, snapshots)) {
-                    Ok(_) => own.has_complained = false,
+                    Ok(_) => {
+                        own.has_complained = false;
+                        own.snapshot_to = last_seq;
+                    }
                     Err(error) if !local.is_closed() => own.complain(&topic.name, "snapshot", &error),
                     Err(_) => {}
                 }
@@ -192,6 +207,10 @@ impl Source for Arc<Local> {
         query: LatestQuery,
     ) -> BoxFuture<'a, Result<LatestPage, ReadError>> {
         Box::pin(Local::latest(self, topic, query))
+    }
+
+    fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>> {
+        Box::pin(async move { self.locate_in(topic, start) })
     }
 
     fn batch(&self) -> PublishBatch {
@@ -243,17 +262,23 @@ impl Local {
         if firsts.is_empty() {
             return false;
         }
-        match self.cut(&firsts) {
-            Ok(()) => true,
-            // The next round tries again.
-            Err(StoreError::Busy) => false,
-            Err(error) => {
-                if !self.is_closed() {
-                    tracing::error!("retention: {error}");
+        let mut is_cut = false;
+        // In parts: a record of very many topics would not fit into a small segment.
+        for part in firsts.chunks(CUTS_MAX) {
+            match self.cut(part) {
+                Ok(()) => is_cut = true,
+                Err(error) => {
+                    // The next round tries again.
+                    for (id, _) in part {
+                        memory.topics.entry(*id).or_default().measured = None;
+                    }
+                    if !matches!(error, StoreError::Busy) && !self.is_closed() {
+                        tracing::error!("retention: {error}");
+                    }
                 }
-                false
             }
         }
+        is_cut
     }
 
     /// The first seq of a topic that retention leaves; zero when it leaves all.
@@ -325,33 +350,47 @@ impl Local {
             let own = memory.topics.entry(topic.id).or_default();
             match self.state(topic.id, &topic.name) {
                 Ok(state) => {
-                    self.drop_tombstones(topic.id, settings, &state);
+                    let has_snapshots =
+                        settings.snapshot_topic.is_some() && settings.snapshot_interval_ms > 0;
+                    // What the snapshots have not heard of they would keep for ever.
+                    let to_seq = if has_snapshots { own.snapshot_to } else { u64::MAX };
+                    self.drop_tombstones(topic.id, settings, &state, to_seq);
                     let state_now = state.lock();
                     live_bytes += state_now.map.live_bytes();
                     dead_bytes += state_now.map.dead_bytes();
                     drop(state_now);
                     states.insert(topic.id, state);
                 }
-                Err(ReadError::UnknownTopic(_)) => {}
+                Err(ReadError::UnknownTopic(_) | ReadError::Unavailable(_)) => {}
                 Err(error) => own.complain(&topic.name, "compaction", &error),
             }
         }
         let is_worth = dead_bytes >= live_bytes.max(self.store.worth_cleaning_bytes());
         let is_old = now.saturating_sub(memory.compacted_at) >= COMPACT_AFTER_MS;
         let compact = dead_bytes > 0 && (is_worth || is_old);
-        let is_wanted = self.keeper.wants_clean.swap(false, Ordering::AcqRel);
+        let is_again = memory.clean_again_at.take_if(|at| *at <= now).is_some();
+        let is_wanted = self.keeper.wants_clean.swap(false, Ordering::AcqRel) || is_again;
         if !compact && !is_cut && !is_wanted {
             return;
         }
+        let mut taken = Vec::new();
         if compact {
             memory.compacted_at = now;
-            states.values().for_each(|state| {
-                state.lock().map.take_dead_bytes();
-            });
+            let take = |state: &Arc<Mutex<super::states::TopicState>>| {
+                let dead_bytes = state.lock().map.take_dead_bytes();
+                (Arc::clone(state), dead_bytes)
+            };
+            taken.extend(states.values().map(take));
         }
         let mut options = CleanOptions::default();
         options.compact = compact;
-        match self.store.clean(&self.liveness(states), &options) {
+        let cleaned = self.store.clean(&self.liveness(states), &options);
+        if !matches!(&cleaned, Ok(report) if !report.was_full) {
+            // What is dead still takes room, also if nothing dies any more.
+            taken.iter().for_each(|(state, bytes)| state.lock().map.put_back_dead_bytes(*bytes));
+            memory.clean_again_at = Some(now.saturating_add(COMPACT_AFTER_MS));
+        }
+        match cleaned {
             Ok(report) => {
                 self.keeper.cleaned_events.fetch_add(report.events_removed, Ordering::Relaxed);
                 self.keeper.cleaned_bytes.fetch_add(report.bytes_removed, Ordering::Relaxed);
@@ -371,10 +410,14 @@ impl Local {
         id: TopicId,
         settings: &TopicSettings,
         state: &Mutex<super::states::TopicState>,
+        to_seq: u64,
     ) {
         let by_ms = self.clock.wall_ms().saturating_sub_unsigned(settings.tombstone_ms);
         let old = state.lock().map.old_tombstones(by_ms, TOMBSTONES_MAX);
-        for (seq, key) in old {
+        for (seq, key) in old.into_iter().take_while(|&(seq, _)| seq <= to_seq) {
+            if self.is_closed() {
+                return;
+            }
             if matches!(self.store.has_key_before(id, &key, seq), Ok(false)) {
                 state.lock().map.drop_tombstone(seq);
             }

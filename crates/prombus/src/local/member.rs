@@ -346,6 +346,10 @@ impl Membership for LocalMember {
             if let Err(error) = self.read(&mut pull, allowed, limit, into) {
                 self.put_back(&mut pull);
                 into.clear();
+                if let ReadError::UnknownTopic(_) = error {
+                    // Deleted since its events were reserved; the group goes on with its other topics.
+                    continue;
+                }
                 return Poll::Ready(Err(error.into()));
             }
             self.lease(&mut pull, into);
@@ -376,8 +380,10 @@ impl Membership for LocalMember {
     }
 
     fn is_live(&self, item: &DeliveryItem, batch: &DeliveryBatch) -> bool {
-        batch.epoch() == self.cell.epoch.load(Ordering::Acquire)
-            && self.handle.local.clock.steady_ms() < item.deadline()
+        // A seek makes all leases void; the deletion of one topic leaves those of the others.
+        let is_leased = || self.cell.core.lock().machine.is_leased_to(self.id, item.position);
+        self.handle.local.clock.steady_ms() < item.deadline()
+            && (batch.epoch() == self.cell.epoch.load(Ordering::Acquire) || is_leased())
     }
 
     fn cursor(&self) -> Option<CursorPosition> {

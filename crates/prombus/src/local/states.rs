@@ -13,11 +13,16 @@ use prombus_protocol::Topic;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Semaphore;
 
 /// A map that is so many events behind is brought up to date on a thread that may take its time.
 const BEHIND_MAX: u64 = 20_000;
 /// Seqs that are wanted and stand so close to each other are read in one go.
 const GAP_MAX: u64 = 64;
+/// So many states of another time are made at once.
+const AT_ONCE_MAX: usize = 2;
+/// A topic that has too many keys is not read again for so long.
+const REFUSED_MS: Millis = 60_000;
 /// What the log keeps of an event next to its key and body.
 const HEAD_BYTES: usize = 64;
 
@@ -25,8 +30,18 @@ const HEAD_BYTES: usize = 64;
 #[derive(Default)]
 pub(super) struct States {
     by_topic: Mutex<HashMap<TopicId, Arc<Mutex<TopicState>>>>,
-    /// What they take together, about.
-    bytes: AtomicUsize,
+    /// What they take together, about, with those that are made for one answer.
+    bytes: Arc<AtomicUsize>,
+    /// States of another time are made for one answer, from the whole topic: so many at once.
+    turns: Turns,
+}
+
+struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(AT_ONCE_MAX))
+    }
 }
 
 /// The newest events of a topic by key, up to some seq.
@@ -35,20 +50,39 @@ pub(super) struct TopicState {
     next_seq: u64,
     newest: Option<EventHead>,
     scanner: Box<dyn Scanner>,
+    /// What all maps take together, and how much of it is this one's.
+    total_bytes: Arc<AtomicUsize>,
     counted_bytes: usize,
     used_at: Millis,
+    /// It has too many keys; until then nobody looks again.
+    refused_until: Option<Millis>,
+}
+
+impl Drop for TopicState {
+    fn drop(&mut self) {
+        self.total_bytes.fetch_sub(self.counted_bytes, Ordering::Relaxed);
+    }
 }
 
 impl TopicState {
-    fn new(store: &dyn Store) -> Self {
+    fn new(store: &dyn Store, states: &States) -> Self {
         Self {
             map: LatestMap::default(),
             next_seq: 1,
             newest: None,
             scanner: store.scanner(),
+            total_bytes: Arc::clone(&states.bytes),
             counted_bytes: 0,
             used_at: 0,
+            refused_until: None,
         }
+    }
+
+    /// Takes note of what the map takes. False when all together take too much.
+    fn count(&mut self, limit_bytes: usize) -> bool {
+        let bytes = self.map.memory_bytes();
+        let added = bytes.wrapping_sub(std::mem::replace(&mut self.counted_bytes, bytes));
+        self.total_bytes.fetch_add(added, Ordering::Relaxed).wrapping_add(added) <= limit_bytes
     }
 
     fn position(&self) -> Option<EventPosition> {
@@ -69,25 +103,14 @@ fn seen<'a>(event: &StoredEvent<'a>) -> Seen<'a> {
 impl States {
     fn get(&self, topic: TopicId, store: &dyn Store) -> Arc<Mutex<TopicState>> {
         let mut by_topic = self.by_topic.lock();
-        let made = || Arc::new(Mutex::new(TopicState::new(store)));
+        let made = || Arc::new(Mutex::new(TopicState::new(store, self)));
         Arc::clone(by_topic.entry(topic).or_insert_with(made))
-    }
-
-    /// Takes note of what a map takes. False when all together take too much.
-    fn count(&self, state: &mut TopicState, limit_bytes: usize) -> bool {
-        let bytes = state.map.memory_bytes();
-        let before = std::mem::replace(&mut state.counted_bytes, bytes);
-        let total = self.bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
-        total.wrapping_add(bytes.wrapping_sub(before)) <= limit_bytes
     }
 
     /// Forgets the map of a topic.
     pub(super) fn forget(&self, topic: TopicId) {
-        let state = self.by_topic.lock().remove(&topic);
-        if let Some(state) = state {
-            let counted = std::mem::take(&mut state.lock().counted_bytes);
-            self.bytes.fetch_sub(counted, Ordering::Relaxed);
-        }
+        // Whoever uses it right now is the last.
+        drop(self.by_topic.lock().remove(&topic));
     }
 
     /// What is cut off a topic is gone from its map.
@@ -126,14 +149,20 @@ impl Local {
     /// Reads what came since the last time.
     fn catch_up(&self, state: &mut TopicState, id: TopicId, topic: &Topic) -> Result<(), ReadError> {
         state.used_at = self.clock.steady_ms();
+        let limit_bytes = self.limits.state_memory_bytes;
+        let too_many = || ReadError::TooManyKeys { topic: topic.to_string(), limit_bytes };
+        if state.refused_until.is_some_and(|until| state.used_at < until) {
+            return Err(too_many());
+        }
         let first_seq = self.store.cut_at(id);
         if state.next_seq <= first_seq {
             state.next_seq = first_seq;
             state.map.cut(first_seq);
         }
         let last_seq = self.store.last_seq(id);
-        let limit_bytes = self.limits.state_memory_bytes;
         while state.next_seq <= last_seq {
+            // A large topic takes long, and closing waits for the keeper.
+            self.check_open()?;
             let TopicState { map, newest, scanner, next_seq, .. } = state;
             let scanned = scanner.scan(id, *next_seq, last_seq, &mut |event| {
                 map.apply(&seen(event));
@@ -144,15 +173,18 @@ impl Local {
                 break;
             }
             *next_seq = scanned.next_seq;
-            if !self.states.count(state, limit_bytes) {
+            if !state.count(limit_bytes) {
                 // Half of the keys are of no use to anyone.
                 state.map = LatestMap::default();
                 state.next_seq = 1;
                 state.newest = None;
-                self.states.count(state, limit_bytes);
-                return Err(ReadError::TooManyKeys { topic: topic.to_string(), limit_bytes });
+                state.count(limit_bytes);
+                state.scanner.rest();
+                state.refused_until = Some(state.used_at.saturating_add(REFUSED_MS));
+                return Err(too_many());
             }
         }
+        state.refused_until = None;
         Ok(())
     }
 
@@ -184,6 +216,11 @@ impl Local {
                 return self.read_picked(picked, id, topic, query.limit);
             }
         }
+        // The semaphore is never closed.
+        let turn = match query.at_ts {
+            Some(_) => self.states.turns.0.acquire().await.ok(),
+            None => None,
+        };
         let (local, topic) = (Arc::clone(self), topic.clone());
         let read = move || {
             let picked = match query.at_ts {
@@ -192,17 +229,14 @@ impl Local {
             };
             local.read_picked(picked, id, &topic, query.limit)
         };
-        if tokio::runtime::Handle::try_current().is_err() {
-            // Outside of a runtime whoever asks is a thread that may take its time.
-            return read();
-        }
-        let answer = tokio::task::spawn_blocking(read).await;
-        answer.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}"))))
+        let answer = super::aside(read).await;
+        drop(turn);
+        answer
     }
 
     /// The newest events as of a time, from what is kept.
     fn state_at(&self, id: TopicId, topic: &Topic, ts: i64) -> Result<TopicState, ReadError> {
-        let mut state = TopicState::new(&*self.store);
+        let mut state = TopicState::new(&*self.store, &self.states);
         let last_seq = self.store.last_seq(id);
         let limit_bytes = self.limits.state_memory_bytes;
         while state.next_seq <= last_seq {
@@ -219,7 +253,7 @@ impl Local {
                 break;
             }
             *next_seq = scanned.next_seq;
-            if self.states.memory_bytes() + map.memory_bytes() > limit_bytes {
+            if !state.count(limit_bytes) {
                 return Err(ReadError::TooManyKeys { topic: topic.to_string(), limit_bytes });
             }
         }

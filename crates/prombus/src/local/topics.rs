@@ -32,6 +32,8 @@ impl Local {
         let usage: HashMap<TopicId, TopicUsage> = usage.into_iter().map(|it| (it.topic, it)).collect();
         let topics = self.store.topics().into_iter();
         let infos = topics.map(|topic| self.topic_info(&topic, usage.get(&topic.id)));
+        // One that was deleted since the list was made is not in it.
+        let infos = infos.filter(|info| !matches!(info, Err(ReadError::UnknownTopic(_))));
         let mut infos: Vec<TopicInfo> = infos.collect::<Result<_, _>>()?;
         infos.sort_unstable_by(|one, other| one.topic.cmp(&other.topic));
         Ok(infos)
@@ -56,7 +58,10 @@ impl Local {
         let stored = self.store.topics().into_iter().find(|stored| stored.name == *topic);
         let Some(stored) = stored else { return Ok(None) };
         let usage = self.store.usage()?;
-        let info = self.topic_info(&stored, usage.iter().find(|usage| usage.topic == stored.id))?;
+        let info = match self.topic_info(&stored, usage.iter().find(|usage| usage.topic == stored.id)) {
+            Err(ReadError::UnknownTopic(_)) => return Ok(None),
+            info => info?,
+        };
         let settings = self.settings.read();
         let own = settings.own(topic.as_str());
         Ok(Some(TopicDetails { info, settings: settings.settings(topic.as_str()), own }))
@@ -70,15 +75,18 @@ impl Local {
     ) -> Result<(), TopicAdminError> {
         self.check_open()?;
         options.check()?;
-        if self.topic_id(topic).is_none() {
-            return Err(TopicAdminError::UnknownTopic(topic.to_string()));
-        }
+        options.check_for(topic.as_str())?;
         let json =
             serde_json::to_string(&options).map_err(|error| TopicAdminError::Store(error.to_string()))?;
         let settings = if options.is_empty() { String::new() } else { json };
         let record = StateRecord::TopicSet { topic: topic.to_string(), settings };
         let batch = with_room(self, || {
             let _quiet = Quiet::enter();
+            // The topic is not deleted meanwhile: the next one of its name would have what is set here.
+            let _registry = self.registry.lock();
+            if self.topic_id(topic).is_none() {
+                return Err(TopicAdminError::UnknownTopic(topic.to_string()));
+            }
             // One after the other, so that what counts now is what the log says last.
             let mut table = self.settings.write();
             let batch =

@@ -11,13 +11,16 @@ use crate::backend::{
 use crate::error::{PublishError, ReadError};
 use crate::event::Event;
 use crate::publish::{PublishBatch, Publishing};
-use prombus_protocol::{PublishOptions, Topic, Uuid, put_string};
+use prombus_protocol::{PublishOptions, Start, Topic, Uuid, put_string};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::sync::Arc;
 
 /// Rows are published in batches of about this size.
 const PAGE: PullLimit = PullLimit { events: 1_000, bytes: 512 * 1024 };
+/// So many rows are deleted at once.
+const STALE_ROWS: usize = 32;
 /// Markers have this tag.
 pub const MARKER_TAG: &str = "snapshot.marker";
 
@@ -61,6 +64,14 @@ pub enum SnapshotError {
     /// Rows could not be published.
     #[error(transparent)]
     Publish(#[from] PublishError),
+    /// Another topic's snapshots are there. Two that share a topic would begin anew with every snapshot, and mix their keys.
+    #[error("{snapshots} has the snapshots of {topic}; name another snapshot_topic")]
+    Taken {
+        /// Where they were to go.
+        snapshots: String,
+        /// Whose are there.
+        topic: String,
+    },
 }
 
 /// What a snapshot is taken from, and published to.
@@ -71,6 +82,7 @@ pub(crate) trait Source: Sync {
         topic: &'a Topic,
         query: LatestQuery,
     ) -> BoxFuture<'a, Result<LatestPage, ReadError>>;
+    fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>>;
     fn batch(&self) -> PublishBatch;
     fn publish(&self, batch: PublishBatch) -> Publishing;
 }
@@ -86,6 +98,10 @@ impl Source for &dyn Backend {
         query: LatestQuery,
     ) -> BoxFuture<'a, Result<LatestPage, ReadError>> {
         Backend::latest(*self, topic, query)
+    }
+
+    fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>> {
+        Backend::locate(*self, topic, start)
     }
 
     fn batch(&self) -> PublishBatch {
@@ -115,19 +131,39 @@ pub(crate) async fn snapshot_of(
     snapshots: &Topic,
 ) -> Result<Option<SnapshotMarker>, SnapshotError> {
     let last = last_marker(backend, snapshots).await?;
+    if let Some(other) = last.as_ref().filter(|marker| marker.topic != topic.as_str()) {
+        return Err(SnapshotError::Taken { snapshots: snapshots.to_string(), topic: other.topic.clone() });
+    }
+    let mut after = 0;
+    if let Some(marker) = last {
+        let keys = Keys::These(Vec::new());
+        let now = backend.latest(topic, LatestQuery { keys, limit: PAGE, ..LatestQuery::default() }).await?;
+        if now.position.map(MarkerPosition::from) == Some(marker.position) {
+            return Ok(None);
+        }
+        after = match backend.locate(topic, Start::AfterId(marker.position.id)).await {
+            Ok(next) => marker.position.seq.min(next - 1),
+            // A topic that was deleted and made again starts over.
+            Err(ReadError::UnknownId(_)) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        // The marker's event is gone: mostly because newer ones stand in its place. If there is nothing else of that age either, the
+        // topic may be another one.
+        if after < marker.position.seq {
+            let limit = PullLimit { events: 1, ..PAGE };
+            let old =
+                LatestQuery { to_seq: Some(after), with_deleted: true, limit, ..LatestQuery::default() };
+            if backend.latest(topic, old).await?.events.is_empty() {
+                remove_stale(backend, topic, snapshots).await?;
+            }
+        }
+    }
     let mut query = LatestQuery { with_deleted: true, limit: PAGE, ..LatestQuery::default() };
-    // A topic that was deleted and made again starts over.
-    let mut after =
-        last.filter(|marker| marker.topic == topic.as_str()).map_or(0, |marker| marker.position.seq);
     let (mut position, mut rows, mut keys) = (None, 0, 0);
     loop {
         query.after_seq = after;
         let page = backend.latest(topic, query.clone()).await?;
         let Some(newest) = page.position else { return Ok(None) };
-        if newest.seq < after && position.is_none() {
-            after = 0;
-            continue;
-        }
         if position.is_none() {
             position = Some(newest);
             keys = page.key_count;
@@ -171,7 +207,7 @@ async fn publish_rows(
                 continue;
             }
             let options = PublishOptions { key: Some(key.to_owned()), ..PublishOptions::default() };
-            batch.push_json(snapshots.clone(), &row(&event, key), &options)?;
+            batch.push_own(snapshots, &row(&event, key), &options)?;
         }
         let count = batch.len();
         match backend.publish(batch).await {
@@ -185,6 +221,49 @@ async fn publish_rows(
         }
     }
     Ok(rows)
+}
+
+/// Deletes rows whose keys the topic does not have: they are from before it was deleted and made again.
+async fn remove_stale(backend: &impl Source, topic: &Topic, snapshots: &Topic) -> Result<(), SnapshotError> {
+    let mut query = LatestQuery { limit: PAGE, ..LatestQuery::default() };
+    loop {
+        let page = backend.latest(snapshots, query.clone()).await?;
+        query.to_seq = query.to_seq.or(page.position.map(|position| position.seq));
+        let mut stale: BTreeSet<String> = keys_of(page.events).collect();
+        stale.remove(snapshots.as_str());
+        let keys = Keys::These(stale.iter().cloned().collect());
+        let mut known = LatestQuery { keys, limit: PAGE, ..LatestQuery::default() };
+        loop {
+            let page = backend.latest(topic, known.clone()).await?;
+            for key in keys_of(page.events) {
+                stale.remove(&key);
+            }
+            match page.next_after {
+                Some(next) => known.after_seq = next,
+                None => break,
+            }
+        }
+        let stale: Vec<String> = stale.into_iter().collect();
+        // Segments may be small.
+        for part in stale.chunks(STALE_ROWS) {
+            let mut batch = backend.batch();
+            for key in part {
+                let options = PublishOptions { key: Some(key.clone()), ..PublishOptions::default() };
+                batch.push_own(snapshots, b"null", &options)?;
+            }
+            backend.publish(batch).await?;
+        }
+        match page.next_after {
+            Some(next) => query.after_seq = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+fn keys_of(events: DeliveryBatch) -> impl Iterator<Item = String> {
+    let events = Arc::new(events);
+    let keys = (0..events.items().len()).map(move |at| Event::new(Arc::clone(&events), at));
+    keys.filter_map(|event| event.key().map(str::to_owned))
 }
 
 /// The newest marker of a snapshot topic.

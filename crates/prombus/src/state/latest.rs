@@ -77,6 +77,11 @@ impl LatestMap {
             }
         };
         if event.is_tombstone {
+            if self.tombstones.len() > 2 * self.live_tombstones + 64 {
+                // Most of them are of keys that came again.
+                let by_seq = &self.by_seq;
+                self.tombstones.retain(|(seq, _)| by_seq.get(seq).is_some_and(|newest| newest.is_tombstone));
+            }
             self.tombstones.push_back((event.seq, event.commit_ms));
             self.live_tombstones += 1;
         }
@@ -202,6 +207,11 @@ impl LatestMap {
         self.dead_bytes
     }
 
+    /// What died is still there after all.
+    pub fn put_back_dead_bytes(&mut self, bytes: u64) {
+        self.dead_bytes += bytes;
+    }
+
     /// What died so far is taken note of.
     pub fn take_dead_bytes(&mut self) -> u64 {
         std::mem::take(&mut self.dead_bytes)
@@ -291,6 +301,19 @@ mod tests {
                 assert_eq!(map.live_in(first, last).0, count, "{context}");
             }
         }
+    }
+
+    #[test]
+    fn a_key_that_is_deleted_again_and_again_takes_no_more_memory() {
+        let mut map = LatestMap::default();
+        map.apply(&seen(1, Some(b"first"), true));
+        for round in 1..10_000 {
+            map.apply(&seen(2 * round, Some(b"k"), false));
+            map.apply(&seen(2 * round + 1, Some(b"k"), true));
+        }
+        assert!(map.memory_bytes() < 4_096, "{} bytes for two keys", map.memory_bytes());
+        let old = map.old_tombstones(i64::MAX, 9);
+        assert_eq!(old, [(1, b"first".to_vec()), (19_999, b"k".to_vec())]);
     }
 
     #[test]

@@ -224,6 +224,8 @@ const COUNTER_MASK: u128 = (1 << 62) - 1;
 #[derive(Debug, Default)]
 struct IdMaker {
     last: u128,
+    /// The newest commit time; they never fall, whatever the clock does.
+    commit_ms: i64,
     salt: u128,
 }
 
@@ -257,7 +259,7 @@ impl MemoryStore {
                 is_closed: AtomicBool::new(false),
                 observer: OnceLock::new(),
                 topics,
-                append: Mutex::new(IdMaker { last: 0, salt }),
+                append: Mutex::new(IdMaker { last: 0, commit_ms: i64::MIN, salt }),
             }),
         }
     }
@@ -297,7 +299,8 @@ impl Store for MemoryStore {
         if added > 0 && shared.bytes.load(Ordering::Relaxed) + added > shared.limit_bytes {
             return Err(StoreError::Full);
         }
-        let commit_ms = shared.clock.wall_ms();
+        let commit_ms = shared.clock.wall_ms().max(ids.commit_ms);
+        ids.commit_ms = commit_ms;
         // Looked up before anything is added: a batch is added whole or not at all.
         let mut topics: Vec<(TopicId, Arc<MemoryTopic>, u64)> = Vec::new();
         for event in batch.events {

@@ -283,3 +283,34 @@ fn a_position_stays_a_place_to_start_from_when_its_event_is_cleaned_away() {
     rig.publish("beats", "next");
     assert_eq!(seqs(&rig.all(&mut beats)), [2]);
 }
+
+/// Where one topic of a group has a gap and another has the event, the event counts.
+#[test]
+fn an_event_to_start_behind_is_looked_for_in_all_topics_before_gaps_are() {
+    let rig = Rig::new(10);
+    rig.backend.set_topic_rules(vec![rule("a", kept_for(10_000))]);
+    rig.publish_numbers("a", 3);
+    rig.publish_numbers("b", 3);
+    rig.pass(10_000);
+    rig.keep_house();
+    rig.publish("a", "4");
+    let second = rig.read("b").events[1].id();
+    let mut group = rig.join(rig.bus.subscribe("a", "g").topics(["b"]).from(Start::AfterId(second)));
+    let mut got: Vec<_> = rig.all(&mut group).iter().map(|it| (it.topic().to_string(), it.seq())).collect();
+    got.sort();
+    assert_eq!(got, [("a".to_owned(), 4), ("b".to_owned(), 3)]);
+}
+
+/// Cleaning that did not come before a restart comes after it, also if nothing else is deleted any more.
+#[test]
+fn what_was_deleted_before_a_restart_is_cleaned_after_it() {
+    let rig = Rig::new(11);
+    rig.publish_numbers("gone", 400);
+    rig.publish_numbers("kept", 100);
+    rig.done(Box::pin(rig.bus.delete_topic(&topic("gone")))).expect("deletes");
+    let rig = rig.restart();
+    let used = rig.store.stats().bytes;
+    rig.keep_house();
+    assert!(rig.store.stats().bytes < used, "{} of {used} are left", rig.store.stats().bytes);
+    assert_eq!(rig.payloads("kept").len(), 100);
+}

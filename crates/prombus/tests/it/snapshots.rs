@@ -1,6 +1,6 @@
 //! Snapshots of compacted topics.
 
-use prombus::state::{MARKER_TAG, SnapshotMarker, take_snapshot};
+use prombus::state::{MARKER_TAG, SnapshotError, SnapshotMarker, take_snapshot};
 use prombus::{Bus, Topic};
 use std::collections::BTreeMap;
 
@@ -62,4 +62,53 @@ async fn a_large_snapshot_goes_in_pieces_and_one_that_was_interrupted_is_made_up
     let (rows, _) = snapshot(&bus, "kv.snapshot").await;
     assert_eq!(rows.len(), 2_500);
     assert!(rows["k1"].starts_with(r#"{"key":"k1","payload":2501,"#), "{}", rows["k1"]);
+}
+
+#[tokio::test]
+async fn a_topic_that_is_deleted_and_made_again_has_only_its_new_keys_in_its_snapshots() {
+    let bus = Bus::memory();
+    let (kv, snapshots) = (topic("kv"), topic("kv.snapshot"));
+    for key in ["old", "both"] {
+        bus.publish("kv", "1").key(key).ts(7).await.expect("publishes");
+    }
+    take_snapshot(&**bus.backend(), &kv, &snapshots).await.expect("works").expect("something changed");
+    bus.delete_topic(&kv).await.expect("deletes");
+    // More than there were before: what the last marker says would hide the first ones.
+    for key in ["first", "both", "third"] {
+        bus.publish("kv", "2").key(key).ts(8).await.expect("publishes");
+    }
+    let marker =
+        take_snapshot(&**bus.backend(), &kv, &snapshots).await.expect("works").expect("something changed");
+    assert_eq!((marker.position.seq, marker.rows), (3, 3));
+    let (rows, _) = snapshot(&bus, "kv.snapshot").await;
+    assert_eq!(rows.keys().collect::<Vec<_>>(), ["both", "first", "third"]);
+    assert_eq!(rows["both"], r#"{"key":"both","payload":"2","ts":8}"#);
+    assert_eq!(take_snapshot(&**bus.backend(), &kv, &snapshots).await.expect("works"), None);
+}
+
+#[tokio::test]
+async fn an_event_as_large_and_deep_as_allowed_is_in_the_snapshot() {
+    let bus = Bus::memory();
+    let (kv, snapshots) = (topic("kv"), topic("kv.snapshot"));
+    let large = format!("\"{}\"", "x".repeat((1 << 20) - 2));
+    let deep = format!("{}{}", "[".repeat(128), "]".repeat(128));
+    bus.publish_json("kv", large.as_str()).key("large").await.expect("publishes");
+    bus.publish_json("kv", deep.as_str()).key("deep").await.expect("publishes");
+    let marker =
+        take_snapshot(&**bus.backend(), &kv, &snapshots).await.expect("works").expect("something changed");
+    assert_eq!(marker.rows, 2);
+    let (rows, _) = snapshot(&bus, "kv.snapshot").await;
+    assert!(rows["large"].contains(&large) && rows["deep"].contains(&deep));
+}
+
+#[tokio::test]
+async fn two_topics_do_not_share_a_snapshot_topic() {
+    let bus = Bus::memory();
+    let snapshots = topic("snapshots");
+    for name in ["one", "two"] {
+        bus.publish(name, "1").key("k").await.expect("publishes");
+    }
+    take_snapshot(&**bus.backend(), &topic("one"), &snapshots).await.expect("works");
+    let taken = take_snapshot(&**bus.backend(), &topic("two"), &snapshots).await;
+    assert!(matches!(taken, Err(SnapshotError::Taken { .. })), "{taken:?}");
 }

@@ -99,6 +99,44 @@ async fn a_state_comes_as_lines_on_request_and_not_again_if_it_is_known() {
 }
 
 #[tokio::test]
+async fn a_tag_stands_for_one_answer_only() {
+    let rig = Rig::open();
+    let kv = prombus::Topic::new("kv").expect("a good name");
+    rig.set("kv", "a", 1).await;
+    let as_page = rig.get("/state/kv?limit=10").await;
+    let tag = header(&as_page, "etag").to_owned();
+    assert_eq!(rig.with_tag("/state/kv?limit=10", &tag).await.status, 304);
+    assert_eq!(header(&as_page, "vary"), "accept");
+    // The same keys as lines.
+    let lines = request("GET", "/state/kv?limit=10").header("accept", "application/x-ndjson");
+    let lines = lines.header("if-none-match", &tag).body(Body::empty()).expect("a request");
+    assert_eq!(rig.send(lines).await.status, 200);
+    // Another topic of the same name, at the same seq.
+    rig.bus.delete_topic(&kv).await.expect("deleted");
+    rig.set("kv", "a", 2).await;
+    assert_eq!(rig.with_tag("/state/kv?limit=10", &tag).await.ok()["events"][0]["payload"], 2);
+}
+
+#[tokio::test]
+async fn what_retention_took_is_not_taken_for_known() {
+    let rig = Rig::open();
+    rig.set("kv", "old", 1).await;
+    rig.set("kv", "new", 2).await;
+    let known = rig.get("/state/kv").await;
+    assert_eq!(known.ok()["count"], 2);
+    let options = prombus::TopicOptions { retention_bytes: Some(1), ..Default::default() };
+    rig.bus.set_topic(&prombus::Topic::new("kv").expect("a good name"), options).await.expect("set");
+    let tag = header(&known, "etag").to_owned();
+    let soon = async {
+        while rig.get("/state/kv").await.ok()["count"] != 1 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), soon).await.expect("retention works");
+    assert_eq!(rig.with_tag("/state/kv", &tag).await.ok()["events"][0]["key"], "new");
+}
+
+#[tokio::test]
 async fn a_state_as_of_a_time_is_told() {
     let rig = Rig::open();
     for (key, value) in [("a", 10), ("b", 20), ("a", 30)] {
