@@ -11,6 +11,7 @@ use prombus_protocol::{
     parse_client_frame,
 };
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
 /// Bodies here are small.
@@ -107,7 +108,7 @@ pub(super) async fn body_of(call: &mut Call) -> Result<Bytes, ApiError> {
 }
 
 /// JSON that is not nested so deeply that reading it costs anything.
-pub(super) fn checked(body: &[u8]) -> Result<&str, ApiError> {
+fn checked(body: &[u8]) -> Result<&str, ApiError> {
     Json::new(body).map(|json| json.get()).map_err(|error| {
         let code = match error {
             JsonError::TooDeep { .. } => ErrorCode::BadRequest,
@@ -115,6 +116,15 @@ pub(super) fn checked(body: &[u8]) -> Result<&str, ApiError> {
         };
         ApiError::new(code, error).at("the body")
     })
+}
+
+/// The object that a body is. (serde would take a list of values in the order of fields, too.)
+pub(super) fn object_of<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let json = checked(body)?;
+    if !json.trim_start().starts_with('{') {
+        return Err(ApiError::bad_request("the body: an object was expected"));
+    }
+    serde_json::from_str(json).map_err(|error| ApiError::bad_request(format!("the body: {error}")))
 }
 
 fn fields_of(body: &[u8]) -> Result<Fields<'_>, ApiError> {

@@ -1,7 +1,7 @@
 //! `POST /backup`: a copy of everything in a new folder on this machine, while everything goes on. The answer tells how it goes,
 //! line by line, and ends with how it went.
 
-use super::admin::{body_of, checked};
+use super::admin::{body_of, object_of};
 use super::call::Call;
 use super::{Answered, ApiError, answer};
 use axum::body::Body;
@@ -26,8 +26,7 @@ struct BackupOptions {
 
 pub(super) async fn backup(mut call: Call) -> Answered {
     let body = body_of(&mut call).await?;
-    let options: BackupOptions = serde_json::from_str(checked(&body)?)
-        .map_err(|error| ApiError::bad_request(format!("the body: {error}")))?;
+    let options: BackupOptions = object_of(&body)?;
     if !options.folder.is_absolute() {
         return Err(ApiError::bad_request(
             "\"folder\": a path from the root on is needed, as the server sees it",

@@ -1,6 +1,6 @@
 //! `/topics`: which topics there are, what is set about them, deletion. A token sees those that it may read; an admin sees all.
 
-use super::admin::{Deleted, body_of, checked};
+use super::admin::{Deleted, body_of, object_of};
 use super::call::Call;
 use super::{Answered, ApiError, answer};
 use axum::http::StatusCode;
@@ -77,8 +77,7 @@ async fn show(backend: &dyn Backend, topic: &Topic) -> Answered {
 pub(super) async fn set(mut call: Call) -> Answered {
     let topic = call.topic()?;
     let body = body_of(&mut call).await?;
-    let options: TopicOptions = serde_json::from_str(checked(&body)?)
-        .map_err(|error| ApiError::bad_request(format!("the body: {error}")))?;
+    let options: TopicOptions = object_of(&body)?;
     call.gateway.backend.set_topic(&topic, options).await?;
     show(&*call.gateway.backend, &topic).await
 }
