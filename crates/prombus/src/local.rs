@@ -6,12 +6,13 @@
 //!                └────────── records of groups ◄── flusher ◄── changes ◄───────┘ settle
 //! ```
 //!
-//! `cell.rs` is a group, `member.rs` a member of it, `flush.rs` the way of records to disk, `timer.rs` the thread that ends
+//! `calls.rs` is what callers see, `cell.rs` a group, `member.rs` a member of it, `flush.rs` the way of records to disk, `timer.rs` the thread that ends
 //! leases, `groups.rs` what is done to whole groups, `topics.rs` what is done to whole topics, `letters.rs` the dead letters,
 //! `line.rs` publishes that wait for room, `states.rs` the newest events by key, `keeper.rs` the thread that applies retention,
 //! cleans and takes snapshots.
 
 mod arrival;
+mod calls;
 mod cell;
 mod flush;
 mod groups;
@@ -24,32 +25,24 @@ mod states;
 mod timer;
 mod topics;
 
-use crate::backend::{
-    Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
-    MemberOptions, PullLimit, SettleOutcome, TopicDetails, Verdict, uuid_of,
-};
+use crate::backend::uuid_of;
 use crate::clock::Clock;
 use crate::config::Limits;
-use crate::delivery::{GiveUp, Millis, Position, SourceId};
-use crate::error::{
-    BackupError, GroupError, OpenError, PublishError, ReadError, StoreError, TopicAdminError, Unavailable,
-};
-use crate::info::{GroupInfo, TopicInfo};
-use crate::metrics::Figures;
+use crate::delivery::{GiveUp, Millis, SourceId};
+use crate::error::{OpenError, PublishError, ReadError, StoreError, Unavailable};
 use crate::publish::{Line as _, Place, PublishBatch, Published, Publishing};
-use crate::settings::{PublishRate, SettingsTable, TopicOptions, TopicRule, TopicSettings};
-use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObserver, TopicId, Visit};
-use arrival::{Arrival, Arrivals};
+use crate::settings::SettingsTable;
+use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObserver, TopicId};
+use arrival::Arrivals;
 use cell::{Core, GroupCell};
 use flush::Flusher;
 use foldhash::fast::RandomState;
 use keeper::Keeper;
 use parking_lot::{Mutex, RwLock};
-use prombus_protocol::{CursorPosition, Pattern, Start, Topic, Uuid};
+use prombus_protocol::{Start, Topic};
 use quiet::{Quiet, wake};
 use states::States;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -654,216 +647,6 @@ impl Drop for Handle {
         }
         // Whoever wants to know whether it worked calls `close`.
         let _ = self.close();
-    }
-}
-
-impl Backend for LocalBackend {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { is_durable: self.handle.local.store.is_durable() }
-    }
-
-    fn batch(&self) -> PublishBatch {
-        self.handle.local.batch()
-    }
-
-    fn health(&self) -> Result<(), Unavailable> {
-        self.handle.local.check_open()?;
-        self.handle.local.watch.unavailable().cloned().map_or(Ok(()), Err)
-    }
-
-    fn topic(&self, name: &str) -> Option<Topic> {
-        let topics = self.handle.local.topics.read();
-        topics.by_name.get_key_value(name).map(|(topic, _)| topic.clone())
-    }
-
-    fn publish(&self, batch: PublishBatch) -> Publishing {
-        Arc::clone(&self.handle.local).enter(batch)
-    }
-
-    fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>> {
-        Box::pin(async move { self.handle.local.locate_in(topic, start) })
-    }
-
-    fn read<'a>(
-        &'a self,
-        topic: &'a Topic,
-        from: u64,
-        limit: PullLimit,
-    ) -> BoxFuture<'a, Result<EventChunk, ReadError>> {
-        Box::pin(async move {
-            let local = &self.handle.local;
-            local.check_open()?;
-            let id = local.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
-            let mut chunk = EventChunk { next_seq: from.max(1), ..EventChunk::default() };
-            let last_seq = local.store.last_seq(id);
-            let limit = PullLimit { events: limit.events.max(1), ..limit };
-            let mut scanner = local.store.scanner();
-            let mut is_full = false;
-            while !is_full && chunk.next_seq <= last_seq {
-                let events = &mut chunk.events;
-                let scanned = scanner.scan(id, chunk.next_seq, last_seq, &mut |event| {
-                    let is_over = events.byte_count() + event.body.len() > limit.bytes;
-                    is_full =
-                        events.items().len() >= limit.events as usize || (!events.is_empty() && is_over);
-                    if is_full {
-                        return Visit::Stop;
-                    }
-                    events.push(topic, Position { source: SourceId(0), seq: event.seq }, event);
-                    Visit::Next
-                })?;
-                if scanned.next_seq <= chunk.next_seq {
-                    break;
-                }
-                chunk.next_seq = scanned.next_seq;
-            }
-            Ok(chunk)
-        })
-    }
-
-    fn latest<'a>(
-        &'a self,
-        topic: &'a Topic,
-        query: LatestQuery,
-    ) -> BoxFuture<'a, Result<LatestPage, ReadError>> {
-        Box::pin(self.handle.local.latest(topic, query))
-    }
-
-    fn arrival<'a>(&'a self, topic: &'a Topic, from: u64) -> BoxFuture<'a, Result<(), ReadError>> {
-        Box::pin(Arrival::new(Arc::clone(&self.handle.local), topic.clone(), from))
-    }
-
-    fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>> {
-        Box::pin(groups::join(Arc::clone(&self.handle), group, member))
-    }
-
-    fn settle<'a>(
-        &'a self,
-        subscription: &'a str,
-        group: &'a str,
-        id: Uuid,
-        verdict: Verdict<'a>,
-    ) -> BoxFuture<'a, Result<SettleOutcome, GroupError>> {
-        Box::pin(groups::settle_by_id(Arc::clone(&self.handle.local), subscription, group, id, verdict))
-    }
-
-    fn cursor<'a>(
-        &'a self,
-        subscription: &'a str,
-        group: &'a str,
-    ) -> BoxFuture<'a, Result<Option<CursorPosition>, GroupError>> {
-        Box::pin(async move {
-            self.handle.local.check_open()?;
-            self.handle.local.cursor(subscription, group)
-        })
-    }
-
-    fn seek<'a>(
-        &'a self,
-        subscription: &'a str,
-        group: &'a str,
-        to: Start,
-    ) -> BoxFuture<'a, Result<(), GroupError>> {
-        Box::pin(groups::seek(Arc::clone(&self.handle.local), subscription, group, to))
-    }
-
-    fn delete_group<'a>(
-        &'a self,
-        subscription: &'a str,
-        group: &'a str,
-    ) -> BoxFuture<'a, Result<(), GroupError>> {
-        Box::pin(groups::delete(Arc::clone(&self.handle.local), subscription, group))
-    }
-
-    fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>> {
-        Box::pin(async move {
-            self.handle.local.check_open()?;
-            let local = Arc::clone(&self.handle.local);
-            aside(move || local.topic_infos()).await
-        })
-    }
-
-    fn topic_details<'a>(
-        &'a self,
-        topic: &'a Topic,
-    ) -> BoxFuture<'a, Result<Option<TopicDetails>, ReadError>> {
-        Box::pin(async move {
-            self.handle.local.check_open()?;
-            let (local, topic) = (Arc::clone(&self.handle.local), topic.clone());
-            aside(move || local.topic_details(&topic)).await
-        })
-    }
-
-    fn topic_settings(&self, name: &str) -> TopicSettings {
-        self.handle.local.settings.read().settings(name)
-    }
-
-    fn set_topic_rules(&self, rules: Vec<TopicRule>) {
-        let local = &self.handle.local;
-        local.settings.write().set_rules(rules);
-        local.settings_version.fetch_add(1, Ordering::AcqRel);
-        local.keeper.wake();
-    }
-
-    fn settings_version(&self) -> u64 {
-        self.handle.local.settings_version.load(Ordering::Acquire)
-    }
-
-    fn publish_rates(&self) -> Vec<(Pattern, Option<PublishRate>)> {
-        self.handle.local.settings.read().publish_rates()
-    }
-
-    fn set_topic<'a>(
-        &'a self,
-        topic: &'a Topic,
-        options: TopicOptions,
-    ) -> BoxFuture<'a, Result<(), TopicAdminError>> {
-        Box::pin(self.handle.local.set_topic(topic, options))
-    }
-
-    fn delete_topic<'a>(&'a self, topic: &'a Topic) -> BoxFuture<'a, Result<(), TopicAdminError>> {
-        Box::pin(self.handle.local.delete_topic(topic))
-    }
-
-    fn backup(&self, folder: PathBuf, progress: BackupProgress) -> BoxFuture<'_, Result<(), BackupError>> {
-        let local = Arc::clone(&self.handle.local);
-        Box::pin(async move {
-            let mut progress = progress;
-            let copied = tokio::task::spawn_blocking(move || local.store.backup(&folder, &mut *progress));
-            copied.await.unwrap_or_else(|error| Err(BackupError::Failed(format!("it panicked: {error}"))))
-        })
-    }
-
-    fn groups(&self) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>> {
-        Box::pin(async move {
-            self.handle.local.check_open()?;
-            self.handle.local.group_infos()
-        })
-    }
-
-    fn group<'a>(
-        &'a self,
-        subscription: &'a str,
-        group: &'a str,
-    ) -> BoxFuture<'a, Result<Option<GroupInfo>, ReadError>> {
-        Box::pin(async move {
-            self.handle.local.check_open()?;
-            self.handle.local.group_of(subscription, group)
-        })
-    }
-
-    fn figures(&self) -> Figures {
-        self.handle.local.figures()
-    }
-
-    fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>> {
-        let handle = Arc::clone(&self.handle);
-        Box::pin(async move {
-            // It waits for threads and for the disk.
-            match tokio::task::spawn_blocking(move || handle.close()).await {
-                Ok(closed) => closed,
-                Err(error) => Err(Unavailable::Poisoned(format!("closing panicked: {error}"))),
-            }
-        })
     }
 }
 

@@ -5,6 +5,8 @@
 //! dead and nothing else, what it took stays away, and the publishers' ids of that stay duplicates. A backup that was answered
 //! with OK holds what was acknowledged before, whatever becomes of its disk. `PROMBUS_SEED` and `PROMBUS_HISTORIES` choose what
 //! runs.
+//!
+//! Longer than other files: a history is one thing, and what it does, knows and checks is read together.
 
 use crate::support::{HandClock, Listener, Random, Read, Remembered, read_all, setting};
 use parking_lot::Mutex;
