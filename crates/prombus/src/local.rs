@@ -30,7 +30,7 @@ use crate::clock::Clock;
 use crate::config::Limits;
 use crate::delivery::{GiveUp, Millis, SourceId};
 use crate::error::{OpenError, PublishError, ReadError, StoreError, Unavailable};
-use crate::publish::{Line as _, Place, PublishBatch, Published, Publishing};
+use crate::publish::{Line as _, Place, PublishBatch, Published};
 use crate::settings::SettingsTable;
 use crate::store::{AppendBatch, CommitWatch, NewEvent, Outcome, Store, StoreObserver, TopicId};
 use arrival::Arrivals;

@@ -1,7 +1,7 @@
 //! [`Backend`] for [`LocalBackend`]: each call to the part that does it.
 
 use super::arrival::Arrival;
-use super::{Local, LocalBackend, groups};
+use super::{LocalBackend, aside, groups};
 use crate::backend::{
     Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
     MemberOptions, PullLimit, SettleOutcome, TopicDetails, Verdict,
