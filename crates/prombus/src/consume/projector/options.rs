@@ -18,7 +18,7 @@ pub struct ProjectorOptions {
     pub from: Start,
     /// How many events are folded together at most. Default: 100.
     pub batch_size: u32,
-    /// How often [`Projection::tick`] is called. Default: never.
+    /// How often [`Projection::tick`](super::Projection::tick) is called. Default: never.
     pub tick_every: Option<Duration>,
     /// Where the time comes from. Default: the system.
     pub clock: Arc<dyn Clock>,
