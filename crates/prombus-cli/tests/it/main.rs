@@ -19,6 +19,7 @@ mod long_form;
 mod operating_doc;
 mod outbox;
 mod readme;
+mod reload;
 mod remote;
 mod serve;
 mod serving;

@@ -120,10 +120,10 @@ fn responses(route: &Route) -> Value {
         Content { content_type: "application/json", schema: r##"{"$ref":"#/components/schemas/Error"}"## };
     for status in statuses(route) {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = json!({
-            "description": status.canonical_reason().unwrap_or_default(),
-            "content": contents(&[error]),
-        });
+        let mut response = json!({ "description": status.canonical_reason().unwrap_or_default() });
+        if status != StatusCode::NOT_MODIFIED {
+            response["content"] = contents(&[error]);
+        }
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response["headers"]["Retry-After"] =
                 json!({ "description": "Seconds.", "schema": { "type": "integer" } });
