@@ -159,33 +159,43 @@ impl Local {
             state.next_seq = first_seq;
             state.map.cut(first_seq);
         }
+        if !self.read_on(state, id, i64::MAX)? {
+            // Half of the keys are of no use to anyone.
+            state.map = LatestMap::default();
+            state.next_seq = 1;
+            state.newest = None;
+            state.count(limit_bytes);
+            state.scanner.rest();
+            state.refused_until = Some(state.used_at.saturating_add(REFUSED_MS));
+            return Err(too_many());
+        }
+        state.refused_until = None;
+        Ok(())
+    }
+
+    /// Takes in what the topic has behind the map, up to a time. False when the keys take too much memory.
+    fn read_on(&self, state: &mut TopicState, id: TopicId, to_ts: i64) -> Result<bool, ReadError> {
         let last_seq = self.store.last_seq(id);
         while state.next_seq <= last_seq {
             // A large topic takes long, and closing waits for the keeper.
             self.check_open()?;
             let TopicState { map, newest, scanner, next_seq, .. } = state;
             let scanned = scanner.scan(id, *next_seq, last_seq, &mut |event| {
-                map.apply(&seen(event));
-                *newest = Some(EventHead::from(event));
+                if event.ts <= to_ts {
+                    map.apply(&seen(event));
+                    *newest = Some(EventHead::from(event));
+                }
                 Visit::Next
             })?;
             if scanned.next_seq <= *next_seq {
                 break;
             }
             *next_seq = scanned.next_seq;
-            if !state.count(limit_bytes) {
-                // Half of the keys are of no use to anyone.
-                state.map = LatestMap::default();
-                state.next_seq = 1;
-                state.newest = None;
-                state.count(limit_bytes);
-                state.scanner.rest();
-                state.refused_until = Some(state.used_at.saturating_add(REFUSED_MS));
-                return Err(too_many());
+            if !state.count(self.limits.state_memory_bytes) {
+                return Ok(false);
             }
         }
-        state.refused_until = None;
-        Ok(())
+        Ok(true)
     }
 
     /// The map of a topic, if that needs no long reading.
@@ -237,25 +247,9 @@ impl Local {
     /// The newest events as of a time, from what is kept.
     fn state_at(&self, id: TopicId, topic: &Topic, ts: i64) -> Result<TopicState, ReadError> {
         let mut state = TopicState::new(&*self.store, &self.states);
-        let last_seq = self.store.last_seq(id);
         let limit_bytes = self.limits.state_memory_bytes;
-        while state.next_seq <= last_seq {
-            self.check_open()?;
-            let TopicState { map, newest, scanner, next_seq, .. } = &mut state;
-            let scanned = scanner.scan(id, *next_seq, last_seq, &mut |event| {
-                if event.ts <= ts {
-                    map.apply(&seen(event));
-                    *newest = Some(EventHead::from(event));
-                }
-                Visit::Next
-            })?;
-            if scanned.next_seq <= *next_seq {
-                break;
-            }
-            *next_seq = scanned.next_seq;
-            if !state.count(limit_bytes) {
-                return Err(ReadError::TooManyKeys { topic: topic.to_string(), limit_bytes });
-            }
+        if !self.read_on(&mut state, id, ts)? {
+            return Err(ReadError::TooManyKeys { topic: topic.to_string(), limit_bytes });
         }
         Ok(state)
     }
