@@ -112,3 +112,19 @@ async fn two_topics_do_not_share_a_snapshot_topic() {
     let taken = take_snapshot(&**bus.backend(), &topic("two"), &snapshots).await;
     assert!(matches!(taken, Err(SnapshotError::Taken { .. })), "{taken:?}");
 }
+
+/// Bounded memory: whoever asks is told, and smaller topics go on.
+#[tokio::test]
+async fn a_topic_with_too_many_keys_is_refused_and_others_are_not() {
+    let bus = Bus::builder().state_memory_bytes(20_000).memory().expect("opens");
+    for number in 0..1_000 {
+        bus.publish("large", &number).key(format!("k{number}")).await.expect("publishes");
+    }
+    bus.publish("small", &1).key("k").await.expect("publishes");
+    for _ in 0..2 {
+        let refused = bus.load_state("large").await.err();
+        assert!(matches!(refused, Some(prombus::ReadError::TooManyKeys { .. })), "{refused:?}");
+    }
+    assert_eq!(bus.load_state("small").await.expect("loads").len(), 1);
+    assert!(bus.backend().figures().state_memory_bytes <= 20_000);
+}
