@@ -16,11 +16,11 @@ use crate::log::Shared;
 use crate::manifest::{Manifest, SegmentRow};
 use crate::replay::index_segment;
 use crate::segment::{Segment, SegmentIndex};
-use crate::storage::{
-    Folder, OpenMode, Storage, StorageFile, SyncPoint, is_full, read_around_holes, read_whole,
-};
+use crate::storage::{Folder, OpenMode, Storage, StorageFile, SyncPoint, is_full, is_unreadable, read_whole};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// So much is synced at once: more would hold up the commits, if they go to the same disk.
 const SYNC_BYTES: u64 = 16 << 20;
@@ -29,6 +29,16 @@ const DUTY_PERCENT: u8 = 50;
 /// What the indexes take besides the segments, as a part of them, and what the rest takes.
 const OVERHEAD_PART: u64 = 8;
 const MARGIN_BYTES: u64 = 8 << 20;
+
+/// How long a backup waits between tries to read a place, about 6 s in all.
+const READ_WAITS: [Duration; 6] = [
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+    Duration::from_millis(1_600),
+    Duration::from_millis(3_200),
+];
 
 /// How far a backup is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,16 +219,21 @@ impl Copy<'_> {
         if segment.sealed() == Some(length)
             && let Ok(source) = self.shared.storage.open(&index, OpenMode::Read)
         {
-            return self.copy(&*source, &index, None, None);
+            match self.copy(&*source, &index, None, None) {
+                // It says no more than the segment does, which was copied whole.
+                Err(BackupError::Read { .. }) => {}
+                copied => return copied,
+            }
         }
-        // The one that grows has none yet; it is made as for a sealed one, because the copy ends here.
+        // The segment that grows has none yet; it is made as for a sealed one, because the copy ends here.
         let storage = Arc::clone(&self.storage);
         let copied = Segment::new_read_only(storage, segment.id, Some(length), SegmentIndex::Growing);
         let id = segment.id;
         self.made.extend([index_new_name(id.number), index.clone()]);
-        let written = index_segment(&copied, length, self.shared.hash).and_then(|made| {
-            index_file::write(&self.storage, &made, id.number, id.salt, length, self.shared.hash)
-        });
+        let written =
+            index_segment(&copied, length, self.shared.hash).map_err(|at| at.source).and_then(|made| {
+                index_file::write(&self.storage, &made, id.number, id.salt, length, self.shared.hash)
+            });
         written.map_err(|source| BackupError::Write { file: index, source })?;
         Ok(())
     }
@@ -229,7 +244,7 @@ impl Copy<'_> {
         created.map_err(|source| BackupError::Write { file: name.to_owned(), source })
     }
 
-    /// Copies a file, up to a length or to its end, in pieces. `progress` is what was done before it and what there is. What the disk cannot read is zeros in the copy: damage there too.
+    /// Copies a file, up to a length or to its end, in pieces. `progress` is what was done before it and what there is.
     fn copy(
         &mut self,
         source: &dyn StorageFile,
@@ -248,7 +263,7 @@ impl Copy<'_> {
         let (mut position, mut unsynced) = (0, 0);
         while position < length {
             let part = buffer.len().min((length - position) as usize);
-            let read = read_around_holes(source, &mut buffer[..part], position).map_err(read_error)?;
+            let read = self.read_patiently(source, &mut buffer[..part], position).map_err(read_error)?;
             // A file cut short: what is missing is damage in the copy too.
             buffer[read..part].fill(0);
             file.write_at(&buffer[..part], position).map_err(write_error)?;
@@ -266,6 +281,29 @@ impl Copy<'_> {
             }
         }
         file.sync(SyncPoint::Backup).map_err(write_error)
+    }
+
+    /// Reads like [`StorageFile::read_at`], and tries again for a while: one passing error must not cost a backup of hours.
+    fn read_patiently(
+        &mut self,
+        source: &dyn StorageFile,
+        buffer: &mut [u8],
+        position: u64,
+    ) -> io::Result<usize> {
+        let mut waits = READ_WAITS.iter();
+        loop {
+            match source.read_at(buffer, position) {
+                Err(error) if is_unreadable(&error) => match waits.next() {
+                    Some(&wait) if self.pace.rest() => {
+                        if self.shared.options.threads {
+                            std::thread::sleep(wait);
+                        }
+                    }
+                    _ => return Err(error),
+                },
+                read => return read,
+            }
+        }
     }
 
     /// Leaves nothing behind; the manifest goes first, so that what is left for a moment does not open.

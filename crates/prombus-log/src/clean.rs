@@ -5,8 +5,9 @@
 //! covered by both, so they are dead too. Where there is something to clean behind it, cleaning writes checkpoints first. Seqs
 //! go on behind what was cleaned, because checkpoints keep each topic's newest one.
 //!
-//! A segment is judged by its index. One that cannot be read whole is never rewritten, because an event that is damaged and
-//! lives must stay damaged for its readers and not become cleaned; once nothing in it lives it goes like any other.
+//! A segment is judged by its index. One that is damaged is never rewritten, because an event that is damaged and lives must
+//! stay damaged for its readers and not become cleaned; once nothing in it lives it goes like any other. One that cannot be
+//! read stays as it is until it can; only retention and the deletion of topics, which need not read it, may take it whole.
 //!
 //! **Invariant:** no lock is held while segments are read or written, nor while the caller is asked. Any two neighbours that
 //! cleaning leaves behind have more live events than fit into one segment, so sealed segments take at most twice what lives
@@ -24,6 +25,7 @@ use crate::retire::Change;
 use crate::rewrite::{Broken, Rewritten, rewrite, rewritten_room};
 use crate::segment::Segment;
 use crate::storage::is_full;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Says which events live. Events of deleted topics are dead without asking.
@@ -80,6 +82,8 @@ pub struct CleanReport {
     pub bytes_removed: u64,
     /// There was no room to rewrite; whole segments were still retired.
     pub was_full: bool,
+    /// Some segments could not be read and stayed as they are: worth another try later.
+    pub was_unreadable: bool,
 }
 
 impl CleanReport {
@@ -109,11 +113,13 @@ impl Shared {
             judge: Judge { shared: self, liveness, options },
             pace: Pace::new(self, options.duty_percent),
             report: CleanReport::default(),
+            unreadable: HashSet::new(),
         };
         let cleaned = cleaner.run();
         let mut report = cleaner.report;
         match cleaned {
-            Ok(()) | Err(Broken::Stopped | Broken::Unreadable { .. }) => {}
+            Ok(()) | Err(Broken::Stopped | Broken::Damaged { .. }) => {}
+            Err(Broken::Unreadable { .. }) => report.was_unreadable = true,
             Err(Broken::Io(error)) if is_full(&error) => report.was_full = true,
             Err(Broken::Io(error)) => self.poison(format!("cleaning: {error}")),
         }
@@ -128,6 +134,8 @@ struct Cleaner<'a> {
     judge: Judge<'a>,
     pace: Pace<'a>,
     report: CleanReport,
+    /// Segments that could not be read this time.
+    unreadable: HashSet<u64>,
 }
 
 impl Cleaner<'_> {
@@ -136,7 +144,7 @@ impl Cleaner<'_> {
         self.judge.merge_kept()
     }
 
-    /// Judges the log and cleans it; true when it has to be judged again, because a segment could not be read.
+    /// Judges the log and cleans it; true when it has to be judged again, because a segment is damaged or could not be read.
     fn round(&mut self) -> Result<bool, Broken> {
         let shared = self.judge.shared;
         let segments = {
@@ -145,9 +153,11 @@ impl Cleaner<'_> {
             let end = view.segments.iter().position(|segment| segment.id.number == view.mark.segment);
             view.segments[..end.unwrap_or(0)].to_vec()
         };
-        let unreadable = shared.housekeeper.lock().unreadable.clone();
+        let mut left_alone = shared.housekeeper.lock().damaged.clone();
+        left_alone.extend(&self.unreadable);
         let room = rewritten_room(shared.options.segment_bytes);
-        let mut plan = self.judge.plan(&segments, &unreadable, room, &mut self.pace)?;
+        let mut plan = self.judge.plan(&segments, &left_alone, room, &mut self.pace)?;
+        self.report.was_unreadable |= plan.was_unreadable;
         drop(segments);
         let needed = plan.needs_covered();
         if needed == 0 {
@@ -162,8 +172,13 @@ impl Cleaner<'_> {
         // One by one let go of: while somebody holds a segment its file is not used again.
         for group in plan.groups {
             match self.rewrite_group(&group) {
+                Err(Broken::Damaged { segment }) => {
+                    shared.housekeeper.lock().damaged.insert(segment);
+                    return Ok(true);
+                }
                 Err(Broken::Unreadable { segment }) => {
-                    shared.housekeeper.lock().unreadable.insert(segment);
+                    self.unreadable.insert(segment);
+                    self.report.was_unreadable = true;
                     return Ok(true);
                 }
                 rewritten => rewritten?,

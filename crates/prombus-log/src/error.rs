@@ -88,6 +88,21 @@ pub enum OpenError {
         /// What the caller said.
         reason: String,
     },
+    /// A file that is needed cannot be read, and there is no second copy of it. Nothing was concluded from that.
+    #[error(
+        "{folder}: cannot read {file} at position {position}, which holds acknowledged events or group state; \
+         retry when the disk can be read again, or list what is unreadable with `prombus repair --data {folder}`"
+    )]
+    Unreadable {
+        /// The folder.
+        folder: String,
+        /// The file.
+        file: String,
+        /// Where.
+        position: u64,
+        /// What the system said.
+        source: io::Error,
+    },
     /// An option that cannot work.
     #[error("{0}")]
     Options(String),
@@ -163,9 +178,23 @@ pub enum ReadError {
     /// The topic id is not of this log, or the topic was deleted.
     #[error("there is no topic with the internal id {0}")]
     UnknownTopic(u32),
-    /// The system refused to read.
-    #[error("reading {file} at {position}")]
+    /// A file could not be read. Nothing is known about the events in it: try again later.
+    #[error("cannot read {file} at position {position}")]
     Io {
+        /// The file.
+        file: String,
+        /// Where.
+        position: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// These events could not be read. They are neither damaged nor gone: try again later, or read after `last_seq`.
+    #[error("cannot read seq {first_seq} to {last_seq} ({file} at position {position})")]
+    Unreadable {
+        /// The first event: where the read began.
+        first_seq: u64,
+        /// The last one, as far as that is known.
+        last_seq: u64,
         /// The file.
         file: String,
         /// Where.
@@ -274,6 +303,10 @@ pub enum FaultKind {
     Checkpoint,
     /// One of the manifest's two copies.
     Manifest,
+    /// The list of accepted losses.
+    Losses,
+    /// A place that cannot be read: not damage, unless its loss is accepted.
+    Unreadable,
 }
 
 impl Fault {
@@ -295,6 +328,8 @@ impl fmt::Display for Fault {
             FaultKind::Index => "damaged index",
             FaultKind::Checkpoint => "damaged checkpoint",
             FaultKind::Manifest => "damaged manifest",
+            FaultKind::Losses => "damaged list of accepted losses",
+            FaultKind::Unreadable => "unreadable",
         };
         write!(formatter, "{}: {what} at position {}", self.file, self.position)?;
         if let Some(topic) = &self.topic {

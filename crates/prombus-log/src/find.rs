@@ -13,6 +13,8 @@ use crate::record::FLAG_KEY;
 use crate::record::HEADER_BYTES;
 use crate::replay::index_segment;
 use crate::segment::{Segment, SegmentIndex};
+use crate::storage::is_unreadable;
+use std::io;
 use std::sync::Arc;
 
 /// A segment whose index file knows publishers' ids. The ranges stand side by side in memory, because every publish with an
@@ -145,19 +147,31 @@ impl Shared {
     ) -> Result<Arc<Index>, ReadError> {
         let name = index_name(segment.id.number);
         match error {
-            IndexError::Io(source) => return Err(ReadError::Io { file: name, position: 0, source }),
+            // The segment is the second copy of what an index says.
+            IndexError::Io(source) if is_unreadable(&source) => {}
+            IndexError::Io(source) => return Err(self.index_error(name, source)),
             IndexError::Stale => {}
             IndexError::Damaged { position } => {
                 self.report_fault(Fault::new(&name, position, FaultKind::Index));
             }
         }
         let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
-        let index = index_segment(segment, sealed, self.hash).map_err(segment.read_error(0))?;
+        let index = index_segment(segment, sealed, self.hash).map_err(|at| {
+            let error = segment.read_error(at.position)(at.source);
+            self.note_read_error(&error);
+            error
+        })?;
         let index = Arc::new(index);
         *segment.index.write() = SegmentIndex::Memory(Arc::clone(&index));
         self.observer().notice(&Notice::IndexRebuilt { file: name });
         self.wake_housekeeper();
         Ok(index)
+    }
+
+    fn index_error(&self, file: String, source: io::Error) -> ReadError {
+        let error = ReadError::Io { file, position: 0, source };
+        self.note_read_error(&error);
+        error
     }
 
     pub(crate) fn index_memory_bytes(&self, segments: &[Arc<Segment>]) -> usize {
@@ -306,7 +320,7 @@ impl Shared {
         let file = || index_name(kept.row.number);
         match kept.file.find_id(topic, id, hash, self.hash) {
             Ok(found) => Ok(found),
-            Err(IndexError::Io(source)) => Err(ReadError::Io { file: file(), position: 0, source }),
+            Err(IndexError::Io(source)) => Err(self.index_error(file(), source)),
             // Its time is over, and it went since the list was made.
             Err(IndexError::Stale) => Ok(None),
             Err(IndexError::Damaged { position }) => {

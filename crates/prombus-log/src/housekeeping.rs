@@ -46,8 +46,8 @@ pub(crate) struct Housekeeper {
     pub(crate) retired_freed_ms: i64,
     /// Kept ids that the manifest no longer names; their files go when nobody uses them.
     pub(crate) retired_kept: Vec<Arc<KeptIds>>,
-    /// Segments that cleaning could not read whole: it leaves them as they are.
-    pub(crate) unreadable: HashSet<u64>,
+    /// Segments in which cleaning found damage: it leaves them as they are.
+    pub(crate) damaged: HashSet<u64>,
     /// The mark of the newest checkpoint that the manifest names.
     checkpointed: Mark,
     /// The mark of the older one, once somebody asked.
@@ -68,7 +68,7 @@ impl Housekeeper {
             retired_used_ms: i64::MIN / 2,
             retired_freed_ms: i64::MIN / 2,
             retired_kept: Vec::new(),
-            unreadable: HashSet::new(),
+            damaged: HashSet::new(),
             checkpointed,
             checkpointed_before: None,
             is_full: false,
@@ -371,8 +371,9 @@ impl Housekeeper {
             self.checkpointed_before = if older == newer {
                 Some(self.checkpointed)
             } else {
-                // A damaged one covers nothing; two new ones put it away.
-                Checkpoint::read(&*shared.storage, older)?.ok().map(|checkpoint| checkpoint.mark)
+                // One that is damaged or cannot be read covers nothing; two new ones put it away.
+                let read = Checkpoint::read(&*shared.storage, older);
+                read.ok().and_then(Result::ok).map(|checkpoint| checkpoint.mark)
             };
         }
         let Some(mark) = self.checkpointed_before else { return Ok(0) };

@@ -7,7 +7,7 @@ use crate::id::{EventId, KeyedHash};
 use crate::index::{Entry, IdEntry, Index, KeyEntry, Summary, TopicSpan};
 use crate::layout::{FORMAT_VERSION, INDEX_MAGIC, index_name, index_new_name};
 use crate::record::SEQ_MAX;
-use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint, is_unreadable};
+use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
@@ -35,9 +35,6 @@ pub(crate) enum IndexError {
 
 impl From<io::Error> for IndexError {
     fn from(error: io::Error) -> Self {
-        if is_unreadable(&error) {
-            return Self::Damaged { position: 0 };
-        }
         // Removed with its segment, which a reader still holds.
         if error.kind() == io::ErrorKind::NotFound { Self::Stale } else { Self::Io(error) }
     }
@@ -326,13 +323,33 @@ fn write_synced(
         return Err(error);
     }
     storage.rename(&new_name, &name)?;
-    IndexFile::from_file(storage, &*file, segment, salt, covered).map_err(|error| match error {
-        IndexError::Io(error) => error,
-        IndexError::Stale => io::Error::other(format!("{name} reads back as another one")),
-        IndexError::Damaged { position } => {
-            io::Error::other(format!("{name} reads back wrong at position {position}"))
-        }
-    })
+    // From memory: a read error here must not be taken for a failed write.
+    let opened = IndexFile::from_file(storage, &Encoded(&bytes), segment, salt, covered);
+    Ok(opened.unwrap_or_else(|error| unreachable!("an index that was just encoded is whole: {error:?}")))
+}
+
+/// The bytes of an index file that are still in memory.
+struct Encoded<'a>(&'a [u8]);
+
+impl StorageFile for Encoded<'_> {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let start = usize::try_from(position).map_or(self.0.len(), |start| start.min(self.0.len()));
+        let read = buffer.len().min(self.0.len() - start);
+        buffer[..read].copy_from_slice(&self.0[start..start + read]);
+        Ok(read)
+    }
+
+    fn write_at(&self, _bytes: &[u8], _position: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sync(&self, _point: SyncPoint) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 impl IndexFile {

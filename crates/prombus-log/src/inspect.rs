@@ -2,7 +2,8 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::index_file::describe;
-use crate::layout::{FileKind, SEGMENT_DATA_START, file_kind};
+use crate::layout::{FileKind, SEGMENT_DATA_START, file_kind, index_name, segment_name};
+use crate::losses::{Loss, LossKind, Losses};
 use crate::manifest::{Manifest, ManifestRead};
 use crate::record::{self, Header, Kind, trusted_event};
 use crate::scan::{Found, Scan};
@@ -29,6 +30,21 @@ pub fn inspect(file: &Path, out: &mut dyn Write) -> io::Result<()> {
         Some(FileKind::Lock) => writeln!(out, "the lock file; it holds nothing"),
         Some(FileKind::Reserve) => {
             writeln!(out, "{} bytes of room that is given up when the disk is full", opened.len()?)
+        }
+        Some(FileKind::Losses | FileKind::LossesNew) => {
+            let (losses, _) = Losses::read(&storage)?;
+            for Loss { kind, number, range, .. } in losses.rows {
+                let name = match kind {
+                    LossKind::Segment => segment_name(number),
+                    LossKind::KeptIndex => index_name(number),
+                };
+                writeln!(
+                    out,
+                    "{name}: bytes {} to {} count as damaged when unreadable",
+                    range.start, range.end
+                )?;
+            }
+            Ok(())
         }
         Some(FileKind::Cut) => {
             writeln!(out, "{} bytes of an unfinished batch, cut off by an open", opened.len()?)

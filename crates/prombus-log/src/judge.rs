@@ -128,6 +128,8 @@ pub(crate) struct Plan {
     /// Segments without a live event, where they stand, and how many events they hold.
     pub(crate) dead: Vec<(usize, Arc<Segment>, u64)>,
     pub(crate) groups: Vec<Group>,
+    /// Segments were left out because they cannot be read.
+    pub(crate) was_unreadable: bool,
 }
 
 impl Plan {
@@ -145,12 +147,12 @@ impl Plan {
 }
 
 impl Judge<'_> {
-    /// Judges these segments, oldest first. Those that could not be read whole before, and those whose index cannot be read
-    /// now, stay as they are while anything in them lives.
+    /// Judges these segments, oldest first. Those in `left_alone`, and those whose index cannot be read now, stay as they are
+    /// while anything in them lives.
     pub(crate) fn plan(
         &self,
         segments: &[Arc<Segment>],
-        unreadable: &HashSet<u64>,
+        left_alone: &HashSet<u64>,
         room: u64,
         pace: &mut Pace<'_>,
     ) -> Result<Plan, Broken> {
@@ -160,14 +162,22 @@ impl Judge<'_> {
             if !pace.rest() {
                 return Err(Broken::Stopped);
             }
-            let census = self.census(segment);
+            // What compaction knows of a topic it knows by reading: about a segment that cannot be read it does not decide.
+            let is_unreadable = self.shared.unreadable.has_file(&segment.name());
+            let census = if is_unreadable {
+                let options = &CleanOptions { compact: false, ..*self.options };
+                Judge { options, ..*self }.census(segment)
+            } else {
+                self.census(segment)
+            };
+            plan.was_unreadable |= is_unreadable || census.is_err();
             if let Ok(Census { events, live: LiveCount { events: 0, .. } }) = census {
                 // Its neighbours become each other's.
                 plan.dead.push((at, Arc::clone(segment), events));
                 continue;
             }
             let live_bytes = match census {
-                Ok(census) if !unreadable.contains(&segment.id.number) => census.live.bytes,
+                Ok(census) if !is_unreadable && !left_alone.contains(&segment.id.number) => census.live.bytes,
                 _ => {
                     plan.groups.extend(group.take());
                     continue;

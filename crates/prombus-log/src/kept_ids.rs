@@ -7,7 +7,7 @@
 use crate::commit::Step;
 use crate::housekeeping::Housekeeper;
 use crate::index::{Index, Summary};
-use crate::index_file::{self, IndexError, IndexFile};
+use crate::index_file::{self, IndexFile};
 use crate::judge::Judge;
 use crate::layout::index_name;
 use crate::log::Shared;
@@ -35,7 +35,7 @@ pub(crate) struct KeptIds {
 pub(crate) enum Keep {
     Nothing,
     Ids(Arc<KeptIds>),
-    /// Its index is in memory only and there is no room to write it.
+    /// Its index is in memory only and there is no room to write it, or it cannot be read.
     NotYet,
 }
 
@@ -92,7 +92,7 @@ impl Judge<'_> {
             match opened {
                 Ok(None) => return Ok(Keep::Nothing),
                 Ok(Some(file)) => return Ok(Keep::Ids(Arc::new(KeptIds { row, file }))),
-                Err(IndexError::Io(error)) => return Err(error.into()),
+                // Made again from the segment; if that cannot be read either, the segment stays for now.
                 Err(error) => {
                     if shared.rebuild_index(segment, error).is_err() {
                         return Ok(Keep::NotYet);
@@ -147,8 +147,7 @@ impl Judge<'_> {
             });
             match read {
                 Ok(()) => {}
-                Err(IndexError::Io(error)) => return Err(error.into()),
-                // What is left of it still answers.
+                // What is left of it still answers; what cannot be read now is merged later.
                 Err(_) => return Ok(()),
             }
         }

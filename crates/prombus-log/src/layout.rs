@@ -8,11 +8,15 @@ pub(crate) const MANIFEST_NEW: &str = "MANIFEST.new";
 pub(crate) const LOCK: &str = "LOCK";
 /// Takes room that is given up when the disk is full, so that the manifest can still be written.
 pub(crate) const RESERVE: &str = "RESERVE";
+/// Unreadable places that an operator has given up.
+pub(crate) const LOSSES: &str = "LOSSES";
+pub(crate) const LOSSES_NEW: &str = "LOSSES.new";
 
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"PROMBSEG";
 pub(crate) const INDEX_MAGIC: [u8; 8] = *b"PROMBIDX";
 pub(crate) const MANIFEST_MAGIC: [u8; 8] = *b"PROMBMAN";
 pub(crate) const CHECKPOINT_MAGIC: [u8; 8] = *b"PROMBCKP";
+pub(crate) const LOSSES_MAGIC: [u8; 8] = *b"PROMBLOS";
 
 /// The first byte never occurs in UTF-8, so no JSON body contains the start of a frame.
 pub(crate) const FRAME_MAGIC: [u8; 4] = [0xf5, b'p', b'm', b'b'];
@@ -31,6 +35,8 @@ pub(crate) enum FileKind {
     ManifestNew,
     Lock,
     Reserve,
+    Losses,
+    LossesNew,
     Segment(u64),
     Index(u64),
     IndexNew,
@@ -66,6 +72,8 @@ pub(crate) fn file_kind(name: &str) -> Option<FileKind> {
         MANIFEST_NEW => return Some(FileKind::ManifestNew),
         LOCK => return Some(FileKind::Lock),
         RESERVE => return Some(FileKind::Reserve),
+        LOSSES => return Some(FileKind::Losses),
+        LOSSES_NEW => return Some(FileKind::LossesNew),
         _ => {}
     }
     if name.starts_with("cut-") && name.ends_with(".bin") {

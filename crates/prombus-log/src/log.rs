@@ -10,6 +10,7 @@ use crate::housekeeping::Housekeeper;
 use crate::id::{EventId, KeyedHash, is_own};
 use crate::jobs::Jobs;
 use crate::kept_ids::KeptIds;
+use crate::losses::Losses;
 use crate::observer::{Notice, Observer};
 use crate::options::Options;
 use crate::poison::Poison;
@@ -18,6 +19,7 @@ use crate::recovery;
 use crate::state::{NoState, State};
 use crate::storage::{Folder, Lock, Storage};
 use crate::tail::BufferPool;
+use crate::unreadable::{ReadHealth, Unreadable, UnreadableEvents};
 use crate::usage::TopicUsage;
 use crate::view::View;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -92,6 +94,10 @@ pub(crate) struct Shared {
     pub(crate) jobs: Jobs,
     commit_bell: Bell,
     house_bell: Bell,
+    /// What could not be read.
+    pub(crate) unreadable: Unreadable,
+    /// What of it counts as damaged.
+    pub(crate) losses: Mutex<Losses>,
     /// Damage that was named already, by file and position.
     named_faults: Mutex<HashSet<(String, u64)>>,
     faults: AtomicU64,
@@ -186,6 +192,7 @@ pub(crate) struct Parts {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) options: Options,
     pub(crate) hash: KeyedHash,
+    pub(crate) losses: Losses,
     pub(crate) log_id: u64,
     pub(crate) append: AppendState,
     pub(crate) view: View,
@@ -226,6 +233,8 @@ impl Shared {
             jobs: Jobs::default(),
             commit_bell: Bell::default(),
             house_bell: Bell::default(),
+            unreadable: Unreadable::new(),
+            losses: Mutex::new(parts.losses),
             named_faults: Mutex::new(parts.named_faults),
             faults: AtomicU64::new(faults),
             options: parts.options,
@@ -669,6 +678,31 @@ impl Log {
     /// [`ReadError`] when there is no such topic, or an index cannot be read.
     pub fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Result<u64, ReadError> {
         self.shared().first_within_bytes(topic.0, bytes)
+    }
+
+    /// How reading goes: what failed, and how many events cannot be read now.
+    pub fn read_health(&self) -> ReadHealth {
+        self.shared().read_health()
+    }
+
+    /// Events that cannot be read now, of all topics that share a file with one that somebody tried to read. Reads those files:
+    /// it may take long where the disk does.
+    pub fn unreadable(&self) -> Vec<UnreadableEvents> {
+        self.shared().list_unreadable()
+    }
+
+    /// Reads again what could not be read. It may take long where the disk does; call it from time to time.
+    pub fn probe_unreadable(&self) {
+        self.shared().probe_unreadable();
+    }
+
+    /// Gives up the events that cannot be read now: from here on the bytes that the disk cannot read count as damaged, durably.
+    /// Returns what was given up; events whose file cannot be opened at all are not among them.
+    ///
+    /// # Errors
+    /// The system refused to write the list of losses: nothing was given up.
+    pub fn accept_losses(&self) -> std::io::Result<Vec<UnreadableEvents>> {
+        self.shared().accept_losses()
     }
 
     /// Figures for metrics and operators.

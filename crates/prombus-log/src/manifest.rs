@@ -5,12 +5,13 @@
 
 use crate::error::{Fault, FaultKind};
 use crate::fields::{Fields, PutFields};
+use crate::holes::{Holes, read_around};
 use crate::layout::{
     FORMAT_VERSION, MANIFEST, MANIFEST_MAGIC, MANIFEST_NEW, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
     SEGMENT_DATA_START,
 };
 use crate::segment::{SegmentId, SegmentKind};
-use crate::storage::{OpenMode, Storage, SyncPoint, read_whole};
+use crate::storage::{OpenMode, Storage, SyncPoint};
 use std::io;
 
 const COPY_HEAD_BYTES: usize = 24;
@@ -167,7 +168,18 @@ impl Manifest {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ManifestRead::Missing),
             opened => opened?,
         };
-        Ok(Self::parse(&read_whole(&*file)?))
+        let length = usize::try_from(file.len()?).map_err(|_| io::Error::other("file larger than memory"))?;
+        let (mut bytes, mut holes) = (vec![0; length], Holes::default());
+        let read = read_around(&*file, &mut bytes, 0, &mut holes)?;
+        bytes.truncate(read);
+        match Self::parse(&bytes) {
+            // A copy that cannot be read is not damaged: the other one serves, or there is nothing to conclude.
+            ManifestRead::Found { manifest, .. } if !holes.is_empty() => {
+                Ok(ManifestRead::Found { manifest, fault: None })
+            }
+            ManifestRead::Damaged(_) if !holes.is_empty() => Err(holes.error()),
+            found => Ok(found),
+        }
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> ManifestRead {

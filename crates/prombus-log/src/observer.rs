@@ -53,6 +53,13 @@ pub enum Notice {
         /// The index file.
         file: String,
     },
+    /// A file cannot be read now. Told once, until [`ReadableAgain`](Self::ReadableAgain).
+    Unreadable {
+        /// What was being read, and what the system said.
+        error: String,
+    },
+    /// All reads that failed before have succeeded.
+    ReadableAgain,
     /// There is no room for another segment: publishers are refused from when the current one is full.
     StorageFull {
         /// What the system said.
@@ -81,6 +88,10 @@ impl fmt::Display for Notice {
                 "{file}: cut an unfinished batch of {bytes} bytes at position {position}, kept in {kept_in}"
             ),
             Self::IndexRebuilt { file } => write!(formatter, "{file}: rebuilt from its segment"),
+            Self::Unreadable { error } => {
+                write!(formatter, "{error}; readers wait and retry, nothing is skipped or settled")
+            }
+            Self::ReadableAgain => write!(formatter, "all files can be read again"),
             Self::StorageFull { error } => write!(formatter, "no room for another segment: {error}"),
             Self::StorageFreed => write!(formatter, "there is room for segments again"),
             Self::Poisoned { reason } => write!(formatter, "writing stopped: {reason}"),

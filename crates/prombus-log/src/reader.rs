@@ -1,16 +1,21 @@
 //! Reading a topic from a seq on: from the tail in memory when it has it, else from the files in large pieces. Neither holds
 //! up the writer. Every byte that comes from a file is checked; what does not check is left out and named.
+//!
+//! **Invariant:** events that cannot be read are never passed over. A read ends before them, and a read that starts with them is
+//! an error that names them.
 
 use crate::append::TopicId;
 use crate::error::{Fault, FaultKind, ReadError};
+use crate::holes::{Holes, read_around};
 use crate::index::{Entry, EntrySearch};
 use crate::layout::FRAME_MAGIC;
 use crate::log::Shared;
 use crate::record::{self, Event, HEADER_BYTES, Header, Kind, trusted_event};
 use crate::scan::PIECE_BYTES;
 use crate::segment::Segment;
-use crate::storage::read_around_holes;
 use bytes::Bytes;
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Entries this close to each other are read in one piece.
@@ -163,6 +168,7 @@ struct Piece {
 }
 
 impl Shared {
+    /// Reads from a seq on, and keeps account of what cannot be read.
     pub(crate) fn read(
         &self,
         topic: u32,
@@ -170,7 +176,16 @@ impl Shared {
         limit: ReadLimit,
         chunk: &mut Chunk,
     ) -> Result<(), ReadError> {
-        let from = from.max(1);
+        let read = self.read_from(topic, from.max(1), limit, chunk);
+        match &read {
+            Ok(()) if self.unreadable.is_any() => self.note_read(topic, from.max(1), chunk.next_seq),
+            Ok(()) | Err(ReadError::UnknownTopic(_)) => {}
+            Err(error) => self.note_read_error(error),
+        }
+        read
+    }
+
+    fn read_from(&self, topic: u32, from: u64, limit: ReadLimit, chunk: &mut Chunk) -> Result<(), ReadError> {
         chunk.clear(from);
         let last_seq = self.durable_seq(topic)?;
         if from > last_seq {
@@ -270,13 +285,20 @@ impl Shared {
         limit: ReadLimit,
         chunk: &mut Chunk,
     ) -> Result<(), ReadError> {
+        let from = chunk.next_seq;
         let length = (piece.end - piece.position) as usize;
         let mut buffer = self.read_pool.take();
         buffer.resize(length, 0);
         let position = u64::from(piece.position);
-        let file = piece.segment.file().map_err(piece.segment.read_error(position))?;
-        let read =
-            read_around_holes(&*file, &mut buffer, position).map_err(piece.segment.read_error(position))?;
+        let mut holes = Holes::default();
+        let read = piece
+            .segment
+            .file()
+            .and_then(|file| read_around(&*file, &mut buffer, position, &mut holes))
+            .map_err(|source| {
+                // The file as a whole: everything that the piece holds.
+                self.unreadable_events(topic, piece, from.max(piece.first_seq), piece.last_seq, &[], source)
+            })?;
         // A file cut short: what is missing does not check.
         buffer[read..].fill(0);
         let buffer = self.read_pool.share(buffer);
@@ -284,31 +306,43 @@ impl Shared {
         if piece.first_seq > chunk.next_seq {
             chunk.skip_to(piece.first_seq, MissingReason::Cleaned);
         }
+        let in_hole = |start: usize, end: usize| {
+            !holes.is_empty() && holes.overlapping(position + start as u64..position + end as u64).is_some()
+        };
         let salt = piece.segment.id.salt;
         let mut offset = 0;
-        let mut damage: Option<usize> = None;
+        let mut gap: Option<usize> = None;
         while offset < length {
             let Some(header) = Header::checked(&buffer[offset..], salt) else {
-                damage.get_or_insert(offset);
+                gap.get_or_insert(offset);
                 offset = next_frame(&buffer, offset + 1, salt);
                 continue;
             };
             let frame_length = header.frame_length();
             let is_ours = header.kind == Kind::Event && header.topic == topic;
             if is_ours && header.seq < chunk.next_seq {
-                // What is damaged before it is not asked for.
-                damage = None;
+                // What is wrong before it is not asked for.
+                gap = None;
             }
             if is_ours && header.seq >= chunk.next_seq {
                 if chunk.is_full(limit) {
                     return Ok(());
                 }
-                if let Some(at) = damage.take() {
+                if let Some(at) = gap.take() {
                     let last_seq = header.seq - 1;
-                    self.lose(topic, piece, at, chunk, last_seq);
+                    if in_hole(at, offset) {
+                        if last_seq >= chunk.next_seq {
+                            return self.end_before(topic, piece, from, last_seq, &holes, chunk);
+                        }
+                    } else {
+                        self.lose(topic, piece, at, chunk, last_seq);
+                    }
                 }
                 if header.seq > chunk.next_seq {
                     chunk.skip_to(header.seq, MissingReason::Cleaned);
+                }
+                if in_hole(offset, offset + frame_length) {
+                    return self.end_before(topic, piece, from, header.seq, &holes, chunk);
                 }
                 if record::body_checks(&header, &buffer[offset..]) {
                     if chunk.buffers.is_empty() {
@@ -323,13 +357,48 @@ impl Shared {
             }
             offset += frame_length;
         }
-        if let Some(at) = damage {
+        if let Some(at) = gap {
+            if in_hole(at, length) && chunk.next_seq <= piece.last_seq {
+                return self.end_before(topic, piece, from, piece.last_seq, &holes, chunk);
+            }
             self.lose(topic, piece, at, chunk, piece.last_seq);
         }
         if chunk.next_seq <= piece.last_seq {
             chunk.skip_to(piece.last_seq + 1, MissingReason::Cleaned);
         }
         Ok(())
+    }
+
+    /// Ends a read before events that cannot be read, up to `last_seq`. If it got nowhere, that is an error.
+    fn end_before(
+        &self,
+        topic: u32,
+        piece: &Piece,
+        from: u64,
+        last_seq: u64,
+        holes: &Holes,
+        chunk: &Chunk,
+    ) -> Result<(), ReadError> {
+        if chunk.next_seq > from {
+            return Ok(());
+        }
+        Err(self.unreadable_events(topic, piece, from, last_seq, holes.ranges(), holes.error()))
+    }
+
+    fn unreadable_events(
+        &self,
+        topic: u32,
+        piece: &Piece,
+        first_seq: u64,
+        last_seq: u64,
+        bytes: &[Range<u64>],
+        source: io::Error,
+    ) -> ReadError {
+        let position = bytes.first().map_or(u64::from(piece.position), |range| range.start);
+        let error =
+            ReadError::Unreadable { first_seq, last_seq, file: piece.segment.name(), position, source };
+        self.note_unreadable(topic, bytes, &error);
+        error
     }
 
     /// Counts the seqs up to `last_seq` as damaged, and names the place. Damage that hit none of this topic's seqs is left to
@@ -358,11 +427,10 @@ impl Shared {
         let error = || segment.read_error(position);
         let file = segment.file().map_err(error())?;
         let mut frame = vec![0; HEADER_BYTES];
-        let read = read_around_holes(&*file, &mut frame, position).map_err(error())?;
+        let read = file.read_at(&mut frame, position).map_err(error())?;
         let Some(header) = Header::checked(&frame[..read], segment.id.salt) else { return Ok(None) };
         frame.resize(header.frame_length(), 0);
-        read_around_holes(&*file, &mut frame[HEADER_BYTES..], position + HEADER_BYTES as u64)
-            .map_err(error())?;
+        file.read_at(&mut frame[HEADER_BYTES..], position + HEADER_BYTES as u64).map_err(error())?;
         Ok(record::body_checks(&header, &frame).then_some((header, frame)))
     }
 }

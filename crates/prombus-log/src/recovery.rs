@@ -7,6 +7,7 @@ use crate::append::{AppendState, Place, Spare, TopicAppend};
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::commit::{Committer, Pending};
 use crate::error::{Fault, FaultKind, OpenError};
+use crate::holes::{Holes, UnreadableAt, read_around};
 use crate::housekeeping::Housekeeper;
 use crate::id::{EventId, IdMaker, KeyedHash};
 use crate::index::Index;
@@ -17,6 +18,7 @@ use crate::layout::{
     index_name, segment_name,
 };
 use crate::log::Parts;
+use crate::losses::Losses;
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::observer::Notice;
 use crate::options::Options;
@@ -25,7 +27,7 @@ use crate::replay::{self, Begun, BegunSegment, Proof, Replay, SegmentEnd, in_log
 use crate::scan::{Found, PIECE_BYTES, Scan, end_of_nonzero};
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::state::State;
-use crate::storage::{Lock, OpenMode, Storage, SyncPoint, is_full};
+use crate::storage::{Lock, OpenMode, Storage, SyncPoint, is_full, is_unreadable};
 use crate::tail::Tail;
 use crate::view::View;
 use std::collections::{HashSet, VecDeque};
@@ -74,7 +76,7 @@ pub(crate) fn open(
     let ManifestRead::Found { manifest, fault } = found else {
         unreachable!("read_manifest answers missing or found")
     };
-    let parts = Recovery::new(storage, options, manifest, fault).run(state)?;
+    let parts = Recovery::new(storage, options, manifest, fault)?.run(state)?;
     Ok((parts, lock))
 }
 
@@ -103,7 +105,7 @@ pub(crate) fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
                 !has_frames.map_err(|error| open_error(&folder, "read a segment", error))?
             }
             Some(FileKind::Checkpoint(number)) => FIRST_CHECKPOINTS.contains(&number),
-            Some(FileKind::Lock | FileKind::ManifestNew | FileKind::Reserve) => true,
+            Some(FileKind::Lock | FileKind::ManifestNew | FileKind::Reserve | FileKind::LossesNew) => true,
             Some(_) => false,
         };
         if !is_leftover {
@@ -191,6 +193,8 @@ struct Recovery {
     options: Options,
     manifest: Manifest,
     hash: KeyedHash,
+    /// Unreadable places that count as damaged.
+    losses: Losses,
     faults: Vec<Fault>,
     /// The log was closed cleanly and the newest checkpoint is whole: nothing stands behind it.
     ends_at_checkpoint: bool,
@@ -210,13 +214,48 @@ struct Used {
     torn_to: Option<u64>,
     /// Its last batch is damaged.
     is_damaged: bool,
+    /// Some of its unused bytes cannot be read: nothing is appended to it.
+    has_holes: bool,
+}
+
+/// The segments of a log, as open found them.
+struct FoundSegments {
+    /// Those with records, in log order.
+    used: Vec<Used>,
+    spares: Vec<Unused>,
+    /// Prepared ones with bytes that cannot be read: they stay as they are, and are not used while that lasts.
+    unusable: Vec<SegmentRow>,
 }
 
 impl Recovery {
-    fn new(storage: Arc<dyn Storage>, options: Options, manifest: Manifest, fault: Option<Fault>) -> Self {
+    fn new(
+        storage: Arc<dyn Storage>,
+        options: Options,
+        manifest: Manifest,
+        fault: Option<Fault>,
+    ) -> Result<Self, OpenError> {
         let hash = KeyedHash::new(manifest.hash_seed);
         let ends_at_checkpoint = manifest.clean;
-        Self { storage, options, manifest, hash, faults: fault.into_iter().collect(), ends_at_checkpoint }
+        let mut faults: Vec<Fault> = fault.into_iter().collect();
+        let losses = match Losses::read(&*storage) {
+            Ok((losses, fault)) => {
+                faults.extend(fault);
+                losses
+            }
+            // Without it nothing counts as lost: on the safe side.
+            Err(error) if is_unreadable(&error) => Losses::default(),
+            Err(error) => return Err(open_error(&storage.location(), "read LOSSES", error)),
+        };
+        Ok(Self { storage, options, manifest, hash, losses, faults, ends_at_checkpoint })
+    }
+
+    /// A needed part of a file cannot be read.
+    fn unreadable(&self, file: String, at: UnreadableAt) -> OpenError {
+        let UnreadableAt { position, source } = at;
+        if is_unreadable(&source) {
+            return OpenError::Unreadable { folder: self.storage.location(), file, position, source };
+        }
+        open_error(&self.storage.location(), &format!("read {file}"), source)
     }
 
     fn error(&self, action: &str, error: io::Error) -> OpenError {
@@ -237,14 +276,14 @@ impl Recovery {
         self.check_segments()?;
         let checkpointed = checkpoint.mark;
         let mut replay = Replay::new(&checkpoint, state, self.hash);
-        let (mut used, spares) = self.replay_segments(&mut replay)?;
+        let FoundSegments { mut used, spares, unusable } = self.replay_segments(&mut replay)?;
         self.faults.append(&mut replay.faults);
 
         let last = used.len();
         for (at, one) in used.iter_mut().enumerate() {
             self.cut(one).map_err(|error| self.error("keep the bytes of a cut", error))?;
             self.make_durable(one).map_err(|error| self.error("rewrite the recovered tail", error))?;
-            let is_whole = one.torn_to.is_none() && !one.is_damaged;
+            let is_whole = one.torn_to.is_none() && !one.is_damaged && !one.has_holes;
             let is_growing = at + 1 == last && one.segment.sealed().is_none() && is_whole;
             if !is_growing {
                 one.segment.seal(one.end);
@@ -253,32 +292,45 @@ impl Recovery {
         let mut recent_ids = RecentIds::default();
         let active_index = self.settle_indexes(&mut used, &mut recent_ids)?;
         let kept = self.open_kept()?;
-        self.finish(replay, checkpointed, &used, spares, recent_ids, active_index, kept)
+        self.finish(replay, checkpointed, &used, spares, &unusable, recent_ids, active_index, kept)
     }
 
     /// The newest checkpoint that is whole.
     fn read_checkpoint(&mut self) -> Result<(Checkpoint, u64), OpenError> {
         let [older, newer] = self.manifest.checkpoints;
-        let read = |number| {
-            let read = Checkpoint::read(&*self.storage, number);
-            read.map_err(|error| self.error("read a checkpoint", error))
+        // One that cannot be read is no fault, but the other one serves for it too.
+        let read = |number| match Checkpoint::read(&*self.storage, number) {
+            Ok(read) => Ok(read.map_err(Some)),
+            Err(error) if is_unreadable(&error) && older != newer => Ok(Err(None)),
+            Err(error) => Err(self.unreadable(checkpoint_name(number), error.into())),
         };
         let newer_fault = match read(newer)? {
             Ok(checkpoint) => return Ok((checkpoint, newer)),
             Err(fault) => fault,
         };
-        match read(older)? {
+        let older_read = match Checkpoint::read(&*self.storage, older) {
+            Err(error) => return Err(self.unreadable(checkpoint_name(older), error.into())),
+            Ok(read) => read,
+        };
+        match older_read {
             Ok(checkpoint) => {
-                self.faults.push(newer_fault);
+                self.faults.extend(newer_fault);
                 // So that the next one takes the place of the bad one.
                 self.manifest.checkpoints = [older, older];
                 self.ends_at_checkpoint = false;
                 Ok((checkpoint, older))
             }
-            Err(older_fault) => Err(OpenError::CheckpointsDamaged {
-                newer: Box::new(newer_fault),
-                older: Box::new(older_fault),
-            }),
+            Err(older_fault) => match newer_fault {
+                Some(newer_fault) => Err(OpenError::CheckpointsDamaged {
+                    newer: Box::new(newer_fault),
+                    older: Box::new(older_fault),
+                }),
+                None => Err(self.unreadable(
+                    checkpoint_name(newer),
+                    io::Error::other(format!("and the older checkpoint does not serve: {older_fault}"))
+                        .into(),
+                )),
+            },
         }
     }
 
@@ -292,10 +344,12 @@ impl Recovery {
                 }
                 opened => opened.map_err(|error| self.error("open a segment", error))?,
             };
-            let fault = segment::check_header(&*file, &row.id, self.manifest.log_id);
             let length = file.len().map_err(|error| self.error("read a segment", error))?;
-            if let Some(fault) = fault.map_err(|error| self.error("read a segment", error))? {
-                self.faults.push(fault);
+            match segment::check_header(&*file, &row.id, self.manifest.log_id) {
+                Ok(fault) => self.faults.extend(fault),
+                // The manifest repeats all that it says.
+                Err(error) if is_unreadable(&error) => {}
+                Err(error) => return Err(self.error("read a segment", error)),
             }
             if length < row.sealed.unwrap_or(row.id.capacity) {
                 self.faults.push(Fault::new(name, length, FaultKind::SegmentShort));
@@ -306,11 +360,13 @@ impl Recovery {
 
     fn segment_of(&self, row: &SegmentRow) -> Arc<Segment> {
         let storage = Arc::clone(&self.storage);
-        Arc::new(Segment::new(storage, row.id, row.sealed, SegmentIndex::Growing))
+        let segment = Segment::new(storage, row.id, row.sealed, SegmentIndex::Growing);
+        segment.accept_losses(self.losses.of_segment(row.id.number, row.id.salt));
+        Arc::new(segment)
     }
 
-    /// Replays everything behind the checkpoint. Answers the segments with records, in log order, and the unused ones.
-    fn replay_segments(&mut self, replay: &mut Replay) -> Result<(Vec<Used>, Vec<Unused>), OpenError> {
+    /// Replays everything after the checkpoint.
+    fn replay_segments(&mut self, replay: &mut Replay) -> Result<FoundSegments, OpenError> {
         let mark = replay.mark;
         let is_clean = self.manifest.clean;
         let rows = self.manifest.segments.clone();
@@ -327,6 +383,7 @@ impl Recovery {
             }
         }
         let mut used = Vec::new();
+        let mut unusable = Vec::new();
         let mut begun: Vec<BegunSegment<Used>> = Vec::new();
         let mut spares = Vec::new();
         for (at, row) in rows.iter().enumerate() {
@@ -339,6 +396,7 @@ impl Recovery {
                 end,
                 torn_to,
                 is_damaged: false,
+                has_holes: false,
             };
             let mut push_begun = |first_batch| {
                 let (is_reserve, segment) = (row.reserve, one(from, row.id.capacity, None));
@@ -356,6 +414,12 @@ impl Recovery {
                     Begun::Batches { first } => push_begun(Some(first)),
                     Begun::Frames => push_begun(None),
                     Begun::No => spares.push((*row, segment)),
+                    Begun::Unusable => unusable.push(*row),
+                    Begun::Unknown { position } => {
+                        let source = io::Error::other("it is not known whether the segment was begun");
+                        let (folder, file) = (self.storage.location(), segment.name());
+                        return Err(OpenError::Unreadable { folder, file, position, source });
+                    }
                     // Not even a frame of an unfinished batch: the bytes are kept, the segment is not.
                     Begun::Bytes { end } => {
                         let remains = one(SEGMENT_DATA_START, SEGMENT_DATA_START, Some(end));
@@ -377,35 +441,46 @@ impl Recovery {
                 Some(_) => Proof::Exact,
                 None if self.ends_at_checkpoint => Proof::Exact,
                 None if at + 1 < last || is_clean => Proof::Later,
+                // An operator has given up a part of it: what does not check there was lost, and not left unfinished.
+                None if one.segment.has_accepted_losses() => Proof::Later,
                 None => Proof::None,
             };
-            let error = |error| open_error(&self.storage.location(), "replay a segment", error);
+            let error = |error: io::Error| self.unreadable(one.segment.name(), error.into());
             let mut index = if one.from > SEGMENT_DATA_START {
-                index_segment(&one.segment, one.from, self.hash).map_err(error)?
+                index_segment(&one.segment, one.from, self.hash)
+                    .map_err(|at| self.unreadable(one.segment.name(), at))?
             } else {
                 Index::default()
             };
             let to = if self.ends_at_checkpoint && sealed.is_none() { one.from } else { one.end };
             let mut found = replay.segment(&one.segment, one.from, to, proof, &mut index).map_err(error)?;
+            if let Some(position) = found.needed_hole {
+                let source = found.holes.error();
+                return Err(self.unreadable(one.segment.name(), UnreadableAt { position, source }));
+            }
             if proof == Proof::None && found.torn_to.is_none() && one.segment.id.life == 0 {
                 // Bytes of an unfinished batch without one whole header. (A recycled file has old bytes there.)
                 let file = one.segment.file().map_err(error)?;
-                found.torn_to = end_of_nonzero(&*file, found.end, one.segment.id.capacity).map_err(error)?;
+                let capacity = one.segment.id.capacity;
+                found.torn_to =
+                    end_of_nonzero(&*file, found.end, capacity, &mut found.holes).map_err(error)?;
             }
             if sealed.is_none() {
-                let SegmentEnd { end, torn_to, is_damaged } = found;
+                let SegmentEnd { end, torn_to, is_damaged, holes, .. } = found;
                 (one.end, one.torn_to, one.is_damaged) = (end, torn_to, is_damaged);
+                one.has_holes = !holes.is_empty();
             }
             one.index = Some(index);
         }
-        Ok((used, spares))
+        Ok(FoundSegments { used, spares, unusable })
     }
 
     /// Keeps the bytes of an unfinished batch aside. The segment is sealed before them and never appended to again.
     fn cut(&self, one: &Used) -> io::Result<()> {
         let Some(torn_to) = one.torn_to else { return Ok(()) };
         let mut bytes = vec![0; (torn_to - one.end) as usize];
-        let read = one.segment.file()?.read_at(&mut bytes, one.end)?;
+        // Nobody relies on these bytes: those that cannot be read are zeros in the copy.
+        let read = read_around(&*one.segment.file()?, &mut bytes, one.end, &mut Holes::default())?;
         bytes.truncate(read);
         let name = cut_name(one.segment.id.number, one.end);
         let kept = (|| {
@@ -471,7 +546,10 @@ impl Recovery {
             };
             let file = match IndexFile::open(&self.storage, id.number, id.salt, sealed) {
                 Ok(file) => file,
-                Err(IndexError::Io(error)) => return Err(self.error("read an index", error)),
+                Err(IndexError::Io(error)) if !is_unreadable(&error) => {
+                    return Err(self.error("read an index", error));
+                }
+                // The segment is the second copy of what an index says.
                 Err(error) => {
                     if let IndexError::Damaged { position } = error {
                         self.faults.push(Fault::new(index_name(id.number), position, FaultKind::Index));
@@ -479,7 +557,7 @@ impl Recovery {
                     let index = match one.index.take() {
                         Some(index) => index,
                         None => index_segment(&one.segment, sealed, self.hash)
-                            .map_err(|error| self.error("rebuild an index", error))?,
+                            .map_err(|at| self.unreadable(one.segment.name(), at))?,
                     };
                     let written =
                         index_file::write(&self.storage, &index, id.number, id.salt, sealed, self.hash);
@@ -517,7 +595,9 @@ impl Recovery {
                     self.manifest.kept_indexes.push(row);
                     kept.push(Arc::new(KeptIds { row, file }));
                 }
-                Err(IndexError::Io(error)) => return Err(self.error("read an index", error)),
+                Err(IndexError::Io(error)) if !self.losses.has_kept_index(row.number, row.salt) => {
+                    return Err(self.unreadable(index_name(row.number), error.into()));
+                }
                 Err(error) => {
                     let position = if let IndexError::Damaged { position } = error { position } else { 0 };
                     self.faults.push(Fault::new(index_name(row.number), position, FaultKind::Index));
@@ -534,6 +614,7 @@ impl Recovery {
         checkpointed: Mark,
         used: &[Used],
         spares: Vec<Unused>,
+        unusable: &[SegmentRow],
         recent_ids: RecentIds,
         active_index: Index,
         kept: Vec<Arc<KeptIds>>,
@@ -562,6 +643,7 @@ impl Recovery {
         };
         let spares: Vec<_> = spares.into_iter().filter(|(row, _)| wanted(row)).collect();
         rows.extend(spares.iter().map(|(row, _)| *row));
+        rows.extend(unusable);
         let spares: VecDeque<Spare> =
             spares.into_iter().map(|(row, segment)| Spare { segment, is_reserve: row.reserve }).collect();
 
@@ -620,6 +702,7 @@ impl Recovery {
             storage: self.storage,
             options: self.options,
             hash: self.hash,
+            losses: self.losses,
             log_id,
             append,
             view,
@@ -640,8 +723,9 @@ impl Recovery {
                 Some(FileKind::Segment(number)) => !named(number),
                 Some(FileKind::Index(number)) => !named(number) && !kept(number),
                 Some(FileKind::Checkpoint(number)) => !self.manifest.checkpoints.contains(&number),
-                Some(FileKind::ManifestNew | FileKind::IndexNew) => true,
-                Some(FileKind::Manifest | FileKind::Lock | FileKind::Reserve | FileKind::Cut) | None => false,
+                Some(FileKind::ManifestNew | FileKind::IndexNew | FileKind::LossesNew) => true,
+                Some(FileKind::Manifest | FileKind::Lock | FileKind::Reserve | FileKind::Losses) => false,
+                Some(FileKind::Cut) | None => false,
             };
             if is_leftover {
                 // It is in nobody's way; the next open tries again.

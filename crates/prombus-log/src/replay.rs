@@ -6,6 +6,7 @@
 
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::error::{Fault, FaultKind};
+use crate::holes::{Holes, UnreadableAt};
 use crate::id::{EventId, KeyedHash};
 use crate::index::{CoveredRun, FoundEvent, Index};
 use crate::layout::SEGMENT_DATA_START;
@@ -28,6 +29,8 @@ pub(crate) struct Replay {
     pub(crate) mark: Mark,
     pub(crate) state: Box<dyn State>,
     pub(crate) faults: Vec<Fault>,
+    /// What could not be read: no damage, and nothing may be concluded from it.
+    pub(crate) unreadable: Vec<Fault>,
     /// How many events were replayed.
     pub(crate) events: u64,
     /// A batch lost its COMMIT: what the next one is chained to is not known.
@@ -47,7 +50,7 @@ pub(crate) enum Proof {
 }
 
 /// How a segment ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct SegmentEnd {
     /// The end of the last batch that counts.
     pub(crate) end: u64,
@@ -55,6 +58,18 @@ pub(crate) struct SegmentEnd {
     pub(crate) torn_to: Option<u64>,
     /// The last batch is damaged. Only what is known now proves that it was durable: seal the segment, so that it stays known.
     pub(crate) is_damaged: bool,
+    /// Places that could not be read.
+    pub(crate) holes: Holes,
+    /// The first of them that may hold something durable: what was found before and after it cannot be relied on.
+    pub(crate) needed_hole: Option<u64>,
+}
+
+/// The first place that could not be read and that may hold something durable, in a segment whose last frame ends at `end`.
+///
+/// Batches follow each other without a gap. So what can be read at `end`, and is no frame, proves that nothing follows; a hole
+/// later is in bytes that were never used.
+fn needed_hole(holes: &Holes, end: u64) -> Option<u64> {
+    holes.overlapping(0..end.saturating_add(HEADER_BYTES as u64)).map(|hole| hole.start)
 }
 
 struct SeenFrame {
@@ -88,6 +103,7 @@ impl Replay {
             mark: checkpoint.mark,
             state,
             faults: Vec::new(),
+            unreadable: Vec::new(),
             events: 0,
             lost_commit: false,
             hash,
@@ -104,7 +120,7 @@ impl Replay {
         index: &mut Index,
     ) -> io::Result<SegmentEnd> {
         let file = segment.file()?;
-        let mut scan = Scan::new(&*file, segment.id.salt, from, to, true);
+        let mut scan = Scan::new(&*file, segment.id.salt, from, to, true).around_holes();
         let mut last_end = from;
         let mut seen: Vec<SeenFrame> = Vec::new();
         let mut suspect: Option<Suspect> = None;
@@ -142,9 +158,12 @@ impl Replay {
             seen.clear();
         }
         let remains_end = seen.last().map(|frame| frame.end).or(suspect.as_ref().map(|batch| batch.end));
+        let holes = scan.into_holes();
+        let needed_to = if proof == Proof::Exact { to } else { remains_end.unwrap_or(last_end) };
+        let needed_hole = needed_hole(&holes, needed_to);
         if proof == Proof::None {
             let end = suspect.map_or(last_end, |batch| batch.start);
-            return Ok(SegmentEnd { end, torn_to: remains_end, is_damaged: false });
+            return Ok(SegmentEnd { end, torn_to: remains_end, is_damaged: false, holes, needed_hole });
         }
         let mut is_damaged = suspect.is_some();
         if let Some(batch) = suspect {
@@ -163,7 +182,7 @@ impl Replay {
             self.mark =
                 Mark { segment: segment.id.number, position: end, batch: self.mark.batch + 1, ..self.mark };
         }
-        Ok(SegmentEnd { end, torn_to: None, is_damaged })
+        Ok(SegmentEnd { end, torn_to: None, is_damaged, holes, needed_hole })
     }
 
     fn advance(&mut self, segment: &Segment, end: u64, commit: &Commit) {
@@ -195,20 +214,23 @@ impl Replay {
         index: &mut Index,
     ) -> io::Result<()> {
         let file = segment.file()?;
-        let mut scan = Scan::new(&*file, segment.id.salt, from, to, true);
+        let mut scan = Scan::new(&*file, segment.id.salt, from, to, true).around_holes();
         let mut damage: Vec<Damage> = Vec::new();
         let mut events: Vec<FoundEvent> = Vec::new();
         while let Some(found) = scan.next()? {
             match found {
-                Found::Gap { position, end } => damage.push(Damage { position, end }),
+                Found::Gap { position, end } => damage.push(Damage::new(position, end, scan.holes())),
                 Found::Frame { position, header, body_checks: false } => {
-                    damage.push(Damage { position, end: scan.position() });
+                    let place = Damage::new(position, scan.position(), scan.holes());
+                    let is_unreadable = place.is_unreadable;
+                    damage.push(place);
                     if header.kind == Kind::Event {
                         let topic = self.topic(header.topic);
                         topic.last_seq = topic.last_seq.max(header.seq);
                     }
                     if commit.is_none() {
-                        self.faults.push(self.named(segment, position, &header));
+                        let fault = self.named(segment, position, &header);
+                        self.report(fault, is_unreadable);
                     }
                 }
                 Found::Frame { position, header, body_checks: true } => {
@@ -225,13 +247,24 @@ impl Replay {
             self.name_losses(segment, &losses);
         } else {
             for place in damage {
-                let is_named = self.faults.iter().any(|fault| fault.position == place.position);
+                let list = if place.is_unreadable { &self.unreadable } else { &self.faults };
+                let is_named = list.iter().any(|fault| fault.position == place.position);
                 if !is_named {
-                    self.faults.push(Fault::new(segment.name(), place.position, FaultKind::Frame));
+                    let fault = Fault::new(segment.name(), place.position, FaultKind::Frame);
+                    self.report(fault, place.is_unreadable);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Puts a fault where it belongs: what cannot be read is not damaged.
+    fn report(&mut self, fault: Fault, is_unreadable: bool) {
+        if is_unreadable {
+            self.unreadable.push(Fault { what: FaultKind::Unreadable, ..fault });
+        } else {
+            self.faults.push(fault);
+        }
     }
 
     fn take_frame(&mut self, header: &Header, frame: &[u8]) {
@@ -294,7 +327,7 @@ impl Replay {
                 fault.seq = Some(first);
                 fault.last_seq = (last > first).then_some(last);
             }
-            self.faults.push(fault);
+            self.report(fault, loss.is_unreadable);
         }
     }
 }
@@ -303,6 +336,14 @@ impl Replay {
 struct Damage {
     position: u64,
     end: u64,
+    /// It reaches into a place that cannot be read.
+    is_unreadable: bool,
+}
+
+impl Damage {
+    fn new(position: u64, end: u64, holes: &Holes) -> Self {
+        Self { position, end, is_unreadable: holes.overlapping(position..end).is_some() }
+    }
 }
 
 /// What a damaged place cost.
@@ -312,6 +353,7 @@ struct Loss {
     /// First and last lost seq, for events.
     seqs: Option<(u64, u64)>,
     run: CoveredRun,
+    is_unreadable: bool,
 }
 
 /// Says, by a COMMIT's run table, what each damaged place of its batch cost. `events` are those that check.
@@ -352,7 +394,8 @@ fn losses(start: u64, commit: &Commit, damage: &[Damage], events: &[FoundEvent])
             let seqs: Vec<u64> = lost.drain(..share).collect();
             let seqs = seqs.first().copied().zip(seqs.last().copied());
             if kind != FaultKind::Event || seqs.is_some() {
-                losses.push(Loss { position: place.position.max(run.start), kind, seqs, run });
+                let (position, is_unreadable) = (place.position.max(run.start), place.is_unreadable);
+                losses.push(Loss { position, kind, seqs, run, is_unreadable });
             }
         }
     }
@@ -418,15 +461,18 @@ fn batch_checks(seen: &[SeenFrame], start: u64, commit_position: u64, commit: &C
 
 /// Indexes the events of a segment up to `end` by their headers; bodies are checked when they are read. Also covers runs with
 /// damaged records, so that readers come across the damage.
-pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> io::Result<Index> {
+///
+/// # Errors
+/// A part that cannot be read: an index without it would call its events cleaned.
+pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> Result<Index, UnreadableAt> {
     let file = segment.file()?;
-    let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, false);
+    let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, false).around_holes();
     let mut index = Index::default();
     let mut events: Vec<FoundEvent> = Vec::new();
     let mut damage: Vec<Damage> = Vec::new();
     while let Some(found) = scan.next()? {
         match found {
-            Found::Gap { position, end } => damage.push(Damage { position, end }),
+            Found::Gap { position, end } => damage.push(Damage { position, end, is_unreadable: false }),
             Found::Frame { header, position, body_checks: true } => match header.kind {
                 Kind::Event => events.push(FoundEvent::new(header, scan.frame(), position, hash)),
                 Kind::Commit => {
@@ -445,6 +491,7 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> io:
             Found::Frame { body_checks: false, .. } => {}
         }
     }
+    scan.holes().check()?;
     index_batch(&mut index, &events, &[]);
     Ok(index)
 }
@@ -454,6 +501,10 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> io:
 pub(crate) enum Begun {
     /// Nothing: it is ready for use.
     No,
+    /// Nothing, but some of its unused bytes cannot be read: what would be written there might be lost.
+    Unusable,
+    /// The place of the first frame cannot be read, so nobody knows.
+    Unknown { position: u64 },
     /// Bytes, but not one whole frame. They prove nothing about other segments.
     Bytes { end: u64 },
     /// Frames of a batch without its COMMIT.
@@ -465,23 +516,29 @@ pub(crate) enum Begun {
 pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
     let file = segment.file()?;
     let end = segment.id.capacity;
-    let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, false);
-    let mut begun = Begun::No;
+    let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, false).around_holes();
+    let mut has_frames = false;
     while let Some(found) = scan.next()? {
         if let Found::Frame { header, .. } = found {
             if header.kind == Kind::Commit {
                 return Ok(Begun::Batches { first: header.seq });
             }
-            begun = Begun::Frames;
+            has_frames = true;
         }
     }
-    if begun == Begun::No
-        && segment.id.life == 0
-        && let Some(end) = end_of_nonzero(&*file, SEGMENT_DATA_START, end)?
-    {
-        begun = Begun::Bytes { end };
+    if has_frames {
+        return Ok(Begun::Frames);
     }
-    Ok(begun)
+    let mut holes = scan.into_holes();
+    if let Some(position) = needed_hole(&holes, SEGMENT_DATA_START) {
+        return Ok(Begun::Unknown { position });
+    }
+    if segment.id.life == 0
+        && let Some(end) = end_of_nonzero(&*file, SEGMENT_DATA_START, end, &mut holes)?
+    {
+        return Ok(Begun::Bytes { end });
+    }
+    Ok(if holes.is_empty() { Begun::No } else { Begun::Unusable })
 }
 
 /// A segment that was begun, where it stands in the manifest, and the first batch in it, if that is known.

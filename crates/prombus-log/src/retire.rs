@@ -78,7 +78,7 @@ impl Housekeeper {
                 forget_ids(shared, segment.id.number);
             }
             segment.close_file();
-            self.unreadable.remove(&segment.id.number);
+            self.damaged.remove(&segment.id.number);
             self.retired.push(RetiredFile { segment: Arc::clone(segment), since_ms });
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::record::{
 };
 use crate::scan::{Found, Scan};
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
-use crate::storage::{OpenMode, StorageFile, SyncPoint, is_full};
+use crate::storage::{OpenMode, StorageFile, SyncPoint};
 use std::io;
 use std::sync::Arc;
 
@@ -29,7 +29,9 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) enum Broken {
     /// The log is closed, or writing stopped.
     Stopped,
-    /// This segment cannot be read whole.
+    /// This segment is damaged.
+    Damaged { segment: u64 },
+    /// This segment cannot be read now.
     Unreadable { segment: u64 },
     /// The disk has no room, or refused.
     Io(io::Error),
@@ -114,9 +116,9 @@ fn gather(
     kept.bytes.reserve(room.min(usize::try_from(group.live_bytes).unwrap_or(room)));
     let mut last_topic: Option<JudgedTopic> = None;
     for segment in &group.segments {
-        let unreadable = |error: io::Error| match is_full(&error) {
-            true => Broken::Io(error),
-            false => Broken::Unreadable { segment: segment.id.number },
+        let unreadable = |source: io::Error| {
+            shared.note_read_error(&segment.read_error(SEGMENT_DATA_START)(source));
+            Broken::Unreadable { segment: segment.id.number }
         };
         let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
         let file = segment.file().map_err(unreadable)?;
@@ -133,7 +135,7 @@ fn gather(
                 Found::Frame { header, body_checks: true, position } => (header, position),
                 damaged => {
                     shared.report_fault(fault(shared, segment, &damaged));
-                    return Err(Broken::Unreadable { segment: segment.id.number });
+                    return Err(Broken::Damaged { segment: segment.id.number });
                 }
             };
             if header.kind != Kind::Event {

@@ -2,9 +2,10 @@
 //!
 //! A frame whose header checks is believed in its length, so nothing inside a body is ever taken for a frame.
 
+use crate::holes::{Holes, read_around};
 use crate::layout::FRAME_MAGIC;
 use crate::record::{self, HEADER_BYTES, Header};
-use crate::storage::{StorageFile, read_around_holes};
+use crate::storage::StorageFile;
 use std::io;
 
 /// How much is read at once.
@@ -30,6 +31,8 @@ pub(crate) struct Scan<'a> {
     buffer_start: u64,
     /// The frame found last, in the buffer.
     frame: std::ops::Range<usize>,
+    /// Where to note places that cannot be read; without it the first one ends the scan.
+    holes: Option<Holes>,
 }
 
 impl<'a> Scan<'a> {
@@ -41,7 +44,34 @@ impl<'a> Scan<'a> {
         check_bodies: bool,
     ) -> Self {
         let buffer = Vec::new();
-        Self { file, salt, position, end, check_bodies, buffer, buffer_start: position, frame: 0..0 }
+        Self {
+            file,
+            salt,
+            position,
+            end,
+            check_bodies,
+            buffer,
+            buffer_start: position,
+            frame: 0..0,
+            holes: None,
+        }
+    }
+
+    /// Continues past places that cannot be read, and notes them. Frames that reach into one are found as damaged or not at
+    /// all: the caller must compare what it found with [`holes`](Self::holes) before it concludes anything.
+    pub(crate) fn around_holes(mut self) -> Self {
+        self.holes = Some(Holes::default());
+        self
+    }
+
+    /// The places so far that could not be read.
+    pub(crate) fn holes(&self) -> &Holes {
+        static NONE: Holes = Holes::none();
+        self.holes.as_ref().unwrap_or(&NONE)
+    }
+
+    pub(crate) fn into_holes(self) -> Holes {
+        self.holes.unwrap_or_default()
     }
 
     /// The bytes of the frame found last.
@@ -120,20 +150,28 @@ impl<'a> Scan<'a> {
         let wanted = length.max(PIECE_BYTES).min((self.end - position) as usize);
         self.buffer.resize(wanted, 0);
         self.buffer_start = position;
-        let read = read_around_holes(self.file, &mut self.buffer, position)?;
+        let read = match &mut self.holes {
+            Some(holes) => read_around(self.file, &mut self.buffer, position, holes)?,
+            None => self.file.read_at(&mut self.buffer, position)?,
+        };
         self.buffer.truncate(read);
         Ok(read >= length)
     }
 }
 
-/// Where non-zero bytes end in `position..end`, or `None` when all are zero.
-pub(crate) fn end_of_nonzero(file: &dyn StorageFile, position: u64, end: u64) -> io::Result<Option<u64>> {
+/// Where non-zero bytes end in `position..end`, or `None` when all are zero. Places that cannot be read go to `holes`.
+pub(crate) fn end_of_nonzero(
+    file: &dyn StorageFile,
+    position: u64,
+    end: u64,
+    holes: &mut Holes,
+) -> io::Result<Option<u64>> {
     let mut buffer = vec![0; PIECE_BYTES];
     let mut last = None;
     let mut at = position;
     while at < end {
         let length = buffer.len().min((end - at) as usize);
-        let read = file.read_at(&mut buffer[..length], at)?;
+        let read = read_around(file, &mut buffer[..length], at, holes)?;
         if read == 0 {
             break;
         }

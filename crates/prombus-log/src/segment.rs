@@ -6,9 +6,11 @@ use crate::fields::{PutFields, u32_at, u64_at};
 use crate::index::Index;
 use crate::index_file::IndexFile;
 use crate::layout::{FORMAT_VERSION, SEGMENT_DATA_START, SEGMENT_MAGIC, segment_name};
+use crate::losses::LossyFile;
 use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint};
 use parking_lot::{Mutex, RwLock};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,6 +68,8 @@ pub(crate) struct Segment {
     mode: OpenMode,
     /// Open while it is used; a log has more segments than a process has descriptors.
     file: Mutex<Option<Arc<dyn StorageFile>>>,
+    /// Places that count as damaged when they cannot be read; see `losses.rs`.
+    accepted_losses: Mutex<Arc<[Range<u64>]>>,
 }
 
 impl Segment {
@@ -77,7 +81,8 @@ impl Segment {
     ) -> Self {
         let sealed = AtomicU64::new(sealed.unwrap_or(0));
         let (index, file) = (RwLock::new(index), Mutex::new(None));
-        Self { id, sealed, index, storage, mode: OpenMode::Write, file }
+        let accepted_losses = Mutex::new(Arc::from([]));
+        Self { id, sealed, index, storage, mode: OpenMode::Write, file, accepted_losses }
     }
 
     /// A segment that is only looked at, also in a folder that cannot be written.
@@ -116,9 +121,23 @@ impl Segment {
         if let Some(file) = &*file {
             return Ok(Arc::clone(file));
         }
-        let opened = self.storage.open(&self.name(), self.mode)?;
+        let mut opened = self.storage.open(&self.name(), self.mode)?;
+        let accepted = Arc::clone(&self.accepted_losses.lock());
+        if !accepted.is_empty() {
+            opened = Arc::new(LossyFile { file: opened, accepted });
+        }
         *file = Some(Arc::clone(&opened));
         Ok(opened)
+    }
+
+    /// From now on these places count as damaged when they cannot be read.
+    pub(crate) fn accept_losses(&self, ranges: Vec<Range<u64>>) {
+        *self.accepted_losses.lock() = ranges.into();
+        self.close_file();
+    }
+
+    pub(crate) fn has_accepted_losses(&self) -> bool {
+        !self.accepted_losses.lock().is_empty()
     }
 
     pub(crate) fn is_open(&self) -> bool {

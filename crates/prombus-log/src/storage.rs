@@ -53,6 +53,8 @@ pub enum SyncPoint {
     Backup,
     /// The backup's folder, before its manifest is written.
     BackupFolder,
+    /// The list of losses that an operator accepted, and the folder after it was renamed.
+    AcceptedLosses,
 }
 
 /// How [`Storage::open`] opens a file.
@@ -156,32 +158,4 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 pub(crate) fn is_unreadable(error: &io::Error) -> bool {
     const EIO: i32 = 5;
     error.raw_os_error() == Some(EIO)
-}
-
-/// Reads like [`StorageFile::read_at`], but sectors that the disk cannot read are zeros: damage like any other, that costs the
-/// events it hits and no more.
-pub(crate) fn read_around_holes(
-    file: &dyn StorageFile,
-    buffer: &mut [u8],
-    position: u64,
-) -> io::Result<usize> {
-    const HOLE_BYTES: u64 = 512;
-    match file.read_at(buffer, position) {
-        Err(error) if is_unreadable(&error) => {}
-        read => return read,
-    }
-    let length =
-        buffer.len().min(usize::try_from(file.len()?.saturating_sub(position)).unwrap_or(usize::MAX));
-    let mut done = 0;
-    while done < length {
-        let at = position + done as u64;
-        let part = ((at + 1).next_multiple_of(HOLE_BYTES) - at).min((length - done) as u64) as usize;
-        match file.read_at(&mut buffer[done..done + part], at) {
-            Ok(_) => {}
-            Err(error) if is_unreadable(&error) => buffer[done..done + part].fill(0),
-            Err(error) => return Err(error),
-        }
-        done += part;
-    }
-    Ok(length)
 }

@@ -2,18 +2,20 @@
 
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::error::{Fault, FaultKind, OpenError, VerifyError};
+use crate::holes::{Holes, read_around_exactly};
 use crate::id::{EventId, KeyedHash};
 use crate::index::Index;
 use crate::index_file::{IndexError, IndexFile};
-use crate::layout::{SEGMENT_DATA_START, index_name, segment_name};
+use crate::layout::{LOSSES, MANIFEST, SEGMENT_DATA_START, checkpoint_name, index_name, segment_name};
+use crate::losses::Losses;
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::record::{self, Kind};
 use crate::recovery::{check_empty, open_error, read_manifest};
 use crate::replay::{Begun, BegunSegment, Proof, Replay, begun, in_log_order};
-use crate::scan::{Found, Scan};
+use crate::scan::{Found, PIECE_BYTES, Scan};
 use crate::segment::{self, Segment, SegmentIndex, SegmentKind};
 use crate::state::NoState;
-use crate::storage::{Folder, OpenMode, Storage};
+use crate::storage::{Folder, OpenMode, Storage, StorageFile, is_unreadable};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,6 +42,27 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// The remains of an unfinished batch at the end: no fault, the next open cuts it.
     pub torn_tail_bytes: u64,
+    /// Places that could not be read. They are not damaged, as far as anybody knows.
+    pub unreadable: Vec<UnreadablePlace>,
+    /// What those places hold, as far as that is known.
+    pub unreadable_events: Vec<Fault>,
+}
+
+/// A part of a file that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadablePlace {
+    /// The file's name inside the folder.
+    pub file: String,
+    /// Where it begins.
+    pub position: u64,
+    /// Where it ends.
+    pub end: u64,
+}
+
+impl std::fmt::Display for UnreadablePlace {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}: bytes {} to {} cannot be read", self.file, self.position, self.end)
+    }
 }
 
 /// Verifies the log in a folder; nobody may have it open.
@@ -69,11 +92,21 @@ pub fn verify_storage(
     };
     let lock = storage.lock().map_err(|error| open_error(&location, "lock the folder", error))?;
     let _lock = lock.ok_or(OpenError::Locked { folder: location })?;
+    let mut faults: Vec<Fault> = fault.into_iter().collect();
+    let losses = match Losses::read(&*storage) {
+        Ok((losses, fault)) => {
+            faults.extend(fault);
+            losses
+        }
+        Err(error) if is_unreadable(&error) => Losses::default(),
+        Err(error) => return Err(io_error(LOSSES)(error)),
+    };
     let mut verifier = Verifier {
         hash: KeyedHash::new(manifest.hash_seed),
         storage,
         manifest,
-        report: VerifyReport { faults: fault.into_iter().collect(), ..VerifyReport::default() },
+        losses,
+        report: VerifyReport { faults, ..VerifyReport::default() },
         ends_at_checkpoint: false,
         progress,
     };
@@ -84,6 +117,7 @@ pub fn verify_storage(
 struct Verifier<P> {
     storage: Arc<dyn Storage>,
     manifest: Manifest,
+    losses: Losses,
     hash: KeyedHash,
     report: VerifyReport,
     /// The log was closed cleanly and the newest checkpoint is whole.
@@ -98,6 +132,8 @@ fn io_error(file: &str) -> impl FnOnce(io::Error) -> VerifyError {
 
 impl<P: FnMut(Progress)> Verifier<P> {
     fn run(&mut self) -> Result<(), VerifyError> {
+        self.probe(MANIFEST)?;
+        self.probe(LOSSES)?;
         let checkpoint = self.checkpoints()?;
         let mark = checkpoint.mark;
         let mut replay = Replay::new(&checkpoint, Box::new(NoState), self.hash);
@@ -115,6 +151,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
             self.index(kept.number, kept.salt, kept.covered, true)?;
         }
         self.report.faults.append(&mut replay.faults);
+        self.report.unreadable_events.append(&mut replay.unreadable);
         self.report.events = replay.events;
         self.report.bytes = bytes_done;
         self.report.segments = rows.len();
@@ -126,12 +163,14 @@ impl<P: FnMut(Progress)> Verifier<P> {
         let mut best = None;
         let [older, newer] = self.manifest.checkpoints;
         for number in if older == newer { vec![newer] } else { vec![older, newer] } {
-            match Checkpoint::read(&*self.storage, number).map_err(io_error("a checkpoint"))? {
-                Ok(checkpoint) => {
+            match Checkpoint::read(&*self.storage, number) {
+                Ok(Ok(checkpoint)) => {
                     self.ends_at_checkpoint = self.manifest.clean && number == newer;
                     best = Some(checkpoint);
                 }
-                Err(fault) => self.report.faults.push(fault),
+                Ok(Err(fault)) => self.report.faults.push(fault),
+                Err(error) if is_unreadable(&error) => self.probe(&checkpoint_name(number))?,
+                Err(error) => return Err(io_error(&checkpoint_name(number))(error)),
             }
         }
         Ok(best.unwrap_or(Checkpoint {
@@ -155,8 +194,8 @@ impl<P: FnMut(Progress)> Verifier<P> {
             let first_batch = match begun(&segment).map_err(io_error(&segment.name()))? {
                 Begun::Batches { first } => Some(first),
                 Begun::Frames => None,
-                Begun::No | Begun::Bytes { .. } if row.id.number == mark.segment => Some(mark.batch),
-                Begun::No | Begun::Bytes { .. } => continue,
+                _ if row.id.number == mark.segment => Some(mark.batch),
+                Begun::No | Begun::Bytes { .. } | Begun::Unusable | Begun::Unknown { .. } => continue,
             };
             segments.push(BegunSegment {
                 row: at,
@@ -169,7 +208,39 @@ impl<P: FnMut(Progress)> Verifier<P> {
     }
 
     fn segment_of(&self, row: &SegmentRow) -> Segment {
-        Segment::new_read_only(Arc::clone(&self.storage), row.id, row.sealed, SegmentIndex::Growing)
+        let storage = Arc::clone(&self.storage);
+        let segment = Segment::new_read_only(storage, row.id, row.sealed, SegmentIndex::Growing);
+        segment.accept_losses(self.losses.of_segment(row.id.number, row.id.salt));
+        segment
+    }
+
+    /// Finds all places of a file that cannot be read. A missing file has none.
+    fn probe(&mut self, name: &str) -> Result<(), VerifyError> {
+        let file = match self.storage.open(name, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened.map_err(io_error(name))?,
+        };
+        self.probe_file(name, &*file)
+    }
+
+    fn probe_file(&mut self, name: &str, file: &dyn StorageFile) -> Result<(), VerifyError> {
+        let mut holes = Holes::default();
+        let mut buffer = vec![0; PIECE_BYTES];
+        let mut position = 0;
+        loop {
+            let read =
+                read_around_exactly(file, &mut buffer, position, &mut holes).map_err(io_error(name))?;
+            if read == 0 {
+                break;
+            }
+            position += read as u64;
+        }
+        self.report.unreadable.extend(holes.ranges().iter().map(|hole| UnreadablePlace {
+            file: name.to_owned(),
+            position: hole.start,
+            end: hole.end,
+        }));
+        Ok(())
     }
 
     fn segment(
@@ -187,13 +258,18 @@ impl<P: FnMut(Progress)> Verifier<P> {
             }
             opened => opened.map_err(io_error(&name))?,
         };
-        let fault = segment::check_header(&*file, &row.id, self.manifest.log_id).map_err(io_error(&name))?;
-        self.report.faults.extend(fault);
+        let mut has_holes = false;
+        match segment::check_header(&*file, &row.id, self.manifest.log_id) {
+            Ok(fault) => self.report.faults.extend(fault),
+            Err(error) if is_unreadable(&error) => has_holes = true,
+            Err(error) => return Err(io_error(&name)(error)),
+        }
         let length = file.len().map_err(io_error(&name))?;
         if length < row.sealed.unwrap_or(row.id.capacity) {
             self.report.faults.push(Fault::new(&name, length, FaultKind::SegmentShort));
         }
         let segment = self.segment_of(row);
+        let file = segment.file().map_err(io_error(&name))?;
         let is_last = *last_begun == Some(row.id.number);
         // What is known to be durable of it, and whether something may stand behind that.
         let (durable_to, goes_on) = match row.sealed {
@@ -205,16 +281,20 @@ impl<P: FnMut(Progress)> Verifier<P> {
         self.begin_chain(&*file, row, to, replay).map_err(io_error(&name))?;
         let mut index = Index::default();
         let durable = replay.segment(&segment, SEGMENT_DATA_START, durable_to, Proof::Exact, &mut index);
-        durable.map_err(io_error(&name))?;
+        has_holes |= !durable.map_err(io_error(&name))?.holes.is_empty();
         if mark.segment == row.id.number {
             replay.resume_at(mark);
         }
         if goes_on {
             let proof = if is_last && !self.manifest.clean { Proof::None } else { Proof::Later };
             let end = replay.segment(&segment, durable_to, to, proof, &mut index).map_err(io_error(&name))?;
+            has_holes |= !end.holes.is_empty();
             if let Some(torn_to) = end.torn_to {
                 self.report.torn_tail_bytes += torn_to - end.end;
             }
+        }
+        if has_holes {
+            self.probe_file(&name, &*file)?;
         }
         if let Some(sealed) = row.sealed {
             self.index(row.id.number, row.id.salt, sealed, false)?;
@@ -225,7 +305,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
     /// Starts the chain where the segment's first whole COMMIT says it does, unless it goes on from the segment before.
     fn begin_chain(
         &self,
-        file: &dyn crate::storage::StorageFile,
+        file: &dyn StorageFile,
         row: &SegmentRow,
         to: u64,
         replay: &mut Replay,
@@ -254,6 +334,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
             // The next open writes a missing or outdated one.
             Err(IndexError::Stale) => {}
             Err(IndexError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(IndexError::Io(error)) if is_unreadable(&error) => self.probe(&name)?,
             Err(IndexError::Io(error)) => return Err(io_error(&name)(error)),
         }
         Ok(())
@@ -261,12 +342,12 @@ impl<P: FnMut(Progress)> Verifier<P> {
 }
 
 fn first_commit(
-    file: &dyn crate::storage::StorageFile,
+    file: &dyn StorageFile,
     row: &SegmentRow,
     from: u64,
     to: u64,
 ) -> io::Result<Option<record::Commit>> {
-    let mut scan = Scan::new(file, row.id.salt, from, to, false);
+    let mut scan = Scan::new(file, row.id.salt, from, to, false).around_holes();
     while let Some(found) = scan.next()? {
         if let Found::Frame { header, body_checks: true, .. } = found
             && header.kind == Kind::Commit

@@ -77,6 +77,8 @@ impl Disk {
             off: false,
             last_cut: None,
             operations: 0,
+            reads: 0,
+            failed_reads: 0,
             armed: Armed::default(),
             lied_about: None,
             capacity_bytes: None,
@@ -194,7 +196,44 @@ impl Disk {
         assert!(flipped, "no byte {position} in a file {name}");
     }
 
-    /// What a read of the whole file would see.
+    /// From now on the sectors of a file that hold these bytes cannot be read: EIO. It stays so over power cuts and renames,
+    /// until [`make_readable`](Disk::make_readable) or until the whole sector is written again.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such file: a test that damages nothing proves nothing.
+    pub fn make_unreadable(&self, name: &str, bytes: std::ops::Range<u64>) {
+        let mut state = self.state.lock();
+        let number = state.names.get(name).copied().unwrap_or_else(|| panic!("no file {name}"));
+        let sectors = bytes.start as usize / SECTOR_BYTES..(bytes.end as usize).div_ceil(SECTOR_BYTES);
+        state.inode_mut(number).unreadable.extend(sectors);
+    }
+
+    /// All sectors of all files can be read again.
+    pub fn make_readable(&self) {
+        let mut state = self.state.lock();
+        state.inodes.values_mut().for_each(|inode| inode.unreadable.clear());
+        state.armed.fail_reads = None;
+    }
+
+    /// Reads fail with EIO, whatever they read: `count` of them, after `skipped` that work. Forgotten with a power cut.
+    pub fn fail_reads(&self, skipped: u64, count: u64) {
+        let mut state = self.state.lock();
+        let first = state.reads.saturating_add(skipped);
+        state.armed.fail_reads = Some(first..first.saturating_add(count));
+    }
+
+    /// How many reads the disk has seen.
+    pub fn reads(&self) -> u64 {
+        self.state.lock().reads
+    }
+
+    /// How many reads failed.
+    pub fn failed_reads(&self) -> u64 {
+        self.state.lock().failed_reads
+    }
+
+    /// What a read of the whole file would see, if all of it could be read.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state.lock();
         let inode = state.inodes.get(state.names.get(name)?)?;
@@ -325,9 +364,17 @@ impl StorageFile for OpenFile {
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         let mut state = self.disk.powered()?;
         self.alive(&state)?;
-        let current = &state.inode_mut(self.number).current;
-        let start = usize::try_from(position).map_or(current.len(), |start| start.min(current.len()));
-        let read = buffer.len().min(current.len() - start);
+        let is_failing = state.armed.fail_reads.as_ref().is_some_and(|reads| reads.contains(&state.reads));
+        state.reads += 1;
+        let inode = state.inode_mut(self.number);
+        let length = inode.current.len();
+        let start = usize::try_from(position).map_or(length, |start| start.min(length));
+        let read = buffer.len().min(length - start);
+        if is_failing || !inode.can_read(start, read) {
+            state.failed_reads += 1;
+            return Err(os_error(EIO));
+        }
+        let current = &inode.current;
         buffer[..read].copy_from_slice(&current[start..start + read]);
         Ok(read)
     }
@@ -421,6 +468,8 @@ struct State {
     off: bool,
     last_cut: Option<Step>,
     operations: u64,
+    reads: u64,
+    failed_reads: u64,
     armed: Armed,
     lied_about: Option<SyncPoint>,
     capacity_bytes: Option<u64>,
@@ -434,6 +483,8 @@ struct Armed {
     fail_at: Option<u64>,
     fail_syncs: Vec<SyncPoint>,
     fail_write: bool,
+    /// By the value of `State::reads`.
+    fail_reads: Option<std::ops::Range<u64>>,
 }
 
 /// What becomes of a mutating operation.

@@ -2,7 +2,7 @@
 
 use super::SECTOR_BYTES;
 use super::chance::{Fate, Random};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A file without its name.
 #[derive(Clone, Default)]
@@ -17,6 +17,8 @@ pub(super) struct Inode {
     /// The sectors that may differ from the disk, by index. All others are durable as they are in `current`.
     pub(super) unsynced: BTreeMap<usize, UnsyncedSector>,
     pub(super) open_files: usize,
+    /// Sectors that the disk cannot read, by index. Writing all of one gives it a new place that works.
+    pub(super) unreadable: BTreeSet<usize>,
 }
 
 #[derive(Clone)]
@@ -35,12 +37,21 @@ impl Inode {
         let end = start + bytes.len();
         for index in start / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES) {
             self.mark_dirty(index);
+            if start <= index * SECTOR_BYTES && end >= (index + 1) * SECTOR_BYTES {
+                self.unreadable.remove(&index);
+            }
         }
         if end > self.current.len() {
             self.current.resize(end, 0);
             self.length_dirty = true;
         }
         self.current[start..end].copy_from_slice(bytes);
+    }
+
+    /// Whether the disk can read all of these bytes.
+    pub(super) fn can_read(&self, start: usize, length: usize) -> bool {
+        let sectors = start / SECTOR_BYTES..(start + length).div_ceil(SECTOR_BYTES);
+        length == 0 || self.unreadable.range(sectors).next().is_none()
     }
 
     pub(super) fn mark_dirty(&mut self, index: usize) {

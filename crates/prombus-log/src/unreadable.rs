@@ -1,0 +1,191 @@
+//! What could not be read and is still wanted: which events, since when, and where in which file.
+//!
+//! Readers note what they fail to read and take back what they read later, so the list is what operators must know about now.
+//! Reads that succeed pay one atomic load for it while the list is empty.
+
+use crate::append::TopicId;
+use crate::error::ReadError;
+use crate::log::Shared;
+use crate::observer::Notice;
+use crate::reader::Chunk;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+/// A read error keeps the log degraded for this long.
+const RECENT_MS: i64 = 5_000;
+/// Ranges that are remembered; more are only counted.
+const RANGES_MAX: usize = 10_000;
+
+/// Events that cannot be read now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableEvents {
+    /// The topic's internal id.
+    pub topic: TopicId,
+    /// The first seq.
+    pub first_seq: u64,
+    /// The last one.
+    pub last_seq: u64,
+    /// The file.
+    pub file: String,
+    /// The bytes that the disk cannot read; none where the file as a whole cannot be opened.
+    pub bytes: Vec<Range<u64>>,
+    /// When that was noticed first.
+    pub since_ms: i64,
+    /// What the system said.
+    pub error: String,
+}
+
+/// How reading goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadHealth {
+    /// Reads that failed since the log was opened.
+    pub errors: u64,
+    /// Events that cannot be read now.
+    pub events_unreadable: u64,
+    /// What failed last, if that was a moment ago or still holds.
+    pub problem: Option<String>,
+}
+
+/// The list, and the counters beside it.
+#[derive(Default)]
+pub(crate) struct Unreadable {
+    list: Mutex<Vec<UnreadableEvents>>,
+    is_any: AtomicBool,
+    errors: AtomicU64,
+    /// When a read failed last; `i64::MIN` before the first time.
+    failed_ms: AtomicI64,
+    last_error: Mutex<String>,
+    /// The error was told, and not yet its end.
+    is_told: AtomicBool,
+}
+
+impl Unreadable {
+    pub(crate) fn new() -> Self {
+        Self { failed_ms: AtomicI64::new(i64::MIN), ..Self::default() }
+    }
+
+    /// Whether any event is known to be unreadable.
+    pub(crate) fn is_any(&self) -> bool {
+        self.is_any.load(Ordering::Acquire)
+    }
+
+    /// Whether a file has events that are known to be unreadable.
+    pub(crate) fn has_file(&self, file: &str) -> bool {
+        self.is_any() && self.list.lock().iter().any(|events| events.file == file)
+    }
+
+    fn add(&self, added: UnreadableEvents) {
+        let mut list = self.list.lock();
+        let is_same = |known: &&mut UnreadableEvents| {
+            known.topic == added.topic
+                && known.first_seq <= added.last_seq.saturating_add(1)
+                && added.first_seq <= known.last_seq.saturating_add(1)
+                && known.file == added.file
+        };
+        if let Some(known) = list.iter_mut().find(is_same) {
+            known.first_seq = known.first_seq.min(added.first_seq);
+            known.last_seq = known.last_seq.max(added.last_seq);
+            for range in added.bytes {
+                if !known.bytes.contains(&range) {
+                    known.bytes.push(range);
+                }
+            }
+        } else if list.len() < RANGES_MAX {
+            list.push(added);
+        }
+        self.is_any.store(true, Ordering::Release);
+    }
+
+    /// Seqs from `first` up to, without, `end` of a topic were read, or nobody wants them any more.
+    fn remove(&self, topic: TopicId, first: u64, end: u64) {
+        let mut list = self.list.lock();
+        let mut rest = Vec::new();
+        list.retain_mut(|known| {
+            if known.topic != topic || known.last_seq < first || known.first_seq >= end {
+                return true;
+            }
+            if known.last_seq >= end {
+                rest.push(UnreadableEvents { first_seq: end, ..known.clone() });
+            }
+            known.last_seq = first.saturating_sub(1);
+            known.first_seq <= known.last_seq
+        });
+        list.append(&mut rest);
+        self.is_any.store(!list.is_empty(), Ordering::Release);
+    }
+
+    fn count(&self) -> u64 {
+        self.list.lock().iter().map(|events| events.last_seq - events.first_seq + 1).sum()
+    }
+
+    pub(crate) fn list(&self) -> Vec<UnreadableEvents> {
+        self.list.lock().clone()
+    }
+}
+
+impl Shared {
+    /// Counts a read error, and tells about it unless the last one was told and is not over.
+    pub(crate) fn note_read_error(&self, error: &ReadError) {
+        let unreadable = &self.unreadable;
+        unreadable.errors.fetch_add(1, Ordering::Relaxed);
+        unreadable.failed_ms.store(self.options.clock.now_ms(), Ordering::Release);
+        let text = with_source(error);
+        if !unreadable.is_told.swap(true, Ordering::AcqRel) {
+            self.observer().notice(&Notice::Unreadable { error: text.clone() });
+        }
+        *unreadable.last_error.lock() = text;
+    }
+
+    /// Notes events that could not be read.
+    pub(crate) fn note_unreadable(&self, topic: u32, bytes: &[Range<u64>], error: &ReadError) {
+        let ReadError::Unreadable { first_seq, last_seq, file, .. } = error else { return };
+        self.unreadable.add(UnreadableEvents {
+            topic: TopicId(topic),
+            first_seq: *first_seq,
+            last_seq: *last_seq,
+            file: file.clone(),
+            bytes: bytes.to_vec(),
+            since_ms: self.options.clock.now_ms(),
+            error: with_source(error),
+        });
+    }
+
+    /// Events were read: they are not unreadable any more.
+    pub(crate) fn note_read(&self, topic: u32, first: u64, end: u64) {
+        self.unreadable.remove(TopicId(topic), first, end);
+    }
+
+    /// Reads again what could not be read, and forgets what is gone or readable. Not for a thread that others wait for.
+    pub(crate) fn probe_unreadable(&self) {
+        let mut chunk = Chunk::default();
+        for events in self.unreadable.list() {
+            self.try_reading(events.topic.0, events.first_seq, events.last_seq, &mut chunk);
+        }
+        self.read_health();
+    }
+
+    /// How reading goes. Tells when it goes well again.
+    pub(crate) fn read_health(&self) -> ReadHealth {
+        let unreadable = &self.unreadable;
+        let age_ms = self.options.clock.now_ms().saturating_sub(unreadable.failed_ms.load(Ordering::Acquire));
+        // A clock that was set back must not keep the log degraded.
+        let is_recent = (0..RECENT_MS).contains(&age_ms);
+        let is_bad = unreadable.is_any() || is_recent;
+        if !is_bad && unreadable.is_told.swap(false, Ordering::AcqRel) {
+            self.observer().notice(&Notice::ReadableAgain);
+        }
+        ReadHealth {
+            errors: unreadable.errors.load(Ordering::Relaxed),
+            events_unreadable: unreadable.count(),
+            problem: is_bad.then(|| unreadable.last_error.lock().clone()),
+        }
+    }
+}
+
+fn with_source(error: &ReadError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
