@@ -31,6 +31,7 @@ Examples:
   prombus config check prombus.toml             find typos and bad values, with their lines
   prombus serve --config prombus.toml
   prombus verify --data ./prombus-data          read everything and report each fault
+  prombus repair --data ./prombus-data          list what the disk cannot read
   prombus token new --name billing --scope 'subscribe:orders.**'
   prombus topic list                            what is on a running server
   prombus export orders.new -o orders.ndjson    and back with `prombus import orders.ndjson`
@@ -50,6 +51,9 @@ pub enum Command {
     /// Read everything in a data folder and report each fault; changes nothing
     #[command(after_help = VERIFY_HELP)]
     Verify(VerifyArgs),
+    /// List what the disk cannot read in a data folder, and give it up with --accept-loss
+    #[command(after_help = REPAIR_HELP)]
+    Repair(RepairArgs),
     /// Make tokens for [[auth.token]] of the config
     #[command(subcommand, arg_required_else_help = true)]
     Token(TokenCommand),
@@ -243,6 +247,32 @@ pub struct VerifyArgs {
     /// The data folder
     #[arg(long, value_name = "DIR", env = "PROMBUS_DATA", default_value = "./prombus-data")]
     pub data: PathBuf,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const REPAIR_HELP: &str = "\
+Reads everything in a data folder that no server has open, and lists the places that the disk cannot read and the \
+events in them. Nothing is changed unless --accept-loss is given: then these places count as damaged from now on, and \
+the server starts and continues without the events in them. What can be read again later is served again.
+
+Exit codes: 0 nothing is lost or the loss is accepted; 1 places cannot be read; 2 it could not run.
+
+Examples:
+  prombus repair --data ./prombus-data
+  prombus repair --data ./prombus-data --accept-loss
+  curl -X POST -d '{\"accept_loss\": true}' http://127.0.0.1:8090/repair    on a running server";
+
+/// What `repair` takes.
+#[derive(Debug, ClapArgs)]
+pub struct RepairArgs {
+    /// The data folder
+    #[arg(long, value_name = "DIR", env = "PROMBUS_DATA", default_value = "./prombus-data")]
+    pub data: PathBuf,
+    /// Give up what cannot be read: it counts as damaged from now on
+    #[arg(long)]
+    pub accept_loss: bool,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,

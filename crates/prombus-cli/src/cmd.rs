@@ -13,6 +13,7 @@ pub mod outbox;
 mod pace;
 mod progress;
 mod remote;
+pub mod repair;
 pub mod replay;
 pub mod serve;
 mod table;

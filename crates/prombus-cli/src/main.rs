@@ -1,6 +1,6 @@
 //! The binary `prombus`: parses arguments, calls the command, and turns what came of it into an exit code.
 //!
-//! Exit codes: 0 all is well; 1 it did not work; 2 the arguments are wrong (`verify`: it could not run); 141 whoever reads what
+//! Exit codes: 0 all is well; 1 it did not work; 2 the arguments are wrong (`verify`, `repair`: it could not run); 141 whoever reads what
 //! is printed went away, as `head` does: what a shell says of other programs then.
 
 mod args;
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => cmd::serve::run(&args),
         Command::Config(command) => cmd::config::run(&command),
         Command::Verify(args) => cmd::verify::run(&args),
+        Command::Repair(args) => cmd::repair::run(&args),
         Command::Token(command) => cmd::token::run(&command),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Topic(command) => cmd::topic::run(&command),

@@ -24,6 +24,7 @@ mod pages;
 mod parameters;
 mod publish;
 mod query;
+mod repair;
 mod replay;
 mod route;
 mod state;

@@ -225,6 +225,14 @@ fn put_store(text: &mut Text, figures: &Figures) {
     text.sample(&[], u64::from(store.is_full));
     text.family("events_corrupt_total", Kind::Counter, "Places of damage that were found.");
     text.sample(&[], store.faults);
+    text.family("prombus_read_errors_total", Kind::Counter, "Reads of files that failed.");
+    text.sample(&[], store.read_errors);
+    text.family(
+        "prombus_events_unreadable",
+        Kind::Gauge,
+        "Events that cannot be read now; groups wait for them.",
+    );
+    text.sample(&[], store.events_unreadable);
 }
 
 fn put_gateway(text: &mut Text, gateway: &Gateway) {

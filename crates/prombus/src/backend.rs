@@ -431,6 +431,44 @@ pub struct TopicDetails {
     pub own: TopicOptions,
 }
 
+/// Something that is wrong while the bus goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// There is no room for more events.
+    StorageFull,
+    /// Files cannot be read now; readers and groups wait.
+    Unreadable(String),
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::StorageFull => write!(formatter, "storage_full: the disk is full, publishes are refused"),
+            Self::Unreadable(error) => write!(formatter, "read_errors: {error}"),
+        }
+    }
+}
+
+/// Events that cannot be read now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableRange {
+    /// The topic.
+    pub topic: String,
+    /// The first seq.
+    pub first_seq: u64,
+    /// The last one.
+    pub last_seq: u64,
+    /// The file they are in.
+    pub file: String,
+    /// The bytes of the file that cannot be read; none where the whole file cannot be opened.
+    pub bytes: Vec<std::ops::Range<u64>>,
+    /// When that was noticed first, in milliseconds since 1970.
+    pub since_ms: i64,
+    /// What the system said.
+    pub error: String,
+}
+
 /// Hears how a backup goes: bytes done, bytes in all.
 pub type BackupProgress = Box<dyn FnMut(u64, u64) + Send>;
 
@@ -454,6 +492,22 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// [`Unavailable`] says why not.
     fn health(&self) -> Result<(), Unavailable>;
+
+    /// What is wrong while the bus goes on: cheap to ask.
+    fn problems(&self) -> Vec<Problem> {
+        Vec::new()
+    }
+
+    /// Events that cannot be read now, as far as somebody tried.
+    fn unreadable(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// Gives up the events that cannot be read now: they count as damaged from here on. Resolves, with what was given up, when
+    /// that is durable.
+    fn accept_losses(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 
     /// The topic of this name, if there is one: publishing to it makes none.
     fn topic(&self, name: &str) -> Option<Topic>;

@@ -13,6 +13,7 @@
 //! | what is given up after too many attempts | `dead_letter.rs` |
 //! | windows, pauses | `member.rs` |
 //! | events that are gone before the group had them | `cut.rs` |
+//! | events that cannot be read now | `unreadable.rs` |
 //! | floor and ranges above it | `settled.rs` |
 //! | what must be written down | `change.rs` |
 
@@ -24,6 +25,7 @@ mod lease;
 mod member;
 mod redelivery;
 mod settled;
+mod unreadable;
 
 pub use change::{AttemptsChange, Changes};
 pub use dead_letter::GiveUp;

@@ -68,6 +68,9 @@ pub enum StoreError {
     /// Writing stopped.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// Whether an id is known could not be read: the event may be a duplicate, so it is not taken. Try again.
+    #[error("{0}")]
+    Lookup(String),
     /// The store failed in another way.
     #[error("{0}")]
     Other(String),
@@ -146,12 +149,32 @@ pub enum ReadError {
         /// The limit.
         limit_bytes: usize,
     },
-    /// The system refused to read.
-    #[error("reading failed: {0}")]
+    /// A file cannot be read now. Nothing is known about what it holds; try again later.
+    #[error("{0}")]
     Io(String),
+    /// Some events cannot be read now. They are neither damaged nor gone; try again later.
+    #[error("{reason}")]
+    Unreadable {
+        /// The first of them.
+        first_seq: u64,
+        /// The last one, as far as that is known.
+        last_seq: u64,
+        /// What the system said.
+        reason: String,
+    },
+    /// A fault of prombus.
+    #[error("reading failed: {0}")]
+    Failed(String),
     /// The bus was closed.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+}
+
+impl ReadError {
+    /// Whether a file could not be read: that may pass, and nothing may be concluded from it.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Io(_) | Self::Unreadable { .. })
+    }
 }
 
 /// Why an event was not published. Nothing of it, or of its batch, was kept.
@@ -190,6 +213,9 @@ pub enum PublishError {
     /// The bus writes no more; whether the event was kept is unknown.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// Whether the event is a duplicate could not be read now. It was not kept; try again.
+    #[error("{0}")]
+    Lookup(String),
     /// The store failed in another way.
     #[error("{0}")]
     Store(String),
@@ -201,6 +227,7 @@ impl From<StoreError> for PublishError {
             StoreError::Full => Self::StorageFull,
             StoreError::TooLarge(why) => Self::BatchTooLarge(why),
             StoreError::Unavailable(reason) => Self::Unavailable(reason),
+            StoreError::Lookup(why) => Self::Lookup(why),
             other => Self::Store(other.to_string()),
         }
     }
@@ -218,7 +245,7 @@ impl PublishError {
             Self::TooLarge { .. } | Self::BatchTooLarge(_) => ErrorCode::TooLarge,
             Self::TooManyTopics(_) => ErrorCode::LimitReached,
             Self::StorageFull => ErrorCode::StorageFull,
-            Self::Unavailable(_) => ErrorCode::Unavailable,
+            Self::Unavailable(_) | Self::Lookup(_) => ErrorCode::Unavailable,
             Self::Store(_) => ErrorCode::PublishFailed,
         }
     }
@@ -321,6 +348,7 @@ impl GroupError {
             Self::TooManyGroups(_) | Self::TooManyTopics(_) => ErrorCode::LimitReached,
             Self::StorageFull => ErrorCode::StorageFull,
             Self::Unavailable(_) => ErrorCode::Unavailable,
+            Self::Read(error) if error.is_unreadable() => ErrorCode::Unavailable,
             Self::Read(_) | Self::Store(_) => ErrorCode::Internal,
         }
     }

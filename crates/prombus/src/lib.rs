@@ -49,7 +49,7 @@ mod subscribe;
 pub use backend::{
     Backend, BackupProgress, BoxFuture, Capabilities, DeliveryBatch, DeliveryItem, Durability, DurableTicket,
     EventChunk, EventFilter, EventPosition, EventView, GroupSpec, Joined, Keys, LatestPage, LatestQuery,
-    MemberOptions, Membership, PullLimit, SettleOutcome, TopicDetails, Verdict,
+    MemberOptions, Membership, Problem, PullLimit, SettleOutcome, TopicDetails, UnreadableRange, Verdict,
 };
 pub use bus::{Bus, BusBuilder, Publish, PublishOne};
 pub use clock::{Clock, ManualClock, SystemClock};

@@ -606,7 +606,7 @@ async fn aside<T: Send + 'static>(
         return read();
     }
     let answer = tokio::task::spawn_blocking(read).await;
-    answer.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}"))))
+    answer.unwrap_or_else(|error| Err(ReadError::Failed(format!("reading panicked: {error}"))))
 }
 
 /// Waits for a thread to end, unless it is this one.

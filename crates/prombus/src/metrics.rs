@@ -69,6 +69,12 @@ pub struct StoreFigures {
     pub is_full: bool,
     /// Places of damage that were found since it was opened.
     pub faults: u64,
+    /// Reads that failed since it was opened.
+    pub read_errors: u64,
+    /// Events that cannot be read now.
+    pub events_unreadable: u64,
+    /// What cannot be read now.
+    pub read_problem: Option<String>,
 }
 
 /// What a backend can tell about itself, cheaply.

@@ -14,7 +14,7 @@ pub use log::{LogStore, LogStoreOptions};
 pub use memory::MemoryStore;
 pub use prombus_log::{
     CleanOptions, CleanReport, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, Outcome,
-    ReadLimit, TopicId, TopicUsage,
+    ReadLimit, TopicId, TopicUsage, UnreadableEvents,
 };
 pub use state_record::{GroupAttempts, GroupProgress, StateRecord};
 
@@ -245,6 +245,22 @@ pub trait Store: Send + Sync + 'static {
 
     /// Figures for operators.
     fn figures(&self) -> StoreFigures;
+
+    /// Reads again what could not be read before, so that figures and lists tell what holds now. It takes its time.
+    fn probe_unreadable(&self) {}
+
+    /// Events that cannot be read now, as far as somebody tried. It takes its time.
+    fn unreadable(&self) -> Vec<UnreadableEvents> {
+        Vec::new()
+    }
+
+    /// Gives up the events that cannot be read now: they count as damaged from here on. Returns them.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nothing was given up.
+    fn accept_losses(&self) -> Result<Vec<UnreadableEvents>, StoreError> {
+        Ok(Vec::new())
+    }
 
     /// Makes what is pending durable, and ends.
     ///

@@ -35,6 +35,7 @@ pub struct Subscribe {
     pub(crate) group: String,
     options: SubscribeOptions,
     filter: Option<crate::EventFilter>,
+    is_in_order: bool,
 }
 
 /// After how many attempts a member gives an event up: what it says, else what is set about the topic.
@@ -45,7 +46,13 @@ pub fn max_attempts(backend: &dyn Backend, topic: &str, options: &SubscribeOptio
 
 impl Subscribe {
     pub(crate) fn new(backend: Arc<dyn Backend>, topic: String, group: String) -> Self {
-        Self { backend, topic, group, options: SubscribeOptions::default(), filter: None }
+        Self { backend, topic, group, options: SubscribeOptions::default(), filter: None, is_in_order: false }
+    }
+
+    /// Never lets an event pass one that cannot be read, however long that takes.
+    pub(crate) fn in_order(mut self) -> Self {
+        self.is_in_order = true;
+        self
     }
 
     /// All options at once.
@@ -151,6 +158,7 @@ impl Subscribe {
             ack_timeout_ms: self.options.ack_timeout_ms(),
             max_attempts: max_attempts(&*self.backend, &self.topic, &self.options),
             max_unsettled: self.options.max_unsettled(),
+            passes_unreadable: !self.is_in_order,
         };
         let member = MemberOptions { settings, filter: self.filter, label: None };
         let Joined { membership, created } = self.backend.join(spec, member).await?;

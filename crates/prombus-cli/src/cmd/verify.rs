@@ -3,7 +3,7 @@
 use crate::args::VerifyArgs;
 use crate::complain;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use prombus_log::{OpenError, Progress, VerifyError, VerifyReport, verify};
+use prombus_log::{Fault, OpenError, Progress, UnreadablePlace, VerifyError, VerifyReport, verify};
 use serde_json::json;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::Path;
@@ -34,10 +34,11 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     };
     let text = if args.json { as_json(&args.data, &report) } else { as_text(&args.data, &report) };
     writeln!(stdout(), "{text}")?;
-    Ok(if report.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_well = report.faults.is_empty() && report.unreadable.is_empty();
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn progress_bar() -> ProgressBar {
+pub(super) fn progress_bar() -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     }
@@ -46,7 +47,7 @@ fn progress_bar() -> ProgressBar {
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn why_not(folder: &Path, error: VerifyError) -> String {
+pub(super) fn why_not(folder: &Path, error: VerifyError) -> String {
     let folder = folder.display();
     match error {
         VerifyError::Open(OpenError::Locked { .. }) => {
@@ -66,6 +67,8 @@ fn why_not(folder: &Path, error: VerifyError) -> String {
 
 fn as_text(folder: &Path, report: &VerifyReport) -> String {
     let mut lines: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    lines.extend(report.unreadable.iter().map(ToString::to_string));
+    lines.extend(report.unreadable_events.iter().map(ToString::to_string));
     let VerifyReport { segments, events, bytes, torn_tail_bytes, .. } = report;
     if *torn_tail_bytes > 0 {
         lines.push(format!(
@@ -73,6 +76,7 @@ fn as_text(folder: &Path, report: &VerifyReport) -> String {
         ));
     }
     let faults = match report.faults.len() {
+        0 if !report.unreadable.is_empty() => "no fault found, but not everything can be read".to_owned(),
         0 => "no fault".to_owned(),
         1 => "1 fault".to_owned(),
         count => format!("{count} faults"),
@@ -82,28 +86,36 @@ fn as_text(folder: &Path, report: &VerifyReport) -> String {
     lines.join("\n")
 }
 
-fn as_json(folder: &Path, report: &VerifyReport) -> String {
-    let faults: Vec<_> = report
-        .faults
-        .iter()
-        .map(|fault| {
-            json!({
-                "file": fault.file,
-                "position": fault.position,
-                "topic": fault.topic,
-                "seq": fault.seq,
-                "last_seq": fault.last_seq,
-                "message": fault.to_string(),
-            })
+pub(super) fn faults_as_json(faults: &[Fault]) -> Vec<serde_json::Value> {
+    let fault = |fault: &Fault| {
+        json!({
+            "file": fault.file,
+            "position": fault.position,
+            "topic": fault.topic,
+            "seq": fault.seq,
+            "last_seq": fault.last_seq,
+            "message": fault.to_string(),
         })
-        .collect();
+    };
+    faults.iter().map(fault).collect()
+}
+
+pub(super) fn places_as_json(places: &[UnreadablePlace]) -> Vec<serde_json::Value> {
+    let place =
+        |place: &UnreadablePlace| json!({ "file": place.file, "position": place.position, "end": place.end });
+    places.iter().map(place).collect()
+}
+
+fn as_json(folder: &Path, report: &VerifyReport) -> String {
     json!({
         "data": folder.display().to_string(),
         "segments": report.segments,
         "events": report.events,
         "bytes": report.bytes,
         "torn_tail_bytes": report.torn_tail_bytes,
-        "faults": faults,
+        "faults": faults_as_json(&report.faults),
+        "unreadable": places_as_json(&report.unreadable),
+        "unreadable_events": faults_as_json(&report.unreadable_events),
     })
     .to_string()
 }

@@ -118,7 +118,9 @@ impl From<ReadError> for ApiError {
             ReadError::UnknownTopic(_) => Self::bad_request(error).with_status(StatusCode::NOT_FOUND),
             ReadError::UnknownId(_) => Self::new(ErrorCode::UnknownId, error),
             ReadError::TooManyKeys { .. } => Self::new(ErrorCode::LimitReached, error),
-            ReadError::Unavailable(_) => Self::new(ErrorCode::Unavailable, error),
+            ReadError::Unavailable(_) | ReadError::Io(_) | ReadError::Unreadable { .. } => {
+                Self::new(ErrorCode::Unavailable, error)
+            }
             error => Self::internal(error),
         }
     }

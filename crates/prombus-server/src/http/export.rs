@@ -79,7 +79,7 @@ impl Export {
         if from >= self.end_seq || self.range.is_empty() {
             return Ok(false);
         }
-        let chunk = self.pages.read(CHUNK).await?;
+        let chunk = self.pages.read_patiently(CHUNK).await?;
         for item in chunk.events.items() {
             if item.position.seq >= self.end_seq {
                 return Ok(false);

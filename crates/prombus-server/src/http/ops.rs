@@ -15,6 +15,8 @@ const TICKET_MS: u64 = 30_000;
 #[derive(Serialize)]
 struct Status {
     status: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    reasons: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -37,10 +39,13 @@ pub(super) async fn hello(_call: Call) -> Answered {
     Ok(answer::typed("text/plain; charset=utf-8", Body::from(text)))
 }
 
-/// `GET /healthz`: the process is fine and the bus can write.
+/// `GET /healthz`: the process is fine and the bus can write. What is wrong while it goes on is listed: a restart would not mend
+/// it.
 pub(super) async fn healthz(call: Call) -> Answered {
-    call.gateway.backend.health()?;
-    answer::json(&Status { status: "ok" })
+    let backend = &call.gateway.backend;
+    backend.health()?;
+    let reasons: Vec<String> = backend.problems().iter().map(ToString::to_string).collect();
+    answer::json(&Status { status: if reasons.is_empty() { "ok" } else { "degraded" }, reasons })
 }
 
 /// `GET /readyz`: new work is welcome.

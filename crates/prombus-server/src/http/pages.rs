@@ -7,18 +7,25 @@ use crate::budget::Share;
 use crate::gateway::{Gateway, now_ms};
 use axum::body::Body;
 use bytes::Bytes;
-use futures_util::TryStream;
-use futures_util::stream::try_unfold;
+use futures_util::stream::{once, try_unfold};
+use futures_util::{StreamExt as _, TryStream, TryStreamExt as _};
 use prombus::{DeliveryBatch, DeliveryItem, EventChunk, LatestPage, LatestQuery, PullLimit, ReadError, Uuid};
-use prombus_protocol::{Start, Topic, put_record};
+use prombus_protocol::{ErrorCode, Start, Topic, put_record};
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
 
 /// A piece while memory is scarce.
 const SMALL_BYTES: usize = 16 * 1024;
 /// A piece.
 pub(super) const CHUNK: PullLimit = PullLimit { events: u32::MAX, bytes: 256 * 1024 };
+
+/// How long an answer waits for events that cannot be read before it is broken off.
+const UNREADABLE_WAIT: Duration = Duration::from_secs(30);
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Why an answer that had begun was broken off.
 #[derive(Debug, Error)]
@@ -92,7 +99,30 @@ impl Pages {
         let runtime = Handle::current();
         let read = move || runtime.block_on(gateway.backend.read(&topic, from, limit));
         let read = tokio::task::spawn_blocking(read).await;
-        self.went_on(read.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}")))))
+        self.went_on(
+            read.unwrap_or_else(|error| Err(ReadError::Failed(format!("reading panicked: {error}")))),
+        )
+    }
+
+    /// Reads on like [`read`](Self::read), and waits for a while where events cannot be read: the answer has begun, and a
+    /// passing error must not break it off.
+    pub(super) async fn read_patiently(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
+        let give_up_at = Instant::now() + UNREADABLE_WAIT;
+        let mut wait = RETRY_FIRST;
+        loop {
+            match self.read(limit).await {
+                Err(StreamError::Read(error))
+                    if error.is_unreadable() && Instant::now() + wait < give_up_at =>
+                {
+                    tokio::select! {
+                        () = sleep(wait) => {}
+                        () = self.gateway.stopping.wait() => return Err(error.into()),
+                    }
+                    wait = (wait * 2).min(RETRY_MAX);
+                }
+                read => return read,
+            }
+        }
     }
 
     /// The newest events by key, on a thread that may wait for the disk.
@@ -108,7 +138,7 @@ impl Pages {
             let read = move || runtime.block_on(gateway.backend.latest(&topic, query));
             tokio::task::spawn_blocking(read).await
         };
-        match read.unwrap_or_else(|error| Err(ReadError::Io(format!("reading panicked: {error}")))) {
+        match read.unwrap_or_else(|error| Err(ReadError::Failed(format!("reading panicked: {error}")))) {
             Err(ReadError::UnknownTopic(_)) => Ok(LatestPage::default()),
             page => Ok(page?),
         }
@@ -160,6 +190,19 @@ pub(super) trait Pieces: Send + 'static {
 /// The body that has these pieces. An error breaks it off, so that the client does not take it for whole.
 pub(super) fn body_of<P: Pieces>(pieces: P) -> Body {
     Body::from_stream(stream_of(pieces))
+}
+
+/// Like [`body_of`], but the first piece is made before the answer begins: if that fails, the answer is an error.
+pub(super) async fn checked_body_of<P: Pieces>(mut pieces: P) -> Result<Body, ApiError> {
+    let first = match pieces.next().await {
+        Ok(first) => first,
+        Err(StreamError::Read(error)) => return Err(error.into()),
+        Err(error @ StreamError::Expired) => return Err(ApiError::new(ErrorCode::BadToken, error)),
+    };
+    let Some(first) = first else { return Ok(Body::empty()) };
+    pieces.pages().hold(first.len());
+    let first = once(async { Ok::<_, StreamError>(first) });
+    Ok(Body::from_stream(first.chain(stream_of(pieces).into_stream())))
 }
 
 fn stream_of<P: Pieces>(pieces: P) -> impl TryStream<Ok = Bytes, Error = StreamError> + Send {

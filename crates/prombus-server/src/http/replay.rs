@@ -1,7 +1,7 @@
 //! `GET /replay`: a page of a topic as one JSON object, written while it is read.
 
 use super::call::Call;
-use super::pages::{CHUNK, Pages, Pieces, StreamError, body_of, id_of, put_event};
+use super::pages::{CHUNK, Pages, Pieces, StreamError, checked_body_of, id_of, put_event};
 use super::query::Froms;
 use super::{Answered, answer};
 use bytes::Bytes;
@@ -19,6 +19,8 @@ struct Replay {
     count: u64,
     last_id: Option<Uuid>,
     phase: Phase,
+    /// It ends before events that cannot be read now.
+    is_cut_short: bool,
 }
 
 enum Phase {
@@ -40,8 +42,9 @@ pub(super) async fn replay(call: Call) -> Answered {
         Start::Earliest | Start::Latest => None,
     };
     let left = limit.unsigned_abs();
-    let replay = Replay { pages, since_ts, left, count: 0, last_id: None, phase: Phase::Head };
-    Ok(answer::typed("application/json", body_of(replay)))
+    let replay =
+        Replay { pages, since_ts, left, count: 0, last_id: None, phase: Phase::Head, is_cut_short: false };
+    Ok(answer::typed("application/json", checked_body_of(replay).await?))
 }
 
 impl Pieces for Replay {
@@ -79,7 +82,14 @@ impl Replay {
     async fn put_some(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
         let from = self.pages.next_seq;
         let events = u32::try_from(self.left).unwrap_or(u32::MAX);
-        let chunk = self.pages.read(PullLimit { events, ..CHUNK }).await?;
+        let chunk = match self.pages.read(PullLimit { events, ..CHUNK }).await {
+            // What was read before it is a page; the next page is an error.
+            Err(StreamError::Read(error)) if error.is_unreadable() && self.count > 0 => {
+                self.is_cut_short = true;
+                return Ok(false);
+            }
+            read => read?,
+        };
         let since_ts = self.since_ts;
         for item in chunk.events.items().iter().filter(|item| since_ts.is_none_or(|ts| item.ts >= ts)) {
             if self.count > 0 {
@@ -94,10 +104,14 @@ impl Replay {
     }
 
     async fn put_end(&mut self, out: &mut Vec<u8>) -> Result<(), StreamError> {
-        let has_more = self.left == 0 && {
-            let one = PullLimit { events: 1, bytes: 0 };
-            !self.pages.read(one).await?.events.is_empty()
-        };
+        let has_more = self.is_cut_short
+            || self.left == 0 && {
+                let one = PullLimit { events: 1, bytes: 0 };
+                match self.pages.read(one).await {
+                    Err(StreamError::Read(error)) if error.is_unreadable() => true,
+                    read => !read?.events.is_empty(),
+                }
+            };
         out.extend_from_slice(format!("],\"count\":{},\"next\":", self.count).as_bytes());
         match self.last_id.filter(|_| has_more) {
             Some(id) => out.extend_from_slice(format!("\"{id}\"}}").as_bytes()),

@@ -3,7 +3,9 @@
 use super::access::Access;
 use super::call::Call;
 use super::parameters::{self, Parameter};
-use super::{Answered, admin, backup, export, groups, ops, publish, replay, state, subscribe, topics};
+use super::{
+    Answered, admin, backup, export, groups, ops, publish, repair, replay, state, subscribe, topics,
+};
 use axum::routing::MethodFilter;
 use prombus::BoxFuture;
 
@@ -254,6 +256,18 @@ pub(super) static ROUTES: &[Route] = &[
         bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
         answers: &[LINES],
         errors: &[408, 409, 413, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/repair",
+        access: Access::Admin,
+        handler: |call| Box::pin(repair::repair(call)),
+        about: "Lists events that cannot be read because the disk refuses. With accept_loss they are given up: they count as damaged \
+                from now on, and groups continue without them.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/RepairOptions"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/Repair"}"##)],
+        errors: &[408, 413, 500, 503],
         ..ROUTE
     },
     Route {

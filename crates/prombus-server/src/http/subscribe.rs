@@ -12,7 +12,7 @@ use crate::rate::TokenBucket;
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
 use prombus::{EventChunk, PullLimit, ReadError, Uuid};
-use prombus_protocol::Start;
+use prombus_protocol::{ErrorCode, Start};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -32,6 +32,8 @@ struct Tail {
     until: Option<Instant>,
     /// What is over it waits.
     rate: Option<TokenBucket>,
+    /// Why it ends; the client was told.
+    failed: Option<ReadError>,
 }
 
 /// What there is to do.
@@ -53,7 +55,7 @@ pub(super) async fn subscribe(call: Call) -> Answered {
     let left_ms = call.principal.expires_ms().map(|expires_ms| expires_ms.saturating_sub(now_ms()).max(0));
     let until = left_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.unsigned_abs())));
     let rate = call.gateway.rates.deliveries();
-    let tail = Tail { pages, has_begun: false, is_behind: start != Start::Latest, until, rate };
+    let tail = Tail { pages, has_begun: false, is_behind: start != Start::Latest, until, rate, failed: None };
     let mut response = answer::typed("text/event-stream", body_of(tail));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -81,6 +83,9 @@ impl Pieces for Tail {
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error.into());
+        }
         if !std::mem::replace(&mut self.has_begun, true) {
             return Ok(Some(Bytes::from_static(HELLO)));
         }
@@ -94,11 +99,23 @@ impl Pieces for Tail {
             let events = self.rate.as_mut().map_or(u32::MAX, |rate| rate.available(steady_ms()).max(1));
             let limit = PullLimit { events, ..CHUNK };
             let read = if self.is_behind {
-                self.pages.read(limit).await
+                self.pages.read_patiently(limit).await
             } else {
-                self.pages.read_newest(limit).await
+                match self.pages.read_newest(limit).await {
+                    Err(StreamError::Read(error)) if error.is_unreadable() => {
+                        self.pages.read_patiently(limit).await
+                    }
+                    read => read,
+                }
             };
-            let chunk = read?;
+            let chunk = match read {
+                Err(StreamError::Read(error)) if error.is_unreadable() => {
+                    let event = error_event(&error);
+                    self.failed = Some(error);
+                    return Ok(Some(event));
+                }
+                read => read?,
+            };
             if let Some(rate) = &mut self.rate {
                 rate.take(chunk.events.items().len() as u32, steady_ms());
             }
@@ -140,6 +157,12 @@ impl Tail {
             () = sleep(KEEP_ALIVE) => Ok(Turn::KeepAlive),
         }
     }
+}
+
+/// The last event of a stream that cannot go on.
+fn error_event(error: &ReadError) -> Bytes {
+    let data = serde_json::json!({ "error": error.to_string(), "code": ErrorCode::Unavailable });
+    format!("event: error\ndata: {data}\n\n").into()
 }
 
 fn events_of(chunk: &EventChunk) -> Bytes {

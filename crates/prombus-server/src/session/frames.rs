@@ -198,6 +198,7 @@ impl Session {
             ack_timeout_ms: opts.ack_timeout_ms(),
             max_attempts: max_attempts(&*self.gateway.backend, topic, opts),
             max_unsettled: opts.max_unsettled(),
+            ..MemberSettings::default()
         };
         let label = Some(format!("ws {}", self.peer.remote));
         let member = MemberOptions { settings, filter: None, label };

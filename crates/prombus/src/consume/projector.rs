@@ -156,7 +156,7 @@ impl<P: Projection> Projector<P> {
         let (input, output) = (Topic::new(&options.input)?, Topic::new(&options.output)?);
         let subscribe = bus.subscribe(&options.input, &options.group).from(options.from);
         // A process that dies again and again must not cost an event its place in the states.
-        let subscribe = subscribe.batch_size(options.batch_size).max_attempts(MAX_MAX_ATTEMPTS);
+        let subscribe = subscribe.batch_size(options.batch_size).max_attempts(MAX_MAX_ATTEMPTS).in_order();
         let subscription = subscribe.await?;
         let restored = restore(bus, &input, &output, &options.group).await?;
         let end_at_open = match bus.backend().locate(&input, Start::Latest).await {

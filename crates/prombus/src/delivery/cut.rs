@@ -24,6 +24,7 @@ impl Group {
                 source.fresh.pop_front();
             }
         }
+        gone.extend(source.take_aside_to(last));
         if source.granted_to < last {
             // Not granted yet, and never will be.
             source.settled.unsettled(source.granted_to + 1, last, |first, last| gone.push((first, last)));
@@ -42,10 +43,11 @@ impl Group {
         gone.sort_unstable();
         for (first, last) in gone {
             missed += last - first + 1;
-            self.unsettled.remove(&Position { source: id, seq: first });
+            self.remove_unsettled(Position { source: id, seq: first });
             self.sources[id.0 as usize].settled.insert(first, last);
             self.changes.settle(id, first, last);
         }
+        self.activate(id);
         self.counters.missed += missed;
         missed
     }

@@ -8,6 +8,7 @@ use super::dead_letter::GiveUp;
 use super::lease::{State, Timers, Unsettled, UnsettledMap};
 use super::member::{Member, MemberId, MemberSettings, ReservedRange};
 use super::settled::Settled;
+use super::unreadable::Unreadable;
 use super::{Millis, Position, SourceId};
 use prombus_protocol::RedeliveryReason;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -84,6 +85,35 @@ pub(super) struct Source {
     pub(super) is_active: bool,
     /// Known attempts from before a restart, of seqs that are not granted yet.
     pub(super) restored: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
+    /// Seqs that could not be read.
+    pub(super) unreadable: Vec<Unreadable>,
+    /// Some of them are waited for.
+    pub(super) is_blocked: bool,
+}
+
+impl Source {
+    /// Adds seqs that nobody has had, wherever their place is.
+    pub(super) fn add_fresh(&mut self, first_seq: u64, last_seq: u64) {
+        let at = self.fresh.partition_point(|other| other.0 < first_seq);
+        match self.fresh.get_mut(at) {
+            Some(next) if next.0 == last_seq + 1 => next.0 = first_seq,
+            _ => self.fresh.insert(at, (first_seq, last_seq)),
+        }
+    }
+
+    /// Takes seqs out of what is fresh.
+    pub(super) fn remove_fresh(&mut self, first_seq: u64, last_seq: u64) {
+        let mut left = VecDeque::with_capacity(self.fresh.len() + 1);
+        for (first, last) in self.fresh.drain(..) {
+            if first < first_seq {
+                left.push_back((first, last.min(first_seq - 1)));
+            }
+            if last > last_seq {
+                left.push_back((first.max(last_seq + 1), last));
+            }
+        }
+        self.fresh = left;
+    }
 }
 
 /// A consumer group.
@@ -108,12 +138,16 @@ pub struct Group {
     pub(super) counters: GroupCounters,
     /// Spreads the backoffs of different groups.
     pub(super) jitter: u64,
+    /// When something that could not be read is tried again; the highest number for never.
+    pub(super) retry_reads_at: Millis,
+    /// How many unsettled events cannot be read now.
+    pub(super) unreadable_unsettled: usize,
 }
 
 impl Group {
     /// A group without topics and members. `jitter` is any number, best another one for each group.
     pub fn new(jitter: u64) -> Self {
-        Self { jitter, ..Self::default() }
+        Self { jitter, retry_reads_at: Millis::MAX, ..Self::default() }
     }
 
     /// Adds a topic, with what was kept of its progress. Nothing of it is granted yet.
@@ -200,15 +234,16 @@ impl Group {
                 leased_at: 0,
                 reason,
                 is_queued: false,
+                is_unreadable: false,
                 gate: 0,
             },
         );
         self.timers.add(not_before, position);
     }
 
-    fn activate(&mut self, id: SourceId) {
+    pub(super) fn activate(&mut self, id: SourceId) {
         let source = &mut self.sources[id.0 as usize];
-        if !source.is_active && !source.fresh.is_empty() {
+        if !source.is_active && !source.fresh.is_empty() && !source.is_blocked() {
             source.is_active = true;
             self.active.push_back(id);
         }
@@ -274,7 +309,7 @@ impl Group {
         let mut window = state.window().min(want);
         window -= self.lease_due(member, settings, window, now, durable, leased);
         self.sweep_timers();
-        let taken = self.unsettled.len() as u64 + self.reserved_count;
+        let taken = (self.unsettled.len() - self.unreadable_unsettled) as u64 + self.reserved_count;
         let room = u64::from(settings.max_unsettled).saturating_sub(taken);
         let allowed = room.min(u64::from(window)) as u32;
         if allowed == 0 {
@@ -337,6 +372,9 @@ impl Group {
                 let error = unsettled.reason.map_or("member_lost", RedeliveryReason::as_str).to_owned();
                 self.give_up(position, error);
                 continue;
+            }
+            if std::mem::replace(&mut unsettled.is_unreadable, false) {
+                self.unreadable_unsettled -= 1;
             }
             unsettled.state = State::Leased;
             unsettled.attempts += 1;
@@ -408,6 +446,7 @@ impl Group {
                     leased_at: now,
                     reason: None,
                     is_queued: false,
+                    is_unreadable: false,
                     gate: 0,
                 },
             );
@@ -416,6 +455,10 @@ impl Group {
         }
         self.leased_count += kept.len();
         self.counters.delivered += kept.len() as u64;
+        let source = &mut self.sources[range.source.0 as usize];
+        if !source.unreadable.is_empty() {
+            source.now_readable(range.first_seq, scanned_to);
+        }
         if passed_from <= scanned_to {
             self.pass_over(range.source, passed_from, scanned_to);
         }
@@ -429,12 +472,7 @@ impl Group {
         if range.first_seq > range.last_seq {
             return;
         }
-        let fresh = &mut self.sources[range.source.0 as usize].fresh;
-        let at = fresh.partition_point(|other| other.0 < range.first_seq);
-        match fresh.get_mut(at) {
-            Some(next) if next.0 == range.last_seq + 1 => next.0 = range.first_seq,
-            _ => fresh.insert(at, (range.first_seq, range.last_seq)),
-        }
+        self.sources[range.source.0 as usize].add_fresh(range.first_seq, range.last_seq);
         self.activate(range.source);
     }
 
@@ -463,10 +501,16 @@ impl Group {
 
     /// Takes an event out of what is unsettled, and off its member's account.
     pub(super) fn forget(&mut self, position: Position) -> Option<Unsettled> {
-        let unsettled = self.unsettled.remove(&position)?;
+        let unsettled = self.remove_unsettled(position)?;
         if unsettled.state == State::Leased {
             self.release(unsettled.holder);
         }
+        Some(unsettled)
+    }
+
+    pub(super) fn remove_unsettled(&mut self, position: Position) -> Option<Unsettled> {
+        let unsettled = self.unsettled.remove(&position)?;
+        self.unreadable_unsettled -= usize::from(unsettled.is_unreadable);
         Some(unsettled)
     }
 
@@ -501,6 +545,8 @@ impl Group {
         let source = &mut self.sources[id.0 as usize];
         source.settled = Settled::up_to(floor);
         source.restored.clear();
+        source.unreadable.clear();
+        source.is_blocked = false;
         source.fresh.clear();
         source.granted_to = source.granted_to.max(floor);
         if floor < source.granted_to {

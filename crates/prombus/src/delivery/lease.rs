@@ -41,6 +41,8 @@ pub struct Unsettled {
     pub reason: Option<RedeliveryReason>,
     /// It stands in `Group::due`, perhaps from an earlier time that it was due.
     pub is_queued: bool,
+    /// It could not be read when it was to be delivered again.
+    pub is_unreadable: bool,
     /// It must not be delivered before this generation of the group's records is durable.
     pub gate: u64,
 }

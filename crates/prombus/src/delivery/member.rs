@@ -19,6 +19,8 @@ pub struct MemberSettings {
     pub max_attempts: u32,
     /// At this many unsettled events the group leases nothing new to this member.
     pub max_unsettled: u32,
+    /// Whether later events pass those that cannot be read, after a while. A member that folds events in order says no.
+    pub passes_unreadable: bool,
 }
 
 impl Default for MemberSettings {
@@ -29,6 +31,7 @@ impl Default for MemberSettings {
             ack_timeout_ms: 30_000,
             max_attempts: 5,
             max_unsettled: 100_000,
+            passes_unreadable: true,
         }
     }
 }

@@ -157,6 +157,9 @@ impl Group {
         if !self.put_off.is_empty() {
             self.fire_put_off(now);
         }
+        if self.retry_reads_at <= now {
+            self.retry_reads(now);
+        }
     }
 
     fn look_at(&mut self, position: Position, at: Millis) {
@@ -193,7 +196,8 @@ impl Group {
     /// When to call [`advance`](Self::advance) again.
     pub fn wake_at(&self) -> Option<Millis> {
         let put_off = self.put_off.iter().map(|&(at, _)| at).min();
-        self.timers.next_at().into_iter().chain(put_off).min()
+        let retry_reads = (self.retry_reads_at < Millis::MAX).then_some(self.retry_reads_at);
+        self.timers.next_at().into_iter().chain(put_off).chain(retry_reads).min()
     }
 
     /// How many timers it has; leases of one pull share one.

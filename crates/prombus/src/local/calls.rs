@@ -4,7 +4,7 @@ use super::arrival::Arrival;
 use super::{LocalBackend, aside, groups};
 use crate::backend::{
     Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
-    MemberOptions, PullLimit, SettleOutcome, TopicDetails, Verdict,
+    MemberOptions, Problem, PullLimit, SettleOutcome, TopicDetails, UnreadableRange, Verdict,
 };
 use crate::delivery::{Position, SourceId};
 use crate::error::{BackupError, GroupError, ReadError, TopicAdminError, Unavailable};
@@ -30,6 +30,26 @@ impl Backend for LocalBackend {
     fn health(&self) -> Result<(), Unavailable> {
         self.handle.local.check_open()?;
         self.handle.local.watch.unavailable().cloned().map_or(Ok(()), Err)
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let figures = self.handle.local.store.figures();
+        let full = figures.is_full.then_some(Problem::StorageFull);
+        full.into_iter().chain(figures.read_problem.map(Problem::Unreadable)).collect()
+    }
+
+    fn unreadable(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
+        let local = Arc::clone(&self.handle.local);
+        Box::pin(aside(move || Ok(local.named_ranges(local.store.unreadable()))))
+    }
+
+    fn accept_losses(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
+        let local = Arc::clone(&self.handle.local);
+        Box::pin(aside(move || {
+            let accepted =
+                local.store.accept_losses().map_err(|error| ReadError::Failed(error.to_string()))?;
+            Ok(local.named_ranges(accepted))
+        }))
     }
 
     fn topic(&self, name: &str) -> Option<Topic> {
@@ -71,7 +91,12 @@ impl Backend for LocalBackend {
                     }
                     events.push(topic, Position { source: SourceId(0), seq: event.seq }, event);
                     Visit::Next
-                })?;
+                });
+                let scanned = match scanned {
+                    // What was read before the place that cannot be read is an answer; the next read is an error.
+                    Err(error) if error.is_unreadable() && chunk.next_seq > from.max(1) => break,
+                    scanned => scanned?,
+                };
                 if scanned.next_seq <= chunk.next_seq {
                     break;
                 }

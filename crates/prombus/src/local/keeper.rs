@@ -8,7 +8,7 @@ use crate::error::{ReadError, StoreError};
 use crate::publish::{Line as _, PublishBatch, Publishing};
 use crate::settings::TopicSettings;
 use crate::state::{Source, snapshot_of};
-use crate::store::{CleanOptions, StoredTopic, TopicId};
+use crate::store::{CleanOptions, EventHead, StoredTopic, TopicId};
 use parking_lot::{Condvar, Mutex};
 use prombus_protocol::{Start, Topic};
 use std::collections::{HashMap, HashSet};
@@ -147,6 +147,7 @@ impl Local {
             return ROUND_MS;
         }
         let mut memory = local.keeper.memory.lock();
+        local.store.probe_unreadable();
         let topics = local.topics_to_keep();
         let is_cut = local.apply_retention(&topics, &mut memory);
         let compacted: Vec<_> = topics.iter().filter(|(_, settings)| settings.compaction).collect();
@@ -292,7 +293,7 @@ impl Local {
         let now = self.clock.wall_ms();
         if let Some(retention_ms) = settings.retention_ms {
             let is_due = memory.expires.is_none_or(|(setting, at)| setting != retention_ms || at <= now);
-            if is_due && let Some(oldest) = self.store.head_at_or_after(id, 0)? {
+            if is_due && let Some(oldest) = self.readable_head(id, 0)? {
                 let expires = oldest.commit_ms.saturating_add_unsigned(retention_ms);
                 memory.expires = Some((retention_ms, expires));
                 if expires <= now {
@@ -312,10 +313,22 @@ impl Local {
         Ok(first)
     }
 
+    /// The first event at or past a seq that can be read. Commit times never fall, so what cannot be read before it is no
+    /// younger: retention may take it along, without reading it.
+    fn readable_head(&self, id: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
+        let mut seq = seq;
+        loop {
+            match self.store.head_at_or_after(id, seq) {
+                Err(ReadError::Unreadable { last_seq, .. }) => seq = last_seq + 1,
+                head => return head,
+            }
+        }
+    }
+
     /// The first seq whose event was committed after this time. Commit times never fall.
     fn first_committed_after(&self, id: TopicId, from: u64, ms: i64) -> Result<u64, ReadError> {
         let is_old = |seq| {
-            let head = self.store.head_at_or_after(id, seq)?;
+            let head = self.readable_head(id, seq)?;
             Ok::<_, ReadError>(head.filter(|head| head.commit_ms <= ms).map(|head| head.seq))
         };
         // Mostly little has expired since the last time: leaps that grow find the end of it.
@@ -385,7 +398,7 @@ impl Local {
         let mut options = CleanOptions::default();
         options.compact = compact;
         let cleaned = self.store.clean(&self.liveness(states), &options);
-        if !matches!(&cleaned, Ok(report) if !report.was_full) {
+        if !matches!(&cleaned, Ok(report) if !report.was_full && !report.was_unreadable) {
             // What is dead still takes room, also if nothing dies any more.
             taken.iter().for_each(|(state, bytes)| state.lock().map.put_back_dead_bytes(*bytes));
             memory.clean_again_at = Some(now.saturating_add(COMPACT_AFTER_MS));

@@ -9,7 +9,9 @@ use crate::backend::{
     DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventFilter, EventView, Membership, PullLimit,
     SettleOutcome, Verdict,
 };
-use crate::delivery::{Leased, MemberId, MemberSettings, Millis, Position, ReservedRange, Sender, Settling};
+use crate::delivery::{
+    Leased, MemberId, MemberSettings, Millis, Position, ReservedRange, Sender, Settling, SourceId,
+};
 use crate::error::{GroupError, ReadError, Unavailable};
 use crate::store::{Scanner, StoredEvent, TopicId, Visit};
 use parking_lot::Mutex;
@@ -52,6 +54,10 @@ struct Pull {
     dropped: Vec<Position>,
     /// Redeliveries that do not fit into this pull.
     too_many: Vec<Position>,
+    /// Redeliveries that cannot be read now.
+    unreadable_leases: Vec<Position>,
+    /// Reserved seqs that cannot be read now.
+    unreadable: Vec<(SourceId, u64, u64)>,
     /// The topics of what was reserved.
     topics: Vec<(TopicId, Topic)>,
 }
@@ -72,6 +78,8 @@ impl LocalMember {
             kept: Vec::new(),
             dropped: Vec::new(),
             too_many: Vec::new(),
+            unreadable_leases: Vec::new(),
+            unreadable: Vec::new(),
             topics: Vec::new(),
         };
         let records = Arc::new(Records { local: Arc::clone(&handle.local), cell: Arc::clone(&cell) });
@@ -139,7 +147,7 @@ impl LocalMember {
         }
     }
 
-    /// Reads what was reserved, as far as the limits allow.
+    /// Reads what was reserved, as far as the limits allow. What cannot be read now is noted, and is no error.
     fn read(
         &self,
         pull: &mut Pull,
@@ -147,7 +155,8 @@ impl LocalMember {
         limit: PullLimit,
         into: &mut DeliveryBatch,
     ) -> Result<(), ReadError> {
-        let Pull { scanner, leased, reserved, read, kept, dropped, too_many, topics } = pull;
+        let Pull { scanner, leased, reserved, read, kept, dropped, too_many, topics, .. } = pull;
+        let (unreadable, unreadable_leases) = (&mut pull.unreadable, &mut pull.unreadable_leases);
         let group_filter = self.cell.spec.filter.as_ref();
         let is_wanted = |topic: &Topic, event: &StoredEvent<'_>| {
             is_wanted(group_filter, self.filter.as_ref(), topic, event)
@@ -156,6 +165,8 @@ impl LocalMember {
         kept.clear();
         dropped.clear();
         too_many.clear();
+        unreadable.clear();
+        unreadable_leases.clear();
         for (lease, (topic_id, topic)) in leased.iter().zip(topics.iter()) {
             let Position { seq, .. } = lease.position;
             if !into.is_empty() && into.byte_count() >= limit.bytes {
@@ -163,13 +174,20 @@ impl LocalMember {
                 continue;
             }
             let mut is_there = false;
-            scanner.scan(*topic_id, seq, seq, &mut |event| {
+            let scanned = scanner.scan(*topic_id, seq, seq, &mut |event| {
                 is_there = is_wanted(topic, event);
                 if is_there {
                     into.push(topic, lease.position, event);
                 }
                 Visit::Next
-            })?;
+            });
+            match scanned {
+                Err(error) if error.is_unreadable() => {
+                    unreadable_leases.push(lease.position);
+                    continue;
+                }
+                scanned => scanned?,
+            };
             if !is_there {
                 dropped.push(lease.position);
             }
@@ -191,7 +209,19 @@ impl LocalMember {
                     into.push(topic, Position { source: range.source, seq: event.seq }, event);
                     kept.push(event.seq);
                     Visit::Next
-                })?;
+                });
+                let scanned = match scanned {
+                    Err(ReadError::Unreadable { last_seq, .. }) => {
+                        unreadable.push((range.source, next_seq, last_seq.min(range.last_seq)));
+                        break;
+                    }
+                    // Nobody knows which: all that was asked for.
+                    Err(ReadError::Io(_)) => {
+                        unreadable.push((range.source, next_seq, range.last_seq));
+                        break;
+                    }
+                    scanned => scanned?,
+                };
                 if scanned.cleaned > 0 || scanned.corrupt > 0 {
                     self.report_gone(topic, scanned.cleaned, scanned.corrupt);
                 }
@@ -223,12 +253,17 @@ impl LocalMember {
         let local = &self.handle.local;
         let now = local.clock.steady_ms();
         let mut core = self.cell.core.lock();
-        let Pull { leased, reserved, read, kept, dropped, too_many, .. } = pull;
+        let Pull { leased, reserved, read, kept, dropped, too_many, unreadable, unreadable_leases, .. } =
+            pull;
         for &position in too_many.iter() {
             core.machine.give_back_lease(self.id, position, now);
         }
         // They are the last of the leases.
         leased.truncate(leased.len() - too_many.len());
+        for &position in unreadable_leases.iter() {
+            core.machine.unreadable_lease(self.id, position, now);
+            leased.retain(|lease| lease.position != position);
+        }
         for &position in dropped.iter() {
             core.machine.pass_over_leased(self.id, position);
             leased.retain(|lease| lease.position != position);
@@ -239,6 +274,9 @@ impl LocalMember {
         for (&range, &(read_to, count)) in reserved.iter().zip(read.iter()) {
             core.machine.deliver(self.id, range, read_to, &kept[from..from + count], now, leased);
             from += count;
+        }
+        for &(source, first_seq, last_seq) in unreadable.iter() {
+            core.machine.unreadable(source, first_seq, last_seq, self.settings.passes_unreadable, now);
         }
         let aftermath = local.write_down(&self.cell, &mut core);
         let has_more = core.machine.has_work();

@@ -3,12 +3,12 @@
 use super::Local;
 use super::groups::{Tried, with_room};
 use super::quiet::Quiet;
-use crate::backend::TopicDetails;
+use crate::backend::{TopicDetails, UnreadableRange};
 use crate::delivery::SourceId;
 use crate::error::{OpenError, ReadError, StoreError, TopicAdminError};
 use crate::info::TopicInfo;
 use crate::settings::TopicOptions;
-use crate::store::{AppendBatch, StateRecord, StoredTopic, TopicId, TopicUsage};
+use crate::store::{AppendBatch, StateRecord, StoredTopic, TopicId, TopicUsage, UnreadableEvents};
 use prombus_protocol::{Pattern, Topic};
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -16,6 +16,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Local {
+    /// Unreadable events, with the names of their topics.
+    pub(super) fn named_ranges(&self, events: Vec<UnreadableEvents>) -> Vec<UnreadableRange> {
+        let names: HashMap<TopicId, Topic> =
+            self.store.topics().into_iter().map(|topic| (topic.id, topic.name)).collect();
+        let named = events.into_iter().filter_map(|events| {
+            let UnreadableEvents { topic, first_seq, last_seq, file, bytes, since_ms, error } = events;
+            let topic = names.get(&topic)?.to_string();
+            Some(UnreadableRange { topic, first_seq, last_seq, file, bytes, since_ms, error })
+        });
+        named.collect()
+    }
+
     /// Takes up what was set about topics while the bus ran before.
     pub(super) fn restore_settings(&self) -> Result<(), OpenError> {
         let mut settings = self.settings.write();

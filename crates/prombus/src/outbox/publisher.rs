@@ -41,7 +41,9 @@ impl From<PublishError> for PublishFailure {
             | PublishError::Serialize(_)
             | PublishError::TooLarge { .. }
             | PublishError::BatchTooLarge(_) => Self::Permanent(text),
-            PublishError::StorageFull | PublishError::Unavailable(_) => Self::Unavailable(text),
+            PublishError::StorageFull | PublishError::Unavailable(_) | PublishError::Lookup(_) => {
+                Self::Unavailable(text)
+            }
             PublishError::TooManyTopics(_) | PublishError::Store(_) => Self::Retry(text),
         }
     }
@@ -73,7 +75,11 @@ impl OutboxPublisher for Bus {
                     };
                     pushed.into_iter().map(result).collect()
                 }
-                Err(error @ (PublishError::StorageFull | PublishError::Unavailable(_))) => {
+                Err(
+                    error @ (PublishError::StorageFull
+                    | PublishError::Unavailable(_)
+                    | PublishError::Lookup(_)),
+                ) => {
                     let failure = PublishFailure::from(error);
                     let result = |pushed: Result<(), PublishError>| match pushed {
                         Ok(()) => Err(failure.clone()),

@@ -14,6 +14,7 @@ use prombus_log::storage::Storage;
 use prombus_log::{
     Append, AppendError, Chunk, CleanOptions, CleanReport, Committed, EventId, Liveness, Log, LogStats,
     MissingReason, NewState, Notice, Observer, Options, Outcome, Outcomes, ReadLimit, TopicId, TopicUsage,
+    UnreadableEvents,
 };
 use prombus_protocol::Topic;
 use std::cell::Cell;
@@ -28,6 +29,16 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Lists with more memory than this are not kept.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
+
+/// How long opening waits between tries while a file cannot be read, about 6 s in all.
+const OPEN_WAITS: [Duration; 6] = [
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+    Duration::from_millis(1_600),
+    Duration::from_millis(3_200),
+];
 
 /// Settings of the log.
 #[derive(Clone, Default)]
@@ -140,7 +151,10 @@ impl Observer for Listener {
             _ => {}
         }
         match notice {
-            Notice::Damaged(_) | Notice::StorageFull { .. } | Notice::CheckpointFailed { .. } => {
+            Notice::Damaged(_)
+            | Notice::Unreadable { .. }
+            | Notice::StorageFull { .. }
+            | Notice::CheckpointFailed { .. } => {
                 tracing::error!("{notice}");
             }
             Notice::Poisoned { reason } => {
@@ -159,7 +173,20 @@ impl LogStore {
     /// # Errors
     /// See [`OpenError`]; the folder is left as it was.
     pub fn open(folder: &Path, options: LogStoreOptions, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        Self::open_with(options, clock, |options, groups| Log::open_with_state(folder, options, groups))
+        let mut waits = OPEN_WAITS.iter();
+        loop {
+            let opened = Self::open_with(options.clone(), Arc::clone(&clock), |options, groups| {
+                Log::open_with_state(folder, options, groups)
+            });
+            match opened {
+                Err(OpenError::Log(error @ prombus_log::OpenError::Unreadable { .. })) => {
+                    let Some(&wait) = waits.next() else { return Err(error.into()) };
+                    tracing::warn!("{}; trying again in {} ms", with_causes(&error), wait.as_millis());
+                    std::thread::sleep(wait);
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// Opens the log on any storage, for tests that own the disk.
@@ -213,6 +240,7 @@ impl From<AppendError> for StoreError {
             }
             AppendError::UnknownTopic(number) => Self::UnknownTopic(number),
             AppendError::Unavailable(reason) => Self::Unavailable(reason.into()),
+            AppendError::Lookup(_) => Self::Lookup(error.to_string()),
             other => Self::Other(other.to_string()),
         }
     }
@@ -227,6 +255,9 @@ impl From<prombus_log::ReadError> for ReadError {
     fn from(error: prombus_log::ReadError) -> Self {
         match error {
             prombus_log::ReadError::UnknownTopic(number) => Self::UnknownTopic(format!("number {number}")),
+            prombus_log::ReadError::Unreadable { first_seq, last_seq, .. } => {
+                Self::Unreadable { first_seq, last_seq, reason: with_causes(&error) }
+            }
             other => Self::Io(with_causes(&other)),
         }
     }
@@ -408,13 +439,31 @@ impl Store for LogStore {
 
     fn figures(&self) -> StoreFigures {
         let stats = self.log.stats();
+        let reads = self.log.read_health();
         StoreFigures {
             commit_duration_ms: self.listener.commit_duration_ms.figures(),
             commit_batch_events: self.listener.commit_batch_events.figures(),
             is_full: self.listener.is_full.load(Ordering::Relaxed),
             bytes: stats.bytes,
             faults: stats.faults,
+            read_errors: reads.errors,
+            events_unreadable: reads.events_unreadable,
+            read_problem: reads.problem,
         }
+    }
+
+    fn probe_unreadable(&self) {
+        self.log.probe_unreadable();
+    }
+
+    fn unreadable(&self) -> Vec<UnreadableEvents> {
+        self.log.unreadable()
+    }
+
+    fn accept_losses(&self) -> Result<Vec<UnreadableEvents>, StoreError> {
+        self.log
+            .accept_losses()
+            .map_err(|error| StoreError::Other(format!("writing the list of losses: {error}")))
     }
 
     fn close(&self) -> Result<(), Unavailable> {

@@ -332,6 +332,7 @@ impl History {
             ack_timeout_ms: [100, 30_000][self.random.below(2) as usize],
             max_attempts,
             max_unsettled: self.random.between(5, 200) as u32,
+            passes_unreadable: true,
         };
         let backend = life.backend.clone();
         let joining = backend.join(spec, MemberOptions { settings, ..MemberOptions::default() });

@@ -111,6 +111,7 @@ impl History {
                 ack_timeout_ms: self.random.one_of([50, 1_000, 5_000, 30_000]),
                 max_attempts: self.random.one_of([1, 2, 5, 20]),
                 max_unsettled,
+                passes_unreadable: self.random.chance(80),
             };
             self.join(settings);
         }

@@ -1,0 +1,62 @@
+//! `POST /repair`: lists the events that cannot be read, and gives them up when the operator accepts the loss.
+
+use super::admin::{body_of, object_of};
+use super::call::Call;
+use super::{Answered, ApiError, answer};
+use prombus::UnreadableRange;
+use serde::{Deserialize, Serialize};
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RepairOptions {
+    accept_loss: Option<bool>,
+    #[serde(rename = "acceptLoss")]
+    accept_loss_camel: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct Repair {
+    accepted: bool,
+    unreadable: Vec<Range>,
+}
+
+#[derive(Serialize)]
+struct Range {
+    topic: String,
+    first_seq: u64,
+    last_seq: u64,
+    file: String,
+    bytes: Vec<(u64, u64)>,
+    since_ms: i64,
+    error: String,
+}
+
+impl From<UnreadableRange> for Range {
+    fn from(range: UnreadableRange) -> Self {
+        let UnreadableRange { topic, first_seq, last_seq, file, bytes, since_ms, error } = range;
+        let bytes = bytes.into_iter().map(|range| (range.start, range.end)).collect();
+        Self { topic, first_seq, last_seq, file, bytes, since_ms, error }
+    }
+}
+
+pub(super) async fn repair(mut call: Call) -> Answered {
+    let body = body_of(&mut call).await?;
+    let options = match body.trim_ascii() {
+        [] => RepairOptions::default(),
+        body => object_of::<RepairOptions>(body)?,
+    };
+    let accept_loss = match (options.accept_loss, options.accept_loss_camel) {
+        (Some(one), Some(other)) if one != other => {
+            return Err(ApiError::bad_request("accept_loss and acceptLoss differ: say one of them"));
+        }
+        (one, other) => one.or(other).unwrap_or(false),
+    };
+    let backend = &call.gateway.backend;
+    let ranges = if accept_loss { backend.accept_losses().await? } else { backend.unreadable().await? };
+    if accept_loss && !ranges.is_empty() {
+        let events: u64 = ranges.iter().map(|range| range.last_seq - range.first_seq + 1).sum();
+        tracing::warn!("{} gave up {events} events that cannot be read", call.principal.name());
+    }
+    let accepted = accept_loss && !ranges.is_empty();
+    answer::json(&Repair { accepted, unreadable: ranges.into_iter().map(Range::from).collect() })
+}

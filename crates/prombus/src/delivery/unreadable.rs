@@ -1,0 +1,145 @@
+//! Events that the engine cannot read now. They are neither delivered nor settled: a topic waits for them, and after
+//! [`WAIT_MS`] lets later events pass while they go on being retried.
+//!
+//! Seqs that could not be read stay fresh, and the topic is blocked until the next try. After the wait they are taken out of what
+//! is fresh between two tries. So they hold the floor, and they do not count towards `max_unsettled`.
+
+use super::group::{Group, Source};
+use super::lease::State;
+use super::member::MemberId;
+use super::{Millis, Position, SourceId};
+
+/// How long a topic waits for events that cannot be read before later ones pass.
+pub const WAIT_MS: Millis = 60_000;
+const RETRY_FIRST_MS: Millis = 100;
+const RETRY_MAX_MS: Millis = 5_000;
+
+/// Seqs of a topic that could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unreadable {
+    first_seq: u64,
+    last_seq: u64,
+    /// When that was found first.
+    since: Millis,
+    retry_at: Millis,
+    tries: u32,
+    /// Taken out of what is fresh until `retry_at`, so that later events pass.
+    is_aside: bool,
+}
+
+impl Source {
+    /// Nothing of the topic is handed out before the next try.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// Seqs up to `last_seq` were read, or are gone.
+    pub(super) fn now_readable(&mut self, first_seq: u64, last_seq: u64) {
+        for it in &mut self.unreadable {
+            if it.first_seq >= first_seq && it.first_seq <= last_seq {
+                it.first_seq = last_seq + 1;
+            }
+        }
+        self.unreadable.retain(|it| it.first_seq <= it.last_seq);
+        self.is_blocked &= self.unreadable.iter().any(|it| !it.is_aside);
+    }
+
+    /// Seqs up to `last_seq` that are set aside, taken out for good.
+    pub(super) fn take_aside_to(&mut self, last_seq: u64) -> Vec<(u64, u64)> {
+        let is_hit = |it: &&Unreadable| it.is_aside && it.first_seq <= last_seq;
+        let gone = self.unreadable.iter().filter(is_hit).map(|it| (it.first_seq, it.last_seq.min(last_seq)));
+        let gone = gone.collect();
+        self.now_readable(0, last_seq);
+        gone
+    }
+}
+
+impl Group {
+    /// A member that had these seqs reserved could not read them. The reservation is over by now and the seqs are fresh again.
+    pub fn unreadable(&mut self, id: SourceId, first_seq: u64, last_seq: u64, may_pass: bool, now: Millis) {
+        let source = &mut self.sources[id.0 as usize];
+        let last_seq = last_seq.min(source.granted_to).max(first_seq);
+        let (mut since, mut tries) = (now, 0);
+        source.unreadable.retain(|it| {
+            // What follows a place that cannot be read, and cannot be read either, does not wait once more.
+            let is_same =
+                it.first_seq <= last_seq.saturating_add(1) && first_seq <= it.last_seq.saturating_add(1);
+            if is_same {
+                since = since.min(it.since);
+                tries = tries.max(it.tries);
+            }
+            !(is_same && it.first_seq >= first_seq && it.last_seq <= last_seq)
+        });
+        let retry_at = now.saturating_add((RETRY_FIRST_MS << tries.min(16)).min(RETRY_MAX_MS));
+        let is_aside = may_pass && now.saturating_sub(since) >= WAIT_MS;
+        source.unreadable.push(Unreadable {
+            first_seq,
+            last_seq,
+            since,
+            retry_at,
+            tries: tries + 1,
+            is_aside,
+        });
+        if is_aside {
+            source.remove_fresh(first_seq, last_seq);
+        } else {
+            source.is_blocked = true;
+        }
+        if source.is_blocked || source.fresh.is_empty() {
+            source.is_active = false;
+            self.active.retain(|&other| other != id);
+        } else {
+            self.activate(id);
+        }
+        self.retry_reads_at = self.retry_reads_at.min(retry_at);
+    }
+
+    /// Lets topics be read again whose time has come.
+    pub(super) fn retry_reads(&mut self, now: Millis) {
+        self.retry_reads_at = Millis::MAX;
+        for at in 0..self.sources.len() {
+            let id = SourceId(at as u32);
+            let source = &mut self.sources[at];
+            if source.unreadable.is_empty() {
+                continue;
+            }
+            let mut returned = Vec::new();
+            let mut is_blocked = false;
+            for it in &mut source.unreadable {
+                if it.retry_at > now {
+                    is_blocked |= !it.is_aside;
+                    self.retry_reads_at = self.retry_reads_at.min(it.retry_at);
+                } else if std::mem::replace(&mut it.is_aside, false) {
+                    returned.push((it.first_seq, it.last_seq));
+                }
+            }
+            source.is_blocked = is_blocked;
+            for (first_seq, last_seq) in returned {
+                source.add_fresh(first_seq, last_seq);
+            }
+            self.activate(id);
+        }
+    }
+
+    /// A member could not read an event that it has leased once more: the lease ends as if it had not happened, and the event
+    /// waits a moment.
+    pub fn unreadable_lease(&mut self, member: MemberId, position: Position, now: Millis) {
+        if !self.is_leased_to(member, position) {
+            return;
+        }
+        self.give_back_lease(member, position, now);
+        let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
+        unsettled.state = State::Waiting;
+        unsettled.at = now.saturating_add(RETRY_FIRST_MS * 10);
+        unsettled.is_unreadable = true;
+        self.unreadable_unsettled += 1;
+        let at = unsettled.at;
+        self.timers.add(at, position);
+    }
+
+    /// Seqs that nobody gets because they cannot be read now.
+    pub fn unreadable_count(&self) -> u64 {
+        let fresh = self.sources.iter().flat_map(|source| &source.unreadable);
+        fresh.map(|it| it.last_seq - it.first_seq + 1).sum::<u64>() + self.unreadable_unsettled as u64
+    }
+}
