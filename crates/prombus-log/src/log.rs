@@ -691,6 +691,11 @@ impl Log {
         self.shared().list_unreadable()
     }
 
+    /// Nobody wants the events of a topic before this seq any more: whether they can be read does not matter.
+    pub fn forget_unreadable_before(&self, topic: TopicId, seq: u64) {
+        self.shared().note_read(topic.0, 0, seq);
+    }
+
     /// Reads again what could not be read. It may take long where the disk does; call it from time to time.
     pub fn probe_unreadable(&self) {
         self.shared().probe_unreadable();

@@ -60,16 +60,17 @@ impl Group {
         let source = &mut self.sources[id.0 as usize];
         let last_seq = last_seq.min(source.granted_to).max(first_seq);
         let (mut since, mut tries) = (now, 0);
-        source.unreadable.retain(|it| {
+        for it in &mut source.unreadable {
             // What follows a place that cannot be read, and cannot be read either, does not wait once more.
-            let is_same =
-                it.first_seq <= last_seq.saturating_add(1) && first_seq <= it.last_seq.saturating_add(1);
-            if is_same {
+            if it.first_seq <= last_seq.saturating_add(1) && first_seq <= it.last_seq.saturating_add(1) {
                 since = since.min(it.since);
                 tries = tries.max(it.tries);
             }
-            !(is_same && it.first_seq >= first_seq && it.last_seq <= last_seq)
-        });
+            if (first_seq..=last_seq).contains(&it.first_seq) {
+                it.first_seq = last_seq + 1;
+            }
+        }
+        source.unreadable.retain(|it| it.first_seq <= it.last_seq);
         let retry_at = now.saturating_add((RETRY_FIRST_MS << tries.min(16)).min(RETRY_MAX_MS));
         let is_aside = may_pass && now.saturating_sub(since) >= WAIT_MS;
         source.unreadable.push(Unreadable {

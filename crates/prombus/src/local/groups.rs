@@ -482,7 +482,7 @@ impl Local {
         let mut scanner = self.store.scanner();
         for (position, it) in leased {
             let GroupTopic { id, name: topic, .. } = &names[position.source.0 as usize];
-            let event = event_at(&mut *scanner, *id, position.seq)?;
+            let event = known_event_at(&mut *scanner, *id, position.seq)?;
             info.leases.push(LeaseInfo {
                 topic: topic.clone(),
                 seq: position.seq,
@@ -495,7 +495,7 @@ impl Local {
         }
         let wall = self.clock.wall_ms();
         for (id, topic, seq) in oldest {
-            let Some((event, ts, commit_ms)) = event_at(&mut *scanner, id, seq)? else { continue };
+            let Some((event, ts, commit_ms)) = known_event_at(&mut *scanner, id, seq)? else { continue };
             let age_ms = u64::try_from(wall.saturating_sub(commit_ms)).unwrap_or(0);
             if info.oldest_unacked.as_ref().is_none_or(|known| age_ms > known.age_ms) {
                 info.oldest_unacked = Some(OldestUnacked { topic, seq, id: event, ts, age_ms });
@@ -553,6 +553,18 @@ fn event_at(
         // Deleted since the caller looked: its events are gone like any others.
         Ok(_) | Err(ReadError::UnknownTopic(_)) => Ok(found),
         Err(error) => Err(error),
+    }
+}
+
+/// Like [`event_at`], but an event that cannot be read is none: a list for operators must not fail when they need it.
+fn known_event_at(
+    scanner: &mut dyn Scanner,
+    topic: TopicId,
+    seq: u64,
+) -> Result<Option<(Uuid, i64, i64)>, ReadError> {
+    match event_at(scanner, topic, seq) {
+        Err(error) if error.is_unreadable() => Ok(None),
+        found => found,
     }
 }
 

@@ -331,7 +331,11 @@ impl Store for LogStore {
             return Ok(first);
         }
         // Below the cut there is still something that nobody is served.
-        Ok(self.head_at_or_after(topic, cut_at)?.map(|head| head.seq))
+        match self.head_at_or_after(topic, cut_at) {
+            // It is there, and cannot be read.
+            Err(ReadError::Unreadable { first_seq, .. }) => Ok(Some(first_seq)),
+            head => Ok(head?.map(|head| head.seq)),
+        }
     }
 
     fn head_at_or_after(&self, topic: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
@@ -375,6 +379,9 @@ impl Store for LogStore {
         let records = [StateRecord::Cut { firsts: firsts.to_vec() }];
         self.append(&AppendBatch { records: &records, use_reserve: true, events: &[] }, &mut Vec::new())?;
         self.firsts.raise(firsts.iter().copied());
+        for &(topic, first_seq) in firsts {
+            self.log.forget_unreadable_before(topic, first_seq);
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! `PROMBUS_STEPS` how many steps to do in all, `PROMBUS_HISTORY_STEPS` how many in one history.
 
 mod check;
-mod choices;
+pub mod choices;
 mod history;
 mod image;
 mod model;

@@ -1,0 +1,187 @@
+//! Random histories of the group machine over a topic of which parts cannot be read for a while.
+//!
+//! What must hold: nothing that cannot be read is leased or settled; within a minute nothing passes it; after a minute everything
+//! else flows; a member that must not let anything pass never does; when all can be read, everything is delivered and settled.
+//! `PROMBUS_SEED` chooses the first history.
+
+use crate::group_model::choices::Choices as _;
+use crate::support::{Random, setting};
+use prombus::delivery::*;
+use std::collections::BTreeSet;
+
+const HISTORIES: u64 = 400;
+const WAIT_MS: Millis = 60_000;
+const SOURCE: SourceId = SourceId(0);
+
+struct History {
+    random: Random,
+    group: Group,
+    member: MemberId,
+    may_pass: bool,
+    now: Millis,
+    last_seq: u64,
+    /// Cannot be read, and since when at the earliest somebody could have noticed.
+    hidden: BTreeSet<u64>,
+    hidden_at: Millis,
+    leased: BTreeSet<u64>,
+    acked: BTreeSet<u64>,
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let mut group = Group::new(seed);
+        assert_eq!(group.add_source(Restored::default()), SOURCE);
+        let may_pass = random.chance(70);
+        let max_in_flight = random.one_of([1, 5, 100]);
+        let settings = MemberSettings {
+            max_in_flight,
+            batch_size: max_in_flight,
+            ack_timeout_ms: Millis::MAX / 2,
+            max_unsettled: random.one_of([1, 5, 1_000]),
+            passes_unreadable: may_pass,
+            ..MemberSettings::default()
+        };
+        let member = group.join(settings);
+        Self {
+            random,
+            group,
+            member,
+            may_pass,
+            now: 1,
+            last_seq: 0,
+            hidden: BTreeSet::new(),
+            hidden_at: 0,
+            leased: BTreeSet::new(),
+            acked: BTreeSet::new(),
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..15 => {
+                self.last_seq += self.random.below(8);
+                self.group.grant(SOURCE, self.last_seq);
+            }
+            15..22 if self.hidden.is_empty() => self.hide(),
+            22..24 => self.hidden.clear(),
+            24..60 => self.pull(),
+            60..80 => self.ack(),
+            80..97 => self.now += self.random.one_of([10, 100, 1_000, 7_000]),
+            _ => self.now += 2 * WAIT_MS,
+        }
+        if self.random.chance(50) {
+            self.group.advance(self.now);
+        }
+        self.check();
+    }
+
+    fn hide(&mut self) {
+        let first = self.random.between(1, self.last_seq + 3);
+        self.hidden = (first..first + self.random.between(1, 6)).collect();
+        // What the machine still holds against an earlier time has waited already.
+        if self.group.unreadable_count() == 0 {
+            self.hidden_at = self.now;
+        }
+    }
+
+    /// Reads what it may, as a member does: up to the first that cannot be read.
+    fn pull(&mut self) {
+        let (mut leased, mut reserved) = (Vec::new(), Vec::new());
+        let want = self.random.one_of([1, 10, 100]);
+        let durable = u64::MAX;
+        self.group.reserve(self.member, want, None, self.now, durable, &mut leased, &mut reserved);
+        assert_eq!(leased, [], "nothing is delivered again here");
+        let mut unreadable = Vec::new();
+        for range in reserved {
+            let end = (range.first_seq..=range.last_seq).find(|seq| self.hidden.contains(seq));
+            let read_to = end.map_or(range.last_seq, |seq| seq - 1);
+            let kept: Vec<u64> = (range.first_seq..=read_to).collect();
+            assert!(self.group.deliver(self.member, range, read_to, &kept, self.now, &mut leased));
+            if let Some(first) = end {
+                let last = (first..=range.last_seq).take_while(|seq| self.hidden.contains(seq)).last();
+                unreadable.push((first, last.unwrap_or(first)));
+            }
+        }
+        for (first, last) in unreadable {
+            self.group.unreadable(SOURCE, first, last, self.may_pass, self.now);
+        }
+        for lease in &leased {
+            let seq = lease.position.seq;
+            assert!(!self.hidden.contains(&seq), "{seq} is leased and cannot be read");
+            assert!(self.leased.insert(seq), "{seq} is leased twice");
+            assert_eq!(lease.attempt, 1);
+            let passed = self.hidden.iter().find(|hidden| **hidden < seq && !self.leased.contains(hidden));
+            if let Some(passed) = passed {
+                let waited = self.now - self.hidden_at;
+                assert!(self.may_pass && waited >= WAIT_MS, "{seq} passed {passed} after {waited} ms");
+            }
+        }
+    }
+
+    fn ack(&mut self) {
+        let open: Vec<u64> = self.leased.difference(&self.acked).copied().collect();
+        if let Some(seq) = self.random.pick(&open) {
+            let position = Position { source: SOURCE, seq };
+            assert_eq!(self.group.ack(Sender::Member(self.member), position), Settling::Counted);
+            self.acked.insert(seq);
+        }
+    }
+
+    fn check(&self) {
+        let settled = self.group.settled(SOURCE);
+        for seq in 1..=self.last_seq {
+            assert_eq!(settled.contains(seq), self.acked.contains(&seq), "{seq}");
+        }
+    }
+
+    /// Waits, and takes and settles everything that comes.
+    fn drain(&mut self, ms: Millis) {
+        let end = self.now + ms;
+        while self.now < end {
+            self.now += 500;
+            self.group.advance(self.now);
+            for _ in 0..20 {
+                self.pull();
+                while self.leased.len() > self.acked.len() {
+                    self.ack();
+                }
+            }
+            self.check();
+        }
+    }
+
+    fn finish(&mut self) {
+        self.last_seq += 20;
+        self.group.grant(SOURCE, self.last_seq);
+        if self.may_pass {
+            self.drain(3 * WAIT_MS);
+            // What was leased before it was hidden is acked all the same.
+            let hidden: Vec<u64> = self.hidden.difference(&self.acked).copied().collect();
+            let there: BTreeSet<u64> = (1..=self.last_seq).filter(|seq| !hidden.contains(seq)).collect();
+            assert_eq!(self.acked, there, "later events flow");
+            let hidden = hidden.iter().filter(|&&seq| seq <= self.last_seq).count() as u64;
+            assert_eq!(self.group.unreadable_count(), hidden);
+        }
+        self.hidden.clear();
+        self.drain(WAIT_MS);
+        assert_eq!(self.acked, (1..=self.last_seq).collect::<BTreeSet<u64>>(), "all of it in the end");
+        assert_eq!(self.group.unreadable_count(), 0);
+        assert!(!self.group.has_work());
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_waited_for_and_never_settled() {
+    let first = setting("PROMBUS_SEED", 1);
+    for seed in first..first + HISTORIES {
+        let ran = std::panic::catch_unwind(|| {
+            let mut history = History::new(seed);
+            for _ in 0..history.random.between(20, 300) {
+                history.step();
+            }
+            history.finish();
+        });
+        assert!(ran.is_ok(), "PROMBUS_SEED={seed} fails");
+    }
+}
