@@ -82,8 +82,14 @@ pub(crate) fn open(
 
 /// Reads the manifest: missing or found, everything else is an error.
 pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenError> {
-    let read = Manifest::read(storage);
-    match read.map_err(|error| open_error(&storage.location(), "read the MANIFEST", error))? {
+    let read = Manifest::read(storage).map_err(|source| match is_unreadable(&source) {
+        true => {
+            let (folder, file) = (storage.location(), MANIFEST.to_owned());
+            OpenError::Unreadable { folder, file, position: 0, source }
+        }
+        false => open_error(&storage.location(), "read the MANIFEST", source),
+    });
+    match read? {
         ManifestRead::Newer(found) => {
             Err(OpenError::Newer { file: MANIFEST.to_owned(), found, supported: FORMAT_VERSION })
         }
@@ -410,16 +416,14 @@ impl Recovery {
                 Some(sealed) => used.push(one(from, sealed, None)),
                 None if Some(at) == mark_at => push_begun(Some(mark.batch)),
                 None if self.ends_at_checkpoint => spares.push((*row, segment)),
-                None => match replay::begun(&segment).map_err(|error| self.error("scan a segment", error))? {
+                None => match replay::begun(&segment)
+                    .map_err(|error| self.unreadable(segment.name(), error.into()))?
+                {
                     Begun::Batches { first } => push_begun(Some(first)),
                     Begun::Frames => push_begun(None),
                     Begun::No => spares.push((*row, segment)),
                     Begun::Unusable => unusable.push(*row),
-                    Begun::Unknown { position } => {
-                        let source = io::Error::other("it is not known whether the segment was begun");
-                        let (folder, file) = (self.storage.location(), segment.name());
-                        return Err(OpenError::Unreadable { folder, file, position, source });
-                    }
+                    Begun::Unknown(at) => return Err(self.unreadable(segment.name(), at)),
                     // Not even a frame of an unfinished batch: the bytes are kept, the segment is not.
                     Begun::Bytes { end } => {
                         let remains = one(SEGMENT_DATA_START, SEGMENT_DATA_START, Some(end));

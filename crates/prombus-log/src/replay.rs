@@ -497,14 +497,14 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> Res
 }
 
 /// What a segment without a sealed length holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Begun {
     /// Nothing: it is ready for use.
     No,
     /// Nothing, but some of its unused bytes cannot be read: what would be written there might be lost.
     Unusable,
     /// The place of the first frame cannot be read, so nobody knows.
-    Unknown { position: u64 },
+    Unknown(UnreadableAt),
     /// Bytes, but not one whole frame. They prove nothing about other segments.
     Bytes { end: u64 },
     /// Frames of a batch without its COMMIT.
@@ -531,7 +531,7 @@ pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
     }
     let mut holes = scan.into_holes();
     if let Some(position) = needed_hole(&holes, SEGMENT_DATA_START) {
-        return Ok(Begun::Unknown { position });
+        return Ok(Begun::Unknown(UnreadableAt { position, source: holes.error() }));
     }
     if segment.id.life == 0
         && let Some(end) = end_of_nonzero(&*file, SEGMENT_DATA_START, end, &mut holes)?

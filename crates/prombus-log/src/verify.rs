@@ -195,7 +195,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
                 Begun::Batches { first } => Some(first),
                 Begun::Frames => None,
                 _ if row.id.number == mark.segment => Some(mark.batch),
-                Begun::No | Begun::Bytes { .. } | Begun::Unusable | Begun::Unknown { .. } => continue,
+                Begun::No | Begun::Bytes { .. } | Begun::Unusable | Begun::Unknown(_) => continue,
             };
             segments.push(BegunSegment {
                 row: at,

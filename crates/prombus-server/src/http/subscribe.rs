@@ -32,8 +32,8 @@ struct Tail {
     until: Option<Instant>,
     /// What is over it waits.
     rate: Option<TokenBucket>,
-    /// Why it ends; the client was told.
-    failed: Option<ReadError>,
+    /// It ends, and the client was told why.
+    has_failed: bool,
 }
 
 /// What there is to do.
@@ -55,7 +55,8 @@ pub(super) async fn subscribe(call: Call) -> Answered {
     let left_ms = call.principal.expires_ms().map(|expires_ms| expires_ms.saturating_sub(now_ms()).max(0));
     let until = left_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.unsigned_abs())));
     let rate = call.gateway.rates.deliveries();
-    let tail = Tail { pages, has_begun: false, is_behind: start != Start::Latest, until, rate, failed: None };
+    let tail =
+        Tail { pages, has_begun: false, is_behind: start != Start::Latest, until, rate, has_failed: false };
     let mut response = answer::typed("text/event-stream", body_of(tail));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -83,8 +84,8 @@ impl Pieces for Tail {
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
-        if let Some(error) = self.failed.take() {
-            return Err(error.into());
+        if self.has_failed {
+            return Ok(None);
         }
         if !std::mem::replace(&mut self.has_begun, true) {
             return Ok(Some(Bytes::from_static(HELLO)));
@@ -110,9 +111,9 @@ impl Pieces for Tail {
             };
             let chunk = match read {
                 Err(StreamError::Read(error)) if error.is_unreadable() => {
-                    let event = error_event(&error);
-                    self.failed = Some(error);
-                    return Ok(Some(event));
+                    tracing::warn!(path = Self::ROUTE, "the stream ends: {error}");
+                    self.has_failed = true;
+                    return Ok(Some(error_event(&error)));
                 }
                 read => read?,
             };

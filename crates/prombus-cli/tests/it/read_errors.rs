@@ -1,0 +1,202 @@
+//! Files that cannot be read, for a second or for good: the real server waits, says so, and loses nothing.
+
+mod at_open;
+mod at_work;
+mod shim;
+
+use crate::http_client::{Poster, get, get_json};
+use crate::serving::{Serving, serve};
+use crate::support::TempFolder;
+use crate::ws_client::{Client, Event, Frame, ack_text};
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use shim::Shim;
+use std::io::Read;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio_tungstenite::tungstenite::Message;
+
+/// Enough for several segments.
+const EVENTS: u64 = 3_000;
+const KEYS: u64 = 400;
+const ALL: u64 = u64::MAX;
+const SEGMENT_DATA_START: u64 = 4096;
+
+const CONFIG: &str = "[[topic]]\nname = \"prices\"\ncompaction = true\n";
+
+struct Rig {
+    folder: TempFolder,
+    shim: Shim,
+    runtime: Runtime,
+}
+
+fn payload(number: u64) -> String {
+    format!("event {number} {}", "x".repeat(1_500))
+}
+
+impl Rig {
+    fn new() -> Self {
+        let folder = TempFolder::new();
+        folder.file("prombus.toml", CONFIG);
+        let shim = Shim::new(&folder);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { folder, shim, runtime }
+    }
+
+    /// A server that has stored the events of one topic and the keys of another, still running.
+    fn filled() -> (Self, Serving) {
+        let rig = Self::new();
+        let serving = rig.start();
+        let mut poster = Poster::connect(&serving.addresses()[0]);
+        let numbers: Vec<u64> = (1..=EVENTS).collect();
+        for part in numbers.chunks(250) {
+            let lines: String =
+                part.iter().map(|number| format!("{}\n", json!({ "payload": payload(*number) }))).collect();
+            let (status, text) = poster.publish_lines("orders?envelope=1", lines.as_bytes());
+            assert_eq!(status, 200, "{text}");
+        }
+        for round in 0..4 {
+            let lines: String = (0..KEYS)
+                .map(|key| format!("{}\n", json!({ "payload": payload(round), "key": format!("key-{key}") })))
+                .collect();
+            let (status, text) = poster.publish_lines("prices?envelope=1", lines.as_bytes());
+            assert_eq!(status, 200, "{text}");
+        }
+        (rig, serving)
+    }
+
+    fn command(&self) -> Command {
+        let config = self.folder.path().join("prombus.toml");
+        let mut command = serve(&self.folder, &["--config", config.to_str().unwrap()]);
+        command.env("PROMBUS_STORAGE_SEGMENT_BYTES", (2 << 20).to_string());
+        self.shim.preload(&mut command);
+        command
+    }
+
+    fn start(&self) -> Serving {
+        Serving::start(self.command())
+    }
+
+    /// Runs a command on the data folder.
+    fn run(&self, name: &str, more: &[&str]) -> crate::support::Ran {
+        let data = self.folder.path().join("data");
+        let mut command = crate::support::prombus(&[name, "--data", data.to_str().unwrap()]);
+        command.args(more);
+        self.shim.preload(&mut command);
+        command.output().unwrap().into()
+    }
+
+    /// The names of files with an ending, oldest first.
+    fn files(&self, ending: &str) -> Vec<String> {
+        let files = std::fs::read_dir(self.folder.path().join("data")).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.ends_with(ending)).collect();
+        names.sort();
+        names
+    }
+
+    /// Segments that are full, oldest first.
+    fn sealed_segments(&self) -> Vec<String> {
+        self.files(".idx").iter().map(|name| name.replace(".idx", ".seg")).collect()
+    }
+
+    /// A group reads everything from the start, in order, once, and acks it.
+    fn consume(&self, serving: &Serving, group: &str) {
+        self.runtime.block_on(async {
+            let mut consumer = Consumer::join(serving, group).await;
+            consumer.take_to(EVENTS).await;
+        });
+        wait_for("everything is settled", || {
+            let info = get_json(&serving.addresses()[0], &format!("/groups/orders/{group}"));
+            info["lag"] == 0
+        });
+    }
+
+    /// Everything that was acknowledged is there: events, keys, no damage.
+    fn check_everything(&self, serving: &Serving, group: &str) {
+        self.consume(serving, group);
+        let address = &serving.addresses()[0];
+        let mut answer = get(address, "/export?topic=orders", "");
+        let mut text = String::new();
+        answer.body.read_to_string(&mut text).unwrap();
+        assert_eq!(text.lines().count() as u64, EVENTS);
+        let state = get_json(address, "/state/prices?limit=1000");
+        assert_eq!(
+            state["count"].as_u64().or(state["events"].as_array().map(|it| it.len() as u64)),
+            Some(KEYS)
+        );
+        assert_eq!(metric(serving, "events_corrupt_total"), 0);
+    }
+}
+
+struct Consumer {
+    client: Client,
+    group: String,
+    next_seq: u64,
+}
+
+impl Consumer {
+    async fn join(serving: &Serving, group: &str) -> Self {
+        let mut client = Client::connect(serving.address()).await;
+        client
+            .send(
+                &json!({"op": "SUBSCRIBE", "topic": "orders", "group": group, "opts": {"from": "earliest"}}),
+            )
+            .await;
+        Self { client, group: group.to_owned(), next_seq: 1 }
+    }
+
+    async fn take(&mut self, event: Event) {
+        assert_eq!(event.seq, self.next_seq, "in order, and none left out");
+        let is_right = event.payload.get() == json!(payload(event.seq)).to_string();
+        assert!(is_right, "event {} is another one", event.seq);
+        let ack = ack_text("orders", &self.group, &event.id, None);
+        self.client.socket.send(Message::text(ack)).await.unwrap();
+        self.next_seq += 1;
+    }
+
+    /// Takes events up to this one; they must come.
+    async fn take_to(&mut self, seq: u64) {
+        while self.next_seq <= seq {
+            let frame = self.client.frame().await;
+            assert_ne!(frame.op, "ERR", "{frame:?}");
+            if let Some(event) = frame.event {
+                self.take(event).await;
+            }
+        }
+    }
+
+    /// Takes what comes within a time; how far it got.
+    async fn take_for(&mut self, time: Duration) -> u64 {
+        let end = tokio::time::Instant::now() + time;
+        while let Ok(next) = tokio::time::timeout_at(end, self.client.socket.next()).await {
+            let Some(Ok(Message::Text(text))) = next else { panic!("the connection stays open: {next:?}") };
+            let frame = Frame::parse(&text);
+            assert_ne!(frame.op, "ERR", "{frame:?}");
+            if let Some(event) = frame.event {
+                self.take(event).await;
+            }
+        }
+        self.next_seq - 1
+    }
+}
+
+fn metric(serving: &Serving, name: &str) -> u64 {
+    let mut text = String::new();
+    get(&serving.addresses()[0], "/metrics", "").body.read_to_string(&mut text).unwrap();
+    let line = text.lines().find(|line| line.starts_with(name) && !line.starts_with('#'));
+    line.unwrap_or_else(|| panic!("no {name}")).rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+fn health(serving: &Serving) -> Value {
+    get_json(&serving.addresses()[0], "/healthz")
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
