@@ -3,7 +3,8 @@
 //!
 //! What is checked: no published event that was answered is lost or changed; nothing that a member has seen is taken back; what
 //! was durably settled stays settled; attempts never fall; dead letters come exactly once, and only for events that the group
-//! is done with; at the end every event was acked, dead-lettered, or is still delivered. `PROMBUS_SEED` and
+//! is done with; at the end every event was acked, dead-lettered, or is still delivered. Reads fail now and then, for a while or
+//! until somebody mends the disk: that is answered, waited out, and never taken for damage. `PROMBUS_SEED` and
 //! `PROMBUS_HISTORIES` choose what runs.
 
 use crate::support::{Random, setting};
@@ -132,6 +133,7 @@ impl History {
             self.life()?;
         }
         self.disk.cut_after(u64::MAX);
+        self.disk.make_readable();
         let mut life = self.open()?.ok_or("the bus did not open with the power on")?;
         self.check_events(&life)?;
         self.drain(&mut life)
@@ -144,6 +146,13 @@ impl History {
         let store = match LogStore::open_storage(Arc::new(self.disk.clone()), options, Arc::clone(&clock)) {
             Ok(store) => Arc::new(store),
             Err(_) if self.disk.is_off() => return Ok(None),
+            Err(prombus::OpenError::Log(prombus_log::OpenError::Unreadable { .. }))
+                if self.has_read_errors() =>
+            {
+                // It refuses, and changes nothing: when the disk can be read again, all of it is there.
+                self.disk.make_readable();
+                return self.open();
+            }
             Err(error) => return Err(format!("open: {error}")),
         };
         let shared = Arc::clone(&store) as Arc<dyn prombus::store::Store>;
@@ -159,6 +168,7 @@ impl History {
             return Ok(());
         };
         if !self.disk.is_off() {
+            self.disk.make_readable();
             self.check_events(&life)?;
             self.check_letters(&life)?;
         }
@@ -213,7 +223,36 @@ impl History {
         None
     }
 
+    /// Whether a read has failed: then something may be refused that is else not.
+    fn has_read_errors(&self) -> bool {
+        self.disk.failed_reads() > 0
+    }
+
+    /// Lets reads fail: some of the next, or those of a place until it is mended.
+    fn break_reads(&mut self) {
+        match self.random.below(4) {
+            0 | 1 => self.disk.fail_reads(self.random.below(6), self.random.between(1, 12)),
+            2 => {
+                let names: Vec<String> = self
+                    .disk
+                    .names()
+                    .into_iter()
+                    .filter(|name| name.ends_with("g") || name.ends_with("x"))
+                    .collect();
+                if !names.is_empty() {
+                    let name = &names[self.random.below(names.len() as u64) as usize];
+                    let start = self.random.below(30_000);
+                    self.disk.make_unreadable(name, start..start + self.random.between(1, 3_000));
+                }
+            }
+            _ => self.disk.make_readable(),
+        }
+    }
+
     fn step(&mut self, life: &mut Life) -> Check {
+        if self.random.one_in(12) {
+            self.break_reads();
+        }
         match self.random.below(32) {
             0..=6 => self.publish(life)?,
             7..=11 => {
@@ -257,7 +296,8 @@ impl History {
         }
         let mut publishing = life.backend.publish(batch);
         if let Poll::Ready(Err(error)) = poll_once(Pin::new(&mut publishing)) {
-            return ensure(self.disk.is_off(), || format!("publish: {error}"));
+            let is_lookup = matches!(error, PublishError::Lookup(_)) && self.has_read_errors();
+            return ensure(is_lookup || self.disk.is_off(), || format!("publish: {error}"));
         }
         life.publishing.push((publishing, expected));
         Ok(())
@@ -275,6 +315,7 @@ impl History {
                         Ok(published) => self.published(&published, expected)?,
                         // It was not in line yet when the bus was closed.
                         Err(PublishError::Unavailable(Unavailable::Closed)) => {}
+                        Err(PublishError::Lookup(_)) if self.has_read_errors() => {}
                         Err(error) => ensure(self.disk.is_off(), || format!("publish: {error}"))?,
                     }
                 }
@@ -343,6 +384,7 @@ impl History {
                 life.members.push(Some((group, joined.membership, max_attempts)));
                 Ok(())
             }
+            Some(Err(prombus::GroupError::Read(error))) if error.is_unreadable() => Ok(()),
             Some(Err(error)) => ensure(self.disk.is_off(), || format!("join: {error}")),
             None => ensure(self.disk.is_off(), || "join never came to an end".to_owned()),
         }
@@ -421,6 +463,7 @@ impl History {
         match sought {
             Some(Ok(())) => {}
             Some(Err(prombus::GroupError::UnknownGroup { .. })) => return Ok(()),
+            Some(Err(prombus::GroupError::Read(error))) if error.is_unreadable() => return Ok(()),
             Some(Err(_)) | None if self.disk.is_off() => {}
             Some(Err(error)) => return Err(format!("seek: {error}")),
             None => return Err("seek never came to an end".to_owned()),
@@ -562,7 +605,8 @@ impl History {
             }
             ensure(info.lag == 0 && info.in_flight == 0, || format!("at the end: {info:?}"))?;
         }
-        Ok(())
+        let stats = life.store.stats();
+        ensure(stats.faults == 0, || format!("a read error was taken for damage: {stats:?}"))
     }
 }
 

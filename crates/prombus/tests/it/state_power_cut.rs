@@ -68,7 +68,29 @@ impl History {
         None
     }
 
+    /// Lets reads fail: some of the next, or those of a place until it is mended.
+    fn break_reads(&mut self) {
+        let disk = &self.rig.disk;
+        match self.random.below(4) {
+            0 | 1 => disk.fail_reads(self.random.below(10), self.random.between(1, 20)),
+            2 => {
+                let names: Vec<String> = disk
+                    .names()
+                    .into_iter()
+                    .filter(|name| name.ends_with("g") || name.ends_with("x"))
+                    .collect();
+                let name = &names[self.random.below(names.len() as u64) as usize];
+                let start = self.random.below(16_000);
+                disk.make_unreadable(name, start..start + self.random.between(1, 2_000));
+            }
+            _ => disk.make_readable(),
+        }
+    }
+
     fn step(&mut self) {
+        if self.random.one_in(10) {
+            self.break_reads();
+        }
         match self.random.below(100) {
             0..60 => self.publish(),
             60..75 => {
@@ -135,6 +157,8 @@ impl History {
 
     /// Everything that was answered last is there, and what was deleted is not.
     fn check(&mut self) {
+        // What cannot be read for a while is all there when it can.
+        self.rig.disk.make_readable();
         for (&name, known) in &self.known {
             if name == "other" && self.known.contains_key("other?") {
                 continue;
@@ -210,6 +234,8 @@ impl History {
                 }
             }
         }
+        // Opening with unreadable files is tested elsewhere.
+        self.rig.disk.make_readable();
         self.rig = self.rig.power_cut();
         self.rig.clock.advance_ms(clock_ms);
         self.rig.backend.set_topic_rules(rules());
@@ -231,6 +257,7 @@ fn run(seed: u64) {
         history = history.cut();
     }
     history.check();
+    assert_eq!(history.rig.store.stats().faults, 0, "a read error was taken for damage");
     history.rig.stop();
 }
 
