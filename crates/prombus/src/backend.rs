@@ -431,13 +431,13 @@ pub struct TopicDetails {
     pub own: TopicOptions,
 }
 
-/// Something that is wrong while the bus goes on.
+/// A problem that does not stop the bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// There is no room for more events.
+    /// The disk is full.
     StorageFull,
-    /// Files cannot be read now; readers and groups wait.
+    /// Some files cannot be read; readers and groups wait.
     Unreadable(String),
 }
 
@@ -450,7 +450,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Events that cannot be read now.
+/// A range of unreadable events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableRange {
     /// The topic.
@@ -493,18 +493,17 @@ pub trait Backend: Send + Sync + 'static {
     /// [`Unavailable`] says why not.
     fn health(&self) -> Result<(), Unavailable>;
 
-    /// What is wrong while the bus goes on: cheap to ask.
+    /// Current problems that do not stop the bus. Cheap to call.
     fn problems(&self) -> Vec<Problem> {
         Vec::new()
     }
 
-    /// Events that cannot be read now, as far as somebody tried.
+    /// Events that readers have failed to read and that are still unreadable.
     fn unreadable(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Gives up the events that cannot be read now: they count as damaged from here on. Resolves, with what was given up, when
-    /// that is durable.
+    /// Marks the unreadable events as damaged. Resolves with them when the mark is durable.
     fn accept_losses(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
         Box::pin(async { Ok(Vec::new()) })
     }

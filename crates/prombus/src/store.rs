@@ -246,18 +246,18 @@ pub trait Store: Send + Sync + 'static {
     /// Figures for operators.
     fn figures(&self) -> StoreFigures;
 
-    /// Reads again what could not be read before, so that figures and lists tell what holds now. It takes its time.
+    /// Retries the known unreadable ranges, so that figures and lists are current. May block for long.
     fn probe_unreadable(&self) {}
 
-    /// Events that cannot be read now, as far as somebody tried. It takes its time.
+    /// Events that readers have failed to read and that are still unreadable. May block for long.
     fn unreadable(&self) -> Vec<UnreadableEvents> {
         Vec::new()
     }
 
-    /// Gives up the events that cannot be read now: they count as damaged from here on. Returns them.
+    /// Marks the unreadable events as damaged and returns them.
     ///
     /// # Errors
-    /// [`StoreError`]: nothing was given up.
+    /// [`StoreError`]: nothing was marked.
     fn accept_losses(&self) -> Result<Vec<UnreadableEvents>, StoreError> {
         Ok(Vec::new())
     }

@@ -49,7 +49,7 @@ impl Subscribe {
         Self { backend, topic, group, options: SubscribeOptions::default(), filter: None, is_in_order: false }
     }
 
-    /// Never lets an event pass one that cannot be read, however long that takes.
+    /// Never lets a later event pass an unreadable one.
     pub(crate) fn in_order(mut self) -> Self {
         self.is_in_order = true;
         self

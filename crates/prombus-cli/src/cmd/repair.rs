@@ -15,7 +15,7 @@ const COULD_NOT_RUN: u8 = 2;
 /// Runs the command.
 ///
 /// # Errors
-/// When nobody reads what is printed.
+/// Writing to stdout failed.
 pub fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
     let bar = progress_bar();
     let repaired = repair(&args.data, args.accept_loss, |progress: Progress| {

@@ -39,8 +39,7 @@ pub(super) async fn hello(_call: Call) -> Answered {
     Ok(answer::typed("text/plain; charset=utf-8", Body::from(text)))
 }
 
-/// `GET /healthz`: the process is fine and the bus can write. What is wrong while it goes on is listed: a restart would not mend
-/// it.
+/// `GET /healthz`: the bus can write. Problems that a restart would not fix, such as a full disk, are listed as reasons.
 pub(super) async fn healthz(call: Call) -> Answered {
     let backend = &call.gateway.backend;
     backend.health()?;

@@ -22,7 +22,7 @@ const SMALL_BYTES: usize = 16 * 1024;
 /// A piece.
 pub(super) const CHUNK: PullLimit = PullLimit { events: u32::MAX, bytes: 256 * 1024 };
 
-/// How long an answer waits for events that cannot be read before it is broken off.
+/// How long a response retries unreadable events before it is broken off.
 const UNREADABLE_WAIT: Duration = Duration::from_secs(30);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -104,8 +104,8 @@ impl Pages {
         )
     }
 
-    /// Reads on like [`read`](Self::read), and waits for a while where events cannot be read: the answer has begun, and a
-    /// passing error must not break it off.
+    /// Like [`read`](Self::read), but retries for 30 s while events cannot be read: the response has begun, and a temporary error
+    /// must not break it off.
     pub(super) async fn read_patiently(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
         let give_up_at = Instant::now() + UNREADABLE_WAIT;
         let mut wait = RETRY_FIRST;
@@ -192,7 +192,7 @@ pub(super) fn body_of<P: Pieces>(pieces: P) -> Body {
     Body::from_stream(stream_of(pieces))
 }
 
-/// Like [`body_of`], but the first piece is made before the answer begins: if that fails, the answer is an error.
+/// Like [`body_of`], but produces the first piece before the response begins, so that a failure there is an error response.
 pub(super) async fn checked_body_of<P: Pieces>(mut pieces: P) -> Result<Body, ApiError> {
     let first = match pieces.next().await {
         Ok(first) => first,

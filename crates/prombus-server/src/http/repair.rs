@@ -1,4 +1,4 @@
-//! `POST /repair`: lists the events that cannot be read, and gives them up when the operator accepts the loss.
+//! `POST /repair`: lists unreadable events and, when the operator accepts the loss, marks them as damaged.
 
 use super::admin::{body_of, object_of};
 use super::call::Call;

@@ -83,7 +83,7 @@ impl Replay {
         let from = self.pages.next_seq;
         let events = u32::try_from(self.left).unwrap_or(u32::MAX);
         let chunk = match self.pages.read(PullLimit { events, ..CHUNK }).await {
-            // What was read before it is a page; the next page is an error.
+            // Events before the unreadable one make a page; the next page is an error.
             Err(StreamError::Read(error)) if error.is_unreadable() && self.count > 0 => {
                 self.is_cut_short = true;
                 return Ok(false);

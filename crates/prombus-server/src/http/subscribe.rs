@@ -32,7 +32,7 @@ struct Tail {
     until: Option<Instant>,
     /// What is over it waits.
     rate: Option<TokenBucket>,
-    /// It ends, and the client was told why.
+    /// The error event was sent; the stream ends.
     has_failed: bool,
 }
 
@@ -160,7 +160,7 @@ impl Tail {
     }
 }
 
-/// The last event of a stream that cannot go on.
+/// The last event of a stream that ends with an error.
 fn error_event(error: &ReadError) -> Bytes {
     let data = serde_json::json!({ "error": error.to_string(), "code": ErrorCode::Unavailable });
     format!("event: error\ndata: {data}\n\n").into()

@@ -85,14 +85,14 @@ pub(super) struct Source {
     pub(super) is_active: bool,
     /// Known attempts from before a restart, of seqs that are not granted yet.
     pub(super) restored: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
-    /// Seqs that could not be read.
+    /// Ranges that could not be read.
     pub(super) unreadable: Vec<Unreadable>,
-    /// Some of them are waited for.
+    /// Nothing is handed out until an unreadable range is retried.
     pub(super) is_blocked: bool,
 }
 
 impl Source {
-    /// Adds seqs that nobody has had, wherever their place is.
+    /// Inserts a range into the fresh ranges, in order.
     pub(super) fn add_fresh(&mut self, first_seq: u64, last_seq: u64) {
         let at = self.fresh.partition_point(|other| other.0 < first_seq);
         match self.fresh.get_mut(at) {
@@ -101,7 +101,7 @@ impl Source {
         }
     }
 
-    /// Takes seqs out of what is fresh.
+    /// Removes a range from the fresh ranges.
     pub(super) fn remove_fresh(&mut self, first_seq: u64, last_seq: u64) {
         let mut left = VecDeque::with_capacity(self.fresh.len() + 1);
         for (first, last) in self.fresh.drain(..) {
@@ -138,9 +138,9 @@ pub struct Group {
     pub(super) counters: GroupCounters,
     /// Spreads the backoffs of different groups.
     pub(super) jitter: u64,
-    /// When something that could not be read is tried again; the highest number for never.
+    /// When unreadable events are retried next; `Millis::MAX` for never.
     pub(super) retry_reads_at: Millis,
-    /// How many unsettled events cannot be read now.
+    /// The number of unsettled events that are unreadable.
     pub(super) unreadable_unsettled: usize,
 }
 

@@ -19,7 +19,7 @@ pub struct MemberSettings {
     pub max_attempts: u32,
     /// At this many unsettled events the group leases nothing new to this member.
     pub max_unsettled: u32,
-    /// Whether later events pass those that cannot be read, after a while. A member that folds events in order says no.
+    /// Whether later events may pass unreadable ones after a minute. False for a member that folds events in order.
     pub passes_unreadable: bool,
 }
 

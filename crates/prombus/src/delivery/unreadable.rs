@@ -1,39 +1,39 @@
-//! Events that the engine cannot read now. They are neither delivered nor settled: a topic waits for them, and after
-//! [`WAIT_MS`] lets later events pass while they go on being retried.
+//! Events that the engine cannot read at the moment. They are neither delivered nor settled. A topic waits for them for
+//! [`WAIT_MS`]; after that, later events pass while the unreadable ones are retried.
 //!
-//! Seqs that could not be read stay fresh, and the topic is blocked until the next try. After the wait they are taken out of what
-//! is fresh between two tries. So they hold the floor, and they do not count towards `max_unsettled`.
+//! Unreadable seqs stay fresh, and the topic is blocked until the next retry. After the wait they are removed from the fresh
+//! ranges between two retries. So they hold the floor, and they do not count towards `max_unsettled`.
 
 use super::group::{Group, Source};
 use super::lease::State;
 use super::member::MemberId;
 use super::{Millis, Position, SourceId};
 
-/// How long a topic waits for events that cannot be read before later ones pass.
+/// How long a topic waits for unreadable events before later ones pass.
 pub const WAIT_MS: Millis = 60_000;
 const RETRY_FIRST_MS: Millis = 100;
 const RETRY_MAX_MS: Millis = 5_000;
 
-/// Seqs of a topic that could not be read.
+/// A range of a topic that could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     first_seq: u64,
     last_seq: u64,
-    /// When that was found first.
+    /// When it was first found to be unreadable.
     since: Millis,
     retry_at: Millis,
     tries: u32,
-    /// Taken out of what is fresh until `retry_at`, so that later events pass.
+    /// Removed from the fresh ranges until `retry_at`, so that later events pass.
     is_aside: bool,
 }
 
 impl Source {
-    /// Nothing of the topic is handed out before the next try.
+    /// Whether nothing of the topic is handed out before the next retry.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// Seqs up to `last_seq` were read, or are gone.
+    /// These seqs were read, or retention removed them.
     pub(super) fn now_readable(&mut self, first_seq: u64, last_seq: u64) {
         for it in &mut self.unreadable {
             if it.first_seq >= first_seq && it.first_seq <= last_seq {
@@ -44,7 +44,7 @@ impl Source {
         self.is_blocked &= self.unreadable.iter().any(|it| !it.is_aside);
     }
 
-    /// Seqs up to `last_seq` that are set aside, taken out for good.
+    /// Removes and returns the ranges up to `last_seq` that are set aside.
     pub(super) fn take_aside_to(&mut self, last_seq: u64) -> Vec<(u64, u64)> {
         let is_hit = |it: &&Unreadable| it.is_aside && it.first_seq <= last_seq;
         let gone = self.unreadable.iter().filter(is_hit).map(|it| (it.first_seq, it.last_seq.min(last_seq)));
@@ -55,13 +55,13 @@ impl Source {
 }
 
 impl Group {
-    /// A member that had these seqs reserved could not read them. The reservation is over by now and the seqs are fresh again.
+    /// A member could not read these seqs of its reservation, which has ended: they are fresh again.
     pub fn unreadable(&mut self, id: SourceId, first_seq: u64, last_seq: u64, may_pass: bool, now: Millis) {
         let source = &mut self.sources[id.0 as usize];
         let last_seq = last_seq.min(source.granted_to).max(first_seq);
         let (mut since, mut tries) = (now, 0);
         for it in &mut source.unreadable {
-            // What follows a place that cannot be read, and cannot be read either, does not wait once more.
+            // A range next to one that has waited does not wait again.
             if it.first_seq <= last_seq.saturating_add(1) && first_seq <= it.last_seq.saturating_add(1) {
                 since = since.min(it.since);
                 tries = tries.max(it.tries);
@@ -95,7 +95,7 @@ impl Group {
         self.retry_reads_at = self.retry_reads_at.min(retry_at);
     }
 
-    /// Lets topics be read again whose time has come.
+    /// Unblocks the topics whose retry is due.
     pub(super) fn retry_reads(&mut self, now: Millis) {
         self.retry_reads_at = Millis::MAX;
         for at in 0..self.sources.len() {
@@ -122,8 +122,7 @@ impl Group {
         }
     }
 
-    /// A member could not read an event that it has leased once more: the lease ends as if it had not happened, and the event
-    /// waits a moment.
+    /// A member could not read a redelivery: the lease ends without using the attempt, and the event is retried after a second.
     pub fn unreadable_lease(&mut self, member: MemberId, position: Position, now: Millis) {
         if !self.is_leased_to(member, position) {
             return;
@@ -138,7 +137,7 @@ impl Group {
         self.timers.add(at, position);
     }
 
-    /// Seqs that nobody gets because they cannot be read now.
+    /// The number of events that are not delivered because they are unreadable.
     pub fn unreadable_count(&self) -> u64 {
         let fresh = self.sources.iter().flat_map(|source| &source.unreadable);
         fresh.map(|it| it.last_seq - it.first_seq + 1).sum::<u64>() + self.unreadable_unsettled as u64

@@ -93,7 +93,7 @@ impl Backend for LocalBackend {
                     Visit::Next
                 });
                 let scanned = match scanned {
-                    // What was read before the place that cannot be read is an answer; the next read is an error.
+                    // Events before the unreadable one are returned; the next read is an error.
                     Err(error) if error.is_unreadable() && chunk.next_seq > from.max(1) => break,
                     scanned => scanned?,
                 };

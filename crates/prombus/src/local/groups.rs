@@ -556,7 +556,7 @@ fn event_at(
     }
 }
 
-/// Like [`event_at`], but an event that cannot be read is none: a list for operators must not fail when they need it.
+/// Like [`event_at`], but `None` for an unreadable event: lists for operators must work while the disk fails.
 fn known_event_at(
     scanner: &mut dyn Scanner,
     topic: TopicId,

@@ -313,8 +313,8 @@ impl Local {
         Ok(first)
     }
 
-    /// The first event at or past a seq that can be read. Commit times never fall, so what cannot be read before it is no
-    /// younger: retention may take it along, without reading it.
+    /// The first readable event at or after a seq. Commit times never fall, so unreadable events before it are not younger:
+    /// retention may remove them without reading them.
     fn readable_head(&self, id: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
         let mut seq = seq;
         loop {

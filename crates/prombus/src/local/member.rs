@@ -54,9 +54,9 @@ struct Pull {
     dropped: Vec<Position>,
     /// Redeliveries that do not fit into this pull.
     too_many: Vec<Position>,
-    /// Redeliveries that cannot be read now.
+    /// Redeliveries that are unreadable.
     unreadable_leases: Vec<Position>,
-    /// Reserved seqs that cannot be read now.
+    /// Reserved seqs that are unreadable: source, first, last.
     unreadable: Vec<(SourceId, u64, u64)>,
     /// The topics of what was reserved.
     topics: Vec<(TopicId, Topic)>,
@@ -147,7 +147,7 @@ impl LocalMember {
         }
     }
 
-    /// Reads what was reserved, as far as the limits allow. What cannot be read now is noted, and is no error.
+    /// Reads what was reserved, as far as the limits allow. Unreadable events are noted and are not an error.
     fn read(
         &self,
         pull: &mut Pull,
@@ -215,7 +215,7 @@ impl LocalMember {
                         unreadable.push((range.source, next_seq, last_seq.min(range.last_seq)));
                         break;
                     }
-                    // Nobody knows which: all that was asked for.
+                    // It is not known which events: hold the whole range.
                     Err(ReadError::Io(_)) => {
                         unreadable.push((range.source, next_seq, range.last_seq));
                         break;

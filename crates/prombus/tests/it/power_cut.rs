@@ -3,9 +3,9 @@
 //!
 //! What is checked: no published event that was answered is lost or changed; nothing that a member has seen is taken back; what
 //! was durably settled stays settled; attempts never fall; dead letters come exactly once, and only for events that the group
-//! is done with; at the end every event was acked, dead-lettered, or is still delivered. Reads fail now and then, for a while or
-//! until somebody mends the disk: that is answered, waited out, and never taken for damage. `PROMBUS_SEED` and
-//! `PROMBUS_HISTORIES` choose what runs.
+//! is done with; at the end every event was acked, dead-lettered, or is still delivered. Reads fail
+//! at random, for a while or until the disk is repaired: callers get an error or wait, and nothing counts as damaged. `PROMBUS_SEED`
+//! and `PROMBUS_HISTORIES` choose what runs.
 
 use crate::support::{Random, setting};
 use prombus::delivery::{MemberSettings, Position};
@@ -149,7 +149,7 @@ impl History {
             Err(prombus::OpenError::Log(prombus_log::OpenError::Unreadable { .. }))
                 if self.has_read_errors() =>
             {
-                // It refuses, and changes nothing: when the disk can be read again, all of it is there.
+                // It refused and changed nothing: with a readable disk everything must be there.
                 self.disk.make_readable();
                 return self.open();
             }
@@ -223,12 +223,12 @@ impl History {
         None
     }
 
-    /// Whether a read has failed: then something may be refused that is else not.
+    /// Whether a read has failed: then lookups and opens may be refused.
     fn has_read_errors(&self) -> bool {
         self.disk.failed_reads() > 0
     }
 
-    /// Lets reads fail: some of the next, or those of a place until it is mended.
+    /// Makes some of the next reads fail, or all reads of a place until the disk is repaired.
     fn break_reads(&mut self) {
         match self.random.below(4) {
             0 | 1 => self.disk.fail_reads(self.random.below(6), self.random.between(1, 12)),

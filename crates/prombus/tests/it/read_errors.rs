@@ -1,4 +1,4 @@
-//! What cannot be read is neither damaged nor gone: groups, folds, projectors and retention wait for it, and lose nothing.
+//! Unreadable is neither damaged nor absent: groups, folds, projectors and retention wait, and lose nothing.
 
 use crate::projector::Sums;
 use crate::rig::{Rig, poll, seqs};
@@ -64,7 +64,7 @@ fn a_group_waits_for_an_event_that_cannot_be_read_and_settles_nothing() {
     rig.pass(5_000);
     let after = rig.all(&mut orders);
     assert_eq!(seqs(&after), (7..=40).collect::<Vec<u64>>());
-    assert_eq!(after[0].attempt(), 1, "a read error is no attempt");
+    assert_eq!(after[0].attempt(), 1, "a read error does not use an attempt");
     after.iter().for_each(|delivery| rig.ack(delivery));
     assert_eq!(rig.floor("orders", "billing"), 40);
     let figures = rig.store.figures();
@@ -187,7 +187,7 @@ fn a_publish_whose_id_cannot_be_looked_up_is_unavailable_and_never_taken_as_new(
     for name in rig.disk.names().into_iter().filter(|name| !name.ends_with(".ckpt")) {
         rig.disk.make_unreadable(&name, 0..1 << 20);
     }
-    let error = publish(&rig).expect_err("nobody knows");
+    let error = publish(&rig).expect_err("the id cannot be looked up");
     assert!(matches!(error, PublishError::Lookup(_)), "{error:?}");
     assert_eq!(error.code(), ErrorCode::Unavailable);
     rig.disk.make_readable();
@@ -288,7 +288,7 @@ fn a_projector_never_lets_an_event_pass_one_that_cannot_be_read() {
         for _ in 0..rounds {
             for _ in 0..20 {
                 let mut next = Box::pin(projector.next());
-                // What is still pending after some commits waits for events: it may be dropped.
+                // A future that is pending after some commits waits for events, so it may be dropped.
                 for _ in 0..5 {
                     if let Poll::Ready(done) = poll(&mut next) {
                         done.expect("folds");

@@ -68,7 +68,7 @@ impl History {
         None
     }
 
-    /// Lets reads fail: some of the next, or those of a place until it is mended.
+    /// Makes some of the next reads fail, or all reads of a place until the disk is repaired.
     fn break_reads(&mut self) {
         let disk = &self.rig.disk;
         match self.random.below(4) {
@@ -157,7 +157,7 @@ impl History {
 
     /// Everything that was answered last is there, and what was deleted is not.
     fn check(&mut self) {
-        // What cannot be read for a while is all there when it can.
+        // Everything must be there once it can be read again.
         self.rig.disk.make_readable();
         for (&name, known) in &self.known {
             if name == "other" && self.known.contains_key("other?") {

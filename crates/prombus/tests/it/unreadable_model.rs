@@ -1,7 +1,7 @@
 //! Random histories of the group machine over a topic of which parts cannot be read for a while.
 //!
-//! What must hold: nothing that cannot be read is leased or settled; within a minute nothing passes it; after a minute everything
-//! else flows; a member that must not let anything pass never does; when all can be read, everything is delivered and settled.
+//! Invariants: no unreadable event is leased or settled; within a minute nothing passes it; after a minute all other events are
+//! delivered; a member with `passes_unreadable: false` never passes one; once all is readable, everything is delivered and settled.
 //! `PROMBUS_SEED` chooses the first history.
 
 use crate::group_model::choices::Choices as _;
@@ -20,8 +20,9 @@ struct History {
     may_pass: bool,
     now: Millis,
     last_seq: u64,
-    /// Cannot be read, and since when at the earliest somebody could have noticed.
+    /// The unreadable seqs.
     hidden: BTreeSet<u64>,
+    /// When the machine could first have noticed them.
     hidden_at: Millis,
     leased: BTreeSet<u64>,
     acked: BTreeSet<u64>,
@@ -79,7 +80,7 @@ impl History {
     fn hide(&mut self) {
         let first = self.random.between(1, self.last_seq + 3);
         self.hidden = (first..first + self.random.between(1, 6)).collect();
-        // What the machine still holds against an earlier time has waited already.
+        // Seqs that the machine already waits for keep their earlier time.
         if self.group.unreadable_count() == 0 {
             self.hidden_at = self.now;
         }
@@ -156,7 +157,7 @@ impl History {
         self.group.grant(SOURCE, self.last_seq);
         if self.may_pass {
             self.drain(3 * WAIT_MS);
-            // What was leased before it was hidden is acked all the same.
+            // Events that were leased before they became unreadable are acked.
             let hidden: Vec<u64> = self.hidden.difference(&self.acked).copied().collect();
             let there: BTreeSet<u64> = (1..=self.last_seq).filter(|seq| !hidden.contains(seq)).collect();
             assert_eq!(self.acked, there, "later events flow");

@@ -209,7 +209,7 @@ fn a_running_server_lists_and_gives_up_what_it_cannot_read() {
         assert_eq!(consumer.take_for(Duration::from_millis(500)).await, stuck_at);
         let accepted = post(&address, "/repair", "{\"accept_loss\":true}");
         assert!(accepted.contains("\"accepted\":true"), "{accepted}");
-        // What was given up is left out; all the rest comes.
+        // All events but the accepted losses are delivered.
         consumer.next_seq += 1;
         let last = consumer.client.frame().await;
         let event = last.event.expect("an event");
