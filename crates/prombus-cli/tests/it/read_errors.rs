@@ -137,14 +137,21 @@ struct Consumer {
 }
 
 impl Consumer {
-    async fn join(serving: &Serving, group: &str) -> Self {
-        let mut client = Client::connect(serving.address()).await;
-        client
-            .send(
-                &json!({"op": "SUBSCRIBE", "topic": "orders", "group": group, "opts": {"from": "earliest"}}),
-            )
-            .await;
+    async fn connect(serving: &Serving, group: &str) -> Self {
+        let client = Client::connect(serving.address()).await;
         Self { client, group: group.to_owned(), next_seq: 1 }
+    }
+
+    async fn subscribe(&mut self) {
+        let opts = json!({"from": "earliest"});
+        let frame = json!({"op": "SUBSCRIBE", "topic": "orders", "group": self.group, "opts": opts});
+        self.client.send(&frame).await;
+    }
+
+    async fn join(serving: &Serving, group: &str) -> Self {
+        let mut consumer = Self::connect(serving, group).await;
+        consumer.subscribe().await;
+        consumer
     }
 
     async fn take(&mut self, event: Event) {

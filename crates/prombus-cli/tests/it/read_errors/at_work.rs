@@ -43,6 +43,41 @@ fn a_group_waits_and_continues_when_the_error_passes() {
     assert_eq!(lines, 1, "one line, not one per try: {log}");
 }
 
+/// Running out of file descriptors is a read error too: the subscription waits, and the connection stays open.
+#[test]
+fn a_group_waits_while_no_file_can_be_opened() {
+    let (rig, serving) = Rig::filled();
+    serving.stop();
+    let command = rig.command();
+    let mut limited = std::process::Command::new("sh");
+    limited
+        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited.stdin(std::process::Stdio::null());
+    limited.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let serving = Serving::start(limited);
+    rig.runtime.block_on(async {
+        let mut consumer = Consumer::connect(&serving, "billing").await;
+        let idle: Vec<std::net::TcpStream> =
+            (0..80).filter_map(|_| std::net::TcpStream::connect(serving.address()).ok()).collect();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        consumer.subscribe().await;
+        let stuck_at = consumer.take_for(Duration::from_secs(2)).await;
+        assert!(stuck_at < EVENTS, "files could be opened after all");
+        drop(idle);
+        consumer.take_to(EVENTS).await;
+    });
+    assert!(metric(&serving, "prombus_read_errors_total") > 0);
+    assert_eq!(metric(&serving, "events_corrupt_total"), 0);
+}
+
 #[test]
 fn a_stream_and_an_export_survive_a_passing_error_and_end_with_an_error_after_30_s() {
     let (rig, serving, segment) = reopened();
