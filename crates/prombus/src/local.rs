@@ -322,6 +322,11 @@ impl Local {
         let cells: Vec<_> = self.groups.read().values().filter(|cell| cell.wants(topic)).cloned().collect();
         let readers = cells.into_iter().map(|cell| {
             let source = cell.add_topic(id, topic, crate::delivery::Restored::default());
+            // The lease mark of the new topic rides on the commit of its first event, so that no pull waits for it.
+            let mut core = cell.core.lock();
+            core.machine.keep_marks_ahead();
+            self.write_down(&cell, &mut core);
+            drop(core);
             (cell, source)
         });
         let readers = readers.collect();
@@ -467,6 +472,7 @@ impl Local {
                 self.timer.arm_flush(self.clock.steady_ms());
             }
         }
+        is_urgent |= core.machine.take_mark_awaited();
         if let Some(at) = core.machine.wake_at() {
             self.timer.arm(cell, at);
         }
@@ -530,10 +536,7 @@ impl Local {
         let now = self.clock.steady_ms();
         for cell in &cells {
             let mut core = cell.core.lock();
-            let members: Vec<_> = core.machine.members().collect();
-            for member in members {
-                core.machine.leave(member, now);
-            }
+            core.machine.close(now);
             self.write_down(cell, &mut core);
         }
         loop {
