@@ -24,6 +24,7 @@ mod remote;
 mod serve;
 mod serving;
 mod soak;
+mod stopped;
 mod support;
 mod token;
 mod topic;
