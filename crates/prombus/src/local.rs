@@ -328,8 +328,8 @@ impl Local {
             let source = cell.add_topic(id, topic, crate::delivery::Restored::default());
             // The lease mark of the new topic rides on the commit of its first event, so that no pull waits for it.
             let mut core = cell.core.lock();
-            core.machine.keep_marks_ahead();
-            self.write_down(&cell, &mut core);
+            core.machine.prepare_mark(source);
+            self.queue_changes(&cell, &mut core);
             drop(core);
             (cell, source)
         });
@@ -461,6 +461,16 @@ impl Local {
 
     /// Takes from a group's machine what it wants done. Called with its lock held.
     pub(crate) fn write_down(&self, cell: &Arc<GroupCell>, core: &mut Core) -> Aftermath {
+        let is_urgent = self.queue_changes(cell, core);
+        if let Some(at) = core.machine.wake_at() {
+            self.timer.arm(cell, at);
+        }
+        Aftermath { given_up: core.machine.take_given_up(), is_urgent }
+    }
+
+    /// Queues what a group must write down for the next append. Answers whether members wait for it. Called with the group's
+    /// lock held.
+    fn queue_changes(&self, cell: &Arc<GroupCell>, core: &mut Core) -> bool {
         let mut is_urgent = false;
         let changes = core.machine.changes_mut();
         if !changes.is_empty() {
@@ -476,11 +486,7 @@ impl Local {
                 self.timer.arm_flush(self.clock.steady_ms());
             }
         }
-        is_urgent |= core.machine.take_mark_awaited();
-        if let Some(at) = core.machine.wake_at() {
-            self.timer.arm(cell, at);
-        }
-        Aftermath { given_up: core.machine.take_given_up(), is_urgent }
+        is_urgent | core.machine.take_mark_awaited()
     }
 
     /// Does what was left, without the group's lock.

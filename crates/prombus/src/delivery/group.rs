@@ -242,7 +242,7 @@ impl Group {
         self.next_member += 1;
         let id = MemberId(self.next_member);
         self.members.insert(id, Member::new(settings));
-        self.keep_marks_ahead();
+        self.prepare_marks();
         id
     }
 

@@ -5,8 +5,8 @@
 //! The mark is written down well ahead of the leases and rides on other commits, so that a pull rarely waits for it. A seek
 //! resets it, and a group that is closed in order writes down exactly how far it has leased.
 
+use super::SourceId;
 use super::group::Group;
-use super::{Position, SourceId};
 use prombus_protocol::RedeliveryReason;
 
 /// How many seqs the mark is written down ahead of what is leased.
@@ -75,11 +75,17 @@ impl Group {
         self.unmarked.push(id);
     }
 
-    /// Writes down marks above what is leased, where there is none yet: after a clean restart, and for new topics.
-    pub fn keep_marks_ahead(&mut self) {
+    /// Writes down a mark above what is leased if there is none yet: for a new topic, and after a clean restart.
+    pub fn prepare_mark(&mut self, id: SourceId) {
+        let source = &self.sources[id.0 as usize];
+        let leased_to = source.mark.leased_to.max(source.settled.floor());
+        self.keep_mark_ahead(id, leased_to, self.mark_ahead);
+    }
+
+    /// The same for all topics.
+    pub(super) fn prepare_marks(&mut self) {
         for number in 0..self.sources.len() {
-            let leased_to = self.sources[number].mark.leased_to.max(self.sources[number].settled.floor());
-            self.keep_mark_ahead(SourceId(number as u32), leased_to, self.mark_ahead);
+            self.prepare_mark(SourceId(number as u32));
         }
     }
 
@@ -132,15 +138,5 @@ impl Group {
                 self.changes.marks.push((SourceId(number as u32), mark.leased_to));
             }
         }
-    }
-
-    /// The newest lease mark of a topic, durable or not.
-    pub fn lease_mark(&self, source: SourceId) -> u64 {
-        self.sources[source.0 as usize].mark.written
-    }
-
-    /// Whether an event may have been delivered before the last restart.
-    pub fn may_have_been_delivered(&self, position: Position) -> bool {
-        self.sources[position.source.0 as usize].mark.reason(position.seq).is_some()
     }
 }

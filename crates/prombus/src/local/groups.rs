@@ -81,7 +81,8 @@ pub(super) async fn join(
             return Err(Unavailable::Closed.into());
         }
         let id = core.machine.join(options.settings);
-        local.write_down(&cell, &mut core);
+        // The lease marks ride on the next commit.
+        local.queue_changes(&cell, &mut core);
         core.labels.extend(options.label.clone().map(|label| (id, label)));
         cell.deserted_at.store(u64::MAX, Ordering::Release);
         drop(core);
