@@ -383,28 +383,28 @@ async fn more_processes_than_a_commit_takes_may_fall_silent_at_once() {
 fn a_projector_that_is_opened_again_at_once_skips_nothing() {
     let rig = Rig::new(1);
     let numbers: Vec<i64> = (1..=20).collect();
-    let open = || {
-        let mut opening = Box::pin(Projector::open(&rig.bus, sums_options(10), Sums));
+    let open = |batch_size| {
+        let mut opening = Box::pin(Projector::open(&rig.bus, sums_options(batch_size), Sums));
         rig.done(&mut opening).expect("it opens")
     };
     for number in &numbers {
         rig.done(rig.bus.publish("numbers", number).key("key").send()).expect("publishes");
     }
-    let mut first = open();
+    let mut first = open(5);
     {
-        // It gets half of the inputs and is dropped while its states are on their way.
+        // It gets a quarter of the inputs and is dropped while its states are on their way.
         let mut folding = Box::pin(first.next());
         assert!(poll(&mut folding).is_pending(), "nothing is committed");
     }
     drop(first);
-    let mut second = open();
+    let mut second = open(10);
     while rig.floor("numbers", "sums-projector") < 20 {
         rig.done(Box::pin(second.next())).expect("it folds");
     }
     assert_eq!(second.states().get("all"), Some(&numbers.iter().sum()));
     drop(second);
     // What a reader of the states, and the next projector, know.
-    let third = open();
+    let third = open(10);
     assert_eq!(third.states().get("all"), Some(&numbers.iter().sum()));
     rig.stop();
 }
@@ -416,10 +416,10 @@ fn a_projector_that_is_opened_again_takes_back_what_the_older_one_had() {
     for number in 1..=20_i64 {
         rig.done(rig.bus.publish("numbers", &number).key("key").send()).expect("publishes");
     }
-    // As a projector that is dropped after it has pulled.
-    let mut older = rig.join(rig.bus.subscribe("numbers", "sums-projector").from_earliest().batch_size(10));
+    // As a projector that is dropped after it has pulled. It has less than the next one pulls at once.
+    let mut older = rig.join(rig.bus.subscribe("numbers", "sums-projector").from_earliest().batch_size(5));
     let held = rig.done(Box::pin(older.next_batch())).expect("reads");
-    assert_eq!(held.len(), 10);
+    assert_eq!(held.len(), 5);
     drop((held, older));
     let mut opening = Box::pin(Projector::open(&rig.bus, sums_options(10), Sums));
     let mut projector = rig.done(&mut opening).expect("it opens");
