@@ -110,6 +110,8 @@ pub enum RedeliveryReason {
     Nacked,
     /// The member's connection broke.
     MemberLost,
+    /// The server was restarted, and the event may have been delivered before.
+    ServerRestarted,
 }
 
 impl RedeliveryReason {
@@ -119,6 +121,7 @@ impl RedeliveryReason {
             Self::LeaseExpired => "lease_expired",
             Self::Nacked => "nacked",
             Self::MemberLost => "member_lost",
+            Self::ServerRestarted => "server_restarted",
         }
     }
 }
@@ -196,8 +199,12 @@ mod tests {
 
     #[test]
     fn reasons_have_one_text() {
-        for reason in [RedeliveryReason::LeaseExpired, RedeliveryReason::Nacked, RedeliveryReason::MemberLost]
-        {
+        for reason in [
+            RedeliveryReason::LeaseExpired,
+            RedeliveryReason::Nacked,
+            RedeliveryReason::MemberLost,
+            RedeliveryReason::ServerRestarted,
+        ] {
             assert_eq!(serde_json::to_string(&reason).unwrap(), format!("\"{reason}\""));
         }
     }

@@ -132,6 +132,7 @@ fn group_rows(groups: &[GroupFigures], labels_max: usize) -> Vec<GroupRow<'_>> {
         into.redelivered_expired += of.redelivered_expired;
         into.redelivered_nacked += of.redelivered_nacked;
         into.redelivered_lost += of.redelivered_lost;
+        into.redelivered_restarted += of.redelivered_restarted;
         into.stale += of.stale;
         into.missed += of.missed;
         sum.lag += it.lag;
@@ -184,6 +185,7 @@ fn put_groups(text: &mut Text, figures: &Figures, labels_max: usize) {
             ("lease_expired", counters.redelivered_expired),
             ("nacked", counters.redelivered_nacked),
             ("member_lost", counters.redelivered_lost),
+            ("server_restarted", counters.redelivered_restarted),
         ] {
             text.sample(&[topic, group, ("reason", reason)], count);
         }

@@ -339,6 +339,10 @@ pub trait Membership: Send + Sync + 'static {
         outcomes: &mut Vec<SettleOutcome>,
     ) -> DurableTicket;
 
+    /// Counts an ack or nack of an event that this member does not have: after a reconnect it is usually one of the member
+    /// before.
+    fn count_stale(&self);
+
     /// What the steady clock says.
     fn now_ms(&self) -> Millis;
 
@@ -353,6 +357,10 @@ pub trait Membership: Send + Sync + 'static {
 
     /// Says that this process reads (or not) what the member sends. While it does not, leases do not run out.
     fn hold(&self, is_held: bool);
+
+    /// Makes this the only member: all others are removed and get [`GroupError::TakenOver`], all leases are void, and every
+    /// event above the floor is delivered again, in order. Resolves when that is durable.
+    fn take_over(&self) -> BoxFuture<'_, Result<(), GroupError>>;
 
     /// Leaves: what is unsettled goes to others at once, and the attempt does not count.
     fn leave(&self) -> DurableTicket;

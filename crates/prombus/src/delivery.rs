@@ -15,6 +15,7 @@
 //! | events that are gone before the group had them | `cut.rs` |
 //! | events that cannot be read now | `unreadable.rs` |
 //! | floor and ranges above it | `settled.rs` |
+//! | how far it has leased, so that a crash does not take it back | `mark.rs` |
 //! | what must be written down | `change.rs` |
 
 mod change;
@@ -22,6 +23,7 @@ mod cut;
 mod dead_letter;
 mod group;
 mod lease;
+mod mark;
 mod member;
 mod redelivery;
 mod settled;
@@ -31,6 +33,7 @@ pub use change::{AttemptsChange, Changes};
 pub use dead_letter::GiveUp;
 pub use group::{Group, GroupCounters, Leased, Restored, SourceStatus, UnsettledCounts};
 pub use lease::{State, Unsettled};
+pub use mark::MARK_AHEAD;
 pub use member::{MemberId, MemberSettings, ReservedRange};
 pub use redelivery::{Sender, Settling, backoff_ms};
 pub use settled::Settled;

@@ -302,6 +302,9 @@ pub enum GroupError {
     /// The group was deleted.
     #[error("the group was deleted")]
     Deleted,
+    /// Another member took the group over.
+    #[error("another member took the group over")]
+    TakenOver,
     /// There is no room for the record.
     #[error("the storage is full")]
     StorageFull,
@@ -342,7 +345,7 @@ impl GroupError {
         match self {
             Self::Topic(_) | Self::Option(OptionError::Topic { .. }) => ErrorCode::BadTopic,
             Self::Option(_) | Self::Group(_) | Self::OtherTopic { .. } => ErrorCode::BadRequest,
-            Self::UnknownGroup { .. } | Self::Deleted => ErrorCode::NotSubscribed,
+            Self::UnknownGroup { .. } | Self::Deleted | Self::TakenOver => ErrorCode::NotSubscribed,
             Self::Conflict { .. } => ErrorCode::GroupConflict,
             Self::UnknownId(_) => ErrorCode::UnknownId,
             Self::TooManyGroups(_) | Self::TooManyTopics(_) => ErrorCode::LimitReached,

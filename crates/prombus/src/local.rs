@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `calls.rs` is what callers see, `cell.rs` a group, `member.rs` a member of it, `flush.rs` the way of records to disk, `timer.rs` the thread that ends
-//! leases, `groups.rs` what is done to whole groups, `topics.rs` what is done to whole topics, `letters.rs` the dead letters,
+//! leases, `stop_clock.rs` the clock by which they run, `groups.rs` what is done to whole groups, `topics.rs` what is done to whole topics, `letters.rs` the dead letters,
 //! `line.rs` publishes that wait for room, `states.rs` the newest events by key, `keeper.rs` the thread that applies retention,
 //! cleans and takes snapshots.
 
@@ -22,6 +22,7 @@ mod line;
 mod member;
 pub(crate) mod quiet;
 mod states;
+mod stop_clock;
 mod timer;
 mod topics;
 
@@ -46,6 +47,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use stop_clock::StopClock;
 use timer::Timer;
 
 /// So many bytes of publishes wait in line at most; more wait outside.
@@ -150,12 +152,14 @@ impl LocalBackend {
     /// # Errors
     /// [`OpenError`] when the groups cannot be read, or no thread can be started.
     pub fn open(store: Arc<dyn Store>, clock: Arc<dyn Clock>, limits: Limits) -> Result<Self, OpenError> {
-        let backend = Self::open_without_timer(store, clock, limits)?;
+        // Only with a thread that looks at it regularly can the clock tell when the process was stopped.
+        let clock = Arc::new(StopClock::new(clock));
+        let backend = Self::open_without_timer(store, Arc::clone(&clock) as Arc<dyn Clock>, limits)?;
         let timer = Arc::clone(&backend.handle.local.timer);
         // The thread must not keep the backend alive while it sleeps.
         let local = Arc::downgrade(&backend.handle.local);
         let thread = std::thread::Builder::new().name("prombus-timer".to_owned());
-        let thread = thread.spawn(move || timer.run(&local));
+        let thread = thread.spawn(move || timer.run(&local, &clock));
         *backend.handle.timer_thread.lock() = Some(thread.map_err(OpenError::Thread)?);
         let keeper = Arc::clone(&backend.handle.local.keeper);
         let local = Arc::downgrade(&backend.handle.local);
@@ -322,6 +326,11 @@ impl Local {
         let cells: Vec<_> = self.groups.read().values().filter(|cell| cell.wants(topic)).cloned().collect();
         let readers = cells.into_iter().map(|cell| {
             let source = cell.add_topic(id, topic, crate::delivery::Restored::default());
+            // The lease mark of the new topic rides on the commit of its first event, so that no pull waits for it.
+            let mut core = cell.core.lock();
+            core.machine.prepare_mark(source);
+            self.queue_changes(&cell, &mut core);
+            drop(core);
             (cell, source)
         });
         let readers = readers.collect();
@@ -452,6 +461,16 @@ impl Local {
 
     /// Takes from a group's machine what it wants done. Called with its lock held.
     pub(crate) fn write_down(&self, cell: &Arc<GroupCell>, core: &mut Core) -> Aftermath {
+        let is_urgent = self.queue_changes(cell, core);
+        if let Some(at) = core.machine.wake_at() {
+            self.timer.arm(cell, at);
+        }
+        Aftermath { given_up: core.machine.take_given_up(), is_urgent }
+    }
+
+    /// Queues what a group must write down for the next append. Answers whether members wait for it. Called with the group's
+    /// lock held.
+    fn queue_changes(&self, cell: &Arc<GroupCell>, core: &mut Core) -> bool {
         let mut is_urgent = false;
         let changes = core.machine.changes_mut();
         if !changes.is_empty() {
@@ -467,10 +486,7 @@ impl Local {
                 self.timer.arm_flush(self.clock.steady_ms());
             }
         }
-        if let Some(at) = core.machine.wake_at() {
-            self.timer.arm(cell, at);
-        }
-        Aftermath { given_up: core.machine.take_given_up(), is_urgent }
+        is_urgent | core.machine.take_mark_awaited()
     }
 
     /// Does what was left, without the group's lock.
@@ -530,10 +546,7 @@ impl Local {
         let now = self.clock.steady_ms();
         for cell in &cells {
             let mut core = cell.core.lock();
-            let members: Vec<_> = core.machine.members().collect();
-            for member in members {
-                core.machine.leave(member, now);
-            }
+            core.machine.close(now);
             self.write_down(cell, &mut core);
         }
         loop {

@@ -264,7 +264,7 @@ impl PublishBatch {
 }
 
 /// What resolves when a publish is durable.
-type PublishResult = Result<Vec<Published>, PublishError>;
+pub(crate) type PublishResult = Result<Vec<Published>, PublishError>;
 
 /// A batch on its way. It is in line and becomes durable whether or not somebody waits for it. Only when far too much waits to be
 /// written already is there no place in the line: then it gets one while somebody awaits this, and dropping it is logged.

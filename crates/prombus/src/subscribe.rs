@@ -240,6 +240,11 @@ impl Pace {
 }
 
 impl Subscription {
+    /// Makes this the only member of the group; see [`Membership::take_over`].
+    pub(crate) async fn take_over(&self) -> Result<(), GroupError> {
+        self.member.take_over().await
+    }
+
     /// Whether the group was made by this subscription.
     pub fn created(&self) -> bool {
         self.created
@@ -331,7 +336,11 @@ impl Subscription {
         if self.next >= self.batch.items().len() {
             match std::task::ready!(self.poll_paced(context)) {
                 Ok(()) => {}
-                Err(GroupError::Unavailable(Unavailable::Closed) | GroupError::Deleted) => {
+                Err(
+                    GroupError::Unavailable(Unavailable::Closed)
+                    | GroupError::Deleted
+                    | GroupError::TakenOver,
+                ) => {
                     return Poll::Ready(None);
                 }
                 Err(error) => return Poll::Ready(Some(Err(error))),
@@ -547,7 +556,7 @@ async fn run_handler<F, R, E>(
                         }
                     }
                 }
-                Err(error @ (GroupError::Unavailable(_) | GroupError::Deleted)) => {
+                Err(error @ (GroupError::Unavailable(_) | GroupError::Deleted | GroupError::TakenOver)) => {
                     if error != GroupError::Unavailable(Unavailable::Closed) {
                         tracing::error!("a handler ends: {error}");
                     }

@@ -25,6 +25,7 @@ mod remote;
 mod serve;
 mod serving;
 mod soak;
+mod stopped;
 mod support;
 mod token;
 mod topic;

@@ -115,11 +115,20 @@ impl Subscription {
 
     /// Gathers an ack. Answers whether it is the first since they were handed over; `None` when the id is not in flight.
     pub(super) fn ack(&mut self, id: Uuid, corr: Option<&str>, now: Now) -> Option<bool> {
-        let sent = self.delivered.remove(id)?;
+        let sent = self.take_delivered(id)?;
         self.acks.push((sent.position, Verdict::Ack));
         self.ack_corrs.push(corr);
         self.observe(&sent, true, now);
         Some(self.acks.len() == 1)
+    }
+
+    /// The delivery that an ack or nack names. One that this connection never had is counted as stale.
+    fn take_delivered(&mut self, id: Uuid) -> Option<Sent> {
+        let sent = self.delivered.remove(id);
+        if sent.is_none() {
+            self.membership.count_stale();
+        }
+        sent
     }
 
     fn observe(&mut self, sent: &Sent, is_ack: bool, now: Now) {
@@ -166,7 +175,7 @@ impl Subscription {
         delay_ms: Option<u64>,
         now: Now,
     ) -> Option<Settling> {
-        let sent = self.delivered.remove(id)?;
+        let sent = self.take_delivered(id)?;
         self.observe(&sent, false, now);
         self.count_observed();
         let mut outcomes = Vec::with_capacity(1);

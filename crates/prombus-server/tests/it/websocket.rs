@@ -370,3 +370,25 @@ async fn a_client_that_never_reads_is_closed_and_others_do_not_notice() {
     }
     assert!(attempts[1] > 0 && attempts[2] < 1500, "{attempts:?}");
 }
+
+/// An ack of a lease that this connection never had, as after a reconnect, changes nothing and is counted.
+#[tokio::test]
+async fn an_ack_or_nack_of_what_this_connection_never_had_is_counted_as_stale() {
+    let rig = Rig::memory().await;
+    let (mut first, mut second) = (rig.client().await, rig.client().await);
+    first.subscribe("t", "g", json!({})).await;
+    first.publish("t", json!(1)).await;
+    let id = first.event().await["event"]["id"].clone();
+    second.subscribe("t", "g", json!({})).await;
+    let frame = |op: &str| json!({"op": op, "topic": "t", "group": "g", "id": id});
+    assert_eq!(second.ok(frame("ACK")).await["stale"], json!(true));
+    assert_eq!(second.ok(frame("NACK")).await["stale"], json!(true));
+    // Without corr it is not answered, and counted all the same.
+    second.send(frame("ACK")).await;
+    second.publish("other", json!(1)).await;
+    let group = rig.bus.backend().group("t", "g").await.unwrap().unwrap();
+    assert_eq!((group.counters.stale, group.counters.acked, group.in_flight), (3, 0, 1));
+    // One that no topic has, by its id alone.
+    rig.bus.ack("t", "g", uuid::Uuid::from_u128(7)).await.unwrap();
+    assert_eq!(rig.bus.backend().group("t", "g").await.unwrap().unwrap().counters.stale, 4);
+}

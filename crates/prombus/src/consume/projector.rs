@@ -8,12 +8,15 @@
 //! come: after a crash between the commit and the acks, the inputs up to there are only acked. Their ids are made from input
 //! and key as a second line of defence.
 //!
-//! One projector runs per group. If two do, each gets a part of the events and knows nothing of what the other folds: the
-//! states are wrong. A projector that finds events of others in its output topic says so in the log.
+//! One projector runs per group. Opening one takes the group over from an older one in the same process, so a supervisor may
+//! open it again at once: the older one can neither publish nor pull any more ([`ProjectorError::Superseded`]), its leases are
+//! void, and every input above the group's floor is delivered to the newer one, in order. So an input at or below the position
+//! is always one that was folded. A projector that finds events of others in its output topic says so in the log.
 //!
 //! The output topic should be compacted, not cut by age: a state that is cleaned away is gone. To build the states anew, use
 //! another output topic and another group.
 
+mod fence;
 mod options;
 mod pending;
 pub mod process_state;
@@ -32,6 +35,7 @@ use crate::error::{GroupError, PublishError, ReadError, Unavailable};
 use crate::event::Event;
 use crate::publish::PublishBatch;
 use crate::subscribe::{Deliveries, Subscription};
+use fence::Turn;
 use parking_lot::Mutex;
 use pending::{Pending, PendingState};
 use prombus_protocol::limits::MAX_MAX_ATTEMPTS;
@@ -84,6 +88,9 @@ pub enum ProjectorError {
     /// The states could not be published.
     #[error("publishing states")]
     Publish(#[from] PublishError),
+    /// Another projector of the group was opened in this process.
+    #[error("another projector of the group was opened")]
+    Superseded,
 }
 
 impl ProjectorError {
@@ -144,11 +151,12 @@ pub struct Projector<P: Projection> {
     /// What the input had when this was opened: until then it catches up.
     end_at_open: u64,
     subscription: Subscription,
+    turn: Turn,
     figures: Arc<Mutex<ProjectorFigures>>,
 }
 
 impl<P: Projection> Projector<P> {
-    /// Reads the states and joins the group.
+    /// Takes the group over and reads the states.
     ///
     /// # Errors
     /// See [`ProjectorError`].
@@ -157,7 +165,11 @@ impl<P: Projection> Projector<P> {
         let subscribe = bus.subscribe(&options.input, &options.group).from(options.from);
         // A process that dies again and again must not cost an event its place in the states.
         let subscribe = subscribe.batch_size(options.batch_size).max_attempts(MAX_MAX_ATTEMPTS).in_order();
+        // From here on nothing is added to the states that are read below.
+        let turn = Turn::take(bus, &options.input, &options.group).await;
         let subscription = subscribe.await?;
+        // Also what an older projector has leased, or lost and not yet got back, comes in order.
+        subscription.take_over().await?;
         let restored = restore(bus, &input, &output, &options.group).await?;
         let end_at_open = match bus.backend().locate(&input, Start::Latest).await {
             Ok(next) => next - 1,
@@ -176,6 +188,7 @@ impl<P: Projection> Projector<P> {
             next_output: restored.next_seq,
             end_at_open,
             subscription,
+            turn,
             figures: Arc::default(),
         })
     }
@@ -195,7 +208,7 @@ impl<P: Projection> Projector<P> {
     /// # Errors
     /// See [`ProjectorError`]; the projector is to be opened anew.
     pub async fn next(&mut self) -> Result<(), ProjectorError> {
-        let deliveries = self.subscription.next_batch().await?;
+        let deliveries = self.subscription.next_batch().await.map_err(pull_error)?;
         self.apply(&deliveries).await
     }
 
@@ -325,7 +338,7 @@ impl<P: Projection> Projector<P> {
     async fn commit(&mut self, states: usize) -> Result<(), ProjectorError> {
         let mut failures = 0;
         let published = loop {
-            match self.bus.publish_batch(self.batch(states)?).await {
+            match self.turn.publish(&**self.bus.backend(), self.batch(states)?).await? {
                 Ok(published) => break published,
                 Err(error @ (PublishError::Unavailable(_) | PublishError::BatchTooLarge(_))) => {
                     return Err(error.into());
@@ -371,6 +384,14 @@ impl<P: Projection> Projector<P> {
 impl<P: Projection> std::fmt::Debug for Projector<P> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Projector({:?}, {:?})", self.options, self.figures())
+    }
+}
+
+/// The error of a pull.
+fn pull_error(error: GroupError) -> ProjectorError {
+    match error {
+        GroupError::TakenOver => ProjectorError::Superseded,
+        other => other.into(),
     }
 }
 

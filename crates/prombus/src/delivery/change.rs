@@ -23,6 +23,8 @@ pub struct Changes {
     pub settled: Vec<(SourceId, u64, u64)>,
     /// Attempts, in the order they happened.
     pub attempts: Vec<AttemptsChange>,
+    /// Lease marks: topic, and the seq up to which events may be leased once this is durable. The last of a topic applies.
+    pub marks: Vec<(SourceId, u64)>,
     /// Whether a member waits for something of this to become durable, or should not lose it; ranges that a filter dropped or
     /// that are gone can be found out again.
     pub is_wanted: bool,
@@ -31,7 +33,7 @@ pub struct Changes {
 impl Changes {
     /// Whether there is nothing to write down.
     pub fn is_empty(&self) -> bool {
-        self.settled.is_empty() && self.attempts.is_empty()
+        self.settled.is_empty() && self.attempts.is_empty() && self.marks.is_empty()
     }
 
     pub(super) fn settle(&mut self, source: SourceId, first: u64, last: u64) {
@@ -54,5 +56,6 @@ impl Changes {
     pub fn forget(&mut self, source: SourceId) {
         self.settled.retain(|range| range.0 != source);
         self.attempts.retain(|change| change.position.source != source);
+        self.marks.retain(|mark| mark.0 != source);
     }
 }

@@ -3,9 +3,10 @@
 //! A seq goes: granted (fresh), reserved by a member that reads it, then leased to it, or settled because a filter dropped it
 //! or it is gone. What is reserved but not delivered goes back to the front.
 
-use super::change::{AttemptsChange, Changes};
+use super::change::Changes;
 use super::dead_letter::GiveUp;
 use super::lease::{State, Timers, Unsettled, UnsettledMap};
+use super::mark::{LeaseMark, MARK_AHEAD};
 use super::member::{Member, MemberId, MemberSettings, ReservedRange};
 use super::settled::Settled;
 use super::unreadable::Unreadable;
@@ -33,6 +34,10 @@ pub struct Restored {
     pub settled: Settled,
     /// Attempts of unsettled events: used up, not before, why.
     pub attempts: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
+    /// The lease mark: no event above it was leased.
+    pub leased_to: u64,
+    /// Events up to here may have been delivered before a restart: the lease mark, or the end of the topic if that is lower.
+    pub restarted_to: u64,
 }
 
 /// What happened in a group since it is in memory.
@@ -54,6 +59,8 @@ pub struct GroupCounters {
     pub redelivered_nacked: u64,
     /// Deliveries again because a member was lost.
     pub redelivered_lost: u64,
+    /// Deliveries of events that may have been delivered before a restart.
+    pub redelivered_restarted: u64,
     /// Acks and nacks that changed nothing.
     pub stale: u64,
     /// Events that were given up.
@@ -89,6 +96,7 @@ pub(super) struct Source {
     pub(super) unreadable: Vec<Unreadable>,
     /// Nothing is handed out until an unreadable range is retried.
     pub(super) is_blocked: bool,
+    pub(super) mark: LeaseMark,
 }
 
 impl Source {
@@ -133,6 +141,12 @@ pub struct Group {
     pub(super) changes: Changes,
     /// Events whose failure is among the changes that were not taken yet.
     pub(super) ungated: Vec<Position>,
+    /// Topics whose lease mark is among the changes that were not taken yet.
+    pub(super) unmarked: Vec<SourceId>,
+    /// A member has begun to wait for a lease mark.
+    pub(super) is_mark_awaited: bool,
+    /// How far ahead of the leases marks are written down.
+    pub(super) mark_ahead: u64,
     pub(super) given_up: Vec<GiveUp>,
     pub(super) put_off: Vec<(Millis, GiveUp)>,
     pub(super) counters: GroupCounters,
@@ -147,7 +161,14 @@ pub struct Group {
 impl Group {
     /// A group without topics and members. `jitter` is any number, best another one for each group.
     pub fn new(jitter: u64) -> Self {
-        Self { jitter, retry_reads_at: Millis::MAX, ..Self::default() }
+        Self { jitter, mark_ahead: MARK_AHEAD, retry_reads_at: Millis::MAX, ..Self::default() }
+    }
+
+    /// Writes lease marks down this many seqs ahead of what is leased, at least two.
+    #[must_use]
+    pub fn with_mark_ahead(mut self, seqs: u64) -> Self {
+        self.mark_ahead = seqs.max(2);
+        self
     }
 
     /// Adds a topic, with what was kept of its progress. Nothing of it is granted yet.
@@ -157,6 +178,7 @@ impl Group {
             settled: restored.settled,
             granted_to: floor,
             restored: restored.attempts,
+            mark: LeaseMark::restored(restored.leased_to, restored.restarted_to),
             ..Source::default()
         });
         SourceId(self.sources.len() as u32 - 1)
@@ -236,6 +258,7 @@ impl Group {
                 is_queued: false,
                 is_unreadable: false,
                 gate: 0,
+                is_started: false,
             },
         );
         self.timers.add(not_before, position);
@@ -254,6 +277,7 @@ impl Group {
         self.next_member += 1;
         let id = MemberId(self.next_member);
         self.members.insert(id, Member::new(settings));
+        self.prepare_marks();
         id
     }
 
@@ -304,23 +328,52 @@ impl Group {
         reserved: &mut Vec<ReservedRange>,
     ) -> u32 {
         self.advance(now);
-        let Some(state) = self.members.get(&member) else { return 0 };
+        let Some(state) = self.members.get_mut(&member) else { return 0 };
+        state.is_hungry = true;
         let settings = state.settings;
-        let mut window = state.window().min(want);
-        window -= self.lease_due(member, settings, window, now, durable, leased);
+        let window = state.window().min(want);
+        let window = self.lease_due(member, settings, window, now, durable, leased);
         self.sweep_timers();
         let taken = (self.unsettled.len() - self.unreadable_unsettled) as u64 + self.reserved_count;
         let room = u64::from(settings.max_unsettled).saturating_sub(taken);
         let allowed = room.min(u64::from(window)) as u32;
-        if allowed == 0 {
-            return 0;
+        if allowed > 0 {
+            self.reserve_fresh(member, scan.unwrap_or(allowed), durable, reserved);
         }
-        let mut left = u64::from(scan.unwrap_or(allowed));
+        self.members.get_mut(&member).expect("looked at above").is_hungry =
+            leased.is_empty() && reserved.is_empty();
+        allowed
+    }
+
+    /// Reserves fresh seqs, of the topics in turn.
+    fn reserve_fresh(
+        &mut self,
+        member: MemberId,
+        most: u32,
+        durable: u64,
+        reserved: &mut Vec<ReservedRange>,
+    ) {
+        let mut left = u64::from(most);
+        // Who looks at many events at once must not wait for a mark each time.
+        let ahead = self.mark_ahead.max(2 * left);
+        let mut above_mark = 0;
         while left > 0 {
             let Some(&id) = self.active.front() else { break };
             let source = &mut self.sources[id.0 as usize];
+            let limit = source.mark.limit(durable);
             let range = source.fresh.front_mut().expect("an active topic has something fresh");
-            let count = (range.1 - range.0 + 1).min(left);
+            if range.0 > limit {
+                let next_seq = range.0;
+                self.await_mark(id, next_seq, ahead);
+                above_mark += 1;
+                if above_mark == self.active.len() {
+                    break;
+                }
+                self.active.rotate_left(1);
+                continue;
+            }
+            above_mark = 0;
+            let count = (range.1.min(limit) - range.0 + 1).min(left);
             let taken = ReservedRange { source: id, first_seq: range.0, last_seq: range.0 + count - 1 };
             range.0 += count;
             left -= count;
@@ -338,10 +391,12 @@ impl Group {
             let member = self.members.get_mut(&member).expect("looked at above");
             member.reserved.push(taken);
             reserved.push(taken);
+            self.keep_mark_ahead(id, taken.last_seq, ahead);
         }
-        allowed
     }
 
+    /// Leases due redeliveries, and starts the next attempts of those whose start is not written down. Answers how much of the
+    /// window is left for fresh events: what waits for a commit keeps its place before them.
     fn lease_due(
         &mut self,
         member: MemberId,
@@ -351,26 +406,41 @@ impl Group {
         durable: u64,
         leased: &mut Vec<Leased>,
     ) -> u32 {
+        if self.due.is_empty() {
+            return window;
+        }
         let deadline = now.saturating_add(settings.ack_timeout_ms);
         let mut count = 0;
-        let mut looked_at = self.due.len();
-        while count < window && looked_at > 0 {
-            looked_at -= 1;
+        // Events that wait for a record to become durable. They keep their places in the queue.
+        let mut gated: Vec<Position> = Vec::new();
+        let mut room = None;
+        while count < window {
             let Some(position) = self.due.pop_front() else { break };
             let Some(unsettled) = self.unsettled.get_mut(&position) else { continue };
             unsettled.is_queued = false;
             if unsettled.state != State::Due {
                 continue;
             }
-            if unsettled.gate > durable {
-                // What says that it failed is not on disk yet.
-                unsettled.is_queued = true;
-                self.due.push_back(position);
-                continue;
-            }
-            if unsettled.attempts >= settings.max_attempts {
+            let is_gated = unsettled.gate > durable;
+            let is_spent = unsettled.attempts >= settings.max_attempts;
+            if !is_gated && is_spent {
                 let error = unsettled.reason.map_or("member_lost", RedeliveryReason::as_str).to_owned();
                 self.give_up(position, error);
+                continue;
+            }
+            if is_gated || unsettled.needs_start() {
+                unsettled.is_queued = true;
+                if unsettled.needs_start() && !is_spent {
+                    // A crash would not count an attempt that is not written down: an event that takes the process
+                    // down each time would never be given up.
+                    self.changes.attempts(unsettled.start(position));
+                    self.ungated.push(position);
+                }
+                gated.push(position);
+                // No more attempts are started than members could take.
+                if gated.len() >= *room.get_or_insert_with(|| self.hungry_room()) {
+                    break;
+                }
                 continue;
             }
             if std::mem::replace(&mut unsettled.is_unreadable, false) {
@@ -378,6 +448,7 @@ impl Group {
             }
             unsettled.state = State::Leased;
             unsettled.attempts += 1;
+            unsettled.is_started = false;
             unsettled.holder = member;
             unsettled.max_attempts = settings.max_attempts;
             unsettled.at = deadline;
@@ -387,26 +458,21 @@ impl Group {
                 Some(RedeliveryReason::LeaseExpired) => self.counters.redelivered_expired += 1,
                 Some(RedeliveryReason::Nacked) => self.counters.redelivered_nacked += 1,
                 Some(RedeliveryReason::MemberLost) => self.counters.redelivered_lost += 1,
+                Some(RedeliveryReason::ServerRestarted) => self.counters.redelivered_restarted += 1,
                 None => {}
-            }
-            if attempt > 1 {
-                // So that an event which takes the whole process down again and again is given up, once a second attempt was
-                // written down.
-                self.changes.attempts(AttemptsChange {
-                    position,
-                    attempts: attempt,
-                    not_before: 0,
-                    reason: Some(RedeliveryReason::MemberLost),
-                });
             }
             self.timers.add(deadline, position);
             leased.push(Leased { position, attempt, deadline, reason });
             count += 1;
         }
+        let gated_count = gated.len() as u32;
+        for position in gated.into_iter().rev() {
+            self.due.push_front(position);
+        }
         self.leased_count += count as usize;
         self.counters.delivered += u64::from(count);
         self.members.get_mut(&member).expect("looked at by the caller").in_flight += count;
-        count
+        window.saturating_sub(count).saturating_sub(gated_count)
     }
 
     /// Ends a reservation: `kept` (in order) are leased to the member, the other seqs up to `scanned_to` are passed over, what
@@ -428,6 +494,11 @@ impl Group {
         let settings = state.settings;
         state.in_flight += kept.len() as u32;
         let deadline = now.saturating_add(settings.ack_timeout_ms);
+        let mark = &mut self.sources[range.source.0 as usize].mark;
+        if let Some(&last) = kept.last() {
+            mark.leased(last);
+        }
+        let mark = *mark;
         let mut passed_from = range.first_seq;
         for &seq in kept {
             if seq > passed_from {
@@ -435,6 +506,8 @@ impl Group {
             }
             passed_from = seq + 1;
             let position = Position { source: range.source, seq };
+            let reason = mark.reason(seq);
+            self.counters.redelivered_restarted += u64::from(reason.is_some());
             self.unsettled.insert(
                 position,
                 Unsettled {
@@ -444,14 +517,15 @@ impl Group {
                     max_attempts: settings.max_attempts,
                     at: deadline,
                     leased_at: now,
-                    reason: None,
+                    reason,
                     is_queued: false,
                     is_unreadable: false,
                     gate: 0,
+                    is_started: false,
                 },
             );
             self.timers.add(deadline, position);
-            leased.push(Leased { position, attempt: 1, deadline, reason: None });
+            leased.push(Leased { position, attempt: 1, deadline, reason });
         }
         self.leased_count += kept.len();
         self.counters.delivered += kept.len() as u64;
@@ -554,6 +628,7 @@ impl Group {
         }
         self.active.retain(|&other| other != id);
         self.sources[id.0 as usize].is_active = false;
+        self.reset_mark(id, floor);
         self.activate(id);
     }
 
@@ -590,6 +665,7 @@ impl Group {
 
     /// The changes that were just taken are of this generation. Answers whether events wait for it to be durable.
     pub fn gate(&mut self, generation: u64) -> bool {
+        self.gate_marks(generation);
         let has_failures = !self.ungated.is_empty();
         for position in self.ungated.drain(..) {
             if let Some(unsettled) = self.unsettled.get_mut(&position) {

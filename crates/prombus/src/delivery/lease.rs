@@ -3,6 +3,7 @@
 //! Leases that one pull gives end together, so they share one timer; timers are not taken out when a lease is settled but
 //! found stale when they fire, and thrown away together when most of them are. That makes a timer cost a lease next to nothing.
 
+use super::change::AttemptsChange;
 use super::{MemberId, Millis, Position, SourceId};
 use prombus_protocol::RedeliveryReason;
 use std::cmp::Reverse;
@@ -45,6 +46,26 @@ pub struct Unsettled {
     pub is_unreadable: bool,
     /// It must not be delivered before this generation of the group's records is durable.
     pub gate: u64,
+    /// The start of its next attempt is written down already. Attempts from the second on are delivered only after that is
+    /// durable.
+    pub is_started: bool,
+}
+
+impl Unsettled {
+    /// Whether the start of its next attempt must be written down before it is delivered: a first attempt needs no record.
+    pub(super) fn needs_start(&self) -> bool {
+        self.attempts > 0 && !self.is_started
+    }
+
+    /// Marks the next attempt as started, and returns the record that says so. The caller must keep the event from being
+    /// delivered until that record is durable.
+    pub(super) fn start(&mut self, position: Position) -> AttemptsChange {
+        self.is_started = true;
+        self.gate = u64::MAX;
+        // If the record is ever read, the process died before the attempt ended.
+        let reason = Some(RedeliveryReason::ServerRestarted);
+        AttemptsChange { position, attempts: self.attempts + 1, not_before: 0, reason }
+    }
 }
 
 /// All unsettled deliveries of a group.

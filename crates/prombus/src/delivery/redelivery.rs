@@ -1,11 +1,12 @@
 //! What becomes of a delivery: acked, nacked, extended, timed out, or left behind by its member.
 //!
-//! An ack or nack counts if its sender holds the lease, or held it last and nobody newer does. Every failure is written down
-//! before the event is delivered again, so attempts never fall, whatever happens to the machine in between.
+//! An ack or nack counts if its sender holds the lease, or held it last and nobody newer does. Every failure, and the start of
+//! every attempt from the second on, is durable before the event is delivered again. So attempts never fall, whatever happens
+//! to the machine in between, and an event that takes the process down each time is given up in the end.
 
 use super::change::AttemptsChange;
 use super::group::Group;
-use super::lease::State;
+use super::lease::{State, Unsettled};
 use super::member::{MemberId, ReservedRange};
 use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
@@ -54,6 +55,11 @@ impl Group {
         (is_theirs && unsettled.state != State::GivingUp).then_some(unsettled.state)
     }
 
+    /// Counts an ack or nack that names an event which its sender does not have.
+    pub fn count_stale(&mut self) {
+        self.counters.stale += 1;
+    }
+
     /// The event is done.
     pub fn ack(&mut self, sender: Sender, position: Position) -> Settling {
         if self.is_from(sender, position).is_none() {
@@ -97,6 +103,10 @@ impl Group {
             self.wait(position, RedeliveryReason::Nacked, now.saturating_add(delay));
             self.sweep_timers();
         }
+        if delay == 0 {
+            // Due now: if a member waits for it, the start of its next attempt goes into the same record.
+            self.advance(now);
+        }
         Settling::Counted
     }
 
@@ -139,6 +149,7 @@ impl Group {
         unsettled.state = State::Waiting;
         unsettled.reason = Some(reason);
         unsettled.at = at;
+        unsettled.is_started = false;
         // Nobody gets it before the caller has said which generation carries this.
         unsettled.gate = u64::MAX;
         let attempts = unsettled.attempts;
@@ -149,9 +160,11 @@ impl Group {
 
     /// It is that late.
     pub fn advance(&mut self, now: Millis) {
+        let mut room = None;
         while let Some(timer) = self.timers.pop_due(now) {
+            let room = *room.get_or_insert_with(|| self.hungry_room());
             for seq in timer.first_seq..=timer.last_seq {
-                self.look_at(Position { source: timer.source, seq }, timer.at);
+                self.look_at(Position { source: timer.source, seq }, timer.at, room);
             }
         }
         if !self.put_off.is_empty() {
@@ -162,7 +175,14 @@ impl Group {
         }
     }
 
-    fn look_at(&mut self, position: Position, at: Millis) {
+    /// How many events the members that wait for some could take now.
+    pub(super) fn hungry_room(&self) -> usize {
+        let hungry = self.members.values().filter(|member| member.is_hungry);
+        hungry.map(|member| member.window() as usize).sum()
+    }
+
+    /// `room` is how many redeliveries would be taken at once.
+    fn look_at(&mut self, position: Position, at: Millis, room: usize) {
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         if unsettled.at > at {
             // Extended, or leased again, since this timer was set. The latter has a timer of its own; two do no harm.
@@ -178,6 +198,10 @@ impl Group {
                 // Nacked while it was due before, it may stand there still.
                 if !std::mem::replace(&mut unsettled.is_queued, true) {
                     self.due.push_back(position);
+                }
+                if self.due.len() <= room && unsettled.needs_start() {
+                    self.changes.attempts(unsettled.start(position));
+                    self.ungated.push(position);
                 }
             }
             State::Leased => {
@@ -231,22 +255,55 @@ impl Group {
 
     /// Takes a lease back as if it had not happened.
     pub fn give_back_lease(&mut self, member: MemberId, position: Position, now: Millis) {
+        if let Some(unsettled) = self.unlease(member, position, now) {
+            // The record of its start is taken back with this one, and written again when it is leased again.
+            unsettled.is_started = false;
+            let (attempts, reason) = (unsettled.attempts, unsettled.reason);
+            if attempts > 0 {
+                self.changes.attempts(AttemptsChange { position, attempts, not_before: 0, reason });
+            }
+        }
+    }
+
+    /// Takes back a lease whose event the member has not got: it did not fit, or could not be read. Nothing is written down:
+    /// the record of the attempt's start serves the next lease.
+    pub fn take_back_lease(&mut self, member: MemberId, position: Position, now: Millis) {
+        self.unlease(member, position, now);
+    }
+
+    /// Ends a lease and its attempt; the event is due at once.
+    fn unlease(&mut self, member: MemberId, position: Position, now: Millis) -> Option<&mut Unsettled> {
         if !self.is_leased_to(member, position) {
-            return;
+            return None;
         }
         self.release(member);
-        let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
+        let unsettled = self.unsettled.get_mut(&position)?;
         unsettled.attempts -= 1;
+        unsettled.is_started = unsettled.attempts > 0;
         unsettled.state = State::Due;
         unsettled.at = now;
-        let (attempts, reason) = (unsettled.attempts, unsettled.reason);
-        let is_queued = std::mem::replace(&mut unsettled.is_queued, true);
-        if attempts > 0 {
-            self.changes.attempts(AttemptsChange { position, attempts, not_before: 0, reason });
-        }
-        if !is_queued {
+        if !std::mem::replace(&mut unsettled.is_queued, true) {
             self.due.push_back(position);
         }
+        Some(unsettled)
+    }
+
+    /// The group is about to be closed in order: all members leave, starts of attempts that were not delivered are taken back, and the
+    /// lease marks become exact.
+    pub fn close(&mut self, now: Millis) {
+        for member in self.members().collect::<Vec<_>>() {
+            self.leave(member, now);
+        }
+        for (&position, unsettled) in &mut self.unsettled {
+            if matches!(unsettled.state, State::Waiting | State::Due)
+                && std::mem::replace(&mut unsettled.is_started, false)
+            {
+                let Unsettled { attempts, at, reason, .. } = *unsettled;
+                let not_before = if unsettled.state == State::Waiting { at } else { 0 };
+                self.changes.attempts(AttemptsChange { position, attempts, not_before, reason });
+            }
+        }
+        self.write_exact_marks();
     }
 
     /// Whether a member has a lease.

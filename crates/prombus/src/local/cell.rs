@@ -99,8 +99,8 @@ pub(crate) struct Delta {
 /// A record on its way to disk.
 pub(crate) struct Flushed {
     pub(crate) generation: u64,
-    /// Events wait for it to be delivered again.
-    pub(crate) has_attempts: bool,
+    /// Members may wait for it: for an event that failed, or for a lease mark.
+    pub(crate) wakes_members: bool,
 }
 
 impl GroupCell {
@@ -178,10 +178,12 @@ impl GroupCell {
         }
     }
 
-    /// Queues a member behind those that wait already; false when something came in between.
-    pub(crate) fn wait(&self, member: MemberId, waker: &Waker) -> bool {
+    /// Queues a member behind those that wait already; false when something came in between: an event, or a record that was not
+    /// durable when the member looked. `durable` is the durable generation that it saw.
+    pub(crate) fn wait(&self, member: MemberId, durable: u64, waker: &Waker) -> bool {
         let mut bell = self.bell.lock();
-        if !bell.noticed.is_empty() {
+        // A record that becomes durable after this look finds the member in the queue: it takes the same lock.
+        if !bell.noticed.is_empty() || self.durable_generation() != durable {
             return false;
         }
         match bell.waiters.iter_mut().find(|(waiter, _)| *waiter == member) {
@@ -253,7 +255,7 @@ impl GroupCell {
     pub(crate) fn flushed(&self, flushed: &Flushed) {
         self.durable.fetch_max(flushed.generation, Ordering::AcqRel);
         let mut bell = self.bell.lock();
-        if bell.tickets.is_empty() && !flushed.has_attempts {
+        if bell.tickets.is_empty() && !flushed.wakes_members {
             return;
         }
         let mut woken = Vec::new();
@@ -264,7 +266,7 @@ impl GroupCell {
             }
             !is_done
         });
-        if flushed.has_attempts {
+        if flushed.wakes_members {
             // Whichever of them still waits: one that stopped must not keep the events from the others.
             woken.extend(bell.waiters.drain(..).map(|(_, waker)| waker));
         }
@@ -297,6 +299,7 @@ impl Delta {
         } else {
             self.changes.is_wanted |= changes.is_wanted;
             self.changes.attempts.append(&mut changes.attempts);
+            self.changes.marks.append(&mut changes.marks);
             for range in changes.settled.drain(..) {
                 match self.changes.settled.last_mut() {
                     Some(last) if last.0 == range.0 && last.2 + 1 == range.1 => last.2 = range.2,
@@ -332,13 +335,15 @@ impl Delta {
             return None;
         }
         let mut changes = std::mem::take(&mut self.changes);
-        let flushed =
-            Flushed { generation: self.begin_generation(), has_attempts: !changes.attempts.is_empty() };
+        let has_attempts = !changes.attempts.is_empty();
+        let wakes_members = has_attempts || !changes.marks.is_empty();
+        let flushed = Flushed { generation: self.begin_generation(), wakes_members };
         let mut topics: BTreeMap<SourceId, GroupProgress> = BTreeMap::new();
         let topic = |source: SourceId| GroupProgress {
             topic: self.topics[source.0 as usize],
             settled: Vec::new(),
             attempts: Vec::new(),
+            leased_to: None,
         };
         changes.settled.sort_unstable();
         for (source, first, last) in changes.settled.drain(..) {
@@ -348,7 +353,7 @@ impl Delta {
                 _ => progress.settled.push((first, last)),
             }
         }
-        if flushed.has_attempts {
+        if has_attempts {
             let (steady, wall) = (clock.steady_ms(), clock.wall_ms());
             let mut seen = HashSet::new();
             for &AttemptsChange { position, attempts, not_before, reason } in changes.attempts.iter().rev() {
@@ -368,6 +373,9 @@ impl Delta {
                 }
             }
             changes.attempts.clear();
+        }
+        for (source, leased_to) in changes.marks.drain(..) {
+            topics.entry(source).or_insert_with(|| topic(source)).leased_to = Some(leased_to);
         }
         changes.is_wanted = false;
         // Its lists are used again.

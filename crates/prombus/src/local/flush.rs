@@ -49,7 +49,7 @@ impl Sending {
             // Whoever waits for the record waits for its second half.
             let record = StateRecord::Progress { group: *group, topics: first };
             let cell = Arc::clone(&from.owners[0].0);
-            self.push(record, &cell, Flushed { generation: 0, has_attempts: false });
+            self.push(record, &cell, Flushed { generation: 0, wakes_members: false });
             return;
         }
         let half = from.records.len().div_ceil(2);
@@ -75,6 +75,7 @@ fn split(topics: &mut Vec<GroupProgress>) -> Option<Vec<GroupProgress>> {
         topic: only.topic,
         settled: only.settled.drain(..settled).collect(),
         attempts: only.attempts.drain(..attempts).collect(),
+        leased_to: only.leased_to.take(),
     }])
 }
 
@@ -154,23 +155,26 @@ impl Flusher {
         }
     }
 
-    /// Appends events together with a record of the caller's own, behind whatever else waits. Answers the record's generation.
-    /// When it fails that record is gone and the others stay. Called with the group's core locked.
+    /// Appends events together with records of the caller's own, behind whatever else waits. Answers the records' generation.
+    /// When it fails those records are gone and the others stay. Called with the group's core locked.
     pub(crate) fn append_last(
         &self,
         sending: &mut Sending,
         local: &super::Local,
         events: &[NewEvent<'_>],
-        (record, cell): (StateRecord, &Arc<GroupCell>),
+        (records, cell): (Vec<StateRecord>, &Arc<GroupCell>),
         use_reserve: bool,
     ) -> Result<u64, StoreError> {
         self.gather(sending, &*local.clock);
         let generation = cell.delta.lock().begin_generation();
-        sending.push(record, cell, Flushed { generation, has_attempts: false });
+        let others = sending.records.len();
+        for record in records {
+            sending.push(record, cell, Flushed { generation, wakes_members: true });
+        }
         let appended = self.send(sending, &*local.store, events, &mut Vec::new(), use_reserve);
         if appended.is_err() {
-            sending.records.pop();
-            sending.owners.pop();
+            sending.records.truncate(others);
+            sending.owners.truncate(others);
             // Nobody may wait for a record that never comes. Both locks are held, so none was begun behind it.
             cell.delta.lock().end_generation(generation);
         }

@@ -7,13 +7,13 @@ use super::{Handle, Local, TopicRefused};
 use crate::backend::{
     DurableTicket, GroupSpec, Joined, MemberOptions, SettleOutcome, Verdict, event_id_of, uuid_of,
 };
-use crate::delivery::{Millis, Position, Restored, Sender, SourceId, State};
+use crate::delivery::{MARK_AHEAD, MemberId, Millis, Position, Restored, Sender, SourceId, State};
 use crate::error::{GroupError, OpenError, ReadError, StoreError, Unavailable};
 use crate::info::{
     GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, MEMBERS_LISTED_MAX, MemberInfo, OldestUnacked,
 };
 use crate::metrics::{Figures, GroupFigures, TopicFigures};
-use crate::store::{EventHead, EventId, GroupState, Scanner, StateRecord, TopicId, Visit};
+use crate::store::{EventHead, EventId, GroupProgress, GroupState, Scanner, StateRecord, TopicId, Visit};
 use prombus_protocol::{CursorPosition, Filter, GroupName, Pattern, Start, Topic, Uuid};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -81,6 +81,8 @@ pub(super) async fn join(
             return Err(Unavailable::Closed.into());
         }
         let id = core.machine.join(options.settings);
+        // The lease marks ride on the next commit.
+        local.queue_changes(&cell, &mut core);
         core.labels.extend(options.label.clone().map(|label| (id, label)));
         cell.deserted_at.store(u64::MAX, Ordering::Release);
         drop(core);
@@ -139,7 +141,9 @@ impl Local {
             made_ms,
             starts: ids.iter().copied().zip(floors.iter().copied()).collect(),
         };
-        let batch = crate::store::AppendBatch { records: &[record], use_reserve: true, ..Default::default() };
+        // The first lease mark is in the same commit, so that the first pull does not wait for another one.
+        let records = [record, mark_record(*registry, &ids, &floors)];
+        let batch = crate::store::AppendBatch { records: &records, use_reserve: true, ..Default::default() };
         let made_in = match self.store.append(&batch, &mut Vec::new()) {
             Ok(batch) => batch,
             Err(error) => return busy_or(error),
@@ -147,9 +151,11 @@ impl Local {
         self.flusher.appended(made_in);
         let cell = Arc::new(GroupCell::new(*registry, spec.clone(), made_ms, made_in));
         *registry += 1;
-        let restored = floors
-            .into_iter()
-            .map(|floor| Restored { settled: crate::delivery::Settled::up_to(floor), ..Restored::default() });
+        let restored = floors.into_iter().map(|floor| Restored {
+            settled: crate::delivery::Settled::up_to(floor),
+            leased_to: first_mark(floor),
+            ..Restored::default()
+        });
         self.add_group(&cell, &topics, restored);
         Ok(Tried::Done((cell, true)))
     }
@@ -211,7 +217,13 @@ impl Local {
                     let wait = it.not_before_ms.saturating_sub(wall).clamp(0, NOT_BEFORE_MAX_MS);
                     (seq, (it.attempts, steady + wait as u64, it.reason))
                 });
-                Restored { settled: progress.settled, attempts: attempts.collect() }
+                Restored {
+                    settled: progress.settled,
+                    attempts: attempts.collect(),
+                    leased_to: progress.leased_to,
+                    // Events that are published after the restart were not delivered before it.
+                    restarted_to: progress.leased_to.min(self.store.last_seq(*id)),
+                }
             });
             let restored: Vec<Restored> = restored.collect();
             self.add_group(&cell, &topics, restored.into_iter());
@@ -593,6 +605,22 @@ fn check_conflict(known: &GroupSpec, asked: &GroupSpec) -> Result<(), GroupError
     })
 }
 
+/// The lease mark of a group that starts after a seq.
+fn first_mark(floor: u64) -> u64 {
+    floor.saturating_add(MARK_AHEAD)
+}
+
+/// The record of the first lease marks of a group that starts after these seqs.
+fn mark_record(group: u32, topics: &[TopicId], floors: &[u64]) -> StateRecord {
+    let marks = topics.iter().zip(floors).map(|(&topic, &floor)| GroupProgress {
+        topic,
+        settled: Vec::new(),
+        attempts: Vec::new(),
+        leased_to: Some(first_mark(floor)),
+    });
+    StateRecord::Progress { group, topics: marks.collect() }
+}
+
 fn filter_text(filter: Option<&Filter>) -> String {
     filter.map_or_else(String::new, |filter| serde_json::to_string(filter).expect("a filter is plain data"))
 }
@@ -624,8 +652,10 @@ pub(super) async fn settle_by_id(
     }
     let cell = local.find(subscription, group)?;
     let topics = cell.sources();
+    let mut is_known = false;
     for (source, topic) in topics {
         let Some(seq) = local.store.find(topic, event_id_of(id))? else { continue };
+        is_known = true;
         let position = Position { source, seq };
         let mut outcomes = Vec::with_capacity(1);
         let generation = local.settle(&cell, Sender::LastHolder, &[(position, verdict)], &mut outcomes);
@@ -636,6 +666,9 @@ pub(super) async fn settle_by_id(
         let records = Records { local: Arc::clone(&local), cell };
         DurableTicket::new(Arc::new(records), generation).await?;
         return Ok(outcomes[0]);
+    }
+    if !is_known && matches!(verdict, Verdict::Ack | Verdict::Nack { .. }) {
+        cell.core.lock().machine.count_stale();
     }
     Ok(SettleOutcome::Stale)
 }
@@ -648,10 +681,32 @@ pub(super) async fn seek(
 ) -> Result<(), GroupError> {
     to.check()?;
     let cell = local.find(subscription, group)?;
-    let generation = with_room(&local, || local.try_seek(&cell, to)).await?;
+    let generation = with_room(&local, || local.try_seek(&cell, SeekTo::Start(to))).await?;
     let records = Records { local: Arc::clone(&local), cell };
     DurableTicket::new(Arc::new(records), generation).await?;
     Ok(())
+}
+
+/// Makes a member the only one, and takes the group back to its floor.
+pub(super) async fn take_over(
+    local: Arc<Local>,
+    cell: Arc<GroupCell>,
+    member: MemberId,
+) -> Result<(), GroupError> {
+    let generation = with_room(&local, || local.try_seek(&cell, SeekTo::Floor { only: member })).await?;
+    let records = Records { local: Arc::clone(&local), cell };
+    DurableTicket::new(Arc::new(records), generation).await?;
+    Ok(())
+}
+
+/// Where a group goes.
+#[derive(Clone, Copy)]
+enum SeekTo {
+    Start(Start),
+    /// To its own floor, with one member left.
+    Floor {
+        only: MemberId,
+    },
 }
 
 pub(super) async fn delete(local: Arc<Local>, subscription: &str, group: &str) -> Result<(), GroupError> {
@@ -662,24 +717,33 @@ pub(super) async fn delete(local: Arc<Local>, subscription: &str, group: &str) -
 }
 
 impl Local {
-    fn try_seek(&self, cell: &Arc<GroupCell>, to: Start) -> Result<Tried<u64>, GroupError> {
+    fn try_seek(&self, cell: &Arc<GroupCell>, to: SeekTo) -> Result<Tried<u64>, GroupError> {
         if self.is_closed() {
             return Err(Unavailable::Closed.into());
+        }
+        if cell.is_deleted.load(Ordering::Acquire) {
+            return Err(GroupError::Deleted);
         }
         let _quiet = Quiet::enter();
         // No topic joins the group meanwhile, and nothing older of this group is written behind the record.
         let _registry = self.registry.lock();
         let (sources, ids): (Vec<_>, Vec<_>) = cell.sources().into_iter().unzip();
-        let floors = self.floor_for(&ids, to)?;
+        let floors = match to {
+            SeekTo::Start(to) => Some(self.floor_for(&ids, to)?),
+            SeekTo::Floor { .. } => None,
+        };
         let mut sending = self.flusher.lock();
         let mut core = cell.core.lock();
         cell.grant_noticed(&mut core);
+        let floor = |&source: &SourceId| core.machine.status(source).floor;
+        let floors = floors.unwrap_or_else(|| sources.iter().map(floor).collect());
         let record = StateRecord::Sought {
             group: cell.number,
             floors: ids.iter().copied().zip(floors.iter().copied()).collect(),
         };
+        let records = vec![record, mark_record(cell.number, &ids, &floors)];
         // What the group did before goes out with it, in front of it.
-        let appended = self.flusher.append_last(&mut sending, self, &[], (record, cell), true);
+        let appended = self.flusher.append_last(&mut sending, self, &[], (records, cell), true);
         let generation = match appended {
             Ok(generation) => generation,
             Err(error) => {
@@ -691,6 +755,15 @@ impl Local {
         };
         for (source, floor) in sources.into_iter().zip(floors) {
             core.machine.seek(source, floor);
+            core.machine.marked(source, first_mark(floor), generation);
+        }
+        if let SeekTo::Floor { only } = to {
+            let others = core.machine.members().filter(|&other| other != only);
+            for other in others.collect::<Vec<_>>() {
+                // It has no leases any more.
+                core.machine.leave(other, self.clock.steady_ms());
+                core.labels.remove(&other);
+            }
         }
         cell.epoch_rises();
         let has_work = core.machine.has_work();
@@ -700,6 +773,10 @@ impl Local {
         self.flusher.after(&*self.store, &*self.clock);
         self.follow_up(cell, aftermath);
         cell.wake_full(None);
+        if let SeekTo::Floor { .. } = to {
+            // Members that were removed must find out.
+            cell.wake_waiters();
+        }
         if has_work {
             self.call(cell);
         }

@@ -100,7 +100,12 @@ impl Local {
             body: &body,
             tombstone: false,
         };
-        let settled = GroupProgress { topic: topic_id, settled: vec![(seq, seq)], attempts: Vec::new() };
+        let settled = GroupProgress {
+            topic: topic_id,
+            settled: vec![(seq, seq)],
+            attempts: Vec::new(),
+            leased_to: None,
+        };
         let settled = StateRecord::Progress { group: cell.number, topics: vec![settled] };
 
         let _quiet = Quiet::enter();
@@ -109,7 +114,7 @@ impl Local {
         // A seek may have come in between: then the event is not to be given up any more.
         let mut appended = Ok(0);
         if core.machine.is_giving_up(give_up.position) {
-            appended = self.flusher.append_last(&mut sending, self, &[letter], (settled, cell), false);
+            appended = self.flusher.append_last(&mut sending, self, &[letter], (vec![settled], cell), false);
             if appended.is_ok() {
                 core.machine.gave_up(give_up.position);
             }

@@ -6,8 +6,8 @@
 use super::cell::{Core, GroupCell};
 use super::{Aftermath, Handle};
 use crate::backend::{
-    DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventFilter, EventView, Membership, PullLimit,
-    SettleOutcome, Verdict,
+    BoxFuture, DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventFilter, EventView, Membership,
+    PullLimit, SettleOutcome, Verdict,
 };
 use crate::delivery::{
     Leased, MemberId, MemberSettings, Millis, Position, ReservedRange, Sender, Settling, SourceId,
@@ -40,6 +40,8 @@ pub(crate) struct LocalMember {
     /// What tickets wait with.
     records: Arc<Records>,
     is_gone: AtomicBool,
+    /// Another member took the group over, and this one has found out.
+    is_taken_over: AtomicBool,
 }
 
 /// What pulls use, kept from one to the next.
@@ -83,8 +85,9 @@ impl LocalMember {
             topics: Vec::new(),
         };
         let records = Arc::new(Records { local: Arc::clone(&handle.local), cell: Arc::clone(&cell) });
-        let (pull, is_gone) = (Mutex::new(pull), AtomicBool::new(false));
-        Self { handle, cell, id, settings, filter, pull, records, is_gone }
+        let (is_gone, is_taken_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let pull = Mutex::new(pull);
+        Self { handle, cell, id, settings, filter, pull, records, is_gone, is_taken_over }
     }
 
     fn check(&self) -> Result<(), GroupError> {
@@ -94,6 +97,9 @@ impl LocalMember {
         if self.handle.local.is_closed() || self.is_gone.load(Ordering::Acquire) {
             return Err(Unavailable::Closed.into());
         }
+        if self.is_taken_over.load(Ordering::Acquire) {
+            return Err(GroupError::TakenOver);
+        }
         Ok(())
     }
 
@@ -102,7 +108,7 @@ impl LocalMember {
     }
 
     /// Takes leases and reservations, and answers how many of the reserved events it may have; `None` when there is nothing and
-    /// the member is queued.
+    /// the member is queued, or was removed.
     fn reserve(&self, pull: &mut Pull, limit: PullLimit, round: usize, context: &Context<'_>) -> Option<u32> {
         let local = &self.handle.local;
         let now = local.clock.steady_ms();
@@ -137,11 +143,15 @@ impl LocalMember {
                 core = self.cell.core.lock();
                 continue;
             }
-            if core.machine.window(self.id) == 0 && core.machine.has_member(self.id) {
-                self.cell.wait_for_window(self.id, context.waker());
+            if core.machine.window(self.id) == 0 {
+                if core.machine.has_member(self.id) {
+                    self.cell.wait_for_window(self.id, context.waker());
+                } else if !self.is_gone.load(Ordering::Acquire) {
+                    self.is_taken_over.store(true, Ordering::Release);
+                }
                 return None;
             }
-            if self.cell.wait(self.id, context.waker()) {
+            if self.cell.wait(self.id, durable, context.waker()) {
                 return None;
             }
         }
@@ -256,7 +266,7 @@ impl LocalMember {
         let Pull { leased, reserved, read, kept, dropped, too_many, unreadable, unreadable_leases, .. } =
             pull;
         for &position in too_many.iter() {
-            core.machine.give_back_lease(self.id, position, now);
+            core.machine.take_back_lease(self.id, position, now);
         }
         // They are the last of the leases.
         leased.truncate(leased.len() - too_many.len());
@@ -298,7 +308,7 @@ impl LocalMember {
             core.machine.unreserve(self.id, range);
         }
         for lease in &pull.leased {
-            core.machine.give_back_lease(self.id, lease.position, now);
+            core.machine.take_back_lease(self.id, lease.position, now);
         }
         let aftermath = local.write_down(&self.cell, &mut core);
         let has_more = core.machine.has_work();
@@ -413,6 +423,10 @@ impl Membership for LocalMember {
         self.ticket(generation)
     }
 
+    fn count_stale(&self) {
+        self.cell.core.lock().machine.count_stale();
+    }
+
     fn now_ms(&self) -> Millis {
         self.handle.local.clock.steady_ms()
     }
@@ -448,6 +462,11 @@ impl Membership for LocalMember {
         let aftermath = local.write_down(&self.cell, &mut core);
         drop(core);
         local.follow_up(&self.cell, aftermath);
+    }
+
+    fn take_over(&self) -> BoxFuture<'_, Result<(), GroupError>> {
+        let local = Arc::clone(&self.handle.local);
+        Box::pin(super::groups::take_over(local, Arc::clone(&self.cell), self.id))
     }
 
     fn leave(&self) -> DurableTicket {

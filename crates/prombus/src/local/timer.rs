@@ -3,6 +3,8 @@
 
 use super::Local;
 use super::cell::GroupCell;
+use super::stop_clock::{LOOK_EVERY_MS, StopClock};
+use crate::clock::Clock as _;
 use crate::delivery::Millis;
 use crate::publish::Line as _;
 use parking_lot::{Condvar, Mutex};
@@ -108,20 +110,24 @@ impl Timer {
     }
 
     /// The thread's work, until stopped.
-    pub(crate) fn run(&self, local: &Weak<Local>) {
+    pub(crate) fn run(&self, local: &Weak<Local>, clock: &StopClock) {
         loop {
             let Some(strong) = local.upgrade() else { return };
             self.tick(&strong);
-            let clock = Arc::clone(&strong.clock);
             drop(strong);
             let mut state = self.state.lock();
             if state.is_stopped {
                 return;
             }
             match state.next_at() {
-                None => self.changed.wait(&mut state),
+                None => {
+                    // Nothing is timed, so a gap in the looks at the clock is of no interest, and this thread may sleep.
+                    clock.unwatch();
+                    self.changed.wait(&mut state);
+                }
                 Some(at) => {
-                    let wait = at.saturating_sub(clock.steady_ms());
+                    clock.watch();
+                    let wait = at.saturating_sub(clock.steady_ms()).min(LOOK_EVERY_MS);
                     if wait > 0 {
                         self.changed.wait_for(&mut state, Duration::from_millis(wait));
                     }

@@ -14,6 +14,8 @@ pub struct TopicProgress {
     pub settled: Settled,
     /// Attempts of unsettled events, by seq.
     pub attempts: BTreeMap<u64, GroupAttempts>,
+    /// The lease mark: no event above it was leased. Zero if a program wrote the records that did not keep one.
+    pub leased_to: u64,
 }
 
 /// A group as it is kept.
@@ -44,6 +46,7 @@ impl GroupState {
         for (first, last) in progress.settled {
             topic.settled.insert(first, last);
         }
+        topic.leased_to = progress.leased_to.unwrap_or(topic.leased_to);
         let settled = &topic.settled;
         topic.attempts.retain(|&seq, _| !settled.contains(seq));
     }
@@ -62,8 +65,10 @@ impl GroupState {
             topic,
             settled: it.settled.above().collect(),
             attempts: it.attempts.values().copied().collect(),
+            leased_to: (it.leased_to > 0).then_some(it.leased_to),
         });
-        let above = above.filter(|it| !it.settled.is_empty() || !it.attempts.is_empty());
+        let above =
+            above.filter(|it| !it.settled.is_empty() || !it.attempts.is_empty() || it.leased_to.is_some());
         [made, StateRecord::Progress { group: self.number, topics: above.collect() }]
     }
 }
@@ -172,8 +177,9 @@ impl SharedGroups {
     }
 }
 
-/// Checkpoints may outlive the way they are written.
-const SNAPSHOT_VERSION: u8 = 1;
+/// Checkpoints may outlive the way they are written. Version 2 has lease marks; version 1 is read like any other list of
+/// records.
+const SNAPSHOT_VERSION: u8 = 2;
 
 impl State for SharedGroups {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
@@ -182,7 +188,7 @@ impl State for SharedGroups {
             *self.0.lock() = groups;
             return Ok(());
         };
-        if version != SNAPSHOT_VERSION {
+        if version > SNAPSHOT_VERSION {
             return Err(format!(
                 "groups are kept in version {version}, this program knows {SNAPSHOT_VERSION}"
             ));
@@ -243,7 +249,8 @@ mod tests {
             starts: vec![(topic, 10)],
         });
         let attempts = GroupAttempts { seq: 12, attempts: 2, not_before_ms: 9, reason: None };
-        let progress = GroupProgress { topic, settled: vec![(11, 11), (13, 20)], attempts: vec![attempts] };
+        let settled = vec![(11, 11), (13, 20)];
+        let progress = GroupProgress { topic, settled, attempts: vec![attempts], leased_to: Some(40) };
         apply(StateRecord::Progress { group: 1, topics: vec![progress] });
         apply(StateRecord::Progress { group: 99, topics: vec![] });
         let mut snapshot = Vec::new();
@@ -254,6 +261,7 @@ mod tests {
         assert_eq!(all, groups.all().expect("nothing is broken"));
         assert_eq!(all[0].progress[&topic].settled.floor(), 11);
         assert_eq!(all[0].progress[&topic].attempts[&12], attempts);
+        assert_eq!(all[0].progress[&topic].leased_to, 40);
         assert!(restored.restore(&snapshot[..snapshot.len() - 1]).is_err());
         assert!(restored.restore(&[9]).is_err());
     }

@@ -28,6 +28,16 @@ pub struct GroupProgress {
     pub settled: Vec<(u64, u64)>,
     /// Attempts, the newest of each event.
     pub attempts: Vec<GroupAttempts>,
+    /// The lease mark, if it changed: no event above it was leased.
+    pub leased_to: Option<u64>,
+}
+
+impl GroupProgress {
+    /// Whether it has anything that the first version of these records could not say.
+    fn is_of_version_2(&self) -> bool {
+        let is_new = |it: &GroupAttempts| it.reason == Some(RedeliveryReason::ServerRestarted);
+        self.leased_to.is_some() || self.attempts.iter().any(is_new)
+    }
 }
 
 /// A record about a group or a topic.
@@ -97,12 +107,15 @@ const DELETED: u32 = 4;
 const CUT: u32 = 5;
 const TOPIC_SET: u32 = 6;
 const TOPIC_DELETED: u32 = 7;
+/// Progress with lease marks. Programs of before do not know it, and refuse the log.
+const PROGRESS_2: u32 = 8;
 
 impl StateRecord {
     /// Tells kinds of records apart in the log.
     pub fn tag(&self) -> u32 {
         match self {
             Self::Made { .. } => MADE,
+            Self::Progress { topics, .. } if topics.iter().any(GroupProgress::is_of_version_2) => PROGRESS_2,
             Self::Progress { .. } => PROGRESS,
             Self::Sought { .. } => SOUGHT,
             Self::Deleted { .. } => DELETED,
@@ -128,7 +141,13 @@ impl StateRecord {
             Self::Progress { group, topics } => {
                 put_number(into, u64::from(*group));
                 put_number(into, topics.len() as u64);
-                topics.iter().for_each(|progress| put_progress(into, progress));
+                let has_marks = self.tag() == PROGRESS_2;
+                for progress in topics {
+                    put_progress(into, progress);
+                    if has_marks {
+                        put_number(into, progress.leased_to.map_or(0, |seq| seq.saturating_add(1)));
+                    }
+                }
             }
             Self::Sought { group, floors } => {
                 put_number(into, u64::from(*group));
@@ -161,6 +180,9 @@ impl StateRecord {
                 starts: fields.list(Fields::place)?,
             },
             PROGRESS => Self::Progress { group: fields.small()?, topics: fields.list(Fields::progress)? },
+            PROGRESS_2 => {
+                Self::Progress { group: fields.small()?, topics: fields.list(Fields::progress_with_mark)? }
+            }
             SOUGHT => Self::Sought { group: fields.small()?, floors: fields.list(Fields::place)? },
             DELETED => Self::Deleted { group: fields.small()? },
             CUT => Self::Cut { firsts: fields.list(Fields::place)? },
@@ -216,6 +238,7 @@ fn put_progress(into: &mut Vec<u8>, progress: &GroupProgress) {
             Some(RedeliveryReason::LeaseExpired) => 1,
             Some(RedeliveryReason::Nacked) => 2,
             Some(RedeliveryReason::MemberLost) => 3,
+            Some(RedeliveryReason::ServerRestarted) => 4,
         });
     }
 }
@@ -296,11 +319,17 @@ impl Fields<'_> {
                     1 => Some(RedeliveryReason::LeaseExpired),
                     2 => Some(RedeliveryReason::Nacked),
                     3 => Some(RedeliveryReason::MemberLost),
+                    4 => Some(RedeliveryReason::ServerRestarted),
                     _ => return None,
                 },
             })
         })?;
-        Some(GroupProgress { topic, settled, attempts })
+        Some(GroupProgress { topic, settled, attempts, leased_to: None })
+    }
+
+    fn progress_with_mark(&mut self) -> Option<GroupProgress> {
+        let progress = self.progress()?;
+        Some(GroupProgress { leased_to: self.number()?.checked_sub(1), ..progress })
     }
 }
 
@@ -334,7 +363,30 @@ mod tests {
                             reason: Some(RedeliveryReason::Nacked),
                         },
                     ],
+                    leased_to: None,
                 }],
+            },
+            StateRecord::Progress {
+                group: 2,
+                topics: vec![
+                    GroupProgress {
+                        topic: topic(3),
+                        settled: vec![(1, 1)],
+                        attempts: vec![GroupAttempts {
+                            seq: 2,
+                            attempts: 2,
+                            not_before_ms: 0,
+                            reason: Some(RedeliveryReason::ServerRestarted),
+                        }],
+                        leased_to: None,
+                    },
+                    GroupProgress {
+                        topic: topic(4),
+                        settled: vec![],
+                        attempts: vec![],
+                        leased_to: Some(1 << 40),
+                    },
+                ],
             },
             StateRecord::Sought { group: 0, floors: vec![(topic(1), 99)] },
             StateRecord::Deleted { group: 1 },
@@ -367,7 +419,7 @@ mod tests {
                 let mut broken = bytes.clone();
                 let at = (seed >> 33) as usize % broken.len();
                 broken[at] = (seed >> 20) as u8;
-                for tag in 0..9 {
+                for tag in 0..10 {
                     let _ = StateRecord::parse(tag, &broken);
                 }
             }

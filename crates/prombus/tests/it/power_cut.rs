@@ -15,9 +15,9 @@ use prombus::{
     ManualClock, MemberOptions, Membership, Pattern, PublishError, PublishOptions, Published, Publishing,
     PullLimit, SettleOutcome, Start, Topic, Unavailable, Uuid, Verdict,
 };
-use prombus_log::Options;
 use prombus_log::storage::SyncPoint;
 use prombus_log::storage::simulated::Disk;
+use prombus_log::{Options, Step};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -87,6 +87,9 @@ struct History {
     acked: HashSet<Place>,
     /// The highest attempt that was delivered, since the last seek.
     attempts: HashMap<Place, u32>,
+    /// In which life an event was delivered last, since the last seek.
+    delivered_in: HashMap<Place, u64>,
+    lives: u64,
     /// Groups that went back to the start: an older letter says nothing about where they are now.
     sought: HashSet<usize>,
     letters: u64,
@@ -119,6 +122,8 @@ impl History {
             settled: HashSet::new(),
             acked: HashSet::new(),
             attempts: HashMap::new(),
+            delivered_in: HashMap::new(),
+            lives: 0,
             sought: HashSet::new(),
             letters: 0,
         }
@@ -130,6 +135,7 @@ impl History {
                 let reach = [20, 60, 150, 400][self.random.below(4) as usize];
                 self.disk.cut_after(self.random.between(1, reach));
             }
+            self.lives += 1;
             self.life()?;
         }
         self.disk.cut_after(u64::MAX);
@@ -414,6 +420,11 @@ impl History {
             ensure(item.attempt >= before, || {
                 format!("{place:?}: attempt {} after attempt {before}", item.attempt)
             })?;
+            let earlier = self.delivered_in.insert(place.clone(), self.lives);
+            let is_from_before = earlier.is_some_and(|earlier| earlier < self.lives);
+            ensure(!is_from_before || item.reason.is_some(), || {
+                format!("{place:?} was delivered before the power went, and comes without a reason")
+            })?;
             ensure(item.attempt <= max_attempts, || format!("{place:?}: attempt {}", item.attempt))?;
             let payload = String::from_utf8_lossy(batch.body(item)).into_owned();
             let event = (Uuid::from_u128(item.id.as_u128()), payload_of(&payload));
@@ -471,6 +482,7 @@ impl History {
         // Also if it was not answered: it may have come to the disk.
         self.settled.retain(|place| place.0 != group);
         self.attempts.retain(|place, _| place.0 != group);
+        self.delivered_in.retain(|place, _| place.0 != group);
         life.tickets.retain(|(_, place)| place.0 != group);
         life.acked.retain(|place| place.0 != group);
         self.sought.insert(group);
@@ -567,8 +579,8 @@ impl History {
                         quiet += 1;
                         self.clock.advance_ms(3_600_000);
                         life.backend.tick();
-                        life.store.log().step_commit();
-                        life.store.log().step_housekeeping();
+                        let log = life.store.log();
+                        while log.step_commit() == Step::Worked || log.step_housekeeping() == Step::Worked {}
                         continue;
                     }
                     Poll::Ready(pulled) => pulled.map_err(|error| format!("pull: {error}"))?,

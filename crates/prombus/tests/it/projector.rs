@@ -2,11 +2,14 @@
 
 use crate::child::open_bus;
 use crate::folder::Folder;
+use crate::rig::{Rig, poll};
 use crate::support::{Random, setting};
 use prombus::consume::projector::process_state::{
     self, HEARTBEAT_RECEIVED, HeartbeatPayload, PROCESS_STATE, ProcessProjection, ProcessState, ProcessStatus,
 };
-use prombus::consume::projector::{Projection, Projector, ProjectorOptions, Rejection, States};
+use prombus::consume::projector::{
+    Projection, Projector, ProjectorError, ProjectorOptions, Rejection, States,
+};
 use prombus::{Bus, Clock, DeadLetter, Event, ManualClock, PullLimit, ReadError, Start, Topic};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -372,4 +375,74 @@ async fn more_processes_than_a_commit_takes_may_fall_silent_at_once() {
     assert!(stale.iter().all(|state| state.status == ProcessStatus::Stale));
     processes.pass(15_001).await;
     assert_eq!(all_events(&processes.bus, PROCESS_STATE.name()).await.len(), 2 * PROCESSES);
+}
+
+/// Inputs that an older projector had leased and not folded must not be skipped by the one that is opened next, however slowly
+/// records become durable.
+#[test]
+fn a_projector_that_is_opened_again_at_once_skips_nothing() {
+    let rig = Rig::new(1);
+    let numbers: Vec<i64> = (1..=20).collect();
+    let open = |batch_size| {
+        let mut opening = Box::pin(Projector::open(&rig.bus, sums_options(batch_size), Sums));
+        rig.done(&mut opening).expect("it opens")
+    };
+    for number in &numbers {
+        rig.done(rig.bus.publish("numbers", number).key("key").send()).expect("publishes");
+    }
+    let mut first = open(5);
+    {
+        // It gets a quarter of the inputs and is dropped while its states are on their way.
+        let mut folding = Box::pin(first.next());
+        assert!(poll(&mut folding).is_pending(), "nothing is committed");
+    }
+    drop(first);
+    let mut second = open(10);
+    while rig.floor("numbers", "sums-projector") < 20 {
+        rig.done(Box::pin(second.next())).expect("it folds");
+    }
+    assert_eq!(second.states().get("all"), Some(&numbers.iter().sum()));
+    drop(second);
+    // What a reader of the states, and the next projector, know.
+    let third = open(10);
+    assert_eq!(third.states().get("all"), Some(&numbers.iter().sum()));
+    rig.stop();
+}
+
+/// The lease of an older projector that never pulled through, without anything on its way.
+#[test]
+fn a_projector_that_is_opened_again_takes_back_what_the_older_one_had() {
+    let rig = Rig::new(1);
+    for number in 1..=20_i64 {
+        rig.done(rig.bus.publish("numbers", &number).key("key").send()).expect("publishes");
+    }
+    // As a projector that is dropped after it has pulled. It has less than the next one pulls at once.
+    let mut older = rig.join(rig.bus.subscribe("numbers", "sums-projector").from_earliest().batch_size(5));
+    let held = rig.done(Box::pin(older.next_batch())).expect("reads");
+    assert_eq!(held.len(), 5);
+    drop((held, older));
+    let mut opening = Box::pin(Projector::open(&rig.bus, sums_options(10), Sums));
+    let mut projector = rig.done(&mut opening).expect("it opens");
+    while rig.floor("numbers", "sums-projector") < 20 {
+        rig.done(Box::pin(projector.next())).expect("it folds");
+    }
+    assert_eq!((projector.states().get("all"), projector.figures().skipped), (Some(&210), 0));
+    rig.stop();
+}
+
+/// An older projector that is not dropped yet neither publishes nor pulls, and says why.
+#[tokio::test]
+async fn an_older_projector_ends_when_a_newer_one_is_opened() {
+    let bus = Bus::memory();
+    for number in 1..=20_i64 {
+        bus.publish("numbers", &number).key("key").await.expect("publishes");
+    }
+    let mut older = Projector::open(&bus, sums_options(5), Sums).await.expect("it opens");
+    older.next().await.expect("it folds");
+    let mut newer = Projector::open(&bus, sums_options(5), Sums).await.expect("it opens");
+    assert!(matches!(older.next().await, Err(ProjectorError::Superseded)));
+    let mut older_tick = older;
+    older_tick.tick().await.expect("it has nothing to publish");
+    catch_up(&bus, &mut newer, "numbers", "sums-projector").await;
+    assert_eq!(newer.states().get("all"), Some(&210));
 }

@@ -116,6 +116,19 @@ impl Rig {
         }
     }
 
+    /// A redelivery that is due: it leaves when its attempt is durable.
+    pub fn redelivered(&self, subscription: &mut Subscription) -> Option<Delivery> {
+        self.next(subscription).or_else(|| {
+            self.commit();
+            self.next(subscription)
+        })
+    }
+
+    /// All deliveries and due redeliveries.
+    pub fn all_redelivered(&self, subscription: &mut Subscription) -> Vec<Delivery> {
+        std::iter::from_fn(|| self.redelivered(subscription)).collect()
+    }
+
     /// All deliveries that are there now.
     pub fn all(&self, subscription: &mut Subscription) -> Vec<Delivery> {
         std::iter::from_fn(|| self.next(subscription)).collect()

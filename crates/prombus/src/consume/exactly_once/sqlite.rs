@@ -207,7 +207,11 @@ impl Worker {
         }
         match subscription.next_batch().await {
             Ok(deliveries) => Some(Ok(deliveries.iter().collect())),
-            Err(GroupError::Unavailable(crate::Unavailable::Closed) | GroupError::Deleted) => None,
+            Err(
+                GroupError::Unavailable(crate::Unavailable::Closed)
+                | GroupError::Deleted
+                | GroupError::TakenOver,
+            ) => None,
             Err(error) => Some(Err(error)),
         }
     }

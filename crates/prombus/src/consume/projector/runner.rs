@@ -59,7 +59,7 @@ impl<P: Projection> Projector<P> {
                 Turn::Stop => break,
                 Turn::Tick => self.tick().await,
                 Turn::Events(Ok(deliveries)) => self.apply(&deliveries).await,
-                Turn::Events(Err(error)) => Err(error.into()),
+                Turn::Events(Err(error)) => Err(super::pull_error(error)),
             };
             match done {
                 Ok(()) => {}

@@ -61,8 +61,9 @@ fn compare_unsettled(machine: &Group, model: &Model) {
             Place::GivingUp => found.state == State::GivingUp,
         };
         let holder = event.last_holder.unwrap_or_default();
-        let is_same =
-            is_same && (found.attempts, found.holder, found.reason) == (event.attempts, holder, event.reason);
+        let is_same = is_same
+            && (found.attempts, found.holder, found.reason) == (event.attempts, holder, event.reason)
+            && found.is_started == event.is_started;
         assert!(is_same, "{position:?} is {found:?}, not {event:?}");
         let is_leased = matches!(event.place, Place::Leased { .. });
         assert_eq!(machine.is_leased_to(holder, *position), is_leased, "{position:?} is leased");
@@ -80,6 +81,10 @@ pub struct Promises {
     last_attempts: BTreeMap<Position, u32>,
     /// Attempts that were handed out since the start, or the last restart.
     delivered_here: BTreeSet<Position>,
+    /// Delivered since the start or the last seek, also before restarts.
+    delivered: BTreeSet<Position>,
+    /// Delivered before the last restart.
+    is_from_before: BTreeSet<Position>,
     /// Leases that run: who, and until when.
     running: BTreeMap<Position, (MemberId, Millis)>,
     /// The highest `max_unsettled` of any member so far.
@@ -97,6 +102,7 @@ impl Promises {
             self.settled.extend(topic.settled.iter().map(|&seq| Position { source, seq }));
         }
         self.delivered_here.clear();
+        self.is_from_before = self.delivered.clone();
         self.running.clear();
         self.unsettled_max = 0;
         self.unsettled_peak = 0;
@@ -104,6 +110,24 @@ impl Promises {
 
     pub fn joined(&mut self, settings: MemberSettings) {
         self.unsettled_max = self.unsettled_max.max(settings.max_unsettled as usize);
+    }
+
+    /// What must be durable before an event leaves.
+    pub fn durable(&mut self, lease: &Leased, on_disk: &TopicImage) {
+        let Leased { position, attempt, .. } = *lease;
+        let known = on_disk.attempts.get(&position.seq).map_or(0, |kept| kept.attempts);
+        assert!(attempt == 1 || known >= attempt, "{lease:?} leaves, but only {known} attempts are durable");
+        assert!(position.seq <= on_disk.leased_to, "{lease:?} is above the durable lease mark");
+        let is_first = self.delivered.insert(position);
+        assert!(
+            is_first || self.is_returned(position) || lease.reason.is_some(),
+            "{position:?} was delivered before, and comes without a reason"
+        );
+    }
+
+    /// It was given back in this process, as if it had not been delivered.
+    fn is_returned(&self, position: Position) -> bool {
+        self.last_attempts.get(&position) == Some(&1) && !self.is_from_before.contains(&position)
     }
 
     pub fn leased(&mut self, member: MemberId, settings: MemberSettings, lease: &Leased, now: Millis) {
@@ -150,6 +174,8 @@ impl Promises {
         self.settled.retain(|position| position.source != source);
         self.settled.extend((1..=floor).map(|seq| Position { source, seq }));
         self.last_attempts.retain(|position, _| position.source != source);
+        self.delivered.retain(|position| position.source != source);
+        self.is_from_before.retain(|position| position.source != source);
         self.running.retain(|position, _| position.source != source);
     }
 

@@ -27,6 +27,8 @@ pub struct Flavour {
     pub failing_percent: u64,
     /// Of a hundred times, how often the machine is told at once that time went by.
     pub prompt_percent: u64,
+    /// How far ahead of the leases the machine writes lease marks.
+    pub mark_ahead: u64,
 }
 
 pub struct History {
@@ -43,6 +45,8 @@ pub struct History {
     /// Taken, and neither given up nor put off yet.
     pub named: Vec<GiveUp>,
     pub last_member: MemberId,
+    /// A member waits for a lease mark.
+    is_mark_awaited: bool,
     promises: Promises,
     trail: Vec<String>,
     step_count: u64,
@@ -61,6 +65,7 @@ impl History {
             dropped_percent: random.one_of([0, 30, 90]),
             failing_percent: random.one_of([0, 50, 90]),
             prompt_percent: random.one_of([50, 90, 100]),
+            mark_ahead: random.one_of([2, 10, MARK_AHEAD]),
         };
         let mut history = Self {
             random,
@@ -73,6 +78,7 @@ impl History {
             pulls: BTreeMap::new(),
             named: Vec::new(),
             last_member: MemberId(0),
+            is_mark_awaited: false,
             promises: Promises::default(),
             trail: Vec::new(),
             step_count: 0,
@@ -114,11 +120,11 @@ impl History {
     /// Starts the group from what is on disk.
     pub fn start(&mut self) {
         let topics = self.journal.on_disk();
-        self.machine = Group::new(self.random.next());
-        for topic in topics {
-            self.machine.add_source(topic.restored());
+        self.machine = Group::new(self.random.next()).with_mark_ahead(self.flavour.mark_ahead);
+        for (topic, &end) in topics.iter().zip(&self.published) {
+            self.machine.add_source(topic.restored(end));
         }
-        self.model = Model::new(topics);
+        self.model = Model::new(topics, &self.published);
         self.promises.restarted(topics);
         self.pulls.clear();
         self.named.clear();
@@ -150,6 +156,13 @@ impl History {
         self.tell("advance".to_owned());
         self.machine.advance(self.now);
         self.model.advance(self.now);
+        self.take_over_starts();
+    }
+
+    fn take_over_starts(&mut self) {
+        let machine = &self.machine;
+        let is_started = |position| machine.unsettled().any(|(other, it)| other == position && it.is_started);
+        self.model.take_over_starts(is_started);
     }
 
     pub fn reserve(&mut self, member: MemberId, want: u32, scan: Option<u32>) {
@@ -159,18 +172,33 @@ impl History {
         answer.allowed = self.machine.reserve(member, want, scan, pull.now, pull.durable, leased, reserved);
         self.tell(format!("{pull:?} -> {answer:?}"));
         let machine = &self.machine;
-        self.model.reserve(&pull, &answer, |position| machine.is_giving_up(position));
+        let is_started = |position| machine.unsettled().any(|(other, it)| other == position && it.is_started);
+        self.model.reserve(&pull, &answer, |position| machine.is_giving_up(position), is_started);
         self.watch_leases(member, &answer.leased);
+        self.check_blocked(&pull, &answer);
         if !answer.reserved.is_empty() {
             let pull = OpenPull { ranges: answer.reserved, allowed: answer.allowed, is_scan: scan.is_some() };
             self.pulls.insert(member, pull);
         }
     }
 
+    /// A pull that finds fresh events only above the durable marks asks for higher ones.
+    fn check_blocked(&mut self, pull: &Pull, answer: &Answer) {
+        let is_blocked = answer.allowed > 0
+            && answer.reserved.is_empty()
+            && self.model.sources().any(|source| !self.model.fresh(source).is_empty());
+        self.is_mark_awaited |= self.machine.take_mark_awaited();
+        let is_under_way = self.model.topics.iter().any(|topic| !topic.written_marks.is_empty());
+        let is_asked = is_under_way || !self.machine.changes_mut().marks.is_empty();
+        assert!(!is_blocked || (is_asked && self.is_mark_awaited), "no mark is written for {pull:?}");
+    }
+
     fn watch_leases(&mut self, member: MemberId, leased: &[Leased]) {
         for lease in leased {
             let settings = self.model.members[&member].settings;
             self.promises.leased(member, settings, lease, self.now);
+            let on_disk = &self.journal.on_disk()[lease.position.source.0 as usize];
+            self.promises.durable(lease, on_disk);
         }
     }
 
@@ -211,6 +239,7 @@ impl History {
             self.machine.unsettled().find(|&(other, _)| other == position).map(|(_, it)| it.at);
         let nack = Nack { delay, error, now: self.now, chosen_until };
         assert_eq!(settling, self.model.nack(sender, position, nack), "a nack");
+        self.take_over_starts();
         if settling == Settling::Counted {
             self.promises.ended(position);
         }
@@ -242,6 +271,31 @@ impl History {
         self.model.give_back_lease(member, position);
     }
 
+    pub fn take_back_lease(&mut self, member: MemberId, position: Position) {
+        self.tell(format!("take back {member:?} {position:?}"));
+        if self.model.leased_to(member).contains(&position) {
+            self.promises.gone(&[position], true);
+        }
+        self.machine.take_back_lease(member, position, self.now);
+        self.model.take_back_lease(member, position);
+    }
+
+    /// Closes in order, and starts again.
+    pub fn close_and_restart(&mut self) {
+        self.tell("close".to_owned());
+        for member in self.model.members.keys().copied().collect::<Vec<_>>() {
+            self.promises.gone(&self.model.leased_to(member), true);
+        }
+        self.machine.close(self.now);
+        self.model.close();
+        self.take_changes();
+        self.sync(self.journal.generation());
+        for (topic, on_disk) in self.model.topics.iter().zip(self.journal.on_disk()) {
+            assert!(on_disk.leased_to <= topic.leased_to, "the mark is not exact after a clean stop");
+        }
+        self.restart();
+    }
+
     /// A member goes, with a word or without one.
     pub fn part(&mut self, member: MemberId, is_clean: bool) {
         self.tell(format!("{} {member:?}", if is_clean { "leave" } else { "lose" }));
@@ -252,6 +306,7 @@ impl History {
         } else {
             self.machine.lose(member, self.now);
             self.model.lose(member, self.now);
+            self.take_over_starts();
         }
     }
 
@@ -269,6 +324,7 @@ impl History {
         } else {
             self.machine.unhold(member, self.now);
             self.model.unhold(member, self.now);
+            self.take_over_starts();
         }
     }
 
@@ -289,7 +345,11 @@ impl History {
         self.machine.seek(source, floor);
         self.model.seek(source, floor);
         self.promises.sought(source, floor);
-        self.journal.write(Record::Sought(source, floor));
+        let leased_to = floor + self.flavour.mark_ahead;
+        self.journal.write(Record::Sought(source, floor, leased_to));
+        let generation = self.journal.generation();
+        self.machine.marked(source, leased_to, generation);
+        self.model.topic(source).written_marks.push((leased_to, generation));
         let published = &mut self.published[source.0 as usize];
         *published = floor.max(*published);
     }
@@ -299,6 +359,11 @@ impl History {
         let changes = std::mem::take(self.machine.changes_mut());
         self.tell(format!("take {changes:?}"));
         assert!(changes.is_wanted || changes.attempts.is_empty(), "failures want to be durable");
+        for &(source, leased_to) in &changes.marks {
+            // The next generation carries it.
+            let generation = self.journal.generation() + 1;
+            self.model.topic(source).written_marks.push((leased_to, generation));
+        }
         let generation = self.journal.write_changes(changes, self.model.image());
         let is_urgent = self.machine.gate(generation);
         let is_waited_for = self.model.gate(generation);

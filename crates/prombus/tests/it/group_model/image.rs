@@ -18,6 +18,8 @@ pub struct Kept {
 pub struct TopicImage {
     pub settled: BTreeSet<u64>,
     pub attempts: BTreeMap<u64, Kept>,
+    /// The lease mark.
+    pub leased_to: u64,
 }
 
 impl TopicImage {
@@ -26,15 +28,16 @@ impl TopicImage {
         Self { settled: (1..=floor).collect(), ..Self::default() }
     }
 
-    /// As the machine wants it.
-    pub fn restored(&self) -> Restored {
+    /// As the machine wants it. `end` is the newest seq of the topic.
+    pub fn restored(&self, end: u64) -> Restored {
         let mut settled = Settled::default();
         for &seq in &self.settled {
             settled.insert(seq, seq);
         }
         let attempts = self.attempts.iter();
         let attempts = attempts.map(|(&seq, kept)| (seq, (kept.attempts, kept.not_before, kept.reason)));
-        Restored { settled, attempts: attempts.collect() }
+        let restarted_to = self.leased_to.min(end);
+        Restored { settled, attempts: attempts.collect(), leased_to: self.leased_to, restarted_to }
     }
 
     fn settle(&mut self, seq: u64) {
@@ -50,8 +53,8 @@ pub enum Record {
     Changes(Changes),
     /// A dead letter and its settling.
     GaveUp(Position),
-    /// A seek to behind a seq.
-    Sought(SourceId, u64),
+    /// A seek to after a seq, with a lease mark.
+    Sought(SourceId, u64, u64),
 }
 
 impl Record {
@@ -72,9 +75,14 @@ impl Record {
                 for &(source, first, last) in &changes.settled {
                     (first..=last).for_each(|seq| topics[source.0 as usize].settle(seq));
                 }
+                for &(source, leased_to) in &changes.marks {
+                    topics[source.0 as usize].leased_to = leased_to;
+                }
             }
             Self::GaveUp(position) => topics[position.source.0 as usize].settle(position.seq),
-            Self::Sought(source, floor) => topics[source.0 as usize] = TopicImage::up_to(*floor),
+            Self::Sought(source, floor, leased_to) => {
+                topics[source.0 as usize] = TopicImage { leased_to: *leased_to, ..TopicImage::up_to(*floor) };
+            }
         }
     }
 }

@@ -53,10 +53,22 @@ pub struct Event {
     /// What the records must say about it.
     pub kept: Option<Kept>,
     pub is_restored: bool,
+    /// The start of its next attempt is among the records.
+    pub is_started: bool,
     /// A pull found it due but not durable: it comes when that is over, whatever its turn.
     is_out_of_turn: bool,
     /// It was nacked while it was due, so it may come at its old turn or at its new one, also later.
     pub has_two_turns: bool,
+}
+
+impl Event {
+    /// The start of the next attempt is written down. If it is ever read, the process died.
+    fn start(&mut self) {
+        self.is_started = true;
+        self.gate = NOT_WRITTEN;
+        let reason = Some(RedeliveryReason::ServerRestarted);
+        self.kept = Some(Kept { attempts: self.attempts + 1, not_before: 0, reason });
+    }
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +79,14 @@ pub struct Topic {
     pub restored: BTreeMap<u64, Kept>,
     /// Pulls that took something fresh elsewhere, although this topic had some too.
     pub passed_by: usize,
+    /// Nothing above it is leased.
+    pub durable_mark: u64,
+    /// Marks that are written, with their generations.
+    pub written_marks: Vec<(u64, u64)>,
+    /// Up to here events may have been delivered before the last restart.
+    pub restarted_to: u64,
+    /// The highest seq that was leased.
+    pub leased_to: u64,
 }
 
 impl Topic {
@@ -81,6 +101,8 @@ pub struct Member {
     pub is_paused: bool,
     pub is_held: bool,
     pub reserved: Vec<ReservedRange>,
+    /// Its last pull found nothing.
+    pub is_hungry: bool,
 }
 
 /// One call of `reserve`.
@@ -113,13 +135,17 @@ pub struct Model {
 }
 
 impl Model {
-    /// A group that starts from what is on disk.
-    pub fn new(topics: &[TopicImage]) -> Self {
+    /// A group that starts from what is on disk. `ends` are the newest seqs of the topics.
+    pub fn new(topics: &[TopicImage], ends: &[u64]) -> Self {
         let mut model = Self::default();
-        for image in topics {
+        for (image, &end) in topics.iter().zip(ends) {
+            let restarted_to = image.leased_to.min(end);
             let mut topic = Topic {
                 settled: image.settled.clone(),
                 restored: image.attempts.clone(),
+                durable_mark: image.leased_to,
+                restarted_to,
+                leased_to: restarted_to,
                 ..Topic::default()
             };
             topic.granted_to = topic.floor();
@@ -131,8 +157,11 @@ impl Model {
     /// What must survive a crash, were everything durable now.
     pub fn image(&self) -> Vec<TopicImage> {
         let topics = self.topics.iter();
-        let images = topics
-            .map(|topic| TopicImage { settled: topic.settled.clone(), attempts: topic.restored.clone() });
+        let images = topics.map(|topic| TopicImage {
+            settled: topic.settled.clone(),
+            attempts: topic.restored.clone(),
+            leased_to: topic.written_marks.last().map_or(topic.durable_mark, |&(mark, _)| mark),
+        });
         let mut images: Vec<_> = images.collect();
         for (position, event) in &self.events {
             if let Some(kept) = event.kept {
@@ -165,6 +194,7 @@ impl Model {
                 gate: 0,
                 kept: Some(kept),
                 is_restored: true,
+                is_started: false,
                 is_out_of_turn: false,
                 has_two_turns: false,
             };
@@ -193,7 +223,8 @@ impl Model {
     }
 
     pub fn join(&mut self, id: MemberId, settings: MemberSettings) {
-        let member = Member { settings, is_paused: false, is_held: false, reserved: Vec::new() };
+        let member =
+            Member { settings, is_paused: false, is_held: false, reserved: Vec::new(), is_hungry: false };
         assert!(self.members.insert(id, member).is_none(), "{id:?} is given twice");
     }
 
@@ -285,7 +316,28 @@ impl Model {
         event.place = Place::Waiting { until };
         event.reason = Some(reason);
         event.gate = NOT_WRITTEN;
+        event.is_started = false;
         event.kept = Some(Kept { attempts: event.attempts, not_before: until, reason: Some(reason) });
+    }
+
+    /// The machine may start the next attempt of an event that is due before anybody pulls it, if members wait for events.
+    pub fn take_over_starts(&mut self, is_started: impl Fn(Position) -> bool) {
+        let room = self.hungry_room();
+        let mut started = 0;
+        for (&position, event) in &mut self.events {
+            let is_due = matches!(event.place, Place::Due { .. });
+            if is_due && event.attempts > 0 && !event.is_started && is_started(position) {
+                event.start();
+                started += 1;
+            }
+        }
+        assert!(started <= room, "{started} attempts are started for {room} that members wait for");
+    }
+
+    /// How much the members could take whose last pull found nothing.
+    fn hungry_room(&self) -> u32 {
+        let hungry = self.members.iter().filter(|(_, member)| member.is_hungry);
+        hungry.map(|(&id, _)| self.window(id)).sum()
     }
 
     fn give_up(&mut self, position: Position, error: &str) {
@@ -295,52 +347,91 @@ impl Model {
         self.named.push(GiveUp { position, attempts, error: error.to_owned(), is_written_down: false });
     }
 
-    /// Checks a pull's answer, and takes it over.
-    pub fn reserve(&mut self, pull: &Pull, answer: &Answer, is_giving_up: impl Fn(Position) -> bool) {
+    /// Checks a pull's answer, and takes it over. Which events are given up, and of which the next attempt is started, is the
+    /// machine's choice.
+    pub fn reserve(
+        &mut self,
+        pull: &Pull,
+        answer: &Answer,
+        is_giving_up: impl Fn(Position) -> bool,
+        is_started: impl Fn(Position) -> bool,
+    ) {
         self.advance(pull.now);
-        let Some(member) = self.members.get(&pull.member) else {
+        for topic in &mut self.topics {
+            let durable =
+                topic.written_marks.iter().rev().find(|(_, generation)| *generation <= pull.durable);
+            topic.durable_mark = durable.map_or(topic.durable_mark, |&(mark, _)| mark);
+            topic.written_marks.retain(|(_, generation)| *generation > pull.durable);
+        }
+        let Some(member) = self.members.get_mut(&pull.member) else {
             assert!(answer.leased.is_empty() && answer.reserved.is_empty(), "a stranger got something");
             return;
         };
+        member.is_hungry = true;
         let settings = member.settings;
         let window = self.window(pull.member).min(pull.want);
+        let mut left = 0;
         if window > 0 {
-            self.lease_due(pull, settings, window, &answer.leased, is_giving_up);
+            left = self.lease_due(pull, settings, window, &answer.leased, (is_giving_up, is_started));
         } else {
+            self.take_over_starts(is_started);
             assert!(answer.leased.is_empty(), "there was no window");
         }
         let reserved: u64 = self.reserved().map(ReservedRange::count).sum();
         let room = u64::from(settings.max_unsettled).saturating_sub(self.events.len() as u64 + reserved);
-        let allowed = room.min(u64::from(window) - answer.leased.len() as u64) as u32;
+        let allowed = room.min(u64::from(left)) as u32;
         assert_eq!(answer.allowed, allowed, "how much of it may be delivered");
         let most = if allowed == 0 { 0 } else { u64::from(pull.scan.unwrap_or(allowed)) };
         self.take_fresh(pull.member, most, &answer.reserved);
+        let member = self.members.get_mut(&pull.member).expect("looked at above");
+        member.is_hungry = answer.leased.is_empty() && answer.reserved.is_empty();
     }
 
-    /// Redeliveries: as many as there are and fit, those first that became due first.
+    /// Redeliveries: as many as there are and fit, those first that became due first. One from the second attempt on is leased
+    /// only once its start is durable. The machine may stop looking when as many wait for that as all members could take.
+    /// Answers how much is left for fresh events: what waits comes before them.
     fn lease_due(
         &mut self,
         pull: &Pull,
         settings: MemberSettings,
         window: u32,
         leased: &[Leased],
-        is_giving_up: impl Fn(Position) -> bool,
-    ) {
+        (is_giving_up, is_started): (impl Fn(Position) -> bool, impl Fn(Position) -> bool),
+    ) -> u32 {
+        let room = self.hungry_room();
         let mut ready = BTreeMap::new();
         let mut spent = Vec::new();
+        let (mut gated, mut started, mut unstarted) = (0, 0, 0);
         for (&position, event) in &mut self.events {
             let Place::Due { turn } = event.place else { continue };
-            if event.gate > pull.durable {
+            let is_spent = event.attempts >= settings.max_attempts;
+            let is_unstarted = event.attempts > 0 && !event.is_started;
+            if is_unstarted && is_started(position) {
                 event.is_out_of_turn = true;
-            } else if event.attempts >= settings.max_attempts {
+                event.start();
+                started += 1;
+            } else if event.gate <= pull.durable && is_spent {
                 spent.push(position);
+            } else if event.gate > pull.durable || is_unstarted {
+                event.is_out_of_turn = true;
+                gated += u32::from(event.gate > pull.durable);
+                unstarted += u32::from(is_unstarted && !is_spent);
             } else {
                 ready.insert(position, (!event.is_out_of_turn && !event.has_two_turns).then_some(turn));
             }
         }
-        assert_eq!(leased.len(), ready.len().min(window as usize), "due redeliveries, of {ready:?}");
+        assert!(started <= room, "{started} attempts are started for {room} that members could take");
+        let may_stop = gated + started >= room;
+        let expected = ready.len().min(window as usize);
+        assert!(
+            leased.len() == expected || (may_stop && leased.len() < expected),
+            "{} due redeliveries, of {ready:?}",
+            leased.len()
+        );
+        let is_full = leased.len() == window as usize;
+        assert!(unstarted == 0 || may_stop || is_full, "{unstarted} attempts are not started");
         for position in spent {
-            let must_be = leased.len() < window as usize;
+            let must_be = !is_full && !may_stop;
             assert!(!must_be || is_giving_up(position), "{position:?} has used up its attempts");
             if is_giving_up(position) {
                 let error = self.event(position).reason.map_or("member_lost", RedeliveryReason::as_str);
@@ -360,34 +451,38 @@ impl Model {
             event.last_holder = Some(pull.member);
             event.limit = settings.max_attempts;
             event.is_out_of_turn = false;
+            event.is_started = false;
             let until = pull.now + settings.ack_timeout_ms;
             event.place = Place::Leased { until };
             let (attempt, reason) = (event.attempts, event.reason);
-            if attempt > 1 {
-                // A crash now counts as a lost member.
-                event.kept = Some(Kept {
-                    attempts: attempt,
-                    not_before: 0,
-                    reason: Some(RedeliveryReason::MemberLost),
-                });
-            }
+            assert!(
+                attempt == 1 || event.kept.is_some_and(|kept| kept.attempts == attempt),
+                "{lease:?} leaves before its attempt is written down"
+            );
             assert_eq!(*lease, Leased { position: lease.position, attempt, deadline: until, reason });
             let counters = &mut self.counters;
             match reason {
                 Some(RedeliveryReason::LeaseExpired) => counters.redelivered_expired += 1,
                 Some(RedeliveryReason::Nacked) => counters.redelivered_nacked += 1,
                 Some(RedeliveryReason::MemberLost) => counters.redelivered_lost += 1,
+                Some(RedeliveryReason::ServerRestarted) => counters.redelivered_restarted += 1,
                 None => {}
             }
         }
         self.counters.delivered += leased.len() as u64;
         let left = ready.values().flatten().min();
         assert!(left.is_none_or(|turn| Some(*turn) >= newest_turn), "what became due first was left");
+        window.saturating_sub(leased.len() as u32 + gated + started)
     }
 
     /// Fresh seqs: as many as there are and fit, of each topic the lowest, topics in turn.
     fn take_fresh(&mut self, member: MemberId, most: u64, ranges: &[ReservedRange]) {
-        let fresh: Vec<BTreeSet<u64>> = self.sources().map(|source| self.fresh(source)).collect();
+        let fresh = self.sources().map(|source| {
+            let mut fresh = self.fresh(source);
+            fresh.retain(|&seq| seq <= self.topics[source.0 as usize].durable_mark);
+            fresh
+        });
+        let fresh: Vec<BTreeSet<u64>> = fresh.collect();
         let all: usize = fresh.iter().map(BTreeSet::len).sum();
         let count: u64 = ranges.iter().map(ReservedRange::count).sum();
         assert_eq!(count, most.min(all as u64), "how many fresh seqs are reserved");
@@ -430,20 +525,25 @@ impl Model {
                 continue;
             }
             let deadline = now + settings.ack_timeout_ms;
+            let topic = self.topic(range.source);
+            topic.leased_to = topic.leased_to.max(seq);
+            let reason = (seq <= topic.restarted_to).then_some(RedeliveryReason::ServerRestarted);
+            self.counters.redelivered_restarted += u64::from(reason.is_some());
             let event = Event {
                 place: Place::Leased { until: deadline },
                 attempts: 1,
                 last_holder: Some(id),
                 limit: settings.max_attempts,
-                reason: None,
+                reason,
                 gate: 0,
                 kept: None,
                 is_restored: false,
+                is_started: false,
                 is_out_of_turn: false,
                 has_two_turns: false,
             };
             self.events.insert(position, event);
-            leased.push(Leased { position, attempt: 1, deadline, reason: None });
+            leased.push(Leased { position, attempt: 1, deadline, reason });
         }
         self.counters.delivered += leased.len() as u64;
         Some(leased)

@@ -73,6 +73,9 @@ impl Model {
             // The attempt has failed before: only the wait changes.
             self.wait(position, RedeliveryReason::Nacked, until);
         }
+        if nack.delay == Some(0) {
+            self.advance(nack.now);
+        }
         Settling::Counted
     }
 
@@ -118,18 +121,49 @@ impl Model {
         let event = self.event(position);
         event.attempts -= 1;
         event.place = Place::Due { turn };
+        event.is_started = false;
         if event.attempts > 0 {
             event.kept = Some(Kept { attempts: event.attempts, not_before: 0, reason: event.reason });
         }
     }
 
+    /// A lease ends that its member never saw; that the attempt was started stays written down.
+    pub fn take_back_lease(&mut self, member: MemberId, position: Position) {
+        if !self.leased_to(member).contains(&position) {
+            return;
+        }
+        let turn = self.next_turn();
+        let event = self.event(position);
+        event.attempts -= 1;
+        event.place = Place::Due { turn };
+        event.is_started = event.attempts > 0;
+    }
+
+    /// Everybody leaves, and what is written down is exact.
+    pub fn close(&mut self) {
+        for member in self.members.keys().copied().collect::<Vec<_>>() {
+            self.leave(member);
+        }
+        for event in self.events.values_mut() {
+            let not_before = match event.place {
+                Place::Waiting { until } => until,
+                Place::Due { .. } => 0,
+                Place::Leased { .. } | Place::GivingUp => continue,
+            };
+            if std::mem::replace(&mut event.is_started, false) {
+                event.kept = Some(Kept { attempts: event.attempts, not_before, reason: event.reason });
+            }
+        }
+    }
+
     /// Its attempts failed, and are made again at once.
     pub fn lose(&mut self, member: MemberId, now: Millis) {
-        for position in self.leased_to(member) {
+        let theirs = self.leased_to(member);
+        self.members.remove(&member);
+        for position in theirs {
             self.counters.lost += 1;
             self.fail(position, RedeliveryReason::MemberLost, now, "member_lost");
         }
-        self.members.remove(&member);
         self.advance(now);
     }
 
@@ -190,6 +224,10 @@ impl Model {
         let topic = self.topic(source);
         topic.settled = (1..=floor).collect();
         topic.restored.clear();
+        topic.durable_mark = floor;
+        topic.written_marks.clear();
+        topic.restarted_to = 0;
+        topic.leased_to = floor;
         // It goes to the end of the line of topics.
         topic.passed_by = 0;
         topic.granted_to = topic.granted_to.max(floor);

@@ -259,7 +259,11 @@ impl History {
         if let Some(position) = self.any_position() {
             let holder = self.model.events.get(&position).and_then(|event| event.last_holder);
             if let Some(member) = holder.filter(|_| self.random.chance(80)).or_else(|| self.any_member()) {
-                self.give_back_lease(member, position);
+                if self.random.chance(50) {
+                    self.take_back_lease(member, position);
+                } else {
+                    self.give_back_lease(member, position);
+                }
             }
         }
     }
@@ -337,11 +341,15 @@ impl History {
     }
 
     fn restart_and_join(&mut self) {
-        if self.random.chance(50) {
-            self.take_changes();
-            self.sync_some();
+        if self.random.chance(30) {
+            self.close_and_restart();
+        } else {
+            if self.random.chance(50) {
+                self.take_changes();
+                self.sync_some();
+            }
+            self.restart();
         }
-        self.restart();
         self.join_one();
         for number in 0..self.published.len() {
             if self.random.chance(70) {
@@ -403,7 +411,11 @@ impl History {
                 self.ack(Sender::Member(member), position);
             }
             if leased.is_empty() {
-                break;
+                if self.machine.changes_mut().is_empty() {
+                    break;
+                }
+                // Starts of attempts, or lease marks, that must be durable first.
+                self.commit();
             }
         }
         self.take_given_up();

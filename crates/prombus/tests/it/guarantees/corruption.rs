@@ -84,7 +84,7 @@ fn guarantee_10_corruption_is_loud_for_redeliveries_too() {
     let rig = Rig::open(&disk);
     rig.pass(60_000);
     let mut orders = rig.subscribe("orders", "billing");
-    let all = rig.all(&mut orders);
+    let all = rig.all_redelivered(&mut orders);
     assert_eq!(seqs(&all), [1, 2, 3, 5, 6, 7, 8, 9]);
     all.iter().for_each(|delivery| rig.ack(delivery));
     rig.pass(60_000);
@@ -111,7 +111,7 @@ fn guarantee_10_corruption_is_loud_but_cursor_and_groups_go_on() {
     assert_eq!((info.topics[0].floor, info.lag), (4, 5));
     let cursor = rig.done(Box::pin(rig.bus.get_cursor("orders", "billing")));
     assert!(cursor.expect("is no error").is_some());
-    assert_eq!(seqs(&rig.all(&mut rig.subscribe("orders", "billing"))), [6, 7, 8, 9]);
+    assert_eq!(seqs(&rig.all_redelivered(&mut rig.subscribe("orders", "billing"))), [6, 7, 8, 9]);
     rig.stop();
 }
 

@@ -47,7 +47,7 @@ fn guarantee_3_at_least_once_when_it_is_nacked() {
         rig.pass(wait * 4 / 5 - 1);
         assert!(rig.next(&mut orders).is_none(), "attempt {attempt} comes too early");
         rig.pass(wait * 2 / 5 + 1);
-        delivery = rig.next(&mut orders).expect("the backoff is over");
+        delivery = rig.redelivered(&mut orders).expect("the backoff is over");
         assert_eq!((delivery.attempt(), delivery.reason()), (attempt, Some(RedeliveryReason::Nacked)));
     }
     rig.stop();
@@ -76,7 +76,7 @@ fn guarantee_3_at_least_once_with_attempts_that_never_fall() {
     rig.publish("orders", "deadly");
     for attempt in 1..=4 {
         let mut orders = rig.subscribe("orders", "billing");
-        let delivery = rig.next(&mut orders).expect("it is not settled");
+        let delivery = rig.redelivered(&mut orders).expect("it is not settled");
         assert_eq!(delivery.attempt(), attempt);
         rig.done(delivery.nack_after(Duration::ZERO, "boom")).expect("nacks");
         rig = rig.power_cut();
@@ -95,9 +95,9 @@ fn guarantee_3_at_least_once_but_not_before_the_failure_is_durable() {
     rig.pass(100);
     assert!(rig.next(&mut orders).is_none(), "its failure is not durable yet");
     rig.commit();
-    assert_eq!(rig.next(&mut orders).expect("it is due").attempt(), 2);
+    assert_eq!(rig.redelivered(&mut orders).expect("it is due").attempt(), 2);
     for after in rig.after_power_cuts() {
-        let again = after.next(&mut after.subscribe("orders", "billing")).expect("it is not settled");
+        let again = after.redelivered(&mut after.subscribe("orders", "billing")).expect("it is not settled");
         assert!(again.attempt() >= 2, "the attempts have fallen");
         after.stop();
     }

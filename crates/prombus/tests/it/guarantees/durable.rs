@@ -142,7 +142,7 @@ fn guarantee_1_durable_nack() {
         after.pass(9_999);
         assert!(after.next(&mut again).is_none(), "it was to wait for ten seconds");
         after.pass(1);
-        let delivery = after.next(&mut again).expect("it is due");
+        let delivery = after.redelivered(&mut again).expect("it is due");
         assert_eq!((delivery.attempt(), delivery.reason()), (2, Some(RedeliveryReason::Nacked)));
         after.stop();
     }

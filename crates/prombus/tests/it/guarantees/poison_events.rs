@@ -1,12 +1,12 @@
 //! 7. Bounded: a poison event leaves.
 
 use crate::rig::Rig;
-use prombus::Subscription;
+use prombus::{RedeliveryReason, Subscription};
 use prombus_log::storage::simulated::Disk;
 use std::time::Duration;
 
 fn fail_once(rig: &Rig, orders: &mut Subscription) -> u32 {
-    let delivery = rig.next(orders).expect("it is delivered again");
+    let delivery = rig.redelivered(orders).expect("it is delivered again");
     rig.done(delivery.nack_after(Duration::ZERO, "boom")).expect("nacks");
     delivery.attempt()
 }
@@ -31,30 +31,67 @@ fn guarantee_7_bounded_a_poison_event_leaves_after_five_attempts() {
     rig.stop();
 }
 
-/// An event that kills the process leaves too, once a second attempt was written down. (A first attempt that runs in a crash is
-/// not: it may be counted again.)
+/// An event that kills the process on sight leaves too, once its first attempt has failed: every attempt from the second on is
+/// durable before it is delivered. (A first attempt that runs in a crash may be counted again.)
 #[test]
-fn guarantee_7_bounded_an_event_that_kills_the_process_leaves() {
-    let mut rig = Rig::new(1);
-    rig.publish("orders", "deadly");
-    let mut orders = rig.subscribe("orders", "billing");
-    assert_eq!(fail_once(&rig, &mut orders), 1);
-    drop(orders);
-    for lives in 2..20 {
+fn guarantee_7_bounded_an_event_that_kills_the_process_on_sight_leaves() {
+    for delay in [Duration::ZERO, Duration::from_millis(100)] {
+        let mut rig = Rig::new(1);
+        rig.publish("orders", "deadly");
         let mut orders = rig.subscribe("orders", "billing");
-        let delivery = rig.next(&mut orders);
-        rig.pass(10);
-        rig.commit();
-        if delivery.is_none() {
-            assert_eq!((rig.floor("orders", "billing"), rig.letters("orders").len()), (1, 1));
-            assert_eq!(lives, 6, "the fifth attempt was the last");
-            rig.stop();
-            return;
+        let delivery = rig.next(&mut orders).expect("there is an event");
+        rig.done(delivery.nack_after(delay, "boom")).expect("nacks");
+        rig.pass(100);
+        for attempt in 2..=5 {
+            let delivery = rig.redelivered(&mut orders).expect("it is delivered again");
+            assert_eq!(delivery.attempt(), attempt, "delay {delay:?}");
+            let reason =
+                if attempt == 2 { RedeliveryReason::Nacked } else { RedeliveryReason::ServerRestarted };
+            assert_eq!(delivery.reason(), Some(reason), "attempt {attempt}");
+            // No time passes, and nothing more is committed: the power goes while the member has it.
+            rig = rig.power_cut();
+            orders = rig.subscribe("orders", "billing");
         }
-        // Not lost in the eyes of the bus: the power goes while the member has it.
-        rig = rig.power_cut();
+        assert!(rig.redelivered(&mut orders).is_none(), "the fifth attempt was the last");
+        rig.commit();
+        let letters = rig.letters("orders");
+        assert_eq!((rig.floor("orders", "billing"), letters.len()), (1, 1));
+        assert_eq!((letters[0].attempts, letters[0].err.as_str()), (5, "server_restarted"));
+        rig.stop();
     }
-    panic!("it never leaves");
+}
+
+/// A redelivery never leaves before its own attempt is durable, whatever the reason for it.
+#[test]
+fn guarantee_7_bounded_a_redelivery_waits_until_its_attempt_is_durable() {
+    let reasons = [RedeliveryReason::Nacked, RedeliveryReason::LeaseExpired, RedeliveryReason::MemberLost];
+    for reason in reasons {
+        let rig = Rig::new(1);
+        rig.publish("orders", "one");
+        let mut orders = rig.subscribe("orders", "billing");
+        let delivery = rig.next(&mut orders).expect("there is an event");
+        match reason {
+            RedeliveryReason::Nacked => rig.done(delivery.nack("boom")).map(drop).expect("nacks"),
+            RedeliveryReason::LeaseExpired => {}
+            _ => {
+                drop(orders);
+                rig.commit();
+                orders = rig.subscribe("orders", "billing");
+            }
+        }
+        rig.pass(30_000);
+        assert!(rig.next(&mut orders).is_none(), "{reason}: it leaves before its attempt is durable");
+        rig.commit();
+        let again = rig.next(&mut orders).expect("its attempt is durable");
+        assert_eq!((again.attempt(), again.reason()), (2, Some(reason)));
+        for after in rig.after_power_cuts() {
+            let mut orders = after.subscribe("orders", "billing");
+            let again = after.redelivered(&mut orders).expect("it is delivered again");
+            assert_eq!((again.attempt(), again.reason()), (3, Some(RedeliveryReason::ServerRestarted)));
+            after.stop();
+        }
+        rig.stop();
+    }
 }
 
 /// Up to the last nack, and then the power goes at the given operation. Whether it did.

@@ -1,0 +1,91 @@
+//! Keeps an older projector of a group from publishing once a newer one is opened in this process.
+//!
+//! A supervisor may open a projector while the one before is still being dropped, or has a commit under way. The newer one must
+//! read the states only when the older one has published its last, so both share a fence: each commit is made under its lock,
+//! and whoever opens takes the next turn under the same lock.
+
+use super::ProjectorError;
+use crate::backend::Backend;
+use crate::bus::Bus;
+use crate::publish::{PublishBatch, PublishResult, Publishing};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock, Weak};
+
+/// A projector's group: the backend by its address, which is not used again while a projector holds it, input and group.
+type Key = (usize, String, String);
+
+static FENCES: LazyLock<Mutex<HashMap<Key, Weak<Fence>>>> = LazyLock::new(Mutex::default);
+
+/// What the projectors of a group in this process share.
+type Fence = tokio::sync::Mutex<State>;
+
+#[derive(Default)]
+struct State {
+    /// Which projector may publish: the one that was opened last.
+    turn: u64,
+    /// The commit that is under way. It stays here when the projector that began it is dropped.
+    publishing: Option<Publishing>,
+}
+
+/// A projector's right to publish.
+pub(super) struct Turn {
+    fence: Arc<Fence>,
+    number: u64,
+}
+
+impl Turn {
+    /// Takes the turn from whoever has it, and waits for the commit that is under way.
+    pub(super) async fn take(bus: &Bus, input: &str, group: &str) -> Self {
+        let address = Arc::as_ptr(bus.backend()).cast::<()>() as usize;
+        let fence = {
+            let mut fences = FENCES.lock();
+            fences.retain(|_, fence| fence.strong_count() > 0);
+            let known = fences.entry((address, input.to_owned(), group.to_owned())).or_default();
+            known.upgrade().unwrap_or_else(|| {
+                let fence = Arc::default();
+                *known = Arc::downgrade(&fence);
+                fence
+            })
+        };
+        let mut state = fence.lock().await;
+        if state.publishing.is_some() {
+            // If it failed, nothing of it is there, and its inputs are not acked.
+            let _ = state.published().await;
+        }
+        state.turn += 1;
+        let number = state.turn;
+        drop(state);
+        Self { fence, number }
+    }
+
+    /// Publishes a batch, if nobody took the turn meanwhile.
+    pub(super) async fn publish(
+        &self,
+        backend: &dyn Backend,
+        batch: PublishBatch,
+    ) -> Result<PublishResult, ProjectorError> {
+        let mut state = self.fence.lock().await;
+        if state.turn != self.number {
+            return Err(ProjectorError::Superseded);
+        }
+        state.publishing = Some(backend.publish(batch));
+        Ok(state.published().await)
+    }
+}
+
+impl State {
+    /// Waits for the commit that is under way.
+    async fn published(&mut self) -> PublishResult {
+        let publishing = &mut self.publishing;
+        let result = poll_fn(|context| match publishing {
+            Some(publishing) => Pin::new(publishing).poll(context),
+            None => unreachable!("called with a commit under way"),
+        });
+        let result = result.await;
+        self.publishing = None;
+        result
+    }
+}
