@@ -50,9 +50,21 @@ impl Holes {
         self.error.as_ref().map_or_else(|| io::Error::other("unreadable"), copy_of)
     }
 
-    /// Adds a place; places that touch become one.
+    /// Adds the holes of another read of the same file.
+    pub(crate) fn append(&mut self, other: Self) {
+        let Some(error) = other.error else { return };
+        self.error.get_or_insert(error);
+        other.ranges.into_iter().for_each(|range| self.add_range(range));
+    }
+
+    /// Adds a place.
     fn add(&mut self, range: Range<u64>, error: io::Error) {
         self.error.get_or_insert(error);
+        self.add_range(range);
+    }
+
+    /// Places that touch become one.
+    fn add_range(&mut self, range: Range<u64>) {
         let at = self.ranges.partition_point(|hole| hole.end < range.start);
         let mut merged = range;
         while let Some(hole) = self.ranges.get(at).filter(|hole| hole.start <= merged.end) {

@@ -7,7 +7,7 @@ use crate::append::{AppendState, Place, Spare, TopicAppend};
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::commit::{Committer, Pending};
 use crate::error::{Fault, FaultKind, OpenError};
-use crate::holes::{Holes, UnreadableAt, read_around};
+use crate::holes::{Holes, UnreadableAt, read_around, read_around_exactly};
 use crate::housekeeping::Housekeeper;
 use crate::id::{EventId, IdMaker, KeyedHash};
 use crate::index::Index;
@@ -80,10 +80,19 @@ pub(crate) fn open(
     Ok((parts, lock))
 }
 
+/// A needed part of a file cannot be read.
+fn read_error(storage: &dyn Storage, file: String, at: UnreadableAt) -> OpenError {
+    let UnreadableAt { position, source } = at;
+    if is_unreadable(&source) {
+        return OpenError::Unreadable { folder: storage.location(), file, position, source };
+    }
+    open_error(&storage.location(), &format!("read {file}"), source)
+}
+
 /// Reads the manifest: missing or found, everything else is an error.
 pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenError> {
     let read = Manifest::read(storage);
-    match read.map_err(|error| open_error(&storage.location(), "read the MANIFEST", error))? {
+    match read.map_err(|error| read_error(storage, MANIFEST.to_owned(), error.into()))? {
         ManifestRead::Newer(found) => {
             Err(OpenError::Newer { file: MANIFEST.to_owned(), found, supported: FORMAT_VERSION })
         }
@@ -102,7 +111,7 @@ pub(crate) fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
             None => return Err(OpenError::NotALog { folder, example: name }),
             Some(FileKind::Segment(FIRST_SEGMENT)) => {
                 let has_frames = has_frames(storage, &name);
-                !has_frames.map_err(|error| open_error(&folder, "read a segment", error))?
+                !has_frames.map_err(|error| read_error(storage, name.clone(), error.into()))?
             }
             Some(FileKind::Checkpoint(number)) => FIRST_CHECKPOINTS.contains(&number),
             Some(FileKind::Lock | FileKind::ManifestNew | FileKind::Reserve | FileKind::LossesNew) => true,
@@ -251,11 +260,7 @@ impl Recovery {
 
     /// A needed part of a file cannot be read.
     fn unreadable(&self, file: String, at: UnreadableAt) -> OpenError {
-        let UnreadableAt { position, source } = at;
-        if is_unreadable(&source) {
-            return OpenError::Unreadable { folder: self.storage.location(), file, position, source };
-        }
-        open_error(&self.storage.location(), &format!("read {file}"), source)
+        read_error(&*self.storage, file, at)
     }
 
     fn error(&self, action: &str, error: io::Error) -> OpenError {
@@ -282,7 +287,7 @@ impl Recovery {
         let last = used.len();
         for (at, one) in used.iter_mut().enumerate() {
             self.cut(one).map_err(|error| self.error("keep the bytes of a cut", error))?;
-            self.make_durable(one).map_err(|error| self.error("rewrite the recovered tail", error))?;
+            self.make_durable(one)?;
             let is_whole = one.torn_to.is_none() && !one.is_damaged && !one.has_holes;
             let is_growing = at + 1 == last && one.segment.sealed().is_none() && is_whole;
             if !is_growing {
@@ -299,14 +304,11 @@ impl Recovery {
     fn read_checkpoint(&mut self) -> Result<(Checkpoint, u64), OpenError> {
         let [older, newer] = self.manifest.checkpoints;
         // One that cannot be read is no fault, but the other one serves for it too.
-        let read = |number| match Checkpoint::read(&*self.storage, number) {
-            Ok(read) => Ok(read.map_err(Some)),
-            Err(error) if is_unreadable(&error) && older != newer => Ok(Err(None)),
-            Err(error) => Err(self.unreadable(checkpoint_name(number), error.into())),
-        };
-        let newer_fault = match read(newer)? {
-            Ok(checkpoint) => return Ok((checkpoint, newer)),
-            Err(fault) => fault,
+        let newer_fault = match Checkpoint::read(&*self.storage, newer) {
+            Ok(Ok(checkpoint)) => return Ok((checkpoint, newer)),
+            Ok(Err(fault)) => Ok(fault),
+            Err(error) if is_unreadable(&error) && older != newer => Err(error),
+            Err(error) => return Err(self.unreadable(checkpoint_name(newer), error.into())),
         };
         let older_read = match Checkpoint::read(&*self.storage, older) {
             Err(error) => return Err(self.unreadable(checkpoint_name(older), error.into())),
@@ -314,22 +316,18 @@ impl Recovery {
         };
         match older_read {
             Ok(checkpoint) => {
-                self.faults.extend(newer_fault);
+                self.faults.extend(newer_fault.ok());
                 // So that the next one takes the place of the bad one.
                 self.manifest.checkpoints = [older, older];
                 self.ends_at_checkpoint = false;
                 Ok((checkpoint, older))
             }
             Err(older_fault) => match newer_fault {
-                Some(newer_fault) => Err(OpenError::CheckpointsDamaged {
+                Ok(newer_fault) => Err(OpenError::CheckpointsDamaged {
                     newer: Box::new(newer_fault),
                     older: Box::new(older_fault),
                 }),
-                None => Err(self.unreadable(
-                    checkpoint_name(newer),
-                    io::Error::other(format!("and the older checkpoint does not serve: {older_fault}"))
-                        .into(),
-                )),
+                Err(error) => Err(self.unreadable(checkpoint_name(newer), error.into())),
             },
         }
     }
@@ -410,7 +408,11 @@ impl Recovery {
                 Some(sealed) => used.push(one(from, sealed, None)),
                 None if Some(at) == mark_at => push_begun(Some(mark.batch)),
                 None if self.ends_at_checkpoint => spares.push((*row, segment)),
-                None => match replay::begun(&segment).map_err(|error| self.error("scan a segment", error))? {
+                None => match replay::begun(&segment)
+                    .map_err(|error| self.unreadable(segment.name(), error.into()))?
+                {
+                    // What is written to a place that cannot be read might be lost.
+                    Begun::No if segment.has_accepted_losses() => unusable.push(*row),
                     Begun::Batches { first } => push_begun(Some(first)),
                     Begun::Frames => push_begun(None),
                     Begun::No => spares.push((*row, segment)),
@@ -441,8 +443,6 @@ impl Recovery {
                 Some(_) => Proof::Exact,
                 None if self.ends_at_checkpoint => Proof::Exact,
                 None if at + 1 < last || is_clean => Proof::Later,
-                // An operator has given up a part of it: what does not check there was lost, and not left unfinished.
-                None if one.segment.has_accepted_losses() => Proof::Later,
                 None => Proof::None,
             };
             let error = |error: io::Error| self.unreadable(one.segment.name(), error.into());
@@ -468,7 +468,7 @@ impl Recovery {
             if sealed.is_none() {
                 let SegmentEnd { end, torn_to, is_damaged, holes, .. } = found;
                 (one.end, one.torn_to, one.is_damaged) = (end, torn_to, is_damaged);
-                one.has_holes = !holes.is_empty();
+                one.has_holes = !holes.is_empty() || one.segment.has_accepted_losses();
             }
             one.index = Some(index);
         }
@@ -511,24 +511,37 @@ impl Recovery {
     }
 
     /// After kill -9 the page cache may hold what the disk does not, and after a failed fsync it says otherwise: what was found
-    /// is written again and synced before it is served.
-    fn make_durable(&self, one: &Used) -> io::Result<()> {
+    /// is written again and synced before it is served. Accepted losses are left as they are: they may be readable again one day.
+    fn make_durable(&self, one: &Used) -> Result<(), OpenError> {
         if self.manifest.clean || one.from >= one.end {
             return Ok(());
         }
-        let file = one.segment.file()?;
+        let unreadable = |at: UnreadableAt| self.unreadable(one.segment.name(), at);
+        let write_error = |error| self.error("rewrite the recovered tail", error);
+        let file = one.segment.unmasked_file().map_err(|error| unreadable(error.into()))?;
         let mut buffer = vec![0; PIECE_BYTES.min((one.end - one.from) as usize)];
         let mut position = one.from;
         while position < one.end {
             let length = buffer.len().min((one.end - position) as usize);
-            let read = file.read_at(&mut buffer[..length], position)?;
+            let mut holes = Holes::default();
+            let read = read_around_exactly(&*file, &mut buffer[..length], position, &mut holes);
+            let read = read.map_err(|error| unreadable(error.into()))?;
             if read == 0 {
                 break;
             }
-            file.write_at(&buffer[..read], position)?;
-            position += read as u64;
+            if let Some(hole) = holes.ranges().iter().find(|hole| !one.segment.accepts_loss_of(hole)) {
+                return Err(unreadable(UnreadableAt { position: hole.start, source: holes.error() }));
+            }
+            let end = position + read as u64;
+            let mut start = position;
+            for hole in holes.ranges().iter().cloned().chain([end..end]) {
+                let part = (start - position) as usize..(hole.start - position) as usize;
+                file.write_at(&buffer[part], start).map_err(write_error)?;
+                start = hole.end;
+            }
+            position = end;
         }
-        file.sync(SyncPoint::RecoveredTail)
+        file.sync(SyncPoint::RecoveredTail).map_err(write_error)
     }
 
     /// Gives every sealed segment its index file. Answers the index of the growing one.

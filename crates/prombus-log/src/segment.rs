@@ -140,6 +140,21 @@ impl Segment {
         !self.accepted_losses.lock().is_empty()
     }
 
+    /// Whether a part of this range counts as damaged when it cannot be read.
+    pub(crate) fn accepted_loss_in(&self, range: &Range<u64>) -> bool {
+        self.accepted_losses.lock().iter().any(|loss| loss.start < range.end && loss.end > range.start)
+    }
+
+    /// Whether all of this range counts as damaged when it cannot be read.
+    pub(crate) fn accepts_loss_of(&self, range: &Range<u64>) -> bool {
+        self.accepted_losses.lock().iter().any(|loss| loss.start <= range.start && range.end <= loss.end)
+    }
+
+    /// The file without accepted losses: what cannot be read of it is an error.
+    pub(crate) fn unmasked_file(&self) -> io::Result<Arc<dyn StorageFile>> {
+        if self.has_accepted_losses() { self.storage.open(&self.name(), self.mode) } else { self.file() }
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.file.lock().is_some()
     }
