@@ -138,8 +138,15 @@ impl Shared {
         let mark = housekeeper.checkpointed();
         let number = housekeeper.manifest.checkpoints[1];
         let file = checkpoint_name(number);
-        let opened = self.storage.open(&file, OpenMode::Read).and_then(|file| read_whole(&*file));
-        let checkpoint = opened.map_err(|source| BackupError::Read { file, source })?;
+        let read = || self.storage.open(&file, OpenMode::Read).and_then(|file| read_whole(&*file));
+        let mut checkpoint = read();
+        // At once: the housekeeper is locked.
+        for _ in 0..READ_WAITS.len() {
+            if checkpoint.as_ref().is_err_and(is_unreadable) {
+                checkpoint = read();
+            }
+        }
+        let checkpoint = checkpoint.map_err(|source| BackupError::Read { file, source })?;
         let view_segments = Arc::clone(&self.view.read().segments);
         let count = view_segments.iter().position(|segment| segment.id.number == mark.segment);
         let mut segments: Vec<(Arc<Segment>, u64)> = Vec::new();

@@ -148,7 +148,9 @@ impl Shared {
         let name = index_name(segment.id.number);
         match error {
             // The segment is the second copy of what an index says.
-            IndexError::Io(source) if is_unreadable(&source) => {}
+            IndexError::Io(source) if is_unreadable(&source) => {
+                self.index_error(name.clone(), source);
+            }
             IndexError::Io(source) => return Err(self.index_error(name, source)),
             IndexError::Stale => {}
             IndexError::Damaged { position } => {
@@ -168,7 +170,8 @@ impl Shared {
         Ok(index)
     }
 
-    fn index_error(&self, file: String, source: io::Error) -> ReadError {
+    /// Counts that an index could not be read.
+    pub(crate) fn index_error(&self, file: String, source: io::Error) -> ReadError {
         let error = ReadError::Io { file, position: 0, source };
         self.note_read_error(&error);
         error

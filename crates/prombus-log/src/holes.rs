@@ -120,6 +120,16 @@ pub(crate) fn read_around_exactly(
     read_around_with(file, buffer, position, holes, usize::MAX)
 }
 
+/// Finds out which sectors of a range cannot be read, each by itself. The range is extended to whole sectors, so that a later
+/// read finds the same ones wherever it starts.
+pub(crate) fn unreadable_sectors(file: &dyn StorageFile, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let start = range.start / SECTOR_BYTES * SECTOR_BYTES;
+    let mut buffer = vec![0; (range.end.next_multiple_of(SECTOR_BYTES) - start) as usize];
+    let mut holes = Holes::default();
+    read_around_exactly(file, &mut buffer, start, &mut holes)?;
+    Ok(holes.ranges)
+}
+
 fn read_around_with(
     file: &dyn StorageFile,
     buffer: &mut [u8],
