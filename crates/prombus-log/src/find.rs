@@ -158,11 +158,12 @@ impl Shared {
             }
         }
         let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
-        let index = index_segment(segment, sealed, self.hash).map_err(|at| {
+        let mut index = index_segment(segment, sealed, self.hash).map_err(|at| {
             let error = segment.read_error(at.position)(at.source);
             self.note_read_error(&error);
             error
         })?;
+        self.cover_lost_seqs(segment, &mut index);
         let index = Arc::new(index);
         *segment.index.write() = SegmentIndex::Memory(Arc::clone(&index));
         self.observer().notice(&Notice::IndexRebuilt { file: name });

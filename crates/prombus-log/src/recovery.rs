@@ -19,6 +19,7 @@ use crate::layout::{
 };
 use crate::log::Parts;
 use crate::losses::Losses;
+use crate::lost_seqs::{add_after, add_before, around, spans_of};
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::observer::Notice;
 use crate::options::Options;
@@ -29,7 +30,7 @@ use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::state::State;
 use crate::storage::{Lock, OpenMode, Storage, SyncPoint, is_full, is_unreadable};
 use crate::tail::Tail;
-use crate::view::View;
+use crate::view::{TopicView, View};
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -295,7 +296,7 @@ impl Recovery {
             }
         }
         let mut recent_ids = RecentIds::default();
-        let active_index = self.settle_indexes(&mut used, &mut recent_ids)?;
+        let active_index = self.settle_indexes(&mut used, &replay.topics, &mut recent_ids)?;
         let kept = self.open_kept()?;
         self.finish(replay, checkpointed, &used, spares, &unusable, recent_ids, active_index, kept)
     }
@@ -545,12 +546,22 @@ impl Recovery {
     }
 
     /// Gives every sealed segment its index file. Answers the index of the growing one.
-    fn settle_indexes(&mut self, used: &mut [Used], recent_ids: &mut RecentIds) -> Result<Index, OpenError> {
+    fn settle_indexes(
+        &mut self,
+        used: &mut [Used],
+        topics: &[Option<TopicView>],
+        recent_ids: &mut RecentIds,
+    ) -> Result<Index, OpenError> {
         let mut active = Index::default();
-        for one in used {
-            let id = one.segment.id;
-            let Some(sealed) = one.segment.sealed() else {
-                active = one.index.take().unwrap_or_default();
+        for at in 0..used.len() {
+            if let Some(mut index) = used[at].index.take() {
+                self.cover_lost_seqs(used, at, &mut index, topics);
+                used[at].index = Some(index);
+            }
+            let segment = Arc::clone(&used[at].segment);
+            let id = segment.id;
+            let Some(sealed) = segment.sealed() else {
+                active = used[at].index.take().unwrap_or_default();
                 for entry in &active.ids {
                     let hash = self.hash.of_id(entry.topic, entry.id);
                     recent_ids.insert(entry.topic, entry.id, hash, entry.seq);
@@ -567,10 +578,14 @@ impl Recovery {
                     if let IndexError::Damaged { position } = error {
                         self.faults.push(Fault::new(index_name(id.number), position, FaultKind::Index));
                     }
-                    let index = match one.index.take() {
+                    let index = match used[at].index.take() {
                         Some(index) => index,
-                        None => index_segment(&one.segment, sealed, self.hash)
-                            .map_err(|at| self.unreadable(one.segment.name(), at))?,
+                        None => {
+                            let made = index_segment(&segment, sealed, self.hash);
+                            let mut index = made.map_err(|at| self.unreadable(segment.name(), at))?;
+                            self.cover_lost_seqs(used, at, &mut index, topics);
+                            index
+                        }
                     };
                     let written =
                         index_file::write(&self.storage, &index, id.number, id.salt, sealed, self.hash);
@@ -586,16 +601,31 @@ impl Recovery {
                                 recent_ids.insert(entry.topic, entry.id, hash, entry.seq);
                             }
                             recent_ids.roll(id.number);
-                            *one.segment.index.write() = SegmentIndex::Memory(Arc::new(index));
+                            *segment.index.write() = SegmentIndex::Memory(Arc::new(index));
                             continue;
                         }
                         Err(error) => return Err(self.error("write an index", error)),
                     }
                 }
             };
-            *one.segment.index.write() = SegmentIndex::File(Arc::new(file));
+            *segment.index.write() = SegmentIndex::File(Arc::new(file));
         }
         Ok(active)
+    }
+
+    /// Lets the index of a damaged segment know which seqs are lost in it, by what the other segments have.
+    fn cover_lost_seqs(&self, used: &[Used], at: usize, index: &mut Index, topics: &[Option<TopicView>]) {
+        if index.damage.is_empty() {
+            return;
+        }
+        let spans = |one: &Used| match &one.index {
+            Some(index) => index.spans(),
+            None => spans_of(&one.segment).unwrap_or_default(),
+        };
+        let mut around = around(topics);
+        used[..at].iter().flat_map(spans).for_each(|span| add_before(&mut around, &span));
+        used[at + 1..].iter().rev().flat_map(spans).for_each(|span| add_after(&mut around, &span));
+        around.into_values().for_each(|around| index.cover_lost_seqs(around));
     }
 
     /// Opens what is kept of the ids of events that are gone. A bad one is named and left out: there is nothing to make it

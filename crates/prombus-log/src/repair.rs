@@ -204,6 +204,7 @@ impl Shared {
             let ranges = losses.of_segment(segment.id.number, segment.id.salt);
             if !ranges.is_empty() {
                 segment.accept_losses(ranges);
+                self.append.lock().leave(segment.id.number);
             }
         }
         drop(losses);

@@ -262,6 +262,7 @@ impl Replay {
             }
         }
         self.taken_holes.append(scan.into_holes());
+        index.damage.extend(damage.iter().map(|place| place.position..place.end));
         let losses = commit.map_or(Vec::new(), |commit| losses(from, commit, &damage, &events));
         index_batch(index, &events, &losses);
         if commit.is_some() {
@@ -493,7 +494,10 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> Res
     let mut damage: Vec<Damage> = Vec::new();
     while let Some(found) = scan.next()? {
         match found {
-            Found::Gap { position, end } => damage.push(Damage { position, end, is_unreadable: false }),
+            Found::Gap { position, end } => {
+                index.damage.push(position..end);
+                damage.push(Damage { position, end, is_unreadable: false });
+            }
             Found::Frame { header, position, body_checks: true } => match header.kind {
                 Kind::Event => events.push(FoundEvent::new(header, scan.frame(), position, hash)),
                 Kind::Commit => {
