@@ -418,7 +418,7 @@ impl Recovery {
                     Begun::Frames => push_begun(None),
                     Begun::No => spares.push((*row, segment)),
                     Begun::Unusable => unusable.push(*row),
-                    Begun::Unknown { position } => {
+                    Begun::Unknown { position, .. } => {
                         let source = io::Error::other("it is not known whether the segment was begun");
                         let (folder, file) = (self.storage.location(), segment.name());
                         return Err(OpenError::Unreadable { folder, file, position, source });

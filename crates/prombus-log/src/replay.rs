@@ -529,7 +529,13 @@ pub(crate) enum Begun {
     /// Nothing, but some of its unused bytes cannot be read: what would be written there might be lost.
     Unusable,
     /// A place that may hold the first batch cannot be read, so neither that nor its number is known.
-    Unknown { position: u64 },
+    Unknown {
+        position: u64,
+        /// It was begun, as later frames show.
+        has_frames: bool,
+        /// The number of a later batch in it.
+        batch: Option<u64>,
+    },
     /// Bytes, but not one whole frame. They prove nothing about other segments.
     Bytes { end: u64 },
     /// Frames of a batch without its COMMIT.
@@ -549,7 +555,9 @@ pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
                 // The number of a later batch is not that of the first one.
                 return Ok(match scan.holes().overlapping(0..position) {
                     None => Begun::Batches { first: header.seq },
-                    Some(hole) => Begun::Unknown { position: hole.start },
+                    Some(hole) => {
+                        Begun::Unknown { position: hole.start, has_frames: true, batch: Some(header.seq) }
+                    }
                 });
             }
             frames_end = scan.position();
@@ -557,7 +565,8 @@ pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
     }
     let mut holes = scan.into_holes();
     if let Some(position) = needed_hole(&holes, frames_end) {
-        return Ok(Begun::Unknown { position });
+        let has_frames = frames_end > SEGMENT_DATA_START;
+        return Ok(Begun::Unknown { position, has_frames, batch: None });
     }
     if frames_end > SEGMENT_DATA_START {
         return Ok(Begun::Frames);

@@ -193,6 +193,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
             }
             let first_batch = match begun(&segment).map_err(io_error(&segment.name()))? {
                 Begun::Batches { first } => Some(first),
+                Begun::Unknown { has_frames: true, batch, .. } => batch,
                 Begun::Frames => None,
                 _ if row.id.number == mark.segment => Some(mark.batch),
                 Begun::No | Begun::Bytes { .. } | Begun::Unusable | Begun::Unknown { .. } => continue,
