@@ -535,7 +535,7 @@ impl Recovery {
             }
             let end = position + read as u64;
             let mut start = position;
-            for hole in holes.ranges().iter().cloned().chain([end..end]) {
+            for hole in holes.ranges().iter().cloned().chain(std::iter::once(end..end)) {
                 let part = (start - position) as usize..(hole.start - position) as usize;
                 file.write_at(&buffer[part], start).map_err(write_error)?;
                 start = hole.end;

@@ -279,3 +279,27 @@ fn a_recycled_growing_segment_is_not_taken_for_an_empty_one() {
         assert_eq!(try_without(&base, Left::Killed, &name, bytes.clone()), Outcome::Refused, "{bytes:?}");
     }
 }
+
+/// What is published after an open is not put where the disk cannot read: it can be read at once.
+#[test]
+fn nothing_is_written_where_it_could_not_be_read() {
+    type Choose = fn(&Disk) -> (String, std::ops::Range<u64>);
+    let unused: Choose = |disk| {
+        let (name, commit, _) = growing(disk);
+        let first = (commit + 1_000) / 512 * 512;
+        let end = length(disk, &name);
+        (name, first..end)
+    };
+    let prepared_middle: Choose = |disk| (growing(disk).2[0].clone(), 6000..6001);
+    for choose in [unused, prepared_middle] {
+        let disk = prepared(Left::Killed);
+        let (file, bytes) = choose(&disk);
+        // Whole sectors are healed by writing them; a batch seldom ends with one.
+        disk.make_unreadable(&file, bytes);
+        let rig = Rig::open(&disk, options()).unwrap();
+        for number in 151..=300 {
+            put(&rig, "t", number).unwrap();
+            assert_eq!(check_what_is_readable(&rig, DEAD, number - 150), 0, "after {number}, without {file}");
+        }
+    }
+}

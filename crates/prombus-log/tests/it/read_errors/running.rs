@@ -314,3 +314,40 @@ fn nothing_unreadable_is_called_missing() {
     }
     check_health(&rig);
 }
+
+/// Small files of kept ids are merged; one that cannot be read keeps its ids.
+#[test]
+fn merging_kept_ids_forgets_none_that_it_cannot_read() {
+    let rig = Rig::open(&Disk::new(4), options()).unwrap();
+    let topic = rig.topic("t");
+    let mut number = 0;
+    let mut unreadable = None;
+    for round in 0..14 {
+        for _ in 0..40 {
+            number += 1;
+            put(&rig, "t", number).unwrap();
+        }
+        for at in 1..=40 {
+            put(&rig, "rest", round * 40 + at).unwrap();
+        }
+        clean(&rig.log, &Cut(|id| if id == topic { number - 5 } else { 1 })).unwrap();
+        rig.settle();
+        let names = rig.disk.names();
+        let is_kept =
+            |name: &String| name.ends_with(".idx") && !names.contains(&name.replace(".idx", ".seg"));
+        if let (None, Some(name)) = (&unreadable, names.iter().find(|name| is_kept(name))) {
+            make_all_unreadable(&rig.disk, name);
+            unreadable = Some(name.clone());
+        }
+    }
+    let unreadable = unreadable.unwrap();
+    assert!(rig.disk.names().contains(&unreadable), "a file of ids that could not be read is gone");
+    assert!(rig.log.read_health().errors > 0);
+    rig.disk.make_readable();
+    clean(&rig.log, &Cut(|id| if id == topic { number - 5 } else { 1 })).unwrap();
+    rig.settle();
+    for number in 1..=number {
+        check_duplicate(&rig, number);
+    }
+    check_health(&rig);
+}
