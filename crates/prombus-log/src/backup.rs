@@ -238,7 +238,8 @@ impl Copy<'_> {
         let id = segment.id;
         self.made.extend([index_new_name(id.number), index.clone()]);
         let written =
-            index_segment(&copied, length, self.shared.hash).map_err(|at| at.source).and_then(|made| {
+            index_segment(&copied, length, self.shared.hash).map_err(|at| at.source).and_then(|mut made| {
+                self.shared.cover_lost_seqs(&copied, &mut made);
                 index_file::write(&self.storage, &made, id.number, id.salt, length, self.shared.hash)
             });
         written.map_err(|source| BackupError::Write { file: index, source })?;

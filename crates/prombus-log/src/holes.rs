@@ -215,6 +215,6 @@ mod tests {
         let file = disk.open("f", OpenMode::Read).unwrap();
         let (mut buffer, mut holes) = (vec![1; LENGTH + 10], Holes::default());
         assert_eq!(read_around(&*file, &mut buffer, 0, &mut holes).unwrap(), LENGTH);
-        assert_eq!(holes.ranges(), [0..LENGTH as u64]);
+        assert_eq!(holes.ranges(), std::slice::from_ref(&(0..LENGTH as u64)));
     }
 }

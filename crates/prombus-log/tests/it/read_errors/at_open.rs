@@ -95,7 +95,10 @@ fn try_without(base: &Disk, left: Left, file: &str, bytes: std::ops::Range<u64>)
     };
     assert!(rig.state.all().into_iter().eq(1..=150), "state records");
     let unreadable = check_what_is_readable(&rig, DEAD, 0);
-    assert_eq!(rig.log.read_health().events_unreadable > 0, unreadable > 0 && rig.log.unreadable().len() > 0);
+    assert_eq!(
+        rig.log.read_health().events_unreadable > 0,
+        unreadable > 0 && !rig.log.unreadable().is_empty()
+    );
     for number in [3, 70, 149] {
         check_never_new(&rig, number);
     }
