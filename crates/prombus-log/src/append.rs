@@ -237,6 +237,16 @@ impl AppendState {
         };
     }
 
+    /// The batch in the making is the last one that goes into this segment, if batches go there now: the next one might share a
+    /// bad sector with what was lost.
+    pub(crate) fn leave(&mut self, segment: u64) {
+        if self.place.segment == segment {
+            let is_empty = self.pending.is_empty();
+            let pending = if is_empty { 0 } else { self.pending.bytes() + HEADER_BYTES };
+            self.place.remaining = pending as u64;
+        }
+    }
+
     /// The newest ticket: everything appended so far is durable when it is.
     fn newest_ticket(&self) -> Ticket {
         let batch = self.pending.batch();

@@ -138,8 +138,15 @@ impl Shared {
         let mark = housekeeper.checkpointed();
         let number = housekeeper.manifest.checkpoints[1];
         let file = checkpoint_name(number);
-        let opened = self.storage.open(&file, OpenMode::Read).and_then(|file| read_whole(&*file));
-        let checkpoint = opened.map_err(|source| BackupError::Read { file, source })?;
+        let read = || self.storage.open(&file, OpenMode::Read).and_then(|file| read_whole(&*file));
+        let mut checkpoint = read();
+        // At once: the housekeeper is locked.
+        for _ in 0..READ_WAITS.len() {
+            if checkpoint.as_ref().is_err_and(is_unreadable) {
+                checkpoint = read();
+            }
+        }
+        let checkpoint = checkpoint.map_err(|source| BackupError::Read { file, source })?;
         let view_segments = Arc::clone(&self.view.read().segments);
         let count = view_segments.iter().position(|segment| segment.id.number == mark.segment);
         let mut segments: Vec<(Arc<Segment>, u64)> = Vec::new();
@@ -231,7 +238,8 @@ impl Copy<'_> {
         let id = segment.id;
         self.made.extend([index_new_name(id.number), index.clone()]);
         let written =
-            index_segment(&copied, length, self.shared.hash).map_err(|at| at.source).and_then(|made| {
+            index_segment(&copied, length, self.shared.hash).map_err(|at| at.source).and_then(|mut made| {
+                self.shared.cover_lost_seqs(&copied, &mut made);
                 index_file::write(&self.storage, &made, id.number, id.salt, length, self.shared.hash)
             });
         written.map_err(|source| BackupError::Write { file: index, source })?;

@@ -166,7 +166,6 @@ impl Cleaner<'_> {
         plan.limit_to(self.cover(needed)?);
         if !self.retire_dead(plan.dead)? {
             // What could not go stands between neighbours that may not change places with it.
-            self.report.was_full = true;
             return Ok(false);
         }
         // One by one let go of: while somebody holds a segment its file is not used again.
@@ -218,6 +217,12 @@ impl Cleaner<'_> {
                 Keep::Nothing => {}
                 Keep::Ids(ids) => kept.push(ids),
                 Keep::NotYet => {
+                    self.report.was_full = true;
+                    are_all_gone = false;
+                    continue;
+                }
+                Keep::Unreadable => {
+                    self.report.was_unreadable = true;
                     are_all_gone = false;
                     continue;
                 }

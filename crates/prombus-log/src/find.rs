@@ -148,7 +148,9 @@ impl Shared {
         let name = index_name(segment.id.number);
         match error {
             // The segment is the second copy of what an index says.
-            IndexError::Io(source) if is_unreadable(&source) => {}
+            IndexError::Io(source) if is_unreadable(&source) => {
+                self.index_error(name.clone(), source);
+            }
             IndexError::Io(source) => return Err(self.index_error(name, source)),
             IndexError::Stale => {}
             IndexError::Damaged { position } => {
@@ -156,11 +158,12 @@ impl Shared {
             }
         }
         let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
-        let index = index_segment(segment, sealed, self.hash).map_err(|at| {
+        let mut index = index_segment(segment, sealed, self.hash).map_err(|at| {
             let error = segment.read_error(at.position)(at.source);
             self.note_read_error(&error);
             error
         })?;
+        self.cover_lost_seqs(segment, &mut index);
         let index = Arc::new(index);
         *segment.index.write() = SegmentIndex::Memory(Arc::clone(&index));
         self.observer().notice(&Notice::IndexRebuilt { file: name });
@@ -168,7 +171,8 @@ impl Shared {
         Ok(index)
     }
 
-    fn index_error(&self, file: String, source: io::Error) -> ReadError {
+    /// Counts that an index could not be read.
+    pub(crate) fn index_error(&self, file: String, source: io::Error) -> ReadError {
         let error = ReadError::Io { file, position: 0, source };
         self.note_read_error(&error);
         error

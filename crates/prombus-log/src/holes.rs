@@ -50,9 +50,21 @@ impl Holes {
         self.error.as_ref().map_or_else(|| io::Error::other("unreadable"), copy_of)
     }
 
-    /// Adds a place; places that touch become one.
+    /// Adds the holes of another read of the same file.
+    pub(crate) fn append(&mut self, other: Self) {
+        let Some(error) = other.error else { return };
+        self.error.get_or_insert(error);
+        other.ranges.into_iter().for_each(|range| self.add_range(range));
+    }
+
+    /// Adds a place.
     fn add(&mut self, range: Range<u64>, error: io::Error) {
         self.error.get_or_insert(error);
+        self.add_range(range);
+    }
+
+    /// Places that touch become one.
+    fn add_range(&mut self, range: Range<u64>) {
         let at = self.ranges.partition_point(|hole| hole.end < range.start);
         let mut merged = range;
         while let Some(hole) = self.ranges.get(at).filter(|hole| hole.start <= merged.end) {
@@ -106,6 +118,16 @@ pub(crate) fn read_around_exactly(
     holes: &mut Holes,
 ) -> io::Result<usize> {
     read_around_with(file, buffer, position, holes, usize::MAX)
+}
+
+/// Finds out which sectors of a range cannot be read, each by itself. The range is extended to whole sectors, so that a later
+/// read finds the same ones wherever it starts.
+pub(crate) fn unreadable_sectors(file: &dyn StorageFile, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let start = range.start / SECTOR_BYTES * SECTOR_BYTES;
+    let mut buffer = vec![0; (range.end.next_multiple_of(SECTOR_BYTES) - start) as usize];
+    let mut holes = Holes::default();
+    read_around_exactly(file, &mut buffer, start, &mut holes)?;
+    Ok(holes.ranges)
 }
 
 fn read_around_with(
@@ -193,6 +215,6 @@ mod tests {
         let file = disk.open("f", OpenMode::Read).unwrap();
         let (mut buffer, mut holes) = (vec![1; LENGTH + 10], Holes::default());
         assert_eq!(read_around(&*file, &mut buffer, 0, &mut holes).unwrap(), LENGTH);
-        assert_eq!(holes.ranges(), [0..LENGTH as u64]);
+        assert_eq!(holes.ranges(), std::slice::from_ref(&(0..LENGTH as u64)));
     }
 }

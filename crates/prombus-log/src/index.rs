@@ -252,6 +252,8 @@ pub(crate) struct Index {
     pub(crate) ids: Vec<IdEntry>,
     pub(crate) keys: NumberMap<u64, KeyEntry>,
     pub(crate) summary: Summary,
+    /// Damaged parts of the segment that were come across while the index was made from it; not in the file.
+    pub(crate) damage: Vec<std::ops::Range<u64>>,
 }
 
 impl Index {

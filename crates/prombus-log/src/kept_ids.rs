@@ -7,7 +7,7 @@
 use crate::commit::Step;
 use crate::housekeeping::Housekeeper;
 use crate::index::{Index, Summary};
-use crate::index_file::{self, IndexFile};
+use crate::index_file::{self, IndexError, IndexFile};
 use crate::judge::Judge;
 use crate::layout::index_name;
 use crate::log::Shared;
@@ -35,8 +35,10 @@ pub(crate) struct KeptIds {
 pub(crate) enum Keep {
     Nothing,
     Ids(Arc<KeptIds>),
-    /// Its index is in memory only and there is no room to write it, or it cannot be read.
+    /// Its index is in memory only, and there is no room to write it.
     NotYet,
+    /// Neither its index nor the segment can be read now.
+    Unreadable,
 }
 
 fn has_ids(summary: &Summary) -> bool {
@@ -95,7 +97,7 @@ impl Judge<'_> {
                 // Made again from the segment; if that cannot be read either, the segment stays for now.
                 Err(error) => {
                     if shared.rebuild_index(segment, error).is_err() {
-                        return Ok(Keep::NotYet);
+                        return Ok(Keep::Unreadable);
                     }
                 }
             }
@@ -145,9 +147,13 @@ impl Judge<'_> {
                 }
                 true
             });
+            // What is left of it still answers; what cannot be read now is merged later.
             match read {
                 Ok(()) => {}
-                // What is left of it still answers; what cannot be read now is merged later.
+                Err(IndexError::Io(error)) => {
+                    shared.index_error(index_name(kept.row.number), error);
+                    return Ok(());
+                }
                 Err(_) => return Ok(()),
             }
         }

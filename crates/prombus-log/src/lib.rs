@@ -47,6 +47,7 @@ mod kept_ids;
 mod layout;
 mod log;
 mod losses;
+mod lost_seqs;
 mod manifest;
 mod observer;
 mod options;

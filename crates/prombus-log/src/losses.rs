@@ -15,6 +15,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const ROW_BYTES: usize = 29;
+/// How often the list is read before it counts as unreadable.
+const READ_TRIES: usize = 4;
 
 /// Which kind of file a loss is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +48,14 @@ impl Losses {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Self::default(), None)),
             opened => opened?,
         };
-        match Self::parse(&read_whole(&*file)?) {
+        // Without it nothing counts as lost, and readers wait: worth more than one try.
+        let mut bytes = read_whole(&*file);
+        for _ in 1..READ_TRIES {
+            if bytes.as_ref().is_err_and(is_unreadable) {
+                bytes = read_whole(&*file);
+            }
+        }
+        match Self::parse(&bytes?) {
             Some(losses) => Ok((losses, None)),
             None => Ok((Self::default(), Some(Fault::new(LOSSES, 0, FaultKind::Losses)))),
         }

@@ -179,8 +179,9 @@ impl Shared {
         let read = self.read_from(topic, from.max(1), limit, chunk);
         match &read {
             Ok(()) if self.unreadable.is_any() => self.note_read(topic, from.max(1), chunk.next_seq),
-            Ok(()) | Err(ReadError::UnknownTopic(_)) => {}
-            Err(error) => self.note_read_error(error),
+            // An index that cannot be read was noted where that was found.
+            Ok(()) | Err(ReadError::UnknownTopic(_) | ReadError::Io { .. }) => {}
+            Err(error @ ReadError::Unreadable { .. }) => self.note_read_error(error),
         }
         read
     }
@@ -424,7 +425,13 @@ impl Shared {
         position: u32,
     ) -> Result<Option<(Header, Vec<u8>)>, ReadError> {
         let position = u64::from(position);
-        let error = || segment.read_error(position);
+        let error = || {
+            move |source| {
+                let error = segment.read_error(position)(source);
+                self.note_read_error(&error);
+                error
+            }
+        };
         let file = segment.file().map_err(error())?;
         let mut frame = vec![0; HEADER_BYTES];
         let read = file.read_at(&mut frame, position).map_err(error())?;

@@ -7,7 +7,7 @@ use crate::append::{AppendState, Place, Spare, TopicAppend};
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::commit::{Committer, Pending};
 use crate::error::{Fault, FaultKind, OpenError};
-use crate::holes::{Holes, UnreadableAt, read_around};
+use crate::holes::{Holes, UnreadableAt, read_around, read_around_exactly};
 use crate::housekeeping::Housekeeper;
 use crate::id::{EventId, IdMaker, KeyedHash};
 use crate::index::Index;
@@ -19,6 +19,7 @@ use crate::layout::{
 };
 use crate::log::Parts;
 use crate::losses::Losses;
+use crate::lost_seqs::{add_after, add_before, around, spans_of};
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
 use crate::observer::Notice;
 use crate::options::Options;
@@ -29,7 +30,7 @@ use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::state::State;
 use crate::storage::{Lock, OpenMode, Storage, SyncPoint, is_full, is_unreadable};
 use crate::tail::Tail;
-use crate::view::View;
+use crate::view::{TopicView, View};
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -80,16 +81,19 @@ pub(crate) fn open(
     Ok((parts, lock))
 }
 
+/// A needed part of a file cannot be read.
+fn read_error(storage: &dyn Storage, file: String, at: UnreadableAt) -> OpenError {
+    let UnreadableAt { position, source } = at;
+    if is_unreadable(&source) {
+        return OpenError::Unreadable { folder: storage.location(), file, position, source };
+    }
+    open_error(&storage.location(), &format!("read {file}"), source)
+}
+
 /// Reads the manifest: missing or found, everything else is an error.
 pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenError> {
-    let read = Manifest::read(storage).map_err(|source| match is_unreadable(&source) {
-        true => {
-            let (folder, file) = (storage.location(), MANIFEST.to_owned());
-            OpenError::Unreadable { folder, file, position: 0, source }
-        }
-        false => open_error(&storage.location(), "read the MANIFEST", source),
-    });
-    match read? {
+    let read = Manifest::read(storage);
+    match read.map_err(|error| read_error(storage, MANIFEST.to_owned(), error.into()))? {
         ManifestRead::Newer(found) => {
             Err(OpenError::Newer { file: MANIFEST.to_owned(), found, supported: FORMAT_VERSION })
         }
@@ -108,7 +112,7 @@ pub(crate) fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
             None => return Err(OpenError::NotALog { folder, example: name }),
             Some(FileKind::Segment(FIRST_SEGMENT)) => {
                 let has_frames = has_frames(storage, &name);
-                !has_frames.map_err(|error| open_error(&folder, "read a segment", error))?
+                !has_frames.map_err(|error| read_error(storage, name.clone(), error.into()))?
             }
             Some(FileKind::Checkpoint(number)) => FIRST_CHECKPOINTS.contains(&number),
             Some(FileKind::Lock | FileKind::ManifestNew | FileKind::Reserve | FileKind::LossesNew) => true,
@@ -257,11 +261,7 @@ impl Recovery {
 
     /// A needed part of a file cannot be read.
     fn unreadable(&self, file: String, at: UnreadableAt) -> OpenError {
-        let UnreadableAt { position, source } = at;
-        if is_unreadable(&source) {
-            return OpenError::Unreadable { folder: self.storage.location(), file, position, source };
-        }
-        open_error(&self.storage.location(), &format!("read {file}"), source)
+        read_error(&*self.storage, file, at)
     }
 
     fn error(&self, action: &str, error: io::Error) -> OpenError {
@@ -288,7 +288,7 @@ impl Recovery {
         let last = used.len();
         for (at, one) in used.iter_mut().enumerate() {
             self.cut(one).map_err(|error| self.error("keep the bytes of a cut", error))?;
-            self.make_durable(one).map_err(|error| self.error("rewrite the recovered tail", error))?;
+            self.make_durable(one)?;
             let is_whole = one.torn_to.is_none() && !one.is_damaged && !one.has_holes;
             let is_growing = at + 1 == last && one.segment.sealed().is_none() && is_whole;
             if !is_growing {
@@ -296,7 +296,7 @@ impl Recovery {
             }
         }
         let mut recent_ids = RecentIds::default();
-        let active_index = self.settle_indexes(&mut used, &mut recent_ids)?;
+        let active_index = self.settle_indexes(&mut used, &replay.topics, &mut recent_ids)?;
         let kept = self.open_kept()?;
         self.finish(replay, checkpointed, &used, spares, &unusable, recent_ids, active_index, kept)
     }
@@ -305,14 +305,11 @@ impl Recovery {
     fn read_checkpoint(&mut self) -> Result<(Checkpoint, u64), OpenError> {
         let [older, newer] = self.manifest.checkpoints;
         // One that cannot be read is no fault, but the other one serves for it too.
-        let read = |number| match Checkpoint::read(&*self.storage, number) {
-            Ok(read) => Ok(read.map_err(Some)),
-            Err(error) if is_unreadable(&error) && older != newer => Ok(Err(None)),
-            Err(error) => Err(self.unreadable(checkpoint_name(number), error.into())),
-        };
-        let newer_fault = match read(newer)? {
-            Ok(checkpoint) => return Ok((checkpoint, newer)),
-            Err(fault) => fault,
+        let newer_fault = match Checkpoint::read(&*self.storage, newer) {
+            Ok(Ok(checkpoint)) => return Ok((checkpoint, newer)),
+            Ok(Err(fault)) => Ok(fault),
+            Err(error) if is_unreadable(&error) && older != newer => Err(error),
+            Err(error) => return Err(self.unreadable(checkpoint_name(newer), error.into())),
         };
         let older_read = match Checkpoint::read(&*self.storage, older) {
             Err(error) => return Err(self.unreadable(checkpoint_name(older), error.into())),
@@ -320,22 +317,18 @@ impl Recovery {
         };
         match older_read {
             Ok(checkpoint) => {
-                self.faults.extend(newer_fault);
+                self.faults.extend(newer_fault.ok());
                 // So that the next one takes the place of the bad one.
                 self.manifest.checkpoints = [older, older];
                 self.ends_at_checkpoint = false;
                 Ok((checkpoint, older))
             }
             Err(older_fault) => match newer_fault {
-                Some(newer_fault) => Err(OpenError::CheckpointsDamaged {
+                Ok(newer_fault) => Err(OpenError::CheckpointsDamaged {
                     newer: Box::new(newer_fault),
                     older: Box::new(older_fault),
                 }),
-                None => Err(self.unreadable(
-                    checkpoint_name(newer),
-                    io::Error::other(format!("and the older checkpoint does not serve: {older_fault}"))
-                        .into(),
-                )),
+                Err(error) => Err(self.unreadable(checkpoint_name(newer), error.into())),
             },
         }
     }
@@ -419,11 +412,13 @@ impl Recovery {
                 None => match replay::begun(&segment)
                     .map_err(|error| self.unreadable(segment.name(), error.into()))?
                 {
+                    // What is written to a place that cannot be read might be lost.
+                    Begun::No if segment.has_accepted_losses() => unusable.push(*row),
                     Begun::Batches { first } => push_begun(Some(first)),
                     Begun::Frames => push_begun(None),
                     Begun::No => spares.push((*row, segment)),
                     Begun::Unusable => unusable.push(*row),
-                    Begun::Unknown(at) => return Err(self.unreadable(segment.name(), at)),
+                    Begun::Unknown { at, .. } => return Err(self.unreadable(segment.name(), at)),
                     // Not even a frame of an unfinished batch: the bytes are kept, the segment is not.
                     Begun::Bytes { end } => {
                         let remains = one(SEGMENT_DATA_START, SEGMENT_DATA_START, Some(end));
@@ -445,8 +440,6 @@ impl Recovery {
                 Some(_) => Proof::Exact,
                 None if self.ends_at_checkpoint => Proof::Exact,
                 None if at + 1 < last || is_clean => Proof::Later,
-                // An operator has given up a part of it: what does not check there was lost, and not left unfinished.
-                None if one.segment.has_accepted_losses() => Proof::Later,
                 None => Proof::None,
             };
             let error = |error: io::Error| self.unreadable(one.segment.name(), error.into());
@@ -472,7 +465,7 @@ impl Recovery {
             if sealed.is_none() {
                 let SegmentEnd { end, torn_to, is_damaged, holes, .. } = found;
                 (one.end, one.torn_to, one.is_damaged) = (end, torn_to, is_damaged);
-                one.has_holes = !holes.is_empty();
+                one.has_holes = !holes.is_empty() || one.segment.has_accepted_losses();
             }
             one.index = Some(index);
         }
@@ -515,33 +508,56 @@ impl Recovery {
     }
 
     /// After kill -9 the page cache may hold what the disk does not, and after a failed fsync it says otherwise: what was found
-    /// is written again and synced before it is served.
-    fn make_durable(&self, one: &Used) -> io::Result<()> {
+    /// is written again and synced before it is served. Accepted losses are left as they are: they may be readable again one day.
+    fn make_durable(&self, one: &Used) -> Result<(), OpenError> {
         if self.manifest.clean || one.from >= one.end {
             return Ok(());
         }
-        let file = one.segment.file()?;
+        let unreadable = |at: UnreadableAt| self.unreadable(one.segment.name(), at);
+        let write_error = |error| self.error("rewrite the recovered tail", error);
+        let file = one.segment.unmasked_file().map_err(|error| unreadable(error.into()))?;
         let mut buffer = vec![0; PIECE_BYTES.min((one.end - one.from) as usize)];
         let mut position = one.from;
         while position < one.end {
             let length = buffer.len().min((one.end - position) as usize);
-            let read = file.read_at(&mut buffer[..length], position)?;
+            let mut holes = Holes::default();
+            let read = read_around_exactly(&*file, &mut buffer[..length], position, &mut holes);
+            let read = read.map_err(|error| unreadable(error.into()))?;
             if read == 0 {
                 break;
             }
-            file.write_at(&buffer[..read], position)?;
-            position += read as u64;
+            if let Some(hole) = holes.ranges().iter().find(|hole| !one.segment.accepts_loss_of(hole)) {
+                return Err(unreadable(UnreadableAt { position: hole.start, source: holes.error() }));
+            }
+            let end = position + read as u64;
+            let mut start = position;
+            for hole in holes.ranges().iter().cloned().chain(std::iter::once(end..end)) {
+                let part = (start - position) as usize..(hole.start - position) as usize;
+                file.write_at(&buffer[part], start).map_err(write_error)?;
+                start = hole.end;
+            }
+            position = end;
         }
-        file.sync(SyncPoint::RecoveredTail)
+        file.sync(SyncPoint::RecoveredTail).map_err(write_error)
     }
 
     /// Gives every sealed segment its index file. Answers the index of the growing one.
-    fn settle_indexes(&mut self, used: &mut [Used], recent_ids: &mut RecentIds) -> Result<Index, OpenError> {
+    fn settle_indexes(
+        &mut self,
+        used: &mut [Used],
+        topics: &[Option<TopicView>],
+        recent_ids: &mut RecentIds,
+    ) -> Result<Index, OpenError> {
         let mut active = Index::default();
-        for one in used {
-            let id = one.segment.id;
-            let Some(sealed) = one.segment.sealed() else {
-                active = one.index.take().unwrap_or_default();
+        for at in 0..used.len() {
+            if let Some(mut index) = used[at].index.take() {
+                self.cover_lost_seqs(used, at, &mut index, topics);
+                used[at].index = Some(index);
+            }
+            let segment = Arc::clone(&used[at].segment);
+            let id = segment.id;
+            let Some(sealed) = segment.sealed() else {
+                active = used[at].index.take().unwrap_or_default();
                 for entry in &active.ids {
                     let hash = self.hash.of_id(entry.topic, entry.id);
                     recent_ids.insert(entry.topic, entry.id, hash, entry.seq);
@@ -558,10 +574,14 @@ impl Recovery {
                     if let IndexError::Damaged { position } = error {
                         self.faults.push(Fault::new(index_name(id.number), position, FaultKind::Index));
                     }
-                    let index = match one.index.take() {
+                    let index = match used[at].index.take() {
                         Some(index) => index,
-                        None => index_segment(&one.segment, sealed, self.hash)
-                            .map_err(|at| self.unreadable(one.segment.name(), at))?,
+                        None => {
+                            let made = index_segment(&segment, sealed, self.hash);
+                            let mut index = made.map_err(|at| self.unreadable(segment.name(), at))?;
+                            self.cover_lost_seqs(used, at, &mut index, topics);
+                            index
+                        }
                     };
                     let written =
                         index_file::write(&self.storage, &index, id.number, id.salt, sealed, self.hash);
@@ -577,16 +597,31 @@ impl Recovery {
                                 recent_ids.insert(entry.topic, entry.id, hash, entry.seq);
                             }
                             recent_ids.roll(id.number);
-                            *one.segment.index.write() = SegmentIndex::Memory(Arc::new(index));
+                            *segment.index.write() = SegmentIndex::Memory(Arc::new(index));
                             continue;
                         }
                         Err(error) => return Err(self.error("write an index", error)),
                     }
                 }
             };
-            *one.segment.index.write() = SegmentIndex::File(Arc::new(file));
+            *segment.index.write() = SegmentIndex::File(Arc::new(file));
         }
         Ok(active)
+    }
+
+    /// Lets the index of a damaged segment know which seqs are lost in it, by what the other segments have.
+    fn cover_lost_seqs(&self, used: &[Used], at: usize, index: &mut Index, topics: &[Option<TopicView>]) {
+        if index.damage.is_empty() {
+            return;
+        }
+        let spans = |one: &Used| match &one.index {
+            Some(index) => index.spans(),
+            None => spans_of(&one.segment).unwrap_or_default(),
+        };
+        let mut around = around(topics);
+        used[..at].iter().flat_map(spans).for_each(|span| add_before(&mut around, &span));
+        used[at + 1..].iter().rev().flat_map(spans).for_each(|span| add_after(&mut around, &span));
+        around.into_values().for_each(|around| index.cover_lost_seqs(around));
     }
 
     /// Opens what is kept of the ids of events that are gone. A bad one is named and left out: there is nothing to make it

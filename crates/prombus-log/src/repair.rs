@@ -4,14 +4,15 @@
 //! read count as damage like any other.
 
 use crate::error::{Fault, OpenError, ReadError, VerifyError};
-use crate::layout::{FileKind, file_kind};
+use crate::holes::unreadable_sectors;
+use crate::layout::{FileKind, SEGMENT_DATA_START, file_kind};
 use crate::log::Shared;
 use crate::losses::{Loss, LossKind, Losses};
 use crate::manifest::{Manifest, ManifestRead};
 use crate::reader::{Chunk, ReadLimit};
 use crate::recovery::{open_error, read_manifest};
 use crate::segment::Segment;
-use crate::storage::{Folder, Storage};
+use crate::storage::{Folder, Storage, is_unreadable};
 use crate::unreadable::UnreadableEvents;
 use crate::verify::{Progress, UnreadablePlace, verify_storage};
 use std::io;
@@ -77,7 +78,12 @@ pub fn repair_storage(
     }
     if accept_loss && !added.is_empty() {
         let error = |error| VerifyError::Open(open_error(&location, "write LOSSES", error));
-        let (mut losses, _) = Losses::read(&*storage).map_err(error)?;
+        let mut losses = match Losses::read(&*storage) {
+            Ok((losses, _)) => losses,
+            // What it named and still cannot be read was found again.
+            Err(source) if is_unreadable(&source) => Losses::default(),
+            Err(source) => return Err(error(source)),
+        };
         losses.add(added, |loss| is_named(&manifest, loss));
         losses.write(&*storage).map_err(error)?;
         report.is_accepted = true;
@@ -89,6 +95,8 @@ pub fn repair_storage(
 fn loss_of(manifest: &Manifest, place: &UnreadablePlace) -> Option<Loss> {
     let range = place.position..place.end;
     match file_kind(&place.file)? {
+        // The manifest repeats what the header page says.
+        FileKind::Segment(_) if place.end <= SEGMENT_DATA_START => None,
         FileKind::Segment(number) => {
             let row = manifest.segments.iter().find(|row| row.id.number == number)?;
             Some(Loss { kind: LossKind::Segment, number, salt: row.id.salt, range })
@@ -159,23 +167,31 @@ impl Shared {
     /// Gives up what is known to be unreadable now; returns it.
     pub(crate) fn accept_losses(&self) -> io::Result<Vec<UnreadableEvents>> {
         let mut given_up = self.list_unreadable();
-        // Where a whole file cannot be opened, no byte is known to be bad.
-        given_up.retain(|events| !events.bytes.is_empty());
         let mut added = Vec::new();
-        let mut hit = Vec::new();
-        for events in &given_up {
-            let Some(segment) = self.segment_of_file(&events.file) else { continue };
+        given_up.retain_mut(|events| {
+            let Some(segment) = self.segment_of_file(&events.file) else { return false };
+            // A reader stops early in a large place that fails, and remembers places that it could read later: only what fails
+            // now, sector by sector, is given up. Where a whole file cannot be opened, no byte is known to be bad.
+            let sectors = |range| segment.file().and_then(|file| unreadable_sectors(&*file, range)).ok();
+            events.bytes = events.bytes.iter().filter_map(sectors).flatten().collect();
             let (number, salt) = (segment.id.number, segment.id.salt);
-            let loss =
-                |range: &Range<u64>| Loss { kind: LossKind::Segment, number, salt, range: range.clone() };
-            added.extend(events.bytes.iter().map(loss));
-            hit.push(segment);
-        }
+            added.extend(events.bytes.iter().map(|range| Loss {
+                kind: LossKind::Segment,
+                number,
+                salt,
+                range: range.clone(),
+            }));
+            !events.bytes.is_empty()
+        });
         if added.is_empty() {
             return Ok(given_up);
         }
         let mut losses = self.losses.lock();
         let mut changed = losses.clone();
+        // An open that could not read the list started without it.
+        if let Ok((on_disk, _)) = Losses::read(&*self.storage) {
+            added.extend(on_disk.rows);
+        }
         let segments = Arc::clone(&self.view.read().segments);
         let kept = Arc::clone(&self.kept.read());
         changed.add(added, |loss| match loss.kind {
@@ -184,8 +200,12 @@ impl Shared {
         });
         changed.write(&*self.storage)?;
         *losses = changed;
-        for segment in hit {
-            segment.accept_losses(losses.of_segment(segment.id.number, segment.id.salt));
+        for segment in segments.iter() {
+            let ranges = losses.of_segment(segment.id.number, segment.id.salt);
+            if !ranges.is_empty() {
+                segment.accept_losses(ranges);
+                self.append.lock().leave(segment.id.number);
+            }
         }
         drop(losses);
         self.probe_unreadable();

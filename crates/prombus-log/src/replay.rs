@@ -35,6 +35,8 @@ pub(crate) struct Replay {
     pub(crate) events: u64,
     /// A batch lost its COMMIT: what the next one is chained to is not known.
     lost_commit: bool,
+    /// What could not be read of the regions that were taken, in the segment that is replayed.
+    taken_holes: Holes,
     hash: KeyedHash,
 }
 
@@ -106,6 +108,7 @@ impl Replay {
             unreadable: Vec::new(),
             events: 0,
             lost_commit: false,
+            taken_holes: Holes::default(),
             hash,
         }
     }
@@ -120,6 +123,7 @@ impl Replay {
         index: &mut Index,
     ) -> io::Result<SegmentEnd> {
         let file = segment.file()?;
+        self.taken_holes = Holes::default();
         let mut scan = Scan::new(&*file, segment.id.salt, from, to, true).around_holes();
         let mut last_end = from;
         let mut seen: Vec<SeenFrame> = Vec::new();
@@ -158,14 +162,18 @@ impl Replay {
             seen.clear();
         }
         let remains_end = seen.last().map(|frame| frame.end).or(suspect.as_ref().map(|batch| batch.end));
-        let holes = scan.into_holes();
-        let needed_to = if proof == Proof::Exact { to } else { remains_end.unwrap_or(last_end) };
-        let needed_hole = needed_hole(&holes, needed_to);
+        let mut holes = scan.into_holes();
+        let tail_start = suspect.as_ref().map_or(last_end, |batch| batch.start);
+        let tail = tail_start..remains_end.unwrap_or(last_end) + HEADER_BYTES as u64;
+        // An operator has given up a part of the last batch: it was lost, and not left unfinished.
+        let is_given_up = proof == Proof::None && segment.accepted_loss_in(&tail);
+        let proof = if is_given_up { Proof::Later } else { proof };
         if proof == Proof::None {
             let end = suspect.map_or(last_end, |batch| batch.start);
+            let needed_hole = self.needed_hole(&mut holes, remains_end.unwrap_or(last_end));
             return Ok(SegmentEnd { end, torn_to: remains_end, is_damaged: false, holes, needed_hole });
         }
-        let mut is_damaged = suspect.is_some();
+        let mut is_damaged = suspect.is_some() || is_given_up;
         if let Some(batch) = suspect {
             self.take_suspect(segment, &batch, index)?;
             last_end = batch.end;
@@ -176,13 +184,25 @@ impl Replay {
             self.lost_commit = true;
             is_damaged = true;
             if proof == Proof::Later {
-                self.faults.push(Fault::new(segment.name(), end, FaultKind::Commit));
+                let is_unreadable = holes.overlapping(last_end..end + HEADER_BYTES as u64).is_some();
+                self.report(Fault::new(segment.name(), end, FaultKind::Commit), is_unreadable);
             }
             // It had a number: nothing later may have the same, and no checkpoint covers it yet.
             self.mark =
                 Mark { segment: segment.id.number, position: end, batch: self.mark.batch + 1, ..self.mark };
         }
+        let needed_hole = self.needed_hole(&mut holes, end);
         Ok(SegmentEnd { end, torn_to: None, is_damaged, holes, needed_hole })
+    }
+
+    /// The first place that could not be read and that may hold something durable. Records are read once to find batches, and
+    /// once more to take them: a place that failed only the second time counts too, because its records were not taken.
+    fn needed_hole(&mut self, holes: &mut Holes, end: u64) -> Option<u64> {
+        let taken = std::mem::take(&mut self.taken_holes);
+        let needed = needed_hole(holes, end).into_iter().chain(taken.ranges().first().map(|hole| hole.start));
+        let needed = needed.min();
+        holes.append(taken);
+        needed
     }
 
     fn advance(&mut self, segment: &Segment, end: u64, commit: &Commit) {
@@ -241,6 +261,8 @@ impl Replay {
                 }
             }
         }
+        self.taken_holes.append(scan.into_holes());
+        index.damage.extend(damage.iter().map(|place| place.position..place.end));
         let losses = commit.map_or(Vec::new(), |commit| losses(from, commit, &damage, &events));
         index_batch(index, &events, &losses);
         if commit.is_some() {
@@ -472,7 +494,10 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> Res
     let mut damage: Vec<Damage> = Vec::new();
     while let Some(found) = scan.next()? {
         match found {
-            Found::Gap { position, end } => damage.push(Damage { position, end, is_unreadable: false }),
+            Found::Gap { position, end } => {
+                index.damage.push(position..end);
+                damage.push(Damage { position, end, is_unreadable: false });
+            }
             Found::Frame { header, position, body_checks: true } => match header.kind {
                 Kind::Event => events.push(FoundEvent::new(header, scan.frame(), position, hash)),
                 Kind::Commit => {
@@ -503,8 +528,14 @@ pub(crate) enum Begun {
     No,
     /// Nothing, but some of its unused bytes cannot be read: what would be written there might be lost.
     Unusable,
-    /// The place of the first frame cannot be read, so nobody knows.
-    Unknown(UnreadableAt),
+    /// A place that may hold the first batch cannot be read, so neither that nor its number is known.
+    Unknown {
+        at: UnreadableAt,
+        /// It was begun, as later frames show.
+        has_frames: bool,
+        /// The number of a later batch in it.
+        batch: Option<u64>,
+    },
     /// Bytes, but not one whole frame. They prove nothing about other segments.
     Bytes { end: u64 },
     /// Frames of a batch without its COMMIT.
@@ -517,21 +548,30 @@ pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
     let file = segment.file()?;
     let end = segment.id.capacity;
     let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, false).around_holes();
-    let mut has_frames = false;
+    let mut frames_end = SEGMENT_DATA_START;
     while let Some(found) = scan.next()? {
-        if let Found::Frame { header, .. } = found {
+        if let Found::Frame { header, position, .. } = found {
             if header.kind == Kind::Commit {
-                return Ok(Begun::Batches { first: header.seq });
+                // The number of a later batch is not that of the first one.
+                return Ok(match scan.holes().overlapping(0..position) {
+                    None => Begun::Batches { first: header.seq },
+                    Some(hole) => {
+                        let at = UnreadableAt { position: hole.start, source: scan.holes().error() };
+                        Begun::Unknown { at, has_frames: true, batch: Some(header.seq) }
+                    }
+                });
             }
-            has_frames = true;
+            frames_end = scan.position();
         }
     }
-    if has_frames {
-        return Ok(Begun::Frames);
-    }
     let mut holes = scan.into_holes();
-    if let Some(position) = needed_hole(&holes, SEGMENT_DATA_START) {
-        return Ok(Begun::Unknown(UnreadableAt { position, source: holes.error() }));
+    if let Some(position) = needed_hole(&holes, frames_end) {
+        let has_frames = frames_end > SEGMENT_DATA_START;
+        let at = UnreadableAt { position, source: holes.error() };
+        return Ok(Begun::Unknown { at, has_frames, batch: None });
+    }
+    if frames_end > SEGMENT_DATA_START {
+        return Ok(Begun::Frames);
     }
     if segment.id.life == 0
         && let Some(end) = end_of_nonzero(&*file, SEGMENT_DATA_START, end, &mut holes)?

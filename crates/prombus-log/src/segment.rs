@@ -4,7 +4,7 @@
 use crate::error::{Fault, FaultKind, ReadError};
 use crate::fields::{PutFields, u32_at, u64_at};
 use crate::index::Index;
-use crate::index_file::IndexFile;
+use crate::index_file::{IndexError, IndexFile};
 use crate::layout::{FORMAT_VERSION, SEGMENT_DATA_START, SEGMENT_MAGIC, segment_name};
 use crate::losses::LossyFile;
 use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint};
@@ -138,6 +138,27 @@ impl Segment {
 
     pub(crate) fn has_accepted_losses(&self) -> bool {
         !self.accepted_losses.lock().is_empty()
+    }
+
+    /// Whether a part of this range counts as damaged when it cannot be read.
+    pub(crate) fn accepted_loss_in(&self, range: &Range<u64>) -> bool {
+        self.accepted_losses.lock().iter().any(|loss| loss.start < range.end && loss.end > range.start)
+    }
+
+    /// Whether all of this range counts as damaged when it cannot be read.
+    pub(crate) fn accepts_loss_of(&self, range: &Range<u64>) -> bool {
+        self.accepted_losses.lock().iter().any(|loss| loss.start <= range.start && range.end <= loss.end)
+    }
+
+    /// The file without accepted losses: what cannot be read of it is an error.
+    pub(crate) fn unmasked_file(&self) -> io::Result<Arc<dyn StorageFile>> {
+        if self.has_accepted_losses() { self.storage.open(&self.name(), self.mode) } else { self.file() }
+    }
+
+    /// Opens the index file of a segment that is sealed.
+    pub(crate) fn index_file(&self) -> Result<IndexFile, IndexError> {
+        let sealed = self.sealed().ok_or(IndexError::Stale)?;
+        IndexFile::open(&self.storage, self.id.number, self.id.salt, sealed)
     }
 
     pub(crate) fn is_open(&self) -> bool {

@@ -75,23 +75,27 @@ impl Unreadable {
         self.is_any() && self.list.lock().iter().any(|events| events.file == file)
     }
 
-    fn add(&self, added: UnreadableEvents) {
+    /// Adds events; ranges of one topic and file that touch become one.
+    fn add(&self, mut added: UnreadableEvents) {
         let mut list = self.list.lock();
-        let is_same = |known: &&mut UnreadableEvents| {
+        let touches = |known: &UnreadableEvents, added: &UnreadableEvents| {
             known.topic == added.topic
                 && known.first_seq <= added.last_seq.saturating_add(1)
                 && added.first_seq <= known.last_seq.saturating_add(1)
                 && known.file == added.file
         };
-        if let Some(known) = list.iter_mut().find(is_same) {
-            known.first_seq = known.first_seq.min(added.first_seq);
-            known.last_seq = known.last_seq.max(added.last_seq);
-            for range in added.bytes {
-                if !known.bytes.contains(&range) {
-                    known.bytes.push(range);
+        while let Some(at) = list.iter().position(|known| touches(known, &added)) {
+            let known = list.swap_remove(at);
+            added.first_seq = known.first_seq.min(added.first_seq);
+            added.last_seq = known.last_seq.max(added.last_seq);
+            added.since_ms = known.since_ms.min(added.since_ms);
+            for range in known.bytes {
+                if !added.bytes.contains(&range) {
+                    added.bytes.push(range);
                 }
             }
-        } else if list.len() < RANGES_MAX {
+        }
+        if list.len() < RANGES_MAX {
             list.push(added);
         }
         self.is_any.store(true, Ordering::Release);

@@ -193,9 +193,10 @@ impl<P: FnMut(Progress)> Verifier<P> {
             }
             let first_batch = match begun(&segment).map_err(io_error(&segment.name()))? {
                 Begun::Batches { first } => Some(first),
+                Begun::Unknown { has_frames: true, batch, .. } => batch,
                 Begun::Frames => None,
                 _ if row.id.number == mark.segment => Some(mark.batch),
-                Begun::No | Begun::Bytes { .. } | Begun::Unusable | Begun::Unknown(_) => continue,
+                Begun::No | Begun::Bytes { .. } | Begun::Unusable | Begun::Unknown { .. } => continue,
             };
             segments.push(BegunSegment {
                 row: at,
@@ -321,7 +322,13 @@ impl<P: FnMut(Progress)> Verifier<P> {
 
     fn index(&mut self, number: u64, salt: u32, covered: u64, is_kept: bool) -> Result<(), VerifyError> {
         let name = index_name(number);
-        let checked = IndexFile::open(&self.storage, number, salt, covered).and_then(|index| index.check());
+        let check = || IndexFile::open(&self.storage, number, salt, covered).and_then(|index| index.check());
+        let is_unreadable_now = |checked: &Result<(), IndexError>| matches!(checked, Err(IndexError::Io(error)) if is_unreadable(error));
+        let mut checked = check();
+        if is_unreadable_now(&checked) {
+            // The error may pass, and an index that was not read was not checked.
+            checked = check();
+        }
         match checked {
             Ok(()) => {}
             Err(IndexError::Damaged { position }) => {

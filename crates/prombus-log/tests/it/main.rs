@@ -19,6 +19,7 @@ mod lookup;
 mod open;
 mod poison;
 mod power_cut;
+mod read_errors;
 mod regressions;
 mod stress;
 mod support;

@@ -3,8 +3,9 @@
 //! The rule that is checked: appends are durable in the order they were made. After a cut the log holds exactly the first K of
 //! them, whole, in order, once, with K no smaller than what was acknowledged or seen before the cut. Cleaning may take what is
 //! dead and nothing else, what it took stays away, and the publishers' ids of that stay duplicates. A backup that was answered
-//! with OK holds what was acknowledged before, whatever becomes of its disk. `PROMBUS_SEED` and `PROMBUS_HISTORIES` choose what
-//! runs.
+//! with OK holds what was acknowledged before, whatever becomes of its disk. Reads fail at any moment too, for a while or until
+//! the sectors are made readable again: that may refuse an open, an append or a backup, and must cost nothing. `PROMBUS_SEED` and
+//! `PROMBUS_HISTORIES` choose what runs.
 //!
 //! Longer than other files: a history is one thing, and what it does, knows and checks is read together.
 
@@ -13,8 +14,9 @@ use parking_lot::Mutex;
 use prombus_log::storage::SyncPoint;
 use prombus_log::storage::simulated::{Disk, Step as DiskStep};
 use prombus_log::{
-    Append, AppendError, CleanOptions, Clock, EventId, LiveCount, Liveness, Log, NewEvent, NewState, Options,
-    Outcomes, Ticket, TopicId, verify_storage,
+    Append, AppendError, BackupError, Chunk, CleanOptions, Clock, EventId, LiveCount, Liveness, Log,
+    MissingReason, NewEvent, NewState, OpenError, Options, Outcomes, ReadError, ReadLimit, Ticket, TopicId,
+    VerifyError, verify_storage,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -50,6 +52,8 @@ struct History {
     random: Random,
     disk: Disk,
     clock: Arc<HandClock>,
+    /// The latest time that the clock showed; it also goes back.
+    latest_ms: i64,
     options: Options,
     listener: Arc<Listener>,
     /// Everything appended that may still be there, in order.
@@ -65,6 +69,27 @@ struct History {
     newest_own_id: EventId,
     passing: PassingTopics,
     cuts: HashSet<DiskStep>,
+    refused: Refused,
+}
+
+/// What read errors refused.
+#[derive(Clone, Copy, Debug, Default)]
+struct Refused {
+    opens: u64,
+    appends: u64,
+    backups: u64,
+    reads: u64,
+    cleanings: u64,
+}
+
+impl Refused {
+    fn add(&mut self, other: Self) {
+        self.opens += other.opens;
+        self.appends += other.appends;
+        self.backups += other.backups;
+        self.reads += other.reads;
+        self.cleanings += other.cleanings;
+    }
 }
 
 /// What is dead, by topic.
@@ -159,6 +184,7 @@ impl History {
         Self {
             random,
             disk,
+            latest_ms: clock.now_ms(),
             clock,
             options,
             listener,
@@ -172,7 +198,28 @@ impl History {
             newest_own_id: EventId::default(),
             passing: PassingTopics::default(),
             cuts: HashSet::new(),
+            refused: Refused::default(),
         }
+    }
+
+    /// From here on some reads fail: the next few, or all of some sectors.
+    fn disturb_reads(&mut self) {
+        let random = &mut self.random;
+        if random.one_in(2) {
+            let (skipped, count) =
+                ([2, 10, 60][random.below(3) as usize], [1, 5, 80][random.below(3) as usize]);
+            self.disk.fail_reads(random.below(skipped), random.between(1, count));
+            return;
+        }
+        let names = self.disk.names();
+        if names.is_empty() {
+            return;
+        }
+        let name = &names[random.below(names.len() as u64) as usize];
+        let length = self.disk.contents(name).map_or(0, |contents| contents.len() as u64);
+        let start = random.below(length + 1);
+        let bytes = [1, 2_000, 20_000][random.below(3) as usize];
+        self.disk.make_unreadable(name, start..start + random.between(1, bytes));
     }
 
     fn run(&mut self) -> Check {
@@ -183,11 +230,15 @@ impl History {
                 let reach = [6, 30, 100, 300][self.random.below(4) as usize];
                 self.disk.cut_after(self.random.between(1, reach));
             }
+            if self.random.one_in(4) {
+                self.disturb_reads();
+            }
             self.life()?;
             self.cuts.extend(self.disk.last_cut());
         }
-        // At last with the power on.
+        // At last with the power on, and everything readable.
         self.disk.cut_after(u64::MAX);
+        self.disk.make_readable();
         let (log, state) = self.open()?.ok_or("the log did not open with the power on")?;
         self.check(&log, &state)?;
         self.check_lookups(&log)?;
@@ -201,16 +252,36 @@ impl History {
     /// Opens the log; `None` when the power went off.
     fn open(&mut self) -> Result<Option<(Log, Remembered)>, String> {
         if self.disk.names().iter().any(|name| name == "MANIFEST") {
-            let report = verify_storage(Arc::new(self.disk.fork()), |_| {})
-                .map_err(|error| format!("verify: {error}"))?;
-            ensure(report.faults.is_empty(), || format!("verify took a power cut for {:?}", report.faults))?;
+            let copy = self.disk.fork();
+            let mut report = verify_storage(Arc::new(copy.clone()), |_| {});
+            if matches!(report, Err(VerifyError::Open(OpenError::Unreadable { .. })))
+                && copy.failed_reads() > 0
+            {
+                copy.make_readable();
+                report = verify_storage(Arc::new(copy), |_| {});
+            }
+            let faults = report.map_err(|error| format!("verify: {error}"))?.faults;
+            ensure(faults.is_empty(), || format!("verify took a power cut for {faults:?}"))?;
         }
-        let state = Remembered::default();
-        let storage = Arc::new(self.disk.clone());
-        match Log::open_storage(storage, self.options.clone(), Box::new(state.clone())) {
-            Ok(log) => Ok(Some((log, state))),
-            Err(_) if self.disk.is_off() => Ok(None),
-            Err(error) => Err(format!("open: {error}")),
+        let failed_before = self.disk.failed_reads();
+        loop {
+            let state = Remembered::default();
+            let storage = Arc::new(self.disk.clone());
+            match Log::open_storage(storage, self.options.clone(), Box::new(state.clone())) {
+                Ok(log) => return Ok(Some((log, state))),
+                Err(_) if self.disk.is_off() => return Ok(None),
+                Err(OpenError::Unreadable { file, .. })
+                    if !file.is_empty() && self.disk.failed_reads() > failed_before =>
+                {
+                    self.refused.opens += 1;
+                    ensure(self.refused.opens < 1_000, || "the log does not open".to_owned())?;
+                    // Passing errors may take several tries to pass; sectors are repaired.
+                    if self.random.one_in(3) {
+                        self.disk.make_readable();
+                    }
+                }
+                Err(error) => return Err(format!("open: {error}")),
+            }
         }
     }
 
@@ -225,6 +296,8 @@ impl History {
             return Ok(());
         };
         if !self.disk.is_off() {
+            // What open concluded from a disk that could not be read everywhere holds.
+            self.disk.make_readable();
             self.check(&log, &state)?;
         }
         let steps = self.random.between(5, 90);
@@ -269,6 +342,12 @@ impl History {
     fn step(&mut self, log: &Log) -> Check {
         if self.random.one_in(5) {
             self.clock.move_by(self.random.below(50) as i64 - 20);
+            self.latest_ms = self.latest_ms.max(self.clock.now_ms());
+        }
+        match self.random.below(40) {
+            0 | 1 => self.disturb_reads(),
+            2 | 3 => self.disk.make_readable(),
+            _ => {}
         }
         match self.random.below(20) {
             0..=7 => self.append(log)?,
@@ -295,10 +374,13 @@ impl History {
         if self.random.one_in(3) {
             self.disk.cut_after(self.random.between(1, 40));
         }
-        // It fails only when the power is off.
-        if log.clean(&living, &options).is_err() || self.disk.is_off() {
-            return ensure(self.disk.is_off(), || "cleaning failed".to_owned());
+        // It fails only when the power is off; what cannot be read stays as it is.
+        let cleaned = log.clean(&living, &options);
+        if cleaned.is_err() || self.disk.is_off() {
+            return ensure(self.disk.is_off(), || format!("cleaning failed: {cleaned:?}"));
         }
+        self.refused.cleanings += u64::from(cleaned.is_ok_and(|report| report.was_unreadable));
+        self.disk.make_readable();
         for topic in TOPICS {
             let Some(id) = log.topic(topic) else { continue };
             let there: HashSet<u64> = read_all(log, id).iter().map(|event| event.seq).collect();
@@ -318,8 +400,12 @@ impl History {
         if self.random.one_in(2) {
             copy.cut_after(self.random.between(1, 60));
         }
+        let failed_before = self.disk.failed_reads();
         let outcome = log.backup_storage(Arc::new(copy.clone()), &mut |_| {});
-        let is_allowed = outcome.is_ok() || copy.is_off() || self.disk.is_off();
+        let is_refused =
+            matches!(outcome, Err(BackupError::Read { .. })) && self.disk.failed_reads() > failed_before;
+        self.refused.backups += u64::from(is_refused);
+        let is_allowed = outcome.is_ok() || copy.is_off() || self.disk.is_off() || is_refused;
         copy.power_cut();
         ensure(is_allowed, || format!("backup: {outcome:?}"))?;
         if outcome.is_err() && !copy.names().iter().any(|name| name == "MANIFEST") {
@@ -378,8 +464,14 @@ impl History {
         let mut outcomes = Outcomes::default();
         let use_reserve = self.random.one_in(4);
         let append = Append { events: &new_events, states: &new_states, use_reserve };
+        let failed_before = self.disk.failed_reads();
         let ticket = match log.try_append(&append, &mut outcomes) {
             Ok(ticket) => ticket,
+            // An id that cannot be looked up is never taken as new.
+            Err(AppendError::Lookup(_)) if self.disk.failed_reads() > failed_before => {
+                self.refused.appends += 1;
+                return Ok(());
+            }
             Err(AppendError::QueueFull) => {
                 log.step_commit();
                 log.step_housekeeping();
@@ -392,8 +484,8 @@ impl History {
         for ((mut expected, chosen), outcome) in events.into_iter().zip(outcomes.iter()) {
             let there = chosen.then(|| self.find(&kept, expected.topic, expected.id)).flatten();
             if let Some((seq, at_ms)) = there {
-                let (topic, now_ms) = (expected.topic, self.clock.now_ms());
-                let is_over = self.dead.has(topic, seq) && now_ms >= at_ms + self.options.dedupe_ms;
+                let expires_ms = at_ms + self.options.dedupe_ms;
+                let is_over = self.dead.has(expected.topic, seq) && self.latest_ms >= expires_ms;
                 let right = outcome.duplicate && outcome.seq == seq || !outcome.duplicate && is_over;
                 ensure(right, || format!("id {} of seq {seq} was answered {outcome:?}", expected.id))?;
             } else {
@@ -552,11 +644,46 @@ impl History {
             return Ok(());
         };
         let id = log.topic(topic).ok_or("the topic is gone")?;
-        for event in read_all(log, id) {
-            let is_there = visible.contains(&(topic, event.seq));
-            ensure(is_there, || format!("{topic} {} is shown and was not durable", event.seq))?;
+        let mut chunk = Chunk::default();
+        let mut seq = 1;
+        loop {
+            let failed_before = self.disk.failed_reads();
+            match log.read(id, seq, ReadLimit { events: 7, bytes: 3000 }, &mut chunk) {
+                Ok(()) => {}
+                Err(ReadError::Unreadable { first_seq, last_seq, .. })
+                    if self.disk.failed_reads() > failed_before =>
+                {
+                    self.refused.reads += 1;
+                    let is_sound = first_seq == seq && last_seq >= seq && last_seq <= log.last_seq(id);
+                    ensure(is_sound, || {
+                        format!("{topic}: {first_seq} to {last_seq} unreadable, from {seq}")
+                    })?;
+                    // Later events are read all the same.
+                    seq = last_seq + 1;
+                    continue;
+                }
+                Err(ReadError::Io { .. }) if self.disk.failed_reads() > failed_before => {
+                    self.refused.reads += 1;
+                    return Ok(());
+                }
+                Err(_) if self.disk.is_off() => return Ok(()),
+                Err(error) => return Err(format!("read: {error}")),
+            }
+            for missing in chunk.missing() {
+                for seq in missing.first_seq..=missing.last_seq {
+                    let is_cleaned = missing.reason == MissingReason::Cleaned && self.dead.has(topic, seq);
+                    ensure(is_cleaned, || format!("{topic} {seq} is passed over: {missing:?}"))?;
+                }
+            }
+            for event in chunk.events() {
+                let is_there = visible.contains(&(topic, event.seq));
+                ensure(is_there, || format!("{topic} {} is shown and was not durable", event.seq))?;
+            }
+            if chunk.next_seq() == seq {
+                return Ok(());
+            }
+            seq = chunk.next_seq();
         }
-        Ok(())
     }
 
     /// What is there is a prefix of what was appended, no shorter than what was acknowledged.
@@ -700,10 +827,10 @@ impl History {
 }
 
 /// Runs one history; a panic inside the log counts as a failure.
-fn run(seed: u64, lie: Option<SyncPoint>) -> Result<HashSet<DiskStep>, String> {
+fn run(seed: u64, lie: Option<SyncPoint>) -> Result<(HashSet<DiskStep>, Refused), String> {
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let mut history = History::new(seed, lie);
-        history.run().map(|()| history.cuts)
+        history.run().map(|()| (history.cuts, history.refused))
     }));
     outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -720,6 +847,7 @@ fn power_cuts_lose_nothing_acknowledged_and_leave_nothing_half_there() {
     let next = AtomicU64::new(first);
     let failures: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
     let cuts: Mutex<HashSet<DiskStep>> = Mutex::new(HashSet::new());
+    let refused: Mutex<Refused> = Mutex::default();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -729,7 +857,10 @@ fn power_cuts_lose_nothing_acknowledged_and_leave_nothing_half_there() {
                         return;
                     }
                     match run(seed, None) {
-                        Ok(steps) => cuts.lock().extend(steps),
+                        Ok((steps, refusals)) => {
+                            cuts.lock().extend(steps);
+                            refused.lock().add(refusals);
+                        }
                         Err(message) => failures.lock().push((seed, message)),
                     }
                 }
@@ -746,7 +877,13 @@ fn power_cuts_lose_nothing_acknowledged_and_leave_nothing_half_there() {
         failures.len(),
         failures[0].0
     );
+    let refused = refused.into_inner();
+    println!("{refused:?}");
     if histories >= 5_000 {
+        let Refused { opens, appends, backups, reads, cleanings } = refused;
+        for refused in [opens, appends, backups, reads, cleanings] {
+            assert!(refused > 0, "read errors never mattered: {refused}");
+        }
         let cuts = cuts.into_inner();
         for step in [
             DiskStep::Write,

@@ -3,9 +3,9 @@
 use parking_lot::Mutex;
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
-    Append, AppendError, Chunk, CleanOptions, CleanReport, Clock, Committed, EventId, LiveCount, Liveness,
-    Log, NewEvent, Notice, Observer, OpenError, Options, Outcome, Outcomes, ReadLimit, State, Step, TopicId,
-    Unavailable,
+    Append, AppendError, Chunk, CleanOptions, CleanReport, Clock, Committed, Event, EventId, LiveCount,
+    Liveness, Log, NewEvent, Notice, Observer, OpenError, Options, Outcome, Outcomes, ReadLimit, State, Step,
+    TopicId, Unavailable,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -232,6 +232,20 @@ pub struct Read {
     pub client_id: bool,
 }
 
+impl Read {
+    pub fn of(event: Event<'_>) -> Self {
+        Self {
+            seq: event.seq,
+            id: event.id,
+            ts: event.ts,
+            commit_ms: event.commit_ms,
+            key: event.key.map(<[u8]>::to_vec),
+            body: event.body.to_vec(),
+            client_id: event.client_id,
+        }
+    }
+}
+
 /// Reads a whole topic in small pieces.
 pub fn read_all(log: &Log, topic: TopicId) -> Vec<Read> {
     read_from(log, topic, 1, ReadLimit { events: 7, bytes: 3000 })
@@ -243,15 +257,7 @@ pub fn read_from(log: &Log, topic: TopicId, from: u64, limit: ReadLimit) -> Vec<
     let mut seq = from;
     loop {
         log.read(topic, seq, limit, &mut chunk).unwrap();
-        all.extend(chunk.events().map(|event| Read {
-            seq: event.seq,
-            id: event.id,
-            ts: event.ts,
-            commit_ms: event.commit_ms,
-            key: event.key.map(<[u8]>::to_vec),
-            body: event.body.to_vec(),
-            client_id: event.client_id,
-        }));
+        all.extend(chunk.events().map(Read::of));
         if chunk.next_seq() == seq {
             return all;
         }
