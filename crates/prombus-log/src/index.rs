@@ -4,9 +4,11 @@
 //! (`index_file.rs`); a lost or bad one is rebuilt from the segment.
 
 use crate::id::{EventId, KeyedHash};
+use crate::lost::first_that_fits;
 use crate::record::{FLAG_CLIENT_ID, FLAG_KEY, HEADER_BYTES, Header, Kind};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 
 /// An entry takes in what starts within this many bytes of its own start; a run's own entries may reach as far again.
 pub(crate) const ENTRY_SPAN_BYTES: u32 = 16 * 1024;
@@ -233,6 +235,13 @@ impl FoundEvent {
     }
 }
 
+/// Bytes of a segment where no frame checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Damage {
+    pub(crate) position: u64,
+    pub(crate) end: u64,
+}
+
 /// A run with damaged records in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CoveredRun {
@@ -241,6 +250,22 @@ pub(crate) struct CoveredRun {
     pub(crate) last_seq: u64,
     pub(crate) start: u64,
     pub(crate) end: u64,
+}
+
+impl CoveredRun {
+    fn entry(&self, first_own_id: EventId) -> Entry {
+        Entry {
+            first_seq: self.first_seq,
+            last_seq: self.last_seq,
+            min_ts: i64::MIN,
+            max_ts: i64::MAX,
+            first_own_id,
+            position: self.start as u32,
+            end: self.end as u32,
+            count: u32::try_from(self.last_seq - self.first_seq + 1).unwrap_or(u32::MAX),
+            bytes: (self.end - self.start) as u32,
+        }
+    }
 }
 
 pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
@@ -252,6 +277,8 @@ pub(crate) struct Index {
     pub(crate) ids: Vec<IdEntry>,
     pub(crate) keys: NumberMap<u64, KeyEntry>,
     pub(crate) summary: Summary,
+    /// Damage outside of every batch whose COMMIT was found: what it took shows only in seqs that are missing. Not in the file.
+    pub(crate) unattributed: Vec<Damage>,
 }
 
 impl Index {
@@ -288,18 +315,42 @@ impl Index {
     /// Makes the entries say that a run stands at `position..end`, although some of its records are damaged: a reader then
     /// comes across the damage and names it, instead of taking the seqs for cleaned.
     pub(crate) fn cover_run(&mut self, run: &CoveredRun, first_own_id: EventId) {
-        let covered = Entry {
-            first_seq: run.first_seq,
-            last_seq: run.last_seq,
-            min_ts: i64::MIN,
-            max_ts: i64::MAX,
-            first_own_id,
-            position: run.start as u32,
-            end: run.end as u32,
-            count: u32::try_from(run.last_seq - run.first_seq + 1).unwrap_or(u32::MAX),
-            bytes: (run.end - run.start) as u32,
-        };
-        add_to_entries(self.topics.entry(run.topic).or_default(), covered);
+        add_to_entries(self.topics.entry(run.topic).or_default(), run.entry(first_own_id));
+    }
+
+    /// Covers what damage without a COMMIT took of a topic between its last entry and the event with this seq and position.
+    pub(crate) fn cover_lost_before(&mut self, topic: u32, seq: u64, position: u64) {
+        if !self.unattributed.is_empty()
+            && let Some(last) = self.entries(topic).last().copied()
+            && last.last_seq + 1 < seq
+        {
+            self.cover_lost(topic, last.last_seq + 1, seq - 1, u64::from(last.end)..position);
+        }
+    }
+
+    /// Covers the seqs `first..=last` of a topic, which are missing before or after all others of it in this segment, if there is
+    /// damage without a COMMIT in that part of the segment. Returns where the damage is and the first of the seqs that can have been there.
+    pub(crate) fn cover_lost(
+        &mut self,
+        topic: u32,
+        first_seq: u64,
+        last_seq: u64,
+        part: Range<u64>,
+    ) -> Option<(u64, u64)> {
+        let in_part = self.unattributed.iter().filter(|place| part.contains(&place.position));
+        let place = *in_part.clone().next()?;
+        let bytes = in_part.map(|place| place.end - place.position).sum();
+        let first_seq = first_that_fits(first_seq, last_seq, bytes);
+        // The start of the damage is enough for a reader to come across it.
+        let end = place.end.min(place.position + u64::from(ENTRY_SPAN_BYTES));
+        let run = CoveredRun { topic, first_seq, last_seq, start: place.position, end };
+        match self.entries(topic).first() {
+            Some(first) if first.first_seq > last_seq => {
+                self.topics.entry(topic).or_default().insert(0, run.entry(EventId::default()));
+            }
+            _ => self.cover_run(&run, EventId::default()),
+        }
+        Some((place.position, first_seq))
     }
 
     pub(crate) fn entries(&self, topic: u32) -> &[Entry] {

@@ -10,6 +10,7 @@ use crate::housekeeping::Housekeeper;
 use crate::id::{EventId, KeyedHash, is_own};
 use crate::jobs::Jobs;
 use crate::kept_ids::KeptIds;
+use crate::named_faults::NamedFaults;
 use crate::observer::{Notice, Observer};
 use crate::options::Options;
 use crate::poison::Poison;
@@ -21,7 +22,7 @@ use crate::tail::BufferPool;
 use crate::usage::TopicUsage;
 use crate::view::View;
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,6 +64,8 @@ pub struct LogStats {
     pub durable_batch: u64,
     /// Places of damage named since the log was opened.
     pub faults: u64,
+    /// Damaged events named since the log was opened; each counts once.
+    pub corrupt_events: u64,
 }
 
 /// What the threads and all handles share.
@@ -92,9 +95,7 @@ pub(crate) struct Shared {
     pub(crate) jobs: Jobs,
     commit_bell: Bell,
     house_bell: Bell,
-    /// Damage that was named already, by file and position.
-    named_faults: Mutex<HashSet<(String, u64)>>,
-    faults: AtomicU64,
+    named_faults: Mutex<NamedFaults>,
 }
 
 /// The names of topics, also of those that are not durable yet.
@@ -193,7 +194,7 @@ pub(crate) struct Parts {
     pub(crate) state: Box<dyn State>,
     pub(crate) committer: Committer,
     pub(crate) housekeeper: Housekeeper,
-    pub(crate) named_faults: HashSet<(String, u64)>,
+    pub(crate) named_faults: NamedFaults,
 }
 
 impl Shared {
@@ -204,7 +205,6 @@ impl Shared {
                 topics.add(TopicId(id as u32), Arc::clone(&topic.name));
             }
         }
-        let faults = parts.named_faults.len() as u64;
         Self {
             storage: parts.storage,
             hash: parts.hash,
@@ -227,7 +227,6 @@ impl Shared {
             commit_bell: Bell::default(),
             house_bell: Bell::default(),
             named_faults: Mutex::new(parts.named_faults),
-            faults: AtomicU64::new(faults),
             options: parts.options,
         }
     }
@@ -271,10 +270,9 @@ impl Shared {
         self.topics.read().names.get(&TopicId(topic)).map(ToString::to_string)
     }
 
-    /// Counts and names a place of damage, once.
+    /// Counts and names damage, once.
     pub(crate) fn report_fault(&self, fault: Fault) {
-        if self.named_faults.lock().insert((fault.file.clone(), fault.position)) {
-            self.faults.fetch_add(1, Ordering::Relaxed);
+        if self.named_faults.lock().add(&fault) {
             self.observer().notice(&Notice::Damaged(fault));
         }
     }
@@ -675,12 +673,17 @@ impl Log {
     pub fn stats(&self) -> LogStats {
         let shared = self.shared();
         let segments = Arc::clone(&shared.view.read().segments);
+        let (faults, corrupt_events) = {
+            let named = shared.named_faults.lock();
+            (named.place_count(), named.event_count())
+        };
         LogStats {
             segments: segments.len(),
             bytes: shared.log_bytes(),
             index_memory_bytes: shared.index_memory_bytes(&segments),
             durable_batch: shared.durable.get(),
-            faults: shared.faults.load(Ordering::Relaxed),
+            faults,
+            corrupt_events,
         }
     }
 

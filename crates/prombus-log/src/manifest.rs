@@ -280,7 +280,7 @@ mod tests {
                     assert!(length >= copy, "cut to {length}");
                 }
                 ManifestRead::Damaged(_) => {
-                    assert!(length < copy, "cut to {length}, its first copy is whole")
+                    assert!(length < copy, "cut to {length}, its first copy is whole");
                 }
                 _ => panic!("cut to {length}, it is neither read nor damaged"),
             }

@@ -17,7 +17,9 @@ use crate::layout::{
     index_name, segment_name,
 };
 use crate::log::Parts;
+use crate::lost::{Checkpointed, cover_lost_before_mark};
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
+use crate::named_faults::NamedFaults;
 use crate::observer::Notice;
 use crate::options::Options;
 use crate::recent_ids::RecentIds;
@@ -28,7 +30,7 @@ use crate::state::State;
 use crate::storage::{Lock, OpenMode, Storage, SyncPoint, is_full};
 use crate::tail::Tail;
 use crate::view::View;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -367,6 +369,9 @@ impl Recovery {
         used.extend(in_log_order(begun));
 
         let last = used.len();
+        let before: Vec<Arc<Segment>> = used.iter().map(|one| Arc::clone(&one.segment)).collect();
+        let mut faults = Vec::new();
+        replay.begin_at_mark();
         for (at, one) in used.iter_mut().enumerate() {
             let sealed = one.segment.sealed();
             if sealed.is_some() && one.from == one.end {
@@ -381,7 +386,17 @@ impl Recovery {
             };
             let error = |error| open_error(&self.storage.location(), "replay a segment", error);
             let mut index = if one.from > SEGMENT_DATA_START {
-                index_segment(&one.segment, one.from, self.hash).map_err(error)?
+                let mut index = index_segment(&one.segment, one.from, self.hash).map_err(error)?;
+                let older = self.manifest.checkpoints[0];
+                let checkpointed =
+                    Checkpointed { segment: &one.segment, mark, topics: &replay.topics, older };
+                faults.extend(cover_lost_before_mark(
+                    &self.storage,
+                    &mut index,
+                    &checkpointed,
+                    &before[..at],
+                ));
+                index
             } else {
                 Index::default()
             };
@@ -398,6 +413,13 @@ impl Recovery {
             }
             one.index = Some(index);
         }
+        for lost in std::mem::take(&mut replay.uncovered) {
+            let owner = used.iter_mut().find(|one| one.segment.id.number == lost.segment);
+            if let Some(index) = owner.and_then(|one| one.index.as_mut()) {
+                index.cover_lost(lost.topic, lost.first_seq, lost.last_seq, lost.position..u64::MAX);
+            }
+        }
+        self.faults.append(&mut faults);
         Ok((used, spares))
     }
 
@@ -609,9 +631,9 @@ impl Recovery {
             state_records: Vec::new(),
             since_checkpoint: scanned,
         };
-        let mut named_faults = HashSet::new();
+        let mut named_faults = NamedFaults::default();
         for fault in &self.faults {
-            if named_faults.insert((fault.file.clone(), fault.position)) {
+            if named_faults.add(fault) {
                 self.notice(&Notice::Damaged(fault.clone()));
             }
         }

@@ -7,11 +7,12 @@
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::error::{Fault, FaultKind};
 use crate::id::{EventId, KeyedHash};
-use crate::index::{CoveredRun, FoundEvent, Index};
-use crate::layout::SEGMENT_DATA_START;
+use crate::index::{CoveredRun, Damage, FoundEvent, Index};
+use crate::layout::{SEGMENT_DATA_START, segment_name};
+use crate::lost::{LostSeqs, SeqAudit};
 use crate::record::{
-    self, Commit, FLAG_CLIENT_ID, FLAG_DELETED, HEADER_BYTES, Header, Kind, STATE_RECORDS, TOPIC_RECORDS,
-    digest_add,
+    self, Commit, FLAG_CLIENT_ID, FLAG_DELETED, HEADER_BYTES, Header, Kind, RunEntry, STATE_RECORDS,
+    TOPIC_RECORDS, digest_add,
 };
 use crate::scan::{Found, Scan, end_of_nonzero};
 use crate::segment::Segment;
@@ -32,6 +33,10 @@ pub(crate) struct Replay {
     pub(crate) events: u64,
     /// A batch lost its COMMIT: what the next one is chained to is not known.
     lost_commit: bool,
+    /// Finds what was lost together with its COMMIT.
+    audit: SeqAudit,
+    /// What was lost in a segment before the one where it was found to be missing, so that no index covers it yet.
+    pub(crate) uncovered: Vec<LostSeqs>,
     hash: KeyedHash,
 }
 
@@ -90,8 +95,56 @@ impl Replay {
             faults: Vec::new(),
             events: 0,
             lost_commit: false,
+            audit: SeqAudit::default(),
+            uncovered: Vec::new(),
             hash,
         }
+    }
+
+    /// Takes the seqs of the checkpoint as accounted for, where replaying starts at its mark.
+    pub(crate) fn begin_at_mark(&mut self) {
+        for (id, topic) in self.topics.iter().enumerate() {
+            if let Some(topic) = topic {
+                self.audit.account(id as u32, topic.last_seq);
+            }
+        }
+    }
+
+    /// Names what is missing of each topic before the newest seq that the checkpoint knows, where everything up to its mark was
+    /// replayed.
+    pub(crate) fn reach_mark(&mut self, checkpoint: &Checkpoint) {
+        for row in &checkpoint.topics {
+            self.name_lost_before(row.id, row.last_seq + 1);
+            self.audit.account(row.id, row.last_seq);
+        }
+    }
+
+    fn name_lost_before(&mut self, topic: u32, seq: u64) -> Option<LostSeqs> {
+        let lost = self.audit.lost_before(topic, seq)?;
+        let name = self.topic_name(topic);
+        self.faults.push(lost.fault(segment_name(lost.segment), name));
+        Some(lost)
+    }
+
+    /// Names what was lost of a topic before seqs that were found at `position`. Where the index has nothing of the topic yet, it
+    /// is covered here, or left to be covered in the segment where it was lost.
+    fn found_seqs(
+        &mut self,
+        segment: &Segment,
+        (topic, first_seq, last_seq): (u32, u64, u64),
+        position: u64,
+        index: Option<&mut Index>,
+    ) {
+        if let Some(lost) = self.name_lost_before(topic, first_seq)
+            && let Some(index) = index.filter(|index| index.entries(topic).is_empty())
+        {
+            if lost.segment == segment.id.number {
+                index.cover_lost(topic, lost.first_seq, lost.last_seq, lost.position..position);
+            } else {
+                self.uncovered.push(lost);
+            }
+        }
+        self.audit.account(topic, last_seq);
     }
 
     /// Replays `from..to` of a segment into this and into `index`.
@@ -198,12 +251,36 @@ impl Replay {
         let mut scan = Scan::new(&*file, segment.id.salt, from, to, true);
         let mut damage: Vec<Damage> = Vec::new();
         let mut events: Vec<FoundEvent> = Vec::new();
+        let mut damaged_events: Vec<CoveredRun> = Vec::new();
         while let Some(found) = scan.next()? {
+            if commit.is_none() {
+                match found {
+                    Found::Gap { position, end } => {
+                        index.unattributed.push(Damage { position, end });
+                        self.audit.add_damage(segment.id.number, Damage { position, end });
+                    }
+                    Found::Frame { position, header, .. } if header.kind == Kind::Event => {
+                        let is_first = events.iter().all(|event| event.header.topic != header.topic);
+                        let index = is_first.then_some(&mut *index);
+                        self.found_seqs(segment, (header.topic, header.seq, header.seq), position, index);
+                    }
+                    Found::Frame { .. } => {}
+                }
+            }
             match found {
                 Found::Gap { position, end } => damage.push(Damage { position, end }),
                 Found::Frame { position, header, body_checks: false } => {
-                    damage.push(Damage { position, end: scan.position() });
+                    let end = scan.position();
+                    damage.push(Damage { position, end });
                     if header.kind == Kind::Event {
+                        let (topic, seq) = (header.topic, header.seq);
+                        damaged_events.push(CoveredRun {
+                            topic,
+                            first_seq: seq,
+                            last_seq: seq,
+                            start: position,
+                            end,
+                        });
                         let topic = self.topic(header.topic);
                         topic.last_seq = topic.last_seq.max(header.seq);
                     }
@@ -219,13 +296,24 @@ impl Replay {
                 }
             }
         }
+        for run in commit.iter().flat_map(|commit| &commit.runs).filter_map(RunEntry::seqs) {
+            self.found_seqs(segment, run, from, Some(&mut *index));
+        }
         let losses = commit.map_or(Vec::new(), |commit| losses(from, commit, &damage, &events));
         index_batch(index, &events, &losses);
         if commit.is_some() {
             self.name_losses(segment, &losses);
         } else {
+            for event in damaged_events {
+                // One with others of its topic on both sides lies in their entry.
+                if index.entries(event.topic).last().is_none_or(|last| last.last_seq < event.first_seq) {
+                    index.cover_run(&event, EventId::default());
+                }
+            }
+            let file = segment.name();
             for place in damage {
-                let is_named = self.faults.iter().any(|fault| fault.position == place.position);
+                let is_named =
+                    self.faults.iter().any(|fault| fault.position == place.position && fault.file == file);
                 if !is_named {
                     self.faults.push(Fault::new(segment.name(), place.position, FaultKind::Frame));
                 }
@@ -299,12 +387,6 @@ impl Replay {
     }
 }
 
-/// A damaged place inside a batch.
-struct Damage {
-    position: u64,
-    end: u64,
-}
-
 /// What a damaged place cost.
 struct Loss {
     position: u64,
@@ -375,12 +457,17 @@ fn index_batch(index: &mut Index, events: &[FoundEvent], losses: &[Loss]) {
     for event in events {
         let position = u64::from(event.position);
         while let Some(run) = next.next_if(|run| run.start <= position) {
+            index.cover_lost_before(run.topic, run.first_seq, run.start);
             index.cover_run(run, own_id_in(run));
         }
         let is_covered = covered.iter().any(|run| (run.start..run.end).contains(&position));
+        if !is_covered {
+            index.cover_lost_before(event.header.topic, event.header.seq, position);
+        }
         index.add_event(event, !is_covered);
     }
     for run in next {
+        index.cover_lost_before(run.topic, run.first_seq, run.start);
         index.cover_run(run, own_id_in(run));
     }
 }
@@ -432,9 +519,12 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> io:
                 Kind::Commit => {
                     let commit =
                         if damage.is_empty() { None } else { record::read_commit(&header, scan.frame()) };
-                    let losses = commit.and_then(|commit| {
-                        let start = scan.position().checked_sub(commit.length)?;
-                        Some(losses(start, &commit, &damage, &events))
+                    let start = commit.as_ref().and_then(|commit| scan.position().checked_sub(commit.length));
+                    let is_outside = |place: &&Damage| start.is_none_or(|start| place.position < start);
+                    index.unattributed.extend(damage.iter().filter(is_outside));
+                    let losses = commit.zip(start).map(|(commit, start)| {
+                        let inside = damage.iter().filter(|place| !is_outside(place)).copied();
+                        losses(start, &commit, &inside.collect::<Vec<_>>(), &events)
                     });
                     index_batch(&mut index, &events, &losses.unwrap_or_default());
                     damage.clear();
@@ -442,9 +532,11 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> io:
                 }
                 Kind::State | Kind::Topic => {}
             },
+            // Its body is not there, so a gap follows.
             Found::Frame { body_checks: false, .. } => {}
         }
     }
+    index.unattributed.append(&mut damage);
     index_batch(&mut index, &events, &[]);
     Ok(index)
 }

@@ -69,6 +69,8 @@ pub struct StoreFigures {
     pub is_full: bool,
     /// Places of damage that were found since it was opened.
     pub faults: u64,
+    /// Damaged events that were found since it was opened; each counts once.
+    pub corrupt_events: u64,
 }
 
 /// What a backend can tell about itself, cheaply.

@@ -16,6 +16,7 @@ mod inspect;
 mod kept_ids;
 mod kill;
 mod lookup;
+mod lost_seqs;
 mod open;
 mod poison;
 mod power_cut;

@@ -414,6 +414,7 @@ impl Store for LogStore {
             is_full: self.listener.is_full.load(Ordering::Relaxed),
             bytes: stats.bytes,
             faults: stats.faults,
+            corrupt_events: stats.corrupt_events,
         }
     }
 
