@@ -5,6 +5,7 @@
 
 mod backup;
 mod basics;
+mod chain;
 mod clean;
 mod cut_cleaning;
 mod damage;

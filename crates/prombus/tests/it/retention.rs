@@ -215,6 +215,45 @@ fn a_deleted_key_stays_deleted_when_its_deletion_is_cleaned_away() {
     assert!(fewest < 30, "{fewest} events are kept for 10 keys: the deletions never went");
 }
 
+/// A segment that is full of live events is not rewritten, so an old event of a deleted key stays in it. While it does, the
+/// deletion must stay too.
+#[test]
+fn a_deletion_stays_while_an_older_event_of_its_key_is_in_a_segment_that_is_not_rewritten() {
+    let rig = Rig::new(12);
+    let open = |rig: &Rig| rig.backend.set_topic_rules(vec![rule("kv", compacted())]);
+    open(&rig);
+    let value = "v".repeat(400);
+    rig.set("kv", "gone", &value);
+    for key in 0..60 {
+        rig.set("kv", &format!("k{key}"), &value);
+    }
+    // The segment of the deletion holds little else that lives.
+    for _ in 0..30 {
+        rig.set("kv", "often", &value);
+    }
+    rig.unset("kv", "gone");
+    for _ in 0..90 {
+        rig.set("kv", "often", &value);
+    }
+    let mut rig = rig;
+    for round in 0..6 {
+        rig.pass(60_000);
+        let before = rig.kept_events("kv");
+        rig.keep_house();
+        if round == 0 {
+            assert!(rig.kept_events("kv") < before, "nothing was cleaned");
+        }
+        let gone = rig.read("kv").events.iter().filter(|event| event.key() == Some("gone")).count();
+        assert_eq!(gone, 2, "round {round}: the old event and its deletion are both there");
+        // With every start the map is read again from what is on the disk.
+        rig = rig.restart();
+        open(&rig);
+        let state = rig.state("kv");
+        assert!(!state.contains_key("gone"), "round {round}: a deleted key is back");
+        assert_eq!(state.len(), 61, "round {round}");
+    }
+}
+
 #[test]
 fn a_deleted_topic_does_not_come_back() {
     let rig = Rig::new(7);
