@@ -75,6 +75,12 @@ impl Checkpoint {
         file
     }
 
+    /// About the length of its file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let topics: usize = self.topics.iter().map(|topic| topic.name.len() + 16).sum();
+        (HEAD_BYTES + 64 + topics + self.state.len()) as u64
+    }
+
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(bytes);
         let magic = fields.bytes(8)?;

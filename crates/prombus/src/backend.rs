@@ -455,6 +455,11 @@ pub trait Backend: Send + Sync + 'static {
     /// [`Unavailable`] says why not.
     fn health(&self) -> Result<(), Unavailable>;
 
+    /// Whether there is no room for more events, or not even for what groups have to write. It may pass.
+    fn is_storage_full(&self) -> bool {
+        false
+    }
+
     /// The topic of this name, if there is one: publishing to it makes none.
     fn topic(&self, name: &str) -> Option<Topic>;
 

@@ -32,6 +32,10 @@ impl Backend for LocalBackend {
         self.handle.local.watch.unavailable().cloned().map_or(Ok(()), Err)
     }
 
+    fn is_storage_full(&self) -> bool {
+        self.handle.local.store.is_full() || self.handle.local.flusher.is_refused()
+    }
+
     fn topic(&self, name: &str) -> Option<Topic> {
         let topics = self.handle.local.topics.read();
         topics.by_name.get_key_value(name).map(|(topic, _)| topic.clone())

@@ -54,6 +54,10 @@ struct Memory {
     compacted_at: Millis,
     /// The last cleaning did not come to its end; the next one begins then.
     clean_again_at: Option<Millis>,
+    /// When a full disk is cleaned next, whatever the topics say.
+    clean_full_at: Millis,
+    /// It was said that the disk has no room for the records of retention.
+    has_told_full: bool,
 }
 
 #[derive(Default)]
@@ -266,14 +270,19 @@ impl Local {
         // In parts: a record of very many topics would not fit into a small segment.
         for part in firsts.chunks(CUTS_MAX) {
             match self.cut(part) {
-                Ok(()) => is_cut = true,
+                Ok(()) => {
+                    is_cut = true;
+                    memory.has_told_full = false;
+                }
                 Err(error) => {
                     // The next round tries again.
                     for (id, _) in part {
                         memory.topics.entry(*id).or_default().measured = None;
                     }
-                    if !matches!(error, StoreError::Busy) && !self.is_closed() {
-                        tracing::error!("retention: {error}");
+                    let is_full = matches!(error, StoreError::Full);
+                    let is_told = is_full && std::mem::replace(&mut memory.has_told_full, true);
+                    if !matches!(error, StoreError::Busy) && !is_told && !self.is_closed() {
+                        tracing::error!("retention: {error}; it is tried again");
                     }
                 }
             }
@@ -369,7 +378,13 @@ impl Local {
         let is_old = now.saturating_sub(memory.compacted_at) >= COMPACT_AFTER_MS;
         let compact = dead_bytes > 0 && (is_worth || is_old);
         let is_again = memory.clean_again_at.take_if(|at| *at <= now).is_some();
-        let is_wanted = self.keeper.wants_clean.swap(false, Ordering::AcqRel) || is_again;
+        // Segments that hold nothing but old group records are dead without any retention.
+        let is_refused = self.flusher.is_refused();
+        let is_full = (is_refused || self.store.is_full()) && now >= memory.clean_full_at;
+        if is_full {
+            memory.clean_full_at = now.saturating_add(if is_refused { ROUND_MS } else { COMPACT_AFTER_MS });
+        }
+        let is_wanted = self.keeper.wants_clean.swap(false, Ordering::AcqRel) || is_again || is_full;
         if !compact && !is_cut && !is_wanted {
             return;
         }

@@ -406,12 +406,16 @@ impl Store for LogStore {
         self.log.unavailable().is_none()
     }
 
+    fn is_full(&self) -> bool {
+        self.listener.is_full.load(Ordering::Relaxed)
+    }
+
     fn figures(&self) -> StoreFigures {
         let stats = self.log.stats();
         StoreFigures {
             commit_duration_ms: self.listener.commit_duration_ms.figures(),
             commit_batch_events: self.listener.commit_batch_events.figures(),
-            is_full: self.listener.is_full.load(Ordering::Relaxed),
+            is_full: self.is_full(),
             bytes: stats.bytes,
             faults: stats.faults,
             corrupt_events: stats.corrupt_events,
