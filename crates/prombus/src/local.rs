@@ -11,6 +11,7 @@
 //! `line.rs` publishes that wait for room, `states.rs` the newest events by key, `keeper.rs` the thread that applies retention,
 //! cleans and takes snapshots.
 
+mod age_samples;
 mod arrival;
 mod calls;
 mod cell;
