@@ -6,13 +6,14 @@
 //!
 //! Whoever holds a segment keeps its file from being recycled, so cleaning goes on meanwhile too.
 
-use crate::checkpoint::Mark;
+use crate::checkpoint::{Checkpoint, Mark};
 use crate::error::{BackupError, Unavailable};
 use crate::index_file;
 use crate::jobs::{JobKind, PIECE_BYTES, Pace};
 use crate::kept_ids::KeptIds;
 use crate::layout::{MANIFEST, MANIFEST_NEW, checkpoint_name, index_name, index_new_name};
 use crate::log::Shared;
+use crate::lost::{Checkpointed, cover_lost_before_mark};
 use crate::manifest::{Manifest, SegmentRow};
 use crate::replay::index_segment;
 use crate::segment::{Segment, SegmentIndex};
@@ -172,8 +173,8 @@ impl Copy<'_> {
         }
         let mut bytes_done = 0;
         (self.progress)(BackupProgress { bytes_done, bytes_total });
-        for (segment, length) in &snapshot.segments {
-            self.segment(segment, *length, bytes_done, bytes_total)?;
+        for (at, (_, length)) in snapshot.segments.iter().enumerate() {
+            self.segment(snapshot, at, bytes_done, bytes_total)?;
             bytes_done += length;
         }
         for kept in &snapshot.kept {
@@ -197,11 +198,12 @@ impl Copy<'_> {
     /// Copies a segment up to a length, with its index.
     fn segment(
         &mut self,
-        segment: &Segment,
-        length: u64,
+        snapshot: &Snapshot,
+        at: usize,
         done_before: u64,
         bytes_total: u64,
     ) -> Result<(), BackupError> {
+        let (segment, length) = (&snapshot.segments[at].0, snapshot.segments[at].1);
         let name = segment.name();
         let source = segment.file().map_err(|source| BackupError::Read { file: name.clone(), source })?;
         self.copy(&*source, &name, Some(length), Some((done_before, bytes_total)))?;
@@ -216,7 +218,21 @@ impl Copy<'_> {
         let copied = Segment::new_read_only(storage, segment.id, Some(length), SegmentIndex::Growing);
         let id = segment.id;
         self.made.extend([index_new_name(id.number), index.clone()]);
-        let written = index_segment(&copied, length, self.shared.hash).and_then(|made| {
+        let written = index_segment(&copied, length, self.shared.hash).and_then(|mut made| {
+            if let Some(checkpoint) = Checkpoint::parse(&snapshot.checkpoint)
+                && snapshot.mark.segment == id.number
+            {
+                // What damage took here is damaged in the copy too, and not cleaned.
+                let (mark, topics) = (snapshot.mark, checkpoint.topic_views());
+                let checkpointed = Checkpointed {
+                    segment: &copied,
+                    mark,
+                    topics: &topics,
+                    older: snapshot.manifest.checkpoints[0],
+                };
+                let before: Vec<_> = snapshot.segments[..at].iter().map(|(one, _)| Arc::clone(one)).collect();
+                cover_lost_before_mark(&self.shared.storage, &mut made, &checkpointed, &before);
+            }
             index_file::write(&self.storage, &made, id.number, id.salt, length, self.shared.hash)
         });
         written.map_err(|source| BackupError::Write { file: index, source })?;

@@ -78,16 +78,8 @@ struct Suspect {
 
 impl Replay {
     pub(crate) fn new(checkpoint: &Checkpoint, state: Box<dyn State>, hash: KeyedHash) -> Self {
-        let mut topics = vec![None; checkpoint.next_topic.max(1) as usize];
-        for row in &checkpoint.topics {
-            if topics.len() <= row.id as usize {
-                topics.resize(row.id as usize + 1, None);
-            }
-            topics[row.id as usize] =
-                Some(TopicView { name: row.name.as_str().into(), last_seq: row.last_seq, is_deleted: false });
-        }
         Self {
-            topics,
+            topics: checkpoint.topic_views(),
             last_own_id: checkpoint.last_own_id,
             last_commit_ms: checkpoint.last_commit_ms,
             mark: checkpoint.mark,

@@ -112,6 +112,15 @@ fn every_event_in_a_damaged_end_of_a_closed_log_is_named_and_counted() {
         destroy(&disk, &segment, end - 4_000..end, is_cut, &mut Random::new(2));
         let lost = check(&disk, &last_seqs, if is_cut { "cut" } else { "overwritten" });
         assert!((10..30).contains(&lost), "{lost}");
+        // The damage is damage in a backup too.
+        let rig = Rig::open(&disk.fork(), small_options()).unwrap();
+        let copy = Disk::new(3);
+        rig.log.backup_storage(Arc::new(copy.clone()), &mut |_| {}).unwrap();
+        let restored = Rig::open(&copy, Options { tail_bytes: 0, ..small_options() }).unwrap();
+        let damaged = |&(name, _): &(&str, u64)| {
+            served_and_damaged(&restored, restored.topic(name), "backup").1.len() as u64
+        };
+        assert_eq!(last_seqs.iter().map(damaged).sum::<u64>(), lost);
         // The damage stays damage when the log goes on and is opened again.
         let rig = Rig::open(&disk, small_options()).unwrap();
         publish(&rig, 3);
