@@ -168,15 +168,19 @@ fn fill_with(disk: &Disk, state: &Newest, with_events: bool) -> (Log, u64) {
     let topic = log.ensure_topic("t").unwrap();
     settle(&log);
     disk.set_capacity(Some(disk.used_bytes() + 60 * 1024));
-    let mut number = 0;
-    while with_events {
-        let append = Append { events: &[event(topic, &[b'x'; 200])], ..Append::default() };
-        match log.try_append(&append, &mut Outcomes::default()) {
-            Ok(_) | Err(AppendError::QueueFull) => settle(&log),
-            Err(AppendError::StorageFull) => break,
-            Err(error) => panic!("{error}"),
+    let append = Append { events: &[event(topic, &[b'x'; 200])], ..Append::default() };
+    let is_full = || match log.try_append(&append, &mut Outcomes::default()) {
+        Ok(_) | Err(AppendError::QueueFull) => {
+            settle(&log);
+            false
         }
+        Err(AppendError::StorageFull) => true,
+        Err(error) => panic!("{error}"),
+    };
+    if with_events {
+        while !is_full() {}
     }
+    let mut number = 0;
     while put_state(&log, number + 1) {
         number += 1;
     }
