@@ -9,6 +9,7 @@ use crate::id::EventId;
 use crate::layout::{CHECKPOINT_MAGIC, FORMAT_VERSION, checkpoint_name};
 use crate::record::{SEQ_MAX, TOPIC_MAX};
 use crate::storage::{OpenMode, Storage, SyncPoint, read_whole};
+use crate::view::TopicView;
 use std::io;
 
 const HEAD_BYTES: usize = 24;
@@ -73,6 +74,25 @@ impl Checkpoint {
         let crc = crc32c::crc32c(&file[12..]);
         file[8..12].copy_from_slice(&crc.to_le_bytes());
         file
+    }
+
+    /// Its topics by internal id, as readers know them.
+    pub(crate) fn topic_views(&self) -> Vec<Option<TopicView>> {
+        let mut topics = vec![None; self.next_topic.max(1) as usize];
+        for row in &self.topics {
+            if topics.len() <= row.id as usize {
+                topics.resize(row.id as usize + 1, None);
+            }
+            let (name, last_seq) = (row.name.as_str().into(), row.last_seq);
+            topics[row.id as usize] = Some(TopicView { name, last_seq, is_deleted: false });
+        }
+        topics
+    }
+
+    /// About the length of its file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let topics: usize = self.topics.iter().map(|topic| topic.name.len() + 16).sum();
+        (HEAD_BYTES + 64 + topics + self.state.len()) as u64
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {

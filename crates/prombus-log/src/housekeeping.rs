@@ -33,8 +33,11 @@ const FILL_AHEAD_TIMES: u64 = 4;
 const FILL_PAUSE: Duration = Duration::from_millis(4);
 /// Without a commit for so long nobody waits for the disk.
 const FILL_IDLE: Duration = Duration::from_millis(100);
-/// Size of the file that is given up for the manifest and checkpoints when somebody else filled the disk.
+/// Size of the file that is given up for the manifest and checkpoints when the disk is full; larger where checkpoints are.
 const RESERVE_FILE_BYTES: u64 = 256 << 10;
+/// Segments that are held back for a full disk. The state records of one are dead when the next one is in use and checkpoints cover
+/// them, so two can take turns for as long as the disk is full.
+const RESERVE_SEGMENTS: usize = 2;
 
 /// The background worker's memory.
 pub(crate) struct Housekeeper {
@@ -54,8 +57,12 @@ pub(crate) struct Housekeeper {
     checkpointed_before: Option<Mark>,
     /// The last try to make a segment found no room.
     is_full: bool,
-    /// The file whose room can be given up is there.
-    has_reserve_file: bool,
+    /// Length of the file whose room can be given up; zero while it is not there.
+    reserve_file_bytes: u64,
+    /// Length of the newest checkpoint file.
+    checkpoint_file_bytes: u64,
+    /// The last checkpoint found no room, and that was said.
+    has_checkpoint_failed: bool,
     /// The log is closed: the folder may belong to someone else now.
     pub(crate) is_finished: bool,
 }
@@ -72,7 +79,9 @@ impl Housekeeper {
             checkpointed,
             checkpointed_before: None,
             is_full: false,
-            has_reserve_file: false,
+            reserve_file_bytes: 0,
+            checkpoint_file_bytes: 0,
+            has_checkpoint_failed: false,
             is_finished: false,
         }
     }
@@ -193,15 +202,21 @@ impl Housekeeper {
 
     /// Makes a segment ready if one is missing: recycles a retired file, or fills a new one with zeros.
     pub(crate) fn prepare_segment(&mut self, shared: &Shared) -> io::Result<Step> {
-        let (ready, has_reserve) = {
+        let (ready, reserves) = {
             let state = shared.append.lock();
             let reserves = state.spares.iter().filter(|spare| spare.is_reserve).count();
-            (state.spares.len() - reserves, reserves > 0)
+            (state.spares.len() - reserves, reserves)
         };
-        let is_reserve = ready >= shared.options.prepared_segments;
-        if is_reserve && has_reserve {
-            return Ok(Step::Idle);
+        let are_ready = ready >= shared.options.prepared_segments;
+        if !are_ready && self.prepare_one(shared, false, false)? == Step::Worked {
+            return Ok(Step::Worked);
         }
+        // Also where there is no room for others: a reserve that was cleaned is used again.
+        if reserves < RESERVE_SEGMENTS { self.prepare_one(shared, true, are_ready) } else { Ok(Step::Idle) }
+    }
+
+    /// Makes one segment ready; `is_last` when then none is missing that publishers need.
+    fn prepare_one(&mut self, shared: &Shared, is_reserve: bool, is_last: bool) -> io::Result<Step> {
         let capacity = if is_reserve { shared.options.reserve_bytes } else { shared.options.segment_bytes };
         match self.make_segment(shared, capacity, is_reserve) {
             Ok(segment) => {
@@ -210,7 +225,8 @@ impl Housekeeper {
                 let was_full = !is_reserve && std::mem::replace(&mut state.is_full, false);
                 drop(state);
                 shared.notify_room();
-                if was_full || std::mem::replace(&mut self.is_full, false) {
+                let is_over = (!is_reserve || is_last) && std::mem::replace(&mut self.is_full, false);
+                if was_full || is_over {
                     shared.observer().notice(&Notice::StorageFreed);
                 }
                 Ok(Step::Worked)
@@ -331,17 +347,22 @@ impl Housekeeper {
         }
         let number = self.next_number();
         let mark = checkpoint.mark;
-        let [older, newer] = self.manifest.checkpoints;
         let mut written = checkpoint.write(&*shared.storage, number);
+        self.checkpoint_file_bytes = checkpoint.file_bytes();
         if written.as_ref().is_err_and(is_full) && self.give_up_reserve_file(shared) {
             written = checkpoint.write(&*shared.storage, number);
         }
+        if written.as_ref().is_err_and(is_full) && self.give_up_older_checkpoint(shared)? {
+            written = checkpoint.write(&*shared.storage, number);
+        }
+        let [older, newer] = self.manifest.checkpoints;
         let written = written.and_then(|()| {
             self.manifest.checkpoints = [newer, number];
             self.write_manifest(shared)
         });
         match written {
             Ok(()) => {
+                self.has_checkpoint_failed = false;
                 self.checkpointed_before = Some(std::mem::replace(&mut self.checkpointed, mark));
                 if older != newer {
                     // Left behind after a crash here, it is removed at the next open.
@@ -352,11 +373,33 @@ impl Housekeeper {
             Err(error) if is_full(&error) => {
                 self.manifest.checkpoints = [older, newer];
                 let _ = shared.storage.remove(&checkpoint_name(number));
-                shared.observer().notice(&Notice::CheckpointFailed { error: error.to_string() });
+                if !std::mem::replace(&mut self.has_checkpoint_failed, true) {
+                    shared.observer().notice(&Notice::CheckpointFailed { error: error.to_string() });
+                }
                 Ok(false)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Makes room for a checkpoint on a full disk: until it is written, the newest one is the only one. False when it is already.
+    fn give_up_older_checkpoint(&mut self, shared: &Shared) -> io::Result<bool> {
+        let [older, newer] = self.manifest.checkpoints;
+        if older == newer {
+            return Ok(false);
+        }
+        // First out of the manifest, then removed: a crash in between leaves a file that the next open removes.
+        self.manifest.checkpoints = [newer, newer];
+        match self.write_manifest(shared) {
+            Ok(()) => {}
+            Err(error) => {
+                self.manifest.checkpoints = [older, newer];
+                return if is_full(&error) { Ok(false) } else { Err(error) };
+            }
+        }
+        self.checkpointed_before = Some(self.checkpointed);
+        let _ = shared.storage.remove(&checkpoint_name(older));
+        Ok(true)
     }
 
     /// The mark of the newest checkpoint.
@@ -381,23 +424,26 @@ impl Housekeeper {
         Ok(segments.iter().position(|segment| segment.id.number == mark.segment).unwrap_or(0))
     }
 
-    /// Makes the file whose room can be given up, if it is not there and there is room.
+    /// Makes the file whose room can be given up, if it is not there, or is too small for a checkpoint, and there is room.
     fn hold_reserve_file(&mut self, shared: &Shared) -> io::Result<Step> {
-        if self.has_reserve_file || self.is_full {
+        let least = shared.options.reserve_bytes.min(RESERVE_FILE_BYTES);
+        // A checkpoint is written before the oldest one goes, and the next one may be larger.
+        let length = least.max(2 * self.checkpoint_file_bytes);
+        if self.is_full || self.reserve_file_bytes >= least.max(self.checkpoint_file_bytes * 3 / 2) {
             return Ok(Step::Idle);
         }
+        self.reserve_file_bytes = 0;
         let made = (|| {
             match shared.storage.remove(RESERVE) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
             let file = shared.storage.open(RESERVE, OpenMode::Create)?;
-            let length = shared.options.reserve_bytes.min(RESERVE_FILE_BYTES);
-            file.write_at(&vec![0; length as usize], 0)
+            file.write_zeros(length, &mut |_| {})
         })();
         match made {
             Ok(()) => {
-                self.has_reserve_file = true;
+                self.reserve_file_bytes = length;
                 Ok(Step::Worked)
             }
             Err(error) if is_full(&error) => {
@@ -410,7 +456,7 @@ impl Housekeeper {
 
     /// Frees the room that was held back; false when it was given up before.
     fn give_up_reserve_file(&mut self, shared: &Shared) -> bool {
-        std::mem::replace(&mut self.has_reserve_file, false) && shared.storage.remove(RESERVE).is_ok()
+        std::mem::replace(&mut self.reserve_file_bytes, 0) > 0 && shared.storage.remove(RESERVE).is_ok()
     }
 
     /// Lets go of index tables that were read, oldest segments first, when they take too much memory.

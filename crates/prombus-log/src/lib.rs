@@ -49,6 +49,7 @@ mod log;
 mod losses;
 mod lost_seqs;
 mod manifest;
+mod named_faults;
 mod observer;
 mod options;
 mod poison;

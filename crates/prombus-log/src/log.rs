@@ -11,6 +11,7 @@ use crate::id::{EventId, KeyedHash, is_own};
 use crate::jobs::Jobs;
 use crate::kept_ids::KeptIds;
 use crate::losses::Losses;
+use crate::named_faults::NamedFaults;
 use crate::observer::{Notice, Observer};
 use crate::options::Options;
 use crate::poison::Poison;
@@ -23,7 +24,7 @@ use crate::unreadable::{ReadHealth, Unreadable, UnreadableEvents};
 use crate::usage::TopicUsage;
 use crate::view::View;
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -65,6 +66,8 @@ pub struct LogStats {
     pub durable_batch: u64,
     /// Places of damage named since the log was opened.
     pub faults: u64,
+    /// Damaged events named since the log was opened; each counts once.
+    pub corrupt_events: u64,
 }
 
 /// What the threads and all handles share.
@@ -98,9 +101,7 @@ pub(crate) struct Shared {
     pub(crate) unreadable: Unreadable,
     /// What of it counts as damaged.
     pub(crate) losses: Mutex<Losses>,
-    /// Damage that was named already, by file and position.
-    named_faults: Mutex<HashSet<(String, u64)>>,
-    faults: AtomicU64,
+    named_faults: Mutex<NamedFaults>,
 }
 
 /// The names of topics, also of those that are not durable yet.
@@ -200,7 +201,7 @@ pub(crate) struct Parts {
     pub(crate) state: Box<dyn State>,
     pub(crate) committer: Committer,
     pub(crate) housekeeper: Housekeeper,
-    pub(crate) named_faults: HashSet<(String, u64)>,
+    pub(crate) named_faults: NamedFaults,
 }
 
 impl Shared {
@@ -211,7 +212,6 @@ impl Shared {
                 topics.add(TopicId(id as u32), Arc::clone(&topic.name));
             }
         }
-        let faults = parts.named_faults.len() as u64;
         Self {
             storage: parts.storage,
             hash: parts.hash,
@@ -236,7 +236,6 @@ impl Shared {
             unreadable: Unreadable::new(),
             losses: Mutex::new(parts.losses),
             named_faults: Mutex::new(parts.named_faults),
-            faults: AtomicU64::new(faults),
             options: parts.options,
         }
     }
@@ -280,10 +279,9 @@ impl Shared {
         self.topics.read().names.get(&TopicId(topic)).map(ToString::to_string)
     }
 
-    /// Counts and names a place of damage, once.
+    /// Counts and names damage, once.
     pub(crate) fn report_fault(&self, fault: Fault) {
-        if self.named_faults.lock().insert((fault.file.clone(), fault.position)) {
-            self.faults.fetch_add(1, Ordering::Relaxed);
+        if self.named_faults.lock().add(&fault) {
             self.observer().notice(&Notice::Damaged(fault));
         }
     }
@@ -714,12 +712,17 @@ impl Log {
     pub fn stats(&self) -> LogStats {
         let shared = self.shared();
         let segments = Arc::clone(&shared.view.read().segments);
+        let (faults, corrupt_events) = {
+            let named = shared.named_faults.lock();
+            (named.place_count(), named.event_count())
+        };
         LogStats {
             segments: segments.len(),
             bytes: shared.log_bytes(),
             index_memory_bytes: shared.index_memory_bytes(&segments),
             durable_batch: shared.durable.get(),
-            faults: shared.faults.load(Ordering::Relaxed),
+            faults,
+            corrupt_events,
         }
     }
 

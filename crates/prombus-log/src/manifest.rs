@@ -182,48 +182,66 @@ impl Manifest {
         }
     }
 
+    /// Reads the first copy from the start of the file, whatever the file's length, because a copy's head says where it ends.
+    /// The second copy is needed only if the first is damaged, and then its place is not known: it is searched for.
     pub(crate) fn parse(bytes: &[u8]) -> ManifestRead {
-        let half = bytes.len() / 2;
-        let first = parse_copy(&bytes[..half]);
-        let second = parse_copy(&bytes[half..]);
-        let fault = |position: usize| Fault::new(MANIFEST, position as u64, FaultKind::Manifest);
-        match (first, second) {
-            (Copy::Newer(version), _) | (_, Copy::Newer(version)) => ManifestRead::Newer(version),
-            (Copy::Whole(manifest), Copy::Whole(other)) => {
-                let fault = (manifest != other).then(|| fault(half));
-                ManifestRead::Found { manifest, fault }
+        let fault = |position: usize| Some(Fault::new(MANIFEST, position as u64, FaultKind::Manifest));
+        let damaged = match parse_copy(bytes) {
+            Copy::Newer(version) => return ManifestRead::Newer(version),
+            Copy::Whole { manifest, end } => {
+                let second = end.next_multiple_of(COPY_ALIGN_BYTES);
+                let padding = bytes.get(end..second).unwrap_or_default();
+                let is_whole = bytes.len() == 2 * second && bytes[..second] == bytes[second..];
+                return match padding.iter().position(|&byte| byte != 0) {
+                    Some(at) => ManifestRead::Found { manifest, fault: fault(end + at) },
+                    None if is_whole => ManifestRead::Found { manifest, fault: None },
+                    None => ManifestRead::Found { manifest, fault: fault(second) },
+                };
             }
-            (Copy::Whole(manifest), Copy::Damaged) => {
-                ManifestRead::Found { manifest, fault: Some(fault(half)) }
+            Copy::Damaged => Fault::new(MANIFEST, 0, FaultKind::Manifest),
+        };
+        for start in (COPY_ALIGN_BYTES..bytes.len()).step_by(COPY_ALIGN_BYTES) {
+            match parse_copy(&bytes[start..]) {
+                Copy::Newer(version) => return ManifestRead::Newer(version),
+                Copy::Whole { manifest, .. } => {
+                    return ManifestRead::Found { manifest, fault: Some(damaged) };
+                }
+                Copy::Damaged => {}
             }
-            (Copy::Damaged, Copy::Whole(manifest)) => ManifestRead::Found { manifest, fault: Some(fault(0)) },
-            (Copy::Damaged, Copy::Damaged) => ManifestRead::Damaged(fault(0)),
         }
+        ManifestRead::Damaged(damaged)
     }
 }
 
 enum Copy {
-    Whole(Manifest),
+    Whole {
+        manifest: Manifest,
+        /// The length of the copy without its padding.
+        end: usize,
+    },
     Newer(u32),
     Damaged,
 }
 
+/// Reads the copy at the start of `bytes`; what follows it is not looked at.
 fn parse_copy(bytes: &[u8]) -> Copy {
     let mut fields = Fields::new(bytes);
     let head = (|| Some((fields.bytes(8)?, fields.u32()?, fields.u32()?, fields.u64()?)))();
     let Some((magic, crc, version, length)) = head else { return Copy::Damaged };
+    if magic != MANIFEST_MAGIC {
+        return Copy::Damaged;
+    }
     let Some(body) = usize::try_from(length).ok().and_then(|length| fields.bytes(length)) else {
         return Copy::Damaged;
     };
     let end = COPY_HEAD_BYTES + body.len();
-    let padding_is_clean = bytes[end..].iter().all(|&byte| byte == 0);
-    if magic != MANIFEST_MAGIC || crc32c::crc32c(&bytes[12..end]) != crc || !padding_is_clean {
+    if crc32c::crc32c(&bytes[12..end]) != crc {
         return Copy::Damaged;
     }
     if version > FORMAT_VERSION {
         return Copy::Newer(version);
     }
-    Manifest::decode(body).map_or(Copy::Damaged, Copy::Whole)
+    Manifest::decode(body).map_or(Copy::Damaged, |manifest| Copy::Whole { manifest, end })
 }
 
 #[cfg(test)]
@@ -262,5 +280,31 @@ mod tests {
                 _ => panic!("bit {bit} cost the manifest"),
             }
         }
+    }
+    #[test]
+    fn a_manifest_of_any_other_length_is_read_from_the_copy_that_is_whole() {
+        let bytes = manifest().encode();
+        let copy = COPY_HEAD_BYTES + u64::from_le_bytes(bytes[16..24].try_into().expect("8 bytes")) as usize;
+        for length in 0..bytes.len() {
+            match Manifest::parse(&bytes[..length]) {
+                ManifestRead::Found { manifest: read, fault } => {
+                    assert_eq!((read, fault.is_some()), (manifest(), true), "cut to {length}");
+                    assert!(length >= copy, "cut to {length}");
+                }
+                ManifestRead::Damaged(_) => {
+                    assert!(length < copy, "cut to {length}, its first copy is whole");
+                }
+                _ => panic!("cut to {length}, it is neither read nor damaged"),
+            }
+        }
+        // The first sector is lost, and everything after it has moved up.
+        let moved = Manifest::parse(&bytes[COPY_ALIGN_BYTES..]);
+        assert!(
+            matches!(moved, ManifestRead::Found { manifest: read, fault: Some(_) } if read == manifest())
+        );
+        let longer = Manifest::parse(&[&bytes[..], &[1; 700]].concat());
+        assert!(
+            matches!(longer, ManifestRead::Found { manifest: read, fault: Some(_) } if read == manifest())
+        );
     }
 }

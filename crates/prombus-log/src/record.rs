@@ -178,6 +178,12 @@ impl RunEntry {
         into.put_u32(self.digest);
     }
 
+    /// The topic and the first and last seq, of a run of events.
+    pub(crate) fn seqs(&self) -> Option<(u32, u64, u64)> {
+        let is_events = self.count > 0 && self.topic != TOPIC_RECORDS && self.topic != STATE_RECORDS;
+        is_events.then(|| (self.topic, self.first_seq, self.first_seq + u64::from(self.count) - 1))
+    }
+
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         Some(Self {
             topic: fields.u32()?,

@@ -21,6 +21,7 @@ use crate::log::Parts;
 use crate::losses::Losses;
 use crate::lost_seqs::{add_after, add_before, around, spans_of};
 use crate::manifest::{Manifest, ManifestRead, SegmentRow};
+use crate::named_faults::NamedFaults;
 use crate::observer::Notice;
 use crate::options::Options;
 use crate::recent_ids::RecentIds;
@@ -31,7 +32,7 @@ use crate::state::State;
 use crate::storage::{Lock, OpenMode, Storage, SyncPoint, is_full, is_unreadable};
 use crate::tail::Tail;
 use crate::view::{TopicView, View};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -430,6 +431,7 @@ impl Recovery {
         used.extend(in_log_order(begun));
 
         let last = used.len();
+        replay.begin_at_mark();
         for (at, one) in used.iter_mut().enumerate() {
             let sealed = one.segment.sealed();
             if sealed.is_some() && one.from == one.end {
@@ -730,9 +732,9 @@ impl Recovery {
             state_records: Vec::new(),
             since_checkpoint: scanned,
         };
-        let mut named_faults = HashSet::new();
+        let mut named_faults = NamedFaults::default();
         for fault in &self.faults {
-            if named_faults.insert((fault.file.clone(), fault.position)) {
+            if named_faults.add(fault) {
                 self.notice(&Notice::Damaged(fault.clone()));
             }
         }

@@ -9,10 +9,11 @@ use crate::error::{Fault, FaultKind};
 use crate::holes::{Holes, UnreadableAt};
 use crate::id::{EventId, KeyedHash};
 use crate::index::{CoveredRun, FoundEvent, Index};
-use crate::layout::SEGMENT_DATA_START;
+use crate::layout::{SEGMENT_DATA_START, segment_name};
+use crate::lost_seqs::SeqAudit;
 use crate::record::{
-    self, Commit, FLAG_CLIENT_ID, FLAG_DELETED, HEADER_BYTES, Header, Kind, STATE_RECORDS, TOPIC_RECORDS,
-    digest_add,
+    self, Commit, FLAG_CLIENT_ID, FLAG_DELETED, HEADER_BYTES, Header, Kind, RunEntry, STATE_RECORDS,
+    TOPIC_RECORDS, digest_add,
 };
 use crate::scan::{Found, Scan, end_of_nonzero};
 use crate::segment::Segment;
@@ -35,6 +36,8 @@ pub(crate) struct Replay {
     pub(crate) events: u64,
     /// A batch lost its COMMIT: what the next one is chained to is not known.
     lost_commit: bool,
+    /// Names seqs that were lost together with their COMMIT.
+    audit: SeqAudit,
     /// What could not be read of the regions that were taken, in the segment that is replayed.
     taken_holes: Holes,
     hash: KeyedHash,
@@ -90,16 +93,8 @@ struct Suspect {
 
 impl Replay {
     pub(crate) fn new(checkpoint: &Checkpoint, state: Box<dyn State>, hash: KeyedHash) -> Self {
-        let mut topics = vec![None; checkpoint.next_topic.max(1) as usize];
-        for row in &checkpoint.topics {
-            if topics.len() <= row.id as usize {
-                topics.resize(row.id as usize + 1, None);
-            }
-            topics[row.id as usize] =
-                Some(TopicView { name: row.name.as_str().into(), last_seq: row.last_seq, is_deleted: false });
-        }
         Self {
-            topics,
+            topics: checkpoint.topic_views(),
             last_own_id: checkpoint.last_own_id,
             last_commit_ms: checkpoint.last_commit_ms,
             mark: checkpoint.mark,
@@ -108,9 +103,40 @@ impl Replay {
             unreadable: Vec::new(),
             events: 0,
             lost_commit: false,
+            audit: SeqAudit::default(),
             taken_holes: Holes::default(),
             hash,
         }
+    }
+
+    /// Takes the seqs of the checkpoint as accounted for, where replaying starts at its mark.
+    pub(crate) fn begin_at_mark(&mut self) {
+        for (id, topic) in self.topics.iter().enumerate() {
+            if let Some(topic) = topic {
+                self.audit.account(id as u32, topic.last_seq);
+            }
+        }
+    }
+
+    /// Names the seqs that are missing of each topic before the newest one that the checkpoint knows, where everything up to its
+    /// mark was replayed.
+    pub(crate) fn reach_mark(&mut self, checkpoint: &Checkpoint) {
+        for row in &checkpoint.topics {
+            self.found_seqs(row.id, row.last_seq + 1, row.last_seq);
+        }
+    }
+
+    /// Names the seqs of a topic that were lost before `first_seq`; everything up to `last_seq` is accounted for.
+    fn found_seqs(&mut self, topic: u32, first_seq: u64, last_seq: u64) {
+        if let Some(lost) = self.audit.lost_before(topic, first_seq) {
+            self.faults.push(Fault {
+                topic: self.topic_name(topic),
+                seq: Some(lost.first_seq),
+                last_seq: (lost.last_seq > lost.first_seq).then_some(lost.last_seq),
+                ..Fault::new(segment_name(lost.segment), lost.position, FaultKind::Event)
+            });
+        }
+        self.audit.account(topic, last_seq);
     }
 
     /// Replays `from..to` of a segment into this and into `index`.
@@ -238,6 +264,17 @@ impl Replay {
         let mut damage: Vec<Damage> = Vec::new();
         let mut events: Vec<FoundEvent> = Vec::new();
         while let Some(found) = scan.next()? {
+            if commit.is_none() {
+                match found {
+                    Found::Gap { position, end } if scan.holes().overlapping(position..end).is_none() => {
+                        self.audit.add_damage(segment.id.number, position..end);
+                    }
+                    Found::Frame { header, .. } if header.kind == Kind::Event => {
+                        self.found_seqs(header.topic, header.seq, header.seq);
+                    }
+                    Found::Gap { .. } | Found::Frame { .. } => {}
+                }
+            }
             match found {
                 Found::Gap { position, end } => damage.push(Damage::new(position, end, scan.holes())),
                 Found::Frame { position, header, body_checks: false } => {
@@ -263,14 +300,19 @@ impl Replay {
         }
         self.taken_holes.append(scan.into_holes());
         index.damage.extend(damage.iter().map(|place| place.position..place.end));
+        for (topic, first_seq, last_seq) in commit.iter().flat_map(|it| &it.runs).filter_map(RunEntry::seqs) {
+            self.found_seqs(topic, first_seq, last_seq);
+        }
         let losses = commit.map_or(Vec::new(), |commit| losses(from, commit, &damage, &events));
         index_batch(index, &events, &losses);
         if commit.is_some() {
             self.name_losses(segment, &losses);
         } else {
+            let file = segment.name();
             for place in damage {
                 let list = if place.is_unreadable { &self.unreadable } else { &self.faults };
-                let is_named = list.iter().any(|fault| fault.position == place.position);
+                let is_named =
+                    list.iter().any(|fault| fault.position == place.position && fault.file == file);
                 if !is_named {
                     let fault = Fault::new(segment.name(), place.position, FaultKind::Frame);
                     self.report(fault, place.is_unreadable);

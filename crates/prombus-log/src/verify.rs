@@ -143,7 +143,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
         (self.progress)(Progress { bytes_done, bytes_total });
         let mut last_begun = self.last_begun(&rows, mark)?;
         for row in &rows {
-            self.segment(row, mark, &mut replay, &mut last_begun)?;
+            self.segment(row, &checkpoint, &mut replay, &mut last_begun)?;
             bytes_done += row.sealed.unwrap_or(row.id.capacity);
             (self.progress)(Progress { bytes_done, bytes_total });
         }
@@ -247,10 +247,11 @@ impl<P: FnMut(Progress)> Verifier<P> {
     fn segment(
         &mut self,
         row: &SegmentRow,
-        mark: Mark,
+        checkpoint: &Checkpoint,
         replay: &mut Replay,
         last_begun: &mut Option<u64>,
     ) -> Result<(), VerifyError> {
+        let mark = checkpoint.mark;
         let name = segment_name(row.id.number);
         let file = match self.storage.open(&name, OpenMode::Read) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -284,6 +285,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
         let durable = replay.segment(&segment, SEGMENT_DATA_START, durable_to, Proof::Exact, &mut index);
         has_holes |= !durable.map_err(io_error(&name))?.holes.is_empty();
         if mark.segment == row.id.number {
+            replay.reach_mark(checkpoint);
             replay.resume_at(mark);
         }
         if goes_on {

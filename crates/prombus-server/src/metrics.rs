@@ -225,7 +225,9 @@ fn put_store(text: &mut Text, figures: &Figures) {
     text.sample(&[], figures.state_memory_bytes);
     text.family("storage_full", Kind::Gauge, "1 while there is no room for another segment.");
     text.sample(&[], u64::from(store.is_full));
-    text.family("events_corrupt_total", Kind::Counter, "Places of damage that were found.");
+    text.family("events_corrupt_total", Kind::Counter, "Damaged events that were found.");
+    text.sample(&[], store.corrupt_events);
+    text.family("storage_faults_total", Kind::Counter, "Places of damage that were found, in any file.");
     text.sample(&[], store.faults);
     text.family("prombus_read_errors_total", Kind::Counter, "Reads of files that failed.");
     text.sample(&[], store.read_errors);

@@ -248,14 +248,19 @@ impl Session {
     }
 
     fn settle(&mut self, slot: usize) {
+        let is_durable = self.is_durable();
         let Some(subscription) = self.subscriptions.get_mut(slot).and_then(Option::as_mut) else { return };
-        let is_healthy = self.gateway.backend.health().is_ok();
-        self.settling.extend(subscription.settle(is_healthy));
+        self.settling.extend(subscription.settle(is_durable));
+    }
+
+    /// Whether acks become durable, so that those without a corr need no answer.
+    fn is_durable(&self) -> bool {
+        self.gateway.backend.health().is_ok() && !self.gateway.backend.is_storage_full()
     }
 
     fn answer_later(&mut self, settling: Settling) {
         // Without corr only an error is answered.
-        if !settling.is_silent() || self.gateway.backend.health().is_err() {
+        if !settling.is_silent() || !self.is_durable() {
             self.settling.push_back(settling);
         }
     }

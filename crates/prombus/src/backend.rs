@@ -501,6 +501,11 @@ pub trait Backend: Send + Sync + 'static {
     /// [`Unavailable`] says why not.
     fn health(&self) -> Result<(), Unavailable>;
 
+    /// Whether the disk is full, so that publishes, or even group records, are refused for now. Two atomic loads.
+    fn is_storage_full(&self) -> bool {
+        false
+    }
+
     /// Current problems that do not stop the bus. Cheap to call.
     fn problems(&self) -> Vec<Problem> {
         Vec::new()

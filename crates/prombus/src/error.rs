@@ -2,7 +2,7 @@
 
 use prombus_protocol::{ErrorCode, GroupNameError, JsonError, OptionError, TopicError, Uuid};
 
-/// The bus writes no more.
+/// The bus cannot make something durable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
@@ -12,6 +12,20 @@ pub enum Unavailable {
     /// The bus was closed.
     #[error("the bus is closed")]
     Closed,
+    /// The disk is full, with the room that is reserved for groups. What was said applies, but is lost with a restart unless there
+    /// is room before.
+    #[error("the storage is full")]
+    StorageFull,
+}
+
+impl Unavailable {
+    /// What it is called on the wire.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::StorageFull => ErrorCode::StorageFull,
+            Self::Poisoned(_) | Self::Closed => ErrorCode::Unavailable,
+        }
+    }
 }
 
 impl From<prombus_log::Unavailable> for Unavailable {
@@ -313,10 +327,19 @@ pub enum GroupError {
     Read(ReadError),
     /// The bus writes no more.
     #[error(transparent)]
-    Unavailable(#[from] Unavailable),
+    Unavailable(Unavailable),
     /// The store failed in another way.
     #[error("{0}")]
     Store(String),
+}
+
+impl From<Unavailable> for GroupError {
+    fn from(reason: Unavailable) -> Self {
+        match reason {
+            Unavailable::StorageFull => Self::StorageFull,
+            other => Self::Unavailable(other),
+        }
+    }
 }
 
 impl From<StoreError> for GroupError {

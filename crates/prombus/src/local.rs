@@ -11,6 +11,7 @@
 //! `line.rs` publishes that wait for room, `states.rs` the newest events by key, `keeper.rs` the thread that applies retention,
 //! cleans and takes snapshots.
 
+mod age_samples;
 mod arrival;
 mod calls;
 mod cell;
@@ -558,7 +559,9 @@ impl Local {
             if self.flusher.flush(&*self.store, &*self.clock) {
                 continue;
             }
-            if self.watch.unavailable().is_some() || !self.store.wait_for_room() {
+            // On a full disk there may never be room; who closes does not wait for that.
+            let is_over = self.watch.unavailable().is_some() || self.flusher.is_refused();
+            if is_over || !self.store.wait_for_room() {
                 tracing::error!("the last acks could not be written; their events will be delivered again");
                 break;
             }

@@ -75,6 +75,8 @@ pub struct StoreFigures {
     pub events_unreadable: u64,
     /// What cannot be read now.
     pub read_problem: Option<String>,
+    /// Damaged events that were found since it was opened; each counts once.
+    pub corrupt_events: u64,
 }
 
 /// What a backend can tell about itself, cheaply.

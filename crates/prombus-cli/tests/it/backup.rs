@@ -14,7 +14,7 @@ fn a_backup_under_load_has_all_that_was_answered_and_can_be_served() {
     let folder = TempFolder::new();
     let copy = folder.path().join("copy");
     let (before, said) = std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let publisher = scope.spawn(|| {
             let mut poster = Poster::connect(&server.address());
             while !is_over.load(Ordering::SeqCst) {
                 let first = answered.load(Ordering::SeqCst);
@@ -26,6 +26,7 @@ fn a_backup_under_load_has_all_that_was_answered_and_can_be_served() {
             }
         });
         while answered.load(Ordering::SeqCst) < 2_000 {
+            assert!(!publisher.is_finished(), "the publisher failed");
             std::thread::sleep(Duration::from_millis(1));
         }
         let before = answered.load(Ordering::SeqCst);

@@ -2,8 +2,10 @@
 
 use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint, ZEROS_BYTES, write_repeatedly};
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,10 +88,19 @@ impl Storage for Folder {
     }
 
     fn lock(&self) -> io::Result<Option<Box<dyn Lock>>> {
+        // The folder itself, because LOCK can be deleted while a server runs, and LOCK too, because older builds know only that.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(&self.handle, ".", flags, Mode::empty())?;
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            // Network file systems emulate flock with record locks, which a folder cannot have: there LOCK has to do.
+            Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK) => {}
+            Err(error) => return Err(error.into()),
+        }
         // Without write access (a read-only mount that is being verified) an existing LOCK can still be locked.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.handle, LOCK_NAME, flags, Mode::from_raw_mode(0o644)) {
-            Err(refused @ (rustix::io::Errno::ROFS | rustix::io::Errno::ACCESS)) => {
+            Err(refused @ (Errno::ROFS | Errno::ACCESS)) => {
                 let flags = OFlags::RDONLY | OFlags::CLOEXEC;
                 // Where there is none either, the first refusal is what is wrong.
                 rustix::fs::openat(&self.handle, LOCK_NAME, flags, Mode::empty()).map_err(|_| refused)?
@@ -97,8 +108,8 @@ impl Storage for Folder {
             opened => opened?,
         };
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Box::new(FolderLock { _file: File::from(file) }))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Ok(()) => Ok(Some(Box::new(FolderLock { _files: [folder, file] }))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -121,8 +132,8 @@ impl Storage for Folder {
 }
 
 struct FolderLock {
-    /// The flock lives as long as this descriptor.
-    _file: File,
+    /// Each flock lasts as long as its descriptor.
+    _files: [OwnedFd; 2],
 }
 
 impl Lock for FolderLock {}

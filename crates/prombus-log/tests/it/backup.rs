@@ -1,6 +1,6 @@
 //! A copy of a running log.
 
-use crate::support::{Cut, Lives, Rig, clean, event, read_all, small_options};
+use crate::support::{Cut, Lives, Rig, SetOnDrop, clean, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{
     Append, BackupError, EventId, Log, NewEvent, Options, Outcomes, TopicId, Unavailable, verify,
@@ -80,6 +80,7 @@ fn a_backup_under_load_has_everything_acknowledged_before_it_began() {
     };
     publish(300);
     std::thread::scope(|scope| {
+        let _ends = SetOnDrop(&is_done);
         scope.spawn(|| {
             while !is_done.load(Ordering::SeqCst) {
                 publish(1);
@@ -104,7 +105,6 @@ fn a_backup_under_load_has_everything_acknowledged_before_it_began() {
             let is_whole = events.is_sorted_by(|before, event| before.seq + 1 == event.seq);
             assert!(is_whole && events.len() as u64 >= 1_900, "{} events", events.len());
         }
-        is_done.store(true, Ordering::SeqCst);
     });
     log.close().unwrap();
     std::fs::remove_dir_all(&source).unwrap();

@@ -4,6 +4,7 @@ use crate::support::{Cut, Lives, Rig, clean, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{Append, AppendError, Log, NewState, Notice, OpenError, Outcomes, State, Step, TopicId};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Publishes until the disk is full; answers how many were taken.
 fn fill_up(rig: &Rig, topic: TopicId) -> u64 {
@@ -140,4 +141,117 @@ fn dead_segments_are_retired_when_there_is_no_room_to_rewrite_the_sparse_ones() 
     let report = clean(&rig.log, &Lives(|_, seq| seq < 100 && seq % 20 == 0)).unwrap();
     assert!(report.segments_retired > 3, "{report:?}");
     assert!(rig.log.unavailable().is_none());
+}
+
+/// A state that is as large as its newest record.
+#[derive(Clone, Default)]
+struct Newest(Arc<AtomicU64>);
+
+impl State for Newest {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
+        self.0.store(u64::from_le_bytes(snapshot.try_into().map_err(|_| "not 8 bytes")?), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn apply(&mut self, _tag: u32, body: &[u8]) {
+        self.0.store(u64::from_le_bytes(body[..8].try_into().unwrap()), Ordering::Relaxed);
+    }
+
+    fn snapshot(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.0.load(Ordering::Relaxed).to_le_bytes());
+    }
+}
+
+/// A log whose disk is full, of events or of state records. Returns the number of the last state record.
+fn fill_with(disk: &Disk, state: &Newest, with_events: bool) -> (Log, u64) {
+    let log = Log::open_storage(Arc::new(disk.clone()), small_options(), Box::new(state.clone())).unwrap();
+    let topic = log.ensure_topic("t").unwrap();
+    settle(&log);
+    disk.set_capacity(Some(disk.used_bytes() + 60 * 1024));
+    let append = Append { events: &[event(topic, &[b'x'; 200])], ..Append::default() };
+    let is_full = || match log.try_append(&append, &mut Outcomes::default()) {
+        Ok(_) | Err(AppendError::QueueFull) => {
+            settle(&log);
+            false
+        }
+        Err(AppendError::StorageFull) => true,
+        Err(error) => panic!("{error}"),
+    };
+    if with_events {
+        while !is_full() {}
+    }
+    let mut number = 0;
+    while put_state(&log, number + 1) {
+        number += 1;
+    }
+    (log, number)
+}
+
+fn settle(log: &Log) {
+    while log.step_commit() == Step::Worked || log.step_housekeeping() == Step::Worked {}
+}
+
+/// Appends a state record; false when there is no room.
+fn put_state(log: &Log, number: u64) -> bool {
+    let mut body = [0; 100];
+    body[..8].copy_from_slice(&number.to_le_bytes());
+    let states = [NewState { tag: 1, body: &body }];
+    let append = Append { states: &states, use_reserve: true, ..Append::default() };
+    loop {
+        match log.try_append(&append, &mut Outcomes::default()) {
+            Ok(_) => break,
+            Err(AppendError::QueueFull) => settle(log),
+            Err(AppendError::StorageFull) => return false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    settle(log);
+    true
+}
+
+#[test]
+fn cleaning_frees_a_disk_that_state_records_alone_have_filled() {
+    let (disk, state) = (Disk::new(7), Newest::default());
+    let (log, number) = fill_with(&disk, &state, false);
+    assert!(number > 200, "{number}");
+    let report = clean(&log, &Cut(|_| 1)).unwrap();
+    assert!(report.segments_retired > 1, "{report:?}");
+    settle(&log);
+    assert!(put_state(&log, number + 1));
+    // Publishers have room again too.
+    let topic = log.topic("t").unwrap();
+    let append = Append { events: &[event(topic, b"x")], ..Append::default() };
+    log.try_append(&append, &mut Outcomes::default()).unwrap();
+    settle(&log);
+    drop(log);
+    let log = Log::open_storage(Arc::new(disk), small_options(), Box::new(state.clone())).unwrap();
+    assert_eq!(state.0.load(Ordering::Relaxed), number + 1);
+    assert_eq!(log.last_seq(topic), 1);
+}
+
+#[test]
+fn the_reserve_is_used_again_and_again_while_events_fill_the_disk() {
+    let (disk, state) = (Disk::new(8), Newest::default());
+    let (log, first) = fill_with(&disk, &state, true);
+    let count = log.last_seq(log.topic("t").unwrap());
+    let mut refusals = 0;
+    let mut number = first;
+    while number < first + 2_000 {
+        if put_state(&log, number + 1) {
+            number += 1;
+        } else {
+            refusals += 1;
+            assert!(refusals < 200, "cleaning frees nothing: {number} records are written");
+            clean(&log, &Cut(|_| 1)).unwrap();
+            settle(&log);
+            // What other files gave up is taken by another program.
+            disk.set_capacity(Some(disk.used_bytes() + 2_000));
+        }
+    }
+    assert!(refusals > 5, "{refusals}: the disk was not full");
+    drop(log);
+    let log = Log::open_storage(Arc::new(disk), small_options(), Box::new(state.clone())).unwrap();
+    assert_eq!(state.0.load(Ordering::Relaxed), number);
+    let topic = log.topic("t").unwrap();
+    assert_eq!((log.last_seq(topic), read_all(&log, topic).len() as u64), (count, count));
 }

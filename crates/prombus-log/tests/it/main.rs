@@ -5,6 +5,7 @@
 
 mod backup;
 mod basics;
+mod chain;
 mod clean;
 mod cut_cleaning;
 mod damage;
@@ -16,6 +17,7 @@ mod inspect;
 mod kept_ids;
 mod kill;
 mod lookup;
+mod lost_seqs;
 mod open;
 mod poison;
 mod power_cut;

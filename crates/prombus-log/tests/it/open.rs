@@ -2,9 +2,10 @@
 
 use crate::support::{Cut, Rig, clean, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
-use prombus_log::{Log, OpenError, Options, Step, Unavailable, verify};
+use prombus_log::{FaultKind, Log, OpenError, Options, Step, Unavailable, verify, verify_storage};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn contents(disk: &Disk) -> BTreeMap<String, Vec<u8>> {
     disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name).unwrap())).collect()
@@ -67,6 +68,49 @@ fn a_log_is_opened_once_at_a_time() {
     log.close().unwrap();
     Log::open(&folder, options()).unwrap().close().unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_log_whose_lock_file_was_deleted_is_still_opened_once_at_a_time() {
+    let folder = scratch("lock-deleted");
+    let options = || Options { segment_bytes: 64 * 1024, reserve_bytes: 8192, ..Options::default() };
+    let log = Log::open(&folder, options()).unwrap();
+    std::fs::remove_file(folder.join("LOCK")).unwrap();
+    assert!(matches!(Log::open(&folder, options()), Err(OpenError::Locked { .. })));
+    assert!(verify(&folder, |_| {}).unwrap_err().to_string().contains("in use"));
+    log.close().unwrap();
+    // A build that knows only LOCK has the folder open.
+    let lock = std::fs::File::create(folder.join("LOCK")).unwrap();
+    lock.try_lock().unwrap();
+    assert!(matches!(Log::open(&folder, options()), Err(OpenError::Locked { .. })));
+    drop(lock);
+    Log::open(&folder, options()).unwrap().close().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_manifest_that_is_cut_is_read_from_its_first_copy() {
+    let disk = closed_log(11);
+    let manifest = disk.contents("MANIFEST").unwrap();
+    let damaged = [
+        manifest[..manifest.len() - 512].to_vec(),
+        manifest[..manifest.len() / 2].to_vec(),
+        [&manifest[..], &[0; 512]].concat(),
+        // The first copy says that it is longer than it is: where the second one starts has to be searched.
+        [&manifest[..16], &[0xff], &manifest[17..]].concat(),
+    ];
+    for (case, bytes) in damaged.into_iter().enumerate() {
+        let disk = disk.fork();
+        disk.replace("MANIFEST", bytes);
+        let report = verify_storage(Arc::new(disk.clone()), |_| {}).unwrap();
+        assert_eq!(report.faults.iter().filter(|fault| fault.what == FaultKind::Manifest).count(), 1);
+        let rig = Rig::open(&disk, small_options()).unwrap_or_else(|error| panic!("case {case}: {error}"));
+        assert_eq!(read_all(&rig.log, rig.log.topic("t").unwrap()).len(), 150, "case {case}");
+        assert_eq!(rig.listener.faults().len(), 1, "case {case}: {:?}", rig.listener.faults());
+        rig.log.close().unwrap();
+        // The next manifest is whole again.
+        assert_eq!(verify_storage(Arc::new(disk), |_| {}).unwrap().faults, [], "case {case}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Real threads on a real disk: publishers, readers, the committer, the housekeeper and a cleaner at once.
 
-use crate::support::{Lives, Random, clean, event, read_all, setting};
+use crate::support::{Lives, Random, SetOnDrop, clean, event, read_all, setting};
 use prombus_log::{
     Append, Chunk, EventId, Liveness, Log, MissingReason, NewEvent, Options, Outcomes, ReadLimit, TopicId,
     verify,
@@ -91,6 +91,7 @@ fn run(name: &str, ids: bool, liveness: Option<&dyn LivenessOf>) {
     let published = AtomicU64::new(0);
     let seqs: parking_lot::Mutex<HashMap<(TopicId, EventId), u64>> = parking_lot::Mutex::default();
     std::thread::scope(|scope| {
+        let ends = SetOnDrop(&done);
         let publishers: Vec<_> = (0..3)
             .map(|thread| {
                 let (log, seqs, published) = (&log, &seqs, &published);
@@ -131,7 +132,7 @@ fn run(name: &str, ids: bool, liveness: Option<&dyn LivenessOf>) {
         for publisher in publishers {
             publisher.join().unwrap();
         }
-        done.store(true, Ordering::SeqCst);
+        drop(ends);
         let seen: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
         let cleaned = cleaner.map_or(0, |cleaner| cleaner.join().unwrap());
         let published = published.load(Ordering::SeqCst);

@@ -8,7 +8,7 @@ use prombus_log::{
     TopicId, Unavailable,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// A repeatable source of choices.
 #[derive(Clone)]
@@ -317,6 +317,15 @@ pub fn clean(log: &Log, liveness: &dyn Liveness) -> Result<CleanReport, Unavaila
     let mut options = CleanOptions::default();
     options.duty_percent = 100;
     log.clean(liveness, &options)
+}
+
+/// Sets a flag when it is dropped, so that threads that run until the flag is set also end when an assertion fails.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// A number from the environment.

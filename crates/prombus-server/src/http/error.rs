@@ -145,7 +145,7 @@ from_coded! {
     OptionError => |_| ErrorCode::BadRequest,
     TopicError => |_| ErrorCode::BadTopic,
     GroupNameError => |_| ErrorCode::BadRequest,
-    Unavailable => |_| ErrorCode::Unavailable,
+    Unavailable => Unavailable::code,
 }
 
 impl From<FrameError> for ApiError {

@@ -13,7 +13,7 @@ use prombus::{
     SettleOutcome, Unavailable, Verdict,
 };
 use prombus_protocol::{
-    ErrorCode, EventContext, OkFrame, RawValue, put_err, put_event_head, put_event_tail, put_record,
+    EventContext, OkFrame, RawValue, put_err, put_event_head, put_event_tail, put_record,
 };
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -309,7 +309,7 @@ impl Settling {
 /// The answer to an ACK or NACK.
 fn put_settled(into: &mut Vec<u8>, corr: Option<&str>, stale: bool, failed: Option<&Unavailable>) {
     match failed {
-        Some(reason) => put_err(into, corr, ErrorCode::Unavailable, &reason.to_string(), None),
+        Some(reason) => put_err(into, corr, reason.code(), &reason.to_string(), None),
         None => {
             let corr = corr.and_then(|corr| RawValue::from_string(corr.to_owned()).ok());
             OkFrame { corr, stale, ..OkFrame::default() }.put(into);

@@ -297,8 +297,13 @@ async fn an_upgrade_of_http_1_0_is_refused() {
 fn simulated(
     threads: bool,
 ) -> (Bus, prombus_log::storage::simulated::Disk, std::sync::Arc<prombus::store::LogStore>) {
+    simulated_with(prombus_log::Options { threads, ..prombus_log::Options::default() })
+}
+
+fn simulated_with(
+    log: prombus_log::Options,
+) -> (Bus, prombus_log::storage::simulated::Disk, std::sync::Arc<prombus::store::LogStore>) {
     let disk = prombus_log::storage::simulated::Disk::new(1);
-    let log = prombus_log::Options { threads, ..prombus_log::Options::default() };
     let options = prombus::store::LogStoreOptions { log };
     let clock: std::sync::Arc<dyn prombus::Clock> = std::sync::Arc::new(prombus::SystemClock::default());
     let store = prombus::store::LogStore::open_storage(std::sync::Arc::new(disk.clone()), options, clock)
@@ -325,6 +330,55 @@ async fn an_ack_without_corr_that_cannot_be_kept_is_answered() {
     client.send(json!({"op": "ACK", "topic": "t", "group": "g", "id": ids[1]})).await;
     let answer = timeout(Duration::from_secs(3), client.frame()).await;
     assert_eq!(answer.expect("answered on error")["code"], "unavailable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acks_that_a_full_disk_cannot_keep_are_answered_storage_full() {
+    let (bus, disk, _store) = simulated_with(prombus_log::Options {
+        segment_bytes: 16 * 1024,
+        reserve_bytes: 8 * 1024,
+        batch_bytes: 4 * 1024,
+        checkpoint_bytes: 8 * 1024,
+        ..prombus_log::Options::default()
+    });
+    let rig = Rig::over(bus, options()).await;
+    let mut client = rig.client().await;
+    client.subscribe("t", "g", json!({"maxInFlight": 400})).await;
+    for number in 0..400 {
+        client.publish("t", json!(number)).await;
+    }
+    let mut ids = Vec::new();
+    for _ in 0..400 {
+        ids.push(client.event().await["event"]["id"].clone());
+    }
+    disk.set_capacity(Some(disk.used_bytes()));
+    let filler = "x".repeat(1_000);
+    let mut is_full = false;
+    for _ in 0..200 {
+        let answer = client.ask(json!({"op": "PUBLISH", "topic": "filler", "payload": filler})).await;
+        is_full = answer["code"] == "storage_full";
+        if is_full {
+            break;
+        }
+    }
+    assert!(is_full, "the disk is never full");
+    // The reserve takes some; then each is answered all the same.
+    let mut acked = 0;
+    for id in &ids {
+        let ack = json!({"op": "ACK", "topic": "t", "group": "g", "id": id});
+        let answer = timeout(Duration::from_secs(3), client.ask(ack)).await.expect("an ack is answered");
+        if answer["op"] == "ERR" {
+            assert_eq!(answer["code"], "storage_full");
+            break;
+        }
+        acked += 1;
+    }
+    assert!((10..300).contains(&acked), "{acked} acks before the reserve is used up");
+    // Without a corr an ack is answered only on error, and this is one.
+    client.send(json!({"op": "ACK", "topic": "t", "group": "g", "id": ids[acked + 1]})).await;
+    let answer = timeout(Duration::from_secs(3), client.frame()).await;
+    assert_eq!(answer.expect("answered on error")["code"], "storage_full");
+    disk.set_capacity(None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,9 +32,13 @@ impl Backend for LocalBackend {
         self.handle.local.watch.unavailable().cloned().map_or(Ok(()), Err)
     }
 
+    fn is_storage_full(&self) -> bool {
+        self.handle.local.store.is_full() || self.handle.local.flusher.is_refused()
+    }
+
     fn problems(&self) -> Vec<Problem> {
         let figures = self.handle.local.store.figures();
-        let full = figures.is_full.then_some(Problem::StorageFull);
+        let full = self.is_storage_full().then_some(Problem::StorageFull);
         full.into_iter().chain(figures.read_problem.map(Problem::Unreadable)).collect()
     }
 

@@ -6,7 +6,7 @@
 use super::quiet::wake;
 use crate::backend::GroupSpec;
 use crate::clock::Clock;
-use crate::delivery::{AttemptsChange, Changes, Group, MemberId, Restored, SourceId};
+use crate::delivery::{AttemptsChange, Changes, Group, MemberId, Millis, Restored, SourceId};
 use crate::store::{GroupAttempts, GroupProgress, StateRecord, TopicId};
 use parking_lot::Mutex;
 use prombus_protocol::Topic;
@@ -25,6 +25,10 @@ pub(crate) struct GroupCell {
     pub(crate) delta: Mutex<Delta>,
     /// The newest generation of changes that is durable.
     durable: AtomicU64,
+    /// The oldest generation whose record found no room on the disk; `u64::MAX` for none.
+    refused_from: AtomicU64,
+    /// What was said about dead letters that could not be written.
+    pub(crate) letter_notice: Mutex<LetterNotice>,
     /// When the timer looks at this group next; `u64::MAX` for never.
     pub(crate) armed_at: AtomicU64,
     pub(crate) is_deleted: AtomicBool,
@@ -85,6 +89,13 @@ struct Bell {
     tickets: Vec<(u64, Waker)>,
 }
 
+/// Dead letters that could not be written, since that was last logged.
+#[derive(Default)]
+pub(crate) struct LetterNotice {
+    pub(crate) next_at: Millis,
+    pub(crate) count: u64,
+}
+
 /// Changes that wait to be written.
 #[derive(Default)]
 pub(crate) struct Delta {
@@ -119,6 +130,8 @@ impl GroupCell {
             bell: Mutex::default(),
             delta: Mutex::new(Delta { generation: 1, ..Delta::default() }),
             durable: AtomicU64::new(0),
+            refused_from: AtomicU64::new(u64::MAX),
+            letter_notice: Mutex::default(),
             armed_at: AtomicU64::new(u64::MAX),
             is_deleted: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
@@ -271,6 +284,37 @@ impl GroupCell {
             woken.extend(bell.waiters.drain(..).map(|(_, waker)| waker));
         }
         drop(bell);
+        woken.into_iter().for_each(wake);
+    }
+
+    /// A record found no room: those who wait for it, or for a later one, are told.
+    pub(crate) fn refused(&self, flushed: &Flushed) {
+        if flushed.generation == 0 || self.refused_from.load(Ordering::Acquire) <= flushed.generation {
+            return;
+        }
+        self.refused_from.store(flushed.generation, Ordering::Release);
+        self.wake_tickets_from(flushed.generation);
+    }
+
+    /// Its records found room again.
+    pub(crate) fn accepted(&self) {
+        self.refused_from.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Whether the record of a generation waits for room on the disk.
+    pub(crate) fn is_refused(&self, generation: u64) -> bool {
+        generation >= self.refused_from.load(Ordering::Acquire)
+    }
+
+    fn wake_tickets_from(&self, first: u64) {
+        let mut woken = Vec::new();
+        self.bell.lock().tickets.retain(|(generation, waker)| {
+            let is_woken = *generation >= first;
+            if is_woken {
+                woken.push(waker.clone());
+            }
+            !is_woken
+        });
         woken.into_iter().for_each(wake);
     }
 

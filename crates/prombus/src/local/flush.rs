@@ -25,6 +25,8 @@ pub(crate) struct Flusher {
     under_way: Mutex<VecDeque<(u64, Arc<GroupCell>, Flushed)>>,
     /// The newest batch that anything was appended to.
     newest_batch: AtomicU64,
+    /// Records wait because the disk is full, with its reserve.
+    is_refused: AtomicBool,
 }
 
 /// Records that could not be appended yet, and who they are from. Whoever has the lock appends.
@@ -140,6 +142,9 @@ impl Flusher {
         match store.append(&batch, outcomes) {
             Ok(batch) => {
                 sending.records.clear();
+                if self.is_refused() {
+                    sending.owners.iter().for_each(|(cell, _)| cell.accepted());
+                }
                 let mut under_way = self.under_way.lock();
                 under_way.extend(sending.owners.drain(..).map(|(cell, flushed)| (batch, cell, flushed)));
                 drop(under_way);
@@ -167,11 +172,26 @@ impl Flusher {
     ) -> Result<u64, StoreError> {
         self.gather(sending, &*local.clock);
         let generation = cell.delta.lock().begin_generation();
-        let others = sending.records.len();
-        for record in records {
-            sending.push(record, cell, Flushed { generation, wakes_members: true });
+        let mut others = sending.records.len();
+        let push_own = |sending: &mut Sending| {
+            for record in &records {
+                sending.push(record.clone(), cell, Flushed { generation, wakes_members: true });
+            }
+        };
+        push_own(sending);
+        let mut appended = self.send(sending, &*local.store, events, &mut Vec::new(), use_reserve);
+        if let Err(StoreError::TooLarge(_)) = appended
+            && others > 0
+        {
+            // Perhaps only because of the records that wait: those go first, in parts.
+            sending.records.truncate(others);
+            sending.owners.truncate(others);
+            let sent = self.append_in_parts(sending, &*local.store, &*local.clock);
+            others = sending.records.len();
+            push_own(sending);
+            appended =
+                sent.and_then(|()| self.send(sending, &*local.store, events, &mut Vec::new(), use_reserve));
         }
-        let appended = self.send(sending, &*local.store, events, &mut Vec::new(), use_reserve);
         if appended.is_err() {
             sending.records.truncate(others);
             sending.owners.truncate(others);
@@ -199,7 +219,11 @@ impl Flusher {
             let Some(mut sending) = taken else { return true };
             self.is_demanded.store(false, Ordering::SeqCst);
             let sent = self.append_in_parts(&mut sending, store, clock);
+            if let Err(StoreError::Full) = sent {
+                sending.owners.iter().for_each(|(cell, flushed)| cell.refused(flushed));
+            }
             drop(sending);
+            self.note_room(&sent);
             self.committed(store.durable_batch());
             match sent {
                 Ok(()) if !self.is_demanded.load(Ordering::SeqCst) => return true,
@@ -210,6 +234,25 @@ impl Flusher {
                 }
             }
         }
+    }
+
+    /// Says once that there is no room for group records, and once that there is again.
+    fn note_room(&self, sent: &Result<(), StoreError>) {
+        match sent {
+            Err(StoreError::Full) if !self.is_refused.swap(true, Ordering::SeqCst) => tracing::error!(
+                "the disk is full, and so is the room that is reserved for groups: acks are not durable and are answered \
+                 storage_full until there is room"
+            ),
+            Ok(()) if self.is_refused.swap(false, Ordering::SeqCst) => {
+                tracing::info!("there is room for group records again: acks are durable");
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether records wait because the disk is full, with its reserve.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::SeqCst)
     }
 
     /// Appends all records that wait, in several batches if they do not fit into one.

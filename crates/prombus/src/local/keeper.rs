@@ -1,6 +1,7 @@
 //! The thread that keeps the store in order: retention, cleaning, tombstones, snapshots of compacted topics. It takes its time
 //! and holds nobody up; what it finds to do it finds out itself, round by round.
 
+use super::age_samples::AgeSamples;
 use super::{Local, LocalBackend};
 use crate::backend::{BoxFuture, LatestPage, LatestQuery};
 use crate::delivery::Millis;
@@ -54,6 +55,10 @@ struct Memory {
     compacted_at: Millis,
     /// The last cleaning did not come to its end; the next one begins then.
     clean_again_at: Option<Millis>,
+    /// When a full disk is cleaned next, whatever the topics say.
+    clean_full_at: Millis,
+    /// It was said that the disk has no room for the records of retention.
+    has_told_full: bool,
 }
 
 #[derive(Default)]
@@ -66,6 +71,8 @@ struct TopicMemory {
     snapshot_at: Option<Millis>,
     /// Up to which seq its snapshots say everything.
     snapshot_to: u64,
+    /// How old its events are, for when their commit times do not tell.
+    ages: AgeSamples,
     /// What went wrong is said once.
     has_complained: bool,
 }
@@ -251,8 +258,14 @@ impl Local {
     /// Cuts off what retention takes. Answers whether that was anything.
     fn apply_retention(&self, topics: &[(StoredTopic, TopicSettings)], memory: &mut Memory) -> bool {
         let mut firsts = Vec::new();
+        let now = self.clock.steady_ms();
         for (topic, settings) in topics {
             let own = memory.topics.entry(topic.id).or_default();
+            let ages = settings.retention_ms.into_iter();
+            let ages = ages.chain(settings.compaction.then_some(settings.tombstone_ms));
+            if let (Some(shortest), Some(longest)) = (ages.clone().min(), ages.max()) {
+                own.ages.note(now, self.store.last_seq(topic.id), shortest, longest);
+            }
             match self.first_kept(topic.id, settings, own) {
                 Ok(first) if first > self.store.cut_at(topic.id).max(1) => firsts.push((topic.id, first)),
                 Ok(_) => {}
@@ -267,14 +280,19 @@ impl Local {
         // In parts: a record of very many topics would not fit into a small segment.
         for part in firsts.chunks(CUTS_MAX) {
             match self.cut(part) {
-                Ok(()) => is_cut = true,
+                Ok(()) => {
+                    is_cut = true;
+                    memory.has_told_full = false;
+                }
                 Err(error) => {
                     // The next round tries again.
                     for (id, _) in part {
                         memory.topics.entry(*id).or_default().measured = None;
                     }
-                    if !matches!(error, StoreError::Busy) && !self.is_closed() {
-                        tracing::error!("retention: {error}");
+                    let is_full = matches!(error, StoreError::Full);
+                    let is_told = is_full && std::mem::replace(&mut memory.has_told_full, true);
+                    if !matches!(error, StoreError::Busy) && !is_told && !self.is_closed() {
+                        tracing::error!("retention: {error}; it is tried again");
                     }
                 }
             }
@@ -301,6 +319,12 @@ impl Local {
                     first = self.first_committed_after(id, oldest.seq, expired_ms)?;
                     memory.expires = None;
                 }
+            }
+            // Where the wall clock was set back, commit times are in its future and nothing would expire.
+            let old_seq = memory.ages.seq_of_age(self.clock.steady_ms(), retention_ms);
+            if old_seq > 0 && old_seq >= first && self.store.cut_at(id) <= old_seq {
+                first = old_seq + 1;
+                memory.expires = None;
             }
         }
         if let Some(retention_bytes) = settings.retention_bytes {
@@ -367,7 +391,8 @@ impl Local {
                         settings.snapshot_topic.is_some() && settings.snapshot_interval_ms > 0;
                     // What the snapshots have not heard of they would keep for ever.
                     let to_seq = if has_snapshots { own.snapshot_to } else { u64::MAX };
-                    self.drop_tombstones(topic.id, settings, &state, to_seq);
+                    let old_seq = own.ages.seq_of_age(now, settings.tombstone_ms);
+                    self.drop_tombstones(topic.id, settings, &state, old_seq, to_seq);
                     let state_now = state.lock();
                     live_bytes += state_now.map.live_bytes();
                     dead_bytes += state_now.map.dead_bytes();
@@ -382,7 +407,13 @@ impl Local {
         let is_old = now.saturating_sub(memory.compacted_at) >= COMPACT_AFTER_MS;
         let compact = dead_bytes > 0 && (is_worth || is_old);
         let is_again = memory.clean_again_at.take_if(|at| *at <= now).is_some();
-        let is_wanted = self.keeper.wants_clean.swap(false, Ordering::AcqRel) || is_again;
+        // Segments that hold nothing but old group records are dead without any retention.
+        let is_refused = self.flusher.is_refused();
+        let is_full = (is_refused || self.store.is_full()) && now >= memory.clean_full_at;
+        if is_full {
+            memory.clean_full_at = now.saturating_add(if is_refused { ROUND_MS } else { COMPACT_AFTER_MS });
+        }
+        let is_wanted = self.keeper.wants_clean.swap(false, Ordering::AcqRel) || is_again || is_full;
         if !compact && !is_cut && !is_wanted {
             return;
         }
@@ -423,16 +454,17 @@ impl Local {
         id: TopicId,
         settings: &TopicSettings,
         state: &Mutex<super::states::TopicState>,
+        old_seq: u64,
         to_seq: u64,
     ) {
         let by_ms = self.clock.wall_ms().saturating_sub_unsigned(settings.tombstone_ms);
-        let old = state.lock().map.old_tombstones(by_ms, TOMBSTONES_MAX);
+        let old = state.lock().old_tombstones(by_ms, old_seq, TOMBSTONES_MAX);
         for (seq, key) in old.into_iter().take_while(|&(seq, _)| seq <= to_seq) {
             if self.is_closed() {
                 return;
             }
             if matches!(self.store.has_key_before(id, &key, seq), Ok(false)) {
-                state.lock().map.drop_tombstone(seq);
+                state.lock().drop_tombstone(seq);
             }
         }
     }

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// When a letter could not be written, it is tried again after this time.
 const RETRY_MS: Millis = 1_000;
+/// A group says so often at most that dead letters could not be written.
+const NOTICE_MS: Millis = 60_000;
 /// Ids of dead letters are UUIDv5 in this namespace, chosen once.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f1c_2a7e_93d4_5b08_a1e7_30c9_54d2_8e6b);
 
@@ -48,8 +50,19 @@ impl Local {
                 self.park(cell, &give_up);
             }
             Err(error) => {
-                tracing::warn!("group {group} on {topic}: a dead letter could not be written yet: {error}");
                 let now = self.clock.steady_ms();
+                let mut notice = cell.letter_notice.lock();
+                notice.count += 1;
+                // Each letter is tried every second, and there may be thousands.
+                if now >= notice.next_at {
+                    let count = std::mem::take(&mut notice.count);
+                    notice.next_at = now + NOTICE_MS;
+                    tracing::warn!(
+                        "group {group} on {topic}: dead letters could not be written {count} times: {error}; they are tried \
+                         again, and this is logged at most once a minute"
+                    );
+                }
+                drop(notice);
                 let mut core = cell.core.lock();
                 core.machine.put_off(give_up, now + RETRY_MS);
                 // What the failure was answered with is written down: its attempts.

@@ -509,6 +509,7 @@ impl Durability for Records {
         // Looked at after the waker is in its place.
         match self.local.watch.unavailable() {
             Some(reason) => Poll::Ready(Err(reason.clone())),
+            None if self.cell.is_refused(generation) => Poll::Ready(Err(Unavailable::StorageFull)),
             None => Poll::Pending,
         }
     }

@@ -78,6 +78,25 @@ impl TopicState {
         }
     }
 
+    /// Forgets everything below a seq.
+    fn cut(&mut self, first_seq: u64) {
+        self.map.cut(first_seq);
+        self.count(usize::MAX);
+    }
+
+    /// See [`LatestMap::old_tombstones`].
+    pub(super) fn old_tombstones(&mut self, by_ms: i64, to_seq: u64, limit: usize) -> Vec<(u64, Vec<u8>)> {
+        let old = self.map.old_tombstones(by_ms, to_seq, limit);
+        self.count(usize::MAX);
+        old
+    }
+
+    /// A deletion has done its work.
+    pub(super) fn drop_tombstone(&mut self, seq: u64) {
+        self.map.drop_tombstone(seq);
+        self.count(usize::MAX);
+    }
+
     /// Takes note of what the map takes. False when all together take too much.
     fn count(&mut self, limit_bytes: usize) -> bool {
         let bytes = self.map.memory_bytes();
@@ -117,7 +136,7 @@ impl States {
     pub(super) fn cut(&self, topic: TopicId, first_seq: u64) {
         let state = self.by_topic.lock().get(&topic).cloned();
         if let Some(state) = state {
-            state.lock().map.cut(first_seq);
+            state.lock().cut(first_seq);
         }
     }
 
@@ -157,7 +176,7 @@ impl Local {
         let first_seq = self.store.cut_at(id);
         if state.next_seq <= first_seq {
             state.next_seq = first_seq;
-            state.map.cut(first_seq);
+            state.cut(first_seq);
         }
         if !self.read_on(state, id, i64::MAX)? {
             // Half of the keys are of no use to anyone.

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// Acks that nobody waits for are written within this time.
 pub(crate) const FLUSH_AFTER_MS: Millis = 4;
 
+/// Records that found no room on the disk are tried again after this time, unless room is reported before.
+const REFUSED_REST_MS: Millis = 100;
+
 #[derive(Default)]
 pub(crate) struct Timer {
     state: Mutex<State>,
@@ -89,7 +92,8 @@ impl Timer {
                 self.is_flush_armed.store(false, Ordering::SeqCst);
                 local.advance();
                 if !local.flusher.flush(&*local.store, &*local.clock) || local.has_line() {
-                    self.arm_flush(now);
+                    let rest = if local.flusher.is_refused() { REFUSED_REST_MS } else { 0 };
+                    self.arm_flush(now + rest);
                 }
                 continue;
             }

@@ -130,14 +130,18 @@ impl LatestMap {
         }
     }
 
-    /// Deletions that were committed at this time or before and are still the newest of their key, the oldest first.
-    pub fn old_tombstones(&mut self, committed_by_ms: i64, limit: usize) -> Vec<(u64, Vec<u8>)> {
+    /// Deletions that were committed at this time or before, or have this seq or a lower one, and are still the newest of their key,
+    /// the oldest first.
+    pub fn old_tombstones(&mut self, committed_by_ms: i64, to_seq: u64, limit: usize) -> Vec<(u64, Vec<u8>)> {
         while let Some(&(seq, _)) = self.tombstones.front()
             && !self.by_seq.get(&seq).is_some_and(|newest| newest.is_tombstone)
         {
             self.tombstones.pop_front();
         }
-        let old = self.tombstones.iter().take_while(|&&(_, commit_ms)| commit_ms <= committed_by_ms);
+        let old = self
+            .tombstones
+            .iter()
+            .take_while(|&&(seq, commit_ms)| commit_ms <= committed_by_ms || seq <= to_seq);
         let old = old.filter_map(|&(seq, _)| {
             let newest = self.by_seq.get(&seq).filter(|newest| newest.is_tombstone)?;
             Some((seq, newest.key.to_vec()))
@@ -261,7 +265,7 @@ mod tests {
                     }
                     1 => {
                         let by = next(seq * 10) as i64;
-                        for (seq, key) in map.old_tombstones(by, 3) {
+                        for (seq, key) in map.old_tombstones(by, 0, 3) {
                             let known = live.remove(&seq);
                             assert_eq!(known.map(|it| (it.0, it.1)), Some((Some(key), true)), "seed {seed}");
                             map.drop_tombstone(seq);
@@ -312,7 +316,7 @@ mod tests {
             map.apply(&seen(2 * round + 1, Some(b"k"), true));
         }
         assert!(map.memory_bytes() < 4_096, "{} bytes for two keys", map.memory_bytes());
-        let old = map.old_tombstones(i64::MAX, 9);
+        let old = map.old_tombstones(i64::MAX, 0, 9);
         assert_eq!(old, [(1, b"first".to_vec()), (19_999, b"k".to_vec())]);
     }
 
@@ -325,6 +329,6 @@ mod tests {
         assert_eq!(map.dead_bytes(), 101);
         map.apply(&seen(3, Some(b"k"), false));
         assert_eq!((map.get(b"k"), map.key_count(), map.is_live(2)), (Some(3), 1, false));
-        assert!(map.old_tombstones(i64::MAX, 9).is_empty());
+        assert!(map.old_tombstones(i64::MIN, u64::MAX, 9).is_empty());
     }
 }

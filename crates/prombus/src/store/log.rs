@@ -444,18 +444,23 @@ impl Store for LogStore {
         self.log.unavailable().is_none()
     }
 
+    fn is_full(&self) -> bool {
+        self.listener.is_full.load(Ordering::Relaxed)
+    }
+
     fn figures(&self) -> StoreFigures {
         let stats = self.log.stats();
         let reads = self.log.read_health();
         StoreFigures {
             commit_duration_ms: self.listener.commit_duration_ms.figures(),
             commit_batch_events: self.listener.commit_batch_events.figures(),
-            is_full: self.listener.is_full.load(Ordering::Relaxed),
+            is_full: self.is_full(),
             bytes: stats.bytes,
             faults: stats.faults,
             read_errors: reads.errors,
             events_unreadable: reads.events_unreadable,
             read_problem: reads.problem,
+            corrupt_events: stats.corrupt_events,
         }
     }
 

@@ -9,6 +9,7 @@ mod exactly_once;
 mod exactly_once_kill;
 mod fixture;
 mod folder;
+mod full_disk;
 mod group_model;
 mod guarantees;
 mod kill;

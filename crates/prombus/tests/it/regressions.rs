@@ -7,8 +7,10 @@ use prombus::store::{
 };
 use prombus::{
     Backend, BackupError, Bus, Clock, DeliveryBatch, GroupName, GroupSpec, Limits, LocalBackend, ManualClock,
-    MemberOptions, Pattern, PublishError, PullLimit, ReadError, Start, StoreError, Topic, Unavailable,
+    MemberOptions, Pattern, PublishError, PullLimit, ReadError, Start, StoreError, Topic, TopicOptions,
+    TopicRule, Unavailable,
 };
+use prombus_log::Step;
 use prombus_log::storage::simulated::Disk;
 use std::path::Path;
 use std::pin::pin;
@@ -171,6 +173,7 @@ struct Hooked {
     inner: Arc<LogStore>,
     in_find: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     in_append: Mutex<Option<Hook>>,
+    before_clean: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Store for Hooked {
@@ -242,6 +245,10 @@ impl Store for Hooked {
         self.inner.delete_topic(topic, name)
     }
     fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {
+        let hook = self.before_clean.lock().expect("no panic").take();
+        if let Some(hook) = hook {
+            hook();
+        }
         self.inner.clean(liveness, options)
     }
     fn worth_cleaning_bytes(&self) -> u64 {
@@ -282,6 +289,7 @@ fn hooked() -> (Rig, Arc<Hooked>) {
         inner: Arc::clone(&store),
         in_find: Mutex::default(),
         in_append: Mutex::default(),
+        before_clean: Mutex::default(),
     });
     let as_store = Arc::clone(&hooked) as Arc<dyn Store>;
     let backend = LocalBackend::open_without_timer(as_store, shared, Limits::default()).expect("opens");
@@ -321,6 +329,55 @@ fn acks_are_written_also_if_a_seek_that_fails_was_in_the_way() {
         after.stop();
     }
     assert!(poll(&mut acking).is_ready());
+    rig.stop();
+}
+
+/// Cleaning asks the map of a topic which events live. Those published since the map was read are not in it, and live.
+#[test]
+fn compaction_keeps_events_that_were_published_after_its_map_was_read() {
+    let (rig, store) = hooked();
+    let options =
+        TopicOptions { compaction: Some(true), snapshot_interval_ms: Some(0), ..TopicOptions::default() };
+    rig.backend.set_topic_rules(vec![TopicRule::new("kv", options).expect("a good rule")]);
+    let set = |bus: &Bus, log: &LogStore, topic: &str, key: &str, value: &str| {
+        let mut publishing = bus.publish(topic, value).key(key).send();
+        while poll(&mut publishing).is_pending() {
+            while log.log().step_commit() == Step::Worked || log.log().step_housekeeping() == Step::Worked {}
+        }
+    };
+    let filler = "v".repeat(200);
+    for _ in 0..200 {
+        set(&rig.bus, &rig.store, "kv", "often", &filler);
+    }
+    rig.pass(60_000);
+    let (bus, log, value) = (rig.bus.clone(), Arc::clone(&rig.store), filler.clone());
+    *store.before_clean.lock().expect("no panic") = Some(Box::new(move || {
+        // Segments that hold nothing else.
+        for number in 0..200 {
+            set(&bus, &log, "kv", &format!("late-{number}"), &value);
+        }
+        // Segments that are rewritten, because most of what they hold is dead.
+        for number in 0..200 {
+            set(&bus, &log, "deleted", "any", &value);
+            if number % 20 == 0 {
+                set(&bus, &log, "kv", &format!("mixed-{number}"), &value);
+            }
+        }
+        let deleted = Topic::new("deleted").expect("a good name");
+        let mut deleting = Box::pin(bus.delete_topic(&deleted));
+        while poll(&mut deleting).is_pending() {
+            while log.log().step_commit() == Step::Worked {}
+        }
+    }));
+    rig.backend.keep_house();
+    rig.commit();
+    assert!(store.before_clean.lock().expect("no panic").is_none(), "nothing was cleaned");
+    assert!(rig.store.usage().expect("reads").iter().any(|it| it.events < 300), "nothing was removed");
+    for after in rig.after_power_cuts() {
+        let state = after.done(Box::pin(after.bus.load_state("kv"))).expect("loads");
+        assert_eq!(state.iter().count(), 211, "a key was lost that came while cleaning began");
+        after.stop();
+    }
     rig.stop();
 }
 

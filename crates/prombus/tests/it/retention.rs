@@ -215,6 +215,45 @@ fn a_deleted_key_stays_deleted_when_its_deletion_is_cleaned_away() {
     assert!(fewest < 30, "{fewest} events are kept for 10 keys: the deletions never went");
 }
 
+/// A segment that is full of live events is not rewritten, so an old event of a deleted key stays in it. While it does, the
+/// deletion must stay too.
+#[test]
+fn a_deletion_stays_while_an_older_event_of_its_key_is_in_a_segment_that_is_not_rewritten() {
+    let rig = Rig::new(12);
+    let open = |rig: &Rig| rig.backend.set_topic_rules(vec![rule("kv", compacted())]);
+    open(&rig);
+    let value = "v".repeat(400);
+    rig.set("kv", "gone", &value);
+    for key in 0..60 {
+        rig.set("kv", &format!("k{key}"), &value);
+    }
+    // The segment of the deletion holds little else that lives.
+    for _ in 0..30 {
+        rig.set("kv", "often", &value);
+    }
+    rig.unset("kv", "gone");
+    for _ in 0..90 {
+        rig.set("kv", "often", &value);
+    }
+    let mut rig = rig;
+    for round in 0..6 {
+        rig.pass(60_000);
+        let before = rig.kept_events("kv");
+        rig.keep_house();
+        if round == 0 {
+            assert!(rig.kept_events("kv") < before, "nothing was cleaned");
+        }
+        let gone = rig.read("kv").events.iter().filter(|event| event.key() == Some("gone")).count();
+        assert_eq!(gone, 2, "round {round}: the old event and its deletion are both there");
+        // With every start the map is read again from what is on the disk.
+        rig = rig.restart();
+        open(&rig);
+        let state = rig.state("kv");
+        assert!(!state.contains_key("gone"), "round {round}: a deleted key is back");
+        assert_eq!(state.len(), 61, "round {round}");
+    }
+}
+
 #[test]
 fn a_deleted_topic_does_not_come_back() {
     let rig = Rig::new(7);
@@ -299,6 +338,81 @@ fn an_event_to_start_behind_is_looked_for_in_all_topics_before_gaps_are() {
     let mut got: Vec<_> = rig.all(&mut group).iter().map(|it| (it.topic().to_string(), it.seq())).collect();
     got.sort();
     assert_eq!(got, [("a".to_owned(), 4), ("b".to_owned(), 3)]);
+}
+
+/// Commit times never fall. After the wall clock jumped forward and back they stand still, in its future, until it has caught up.
+#[test]
+fn events_expire_in_time_after_the_clock_jumped_forward_and_back() {
+    let rig = Rig::new(13);
+    rig.backend.set_topic_rules(vec![rule("beats", kept_for(60_000)), rule("kv", compacted())]);
+    const START_MS: i64 = 1_700_000_000_000;
+    rig.clock.set_wall_ms(START_MS + 86_400_000);
+    rig.publish_numbers("beats", 5);
+    rig.set("kv", "a", "in the future");
+    rig.clock.set_wall_ms(START_MS);
+    rig.publish_numbers("beats", 5);
+    rig.unset("kv", "a");
+    rig.keep_house();
+    for _ in 0..11 {
+        rig.pass(5_000);
+        rig.publish("beats", "later");
+        rig.publish_numbers("filler", 40);
+        rig.keep_house();
+    }
+    assert_eq!(rig.payloads("beats").len(), 21, "none is a minute old");
+    // Those of the first minute go, one after another and not before their time.
+    for left in (1..=11).rev() {
+        rig.pass(5_000);
+        rig.publish_numbers("filler", 40);
+        rig.keep_house();
+        let kept = rig.payloads("beats").len();
+        assert!(
+            (left..=left + 1).contains(&kept),
+            "{kept} events are kept, {left} are younger than a minute"
+        );
+    }
+    rig.pass(60_000);
+    rig.keep_house();
+    assert!(rig.payloads("beats").is_empty());
+    // Deletions of keys go in time as well.
+    for _ in 0..3 {
+        rig.pass(60_000);
+        rig.publish_numbers("filler", 60);
+        rig.keep_house();
+    }
+    assert_eq!(rig.kept_events("kv"), 0);
+}
+
+#[test]
+fn the_memory_of_keys_is_given_back_when_their_deletions_go() {
+    let rig = Rig::new(14);
+    rig.backend.set_topic_rules(vec![rule("kv", compacted())]);
+    let bytes = || rig.backend.figures().state_memory_bytes;
+    for key in 0..200 {
+        rig.set("kv", &format!("key-{key}"), "value");
+    }
+    rig.keep_house();
+    let before = bytes();
+    for key in 0..200 {
+        rig.unset("kv", &format!("key-{key}"));
+    }
+    for _ in 0..6 {
+        rig.pass(60_000);
+        rig.publish_numbers("filler", 60);
+        rig.keep_house();
+    }
+    assert_eq!(rig.kept_events("kv"), 0, "the deletions are gone");
+    assert!(bytes() < before / 20, "{} of {before} bytes are counted for no key", bytes());
+    // The same with keys that retention takes.
+    rig.backend.set_topic_rules(vec![rule("beats", kept_for(10_000))]);
+    for key in 0..200 {
+        rig.set("beats", &format!("key-{key}"), "value");
+    }
+    rig.state("beats");
+    assert!(bytes() > before / 2);
+    rig.pass(10_000);
+    rig.keep_house();
+    assert!(bytes() < before / 20, "{} of {before} bytes are counted for events that are gone", bytes());
 }
 
 /// Cleaning that did not come before a restart comes after it, also if nothing else is deleted any more.
