@@ -409,11 +409,12 @@ impl Recovery {
                 }
                 Some(sealed) => used.push(one(from, sealed, None)),
                 None if Some(at) == mark_at => push_begun(Some(mark.batch)),
+                // What is written to a place that cannot be read might be lost.
+                None if self.ends_at_checkpoint && segment.has_accepted_losses() => unusable.push(*row),
                 None if self.ends_at_checkpoint => spares.push((*row, segment)),
                 None => match replay::begun(&segment)
                     .map_err(|error| self.unreadable(segment.name(), error.into()))?
                 {
-                    // What is written to a place that cannot be read might be lost.
                     Begun::No if segment.has_accepted_losses() => unusable.push(*row),
                     Begun::Batches { first } => push_begun(Some(first)),
                     Begun::Frames => push_begun(None),

@@ -162,6 +162,27 @@ fn a_dead_segment_stays_while_the_ids_in_it_cannot_be_read() {
     check_health(&rig);
 }
 
+/// Its index says that it is dead, and the page with its ids cannot be read.
+#[test]
+fn a_dead_segment_stays_while_only_its_ids_cannot_be_read() {
+    let (rig, _, sealed) = filled(options());
+    rig.settle();
+    let index = sealed.replace(".seg", ".idx");
+    // A page of ids and a page of keys are the last ones.
+    let ids = length(&rig.disk, &index) - 6_144;
+    rig.disk.make_unreadable(&index, ids..ids + 1);
+    make_all_unreadable(&rig.disk, &sealed);
+    let report = clean(&rig.log, &Cut(|_| 200)).unwrap();
+    assert!(report.was_unreadable && !report.was_full && report.segments_retired > 0, "{report:?}");
+    assert!(rig.disk.names().contains(&sealed));
+    rig.disk.make_readable();
+    clean(&rig.log, &Cut(|_| 200)).unwrap();
+    for number in 1..=300 {
+        check_duplicate(&rig, number);
+    }
+    check_health(&rig);
+}
+
 #[test]
 fn a_publish_whose_id_cannot_be_looked_up_is_refused() {
     let (rig, topic, sealed) = filled(options());
