@@ -30,15 +30,8 @@ const DUTY_PERCENT: u8 = 50;
 const OVERHEAD_PART: u64 = 8;
 const MARGIN_BYTES: u64 = 8 << 20;
 
-/// How long a backup waits between tries to read a place, about 6 s in all.
-const READ_WAITS: [Duration; 6] = [
-    Duration::from_millis(100),
-    Duration::from_millis(200),
-    Duration::from_millis(400),
-    Duration::from_millis(800),
-    Duration::from_millis(1_600),
-    Duration::from_millis(3_200),
-];
+/// A failed read is retried this often, after 100 ms, doubling each time: about 6 s in all.
+const READ_RETRIES: u32 = 6;
 
 /// How far a backup is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +134,7 @@ impl Shared {
         let read = || self.storage.open(&file, OpenMode::Read).and_then(|file| read_whole(&*file));
         let mut checkpoint = read();
         // At once: the housekeeper is locked.
-        for _ in 0..READ_WAITS.len() {
+        for _ in 0..READ_RETRIES {
             if checkpoint.as_ref().is_err_and(is_unreadable) {
                 checkpoint = read();
             }
@@ -298,17 +291,15 @@ impl Copy<'_> {
         buffer: &mut [u8],
         position: u64,
     ) -> io::Result<usize> {
-        let mut waits = READ_WAITS.iter();
+        let mut retry = 0;
         loop {
             match source.read_at(buffer, position) {
-                Err(error) if is_unreadable(&error) => match waits.next() {
-                    Some(&wait) if self.pace.rest() => {
-                        if self.shared.options.threads {
-                            std::thread::sleep(wait);
-                        }
+                Err(error) if is_unreadable(&error) && retry < READ_RETRIES && self.pace.rest() => {
+                    if self.shared.options.threads {
+                        std::thread::sleep(Duration::from_millis(100 << retry));
                     }
-                    _ => return Err(error),
-                },
+                    retry += 1;
+                }
                 read => return read,
             }
         }

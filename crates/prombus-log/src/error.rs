@@ -88,7 +88,7 @@ pub enum OpenError {
         /// What the caller said.
         reason: String,
     },
-    /// A file that is needed cannot be read, and there is no second copy of it. Nothing was concluded from that.
+    /// A needed file cannot be read, and it has no second copy. The folder is unchanged.
     #[error(
         "{folder}: cannot read {file} at position {position}, which holds acknowledged events or group state; \
          retry when the disk can be read again, or list what is unreadable with `prombus repair --data {folder}`"

@@ -1,7 +1,7 @@
 //! Reading around the places of a file that the disk cannot read.
 //!
-//! **Invariant:** a place that could not be read is neither damaged nor empty. Bytes of a hole are zeros in the caller's buffer
-//! only to keep positions right; whoever looks at them must ask [`Holes`] first and must not conclude anything from them.
+//! **Invariant:** an unreadable place is neither damaged nor empty. The bytes of a hole are zeros in the caller's buffer only to keep
+//! positions right. A caller checks [`Holes`] before it interprets a byte, and concludes nothing from bytes in a hole.
 
 use crate::storage::{StorageFile, is_unreadable};
 use std::io;

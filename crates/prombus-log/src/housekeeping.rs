@@ -211,7 +211,7 @@ impl Housekeeper {
         if !are_ready && self.prepare_one(shared, false, false)? == Step::Worked {
             return Ok(Step::Worked);
         }
-        // Also where there is no room for others: a reserve that was cleaned is used again.
+        // Even when other segments cannot be made: a cleaned reserve is reused.
         if reserves < RESERVE_SEGMENTS { self.prepare_one(shared, true, are_ready) } else { Ok(Step::Idle) }
     }
 

@@ -147,7 +147,7 @@ impl Judge<'_> {
                 }
                 true
             });
-            // What is left of it still answers; what cannot be read now is merged later.
+            // The file still answers lookups; it is merged in a later round.
             match read {
                 Ok(()) => {}
                 Err(IndexError::Io(error)) => {

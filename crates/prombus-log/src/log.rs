@@ -683,13 +683,13 @@ impl Log {
         self.shared().read_health()
     }
 
-    /// Events that cannot be read now, of all topics that share a file with one that somebody tried to read. Reads those files:
-    /// it may take long where the disk does.
+    /// The unreadable events of every file in which a read has failed. Reads those files, which may block for long on a failing
+    /// disk.
     pub fn unreadable(&self) -> Vec<UnreadableEvents> {
         self.shared().list_unreadable()
     }
 
-    /// Nobody wants the events of a topic before this seq any more: whether they can be read does not matter.
+    /// Removes the events of a topic before this seq from the unreadable ones: retention has cut them off.
     pub fn forget_unreadable_before(&self, topic: TopicId, seq: u64) {
         self.shared().note_read(topic.0, 0, seq);
     }

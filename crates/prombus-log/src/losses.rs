@@ -61,6 +61,18 @@ impl Losses {
         }
     }
 
+    /// Like [`read`](Self::read), but an unreadable list is empty: then nothing counts as lost, which is safe.
+    pub(crate) fn read_if_readable(storage: &dyn Storage, faults: &mut Vec<Fault>) -> io::Result<Self> {
+        match Self::read(storage) {
+            Ok((losses, fault)) => {
+                faults.extend(fault);
+                Ok(losses)
+            }
+            Err(error) if is_unreadable(&error) => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut file = Vec::with_capacity(20 + self.rows.len() * ROW_BYTES);
         file.extend_from_slice(&LOSSES_MAGIC);

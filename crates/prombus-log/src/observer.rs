@@ -55,7 +55,7 @@ pub enum Notice {
     },
     /// A file cannot be read now. Told once, until [`ReadableAgain`](Self::ReadableAgain).
     Unreadable {
-        /// What was being read, and what the system said.
+        /// The file and position, and the system's error.
         error: String,
     },
     /// All reads that failed before have succeeded.

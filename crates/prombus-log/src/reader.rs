@@ -322,7 +322,7 @@ impl Shared {
             let frame_length = header.frame_length();
             let is_ours = header.kind == Kind::Event && header.topic == topic;
             if is_ours && header.seq < chunk.next_seq {
-                // What is wrong before it is not asked for.
+                // Damage before it hits events that were not asked for.
                 gap = None;
             }
             if is_ours && header.seq >= chunk.next_seq {

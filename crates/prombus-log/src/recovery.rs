@@ -248,15 +248,8 @@ impl Recovery {
         let hash = KeyedHash::new(manifest.hash_seed);
         let ends_at_checkpoint = manifest.clean;
         let mut faults: Vec<Fault> = fault.into_iter().collect();
-        let losses = match Losses::read(&*storage) {
-            Ok((losses, fault)) => {
-                faults.extend(fault);
-                losses
-            }
-            // Without it nothing counts as lost: on the safe side.
-            Err(error) if is_unreadable(&error) => Losses::default(),
-            Err(error) => return Err(open_error(&storage.location(), "read LOSSES", error)),
-        };
+        let losses = Losses::read_if_readable(&*storage, &mut faults)
+            .map_err(|error| open_error(&storage.location(), "read LOSSES", error))?;
         Ok(Self { storage, options, manifest, hash, losses, faults, ends_at_checkpoint })
     }
 
@@ -305,7 +298,7 @@ impl Recovery {
     /// The newest checkpoint that is whole.
     fn read_checkpoint(&mut self) -> Result<(Checkpoint, u64), OpenError> {
         let [older, newer] = self.manifest.checkpoints;
-        // One that cannot be read is no fault, but the other one serves for it too.
+        // An unreadable checkpoint is not a fault, but the other one replaces it too.
         let newer_fault = match Checkpoint::read(&*self.storage, newer) {
             Ok(Ok(checkpoint)) => return Ok((checkpoint, newer)),
             Ok(Err(fault)) => Ok(fault),
@@ -409,7 +402,7 @@ impl Recovery {
                 }
                 Some(sealed) => used.push(one(from, sealed, None)),
                 None if Some(at) == mark_at => push_begun(Some(mark.batch)),
-                // What is written to a place that cannot be read might be lost.
+                // Data written to an unreadable place might be lost.
                 None if self.ends_at_checkpoint && segment.has_accepted_losses() => unusable.push(*row),
                 None if self.ends_at_checkpoint => spares.push((*row, segment)),
                 None => match replay::begun(&segment)
@@ -479,7 +472,7 @@ impl Recovery {
     fn cut(&self, one: &Used) -> io::Result<()> {
         let Some(torn_to) = one.torn_to else { return Ok(()) };
         let mut bytes = vec![0; (torn_to - one.end) as usize];
-        // Nobody relies on these bytes: those that cannot be read are zeros in the copy.
+        // These bytes are kept for inspection only: unreadable ones are zeros in the copy.
         let read = read_around(&*one.segment.file()?, &mut bytes, one.end, &mut Holes::default())?;
         bytes.truncate(read);
         let name = cut_name(one.segment.id.number, one.end);

@@ -33,7 +33,7 @@ pub struct RepairReport {
     pub is_accepted: bool,
 }
 
-/// Reads a whole log, which nobody may have open, and lists what cannot be read. With `accept_loss` those places count as
+/// Reads a whole log that is not open and lists its unreadable places. With `accept_loss` those places count as
 /// damaged from then on.
 ///
 /// # Errors
@@ -150,7 +150,7 @@ impl Shared {
                 Ok(()) if chunk.next_seq() > seq => seq = chunk.next_seq(),
                 Err(ReadError::Unreadable { last_seq: unreadable, .. }) => seq = unreadable + 1,
                 Err(ReadError::UnknownTopic(_)) => {
-                    // Deleted: nobody wants its events any more.
+                    // The topic was deleted, so its events do not matter.
                     self.note_read(topic, 0, u64::MAX);
                     return;
                 }

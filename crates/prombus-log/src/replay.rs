@@ -71,8 +71,8 @@ pub(crate) struct SegmentEnd {
 
 /// The first place that could not be read and that may hold something durable, in a segment whose last frame ends at `end`.
 ///
-/// Batches follow each other without a gap. So what can be read at `end`, and is no frame, proves that nothing follows; a hole
-/// later is in bytes that were never used.
+/// Batches follow each other without a gap. So readable bytes at `end` that are not a frame prove that nothing follows, and a later
+/// hole is in bytes that were never used.
 fn needed_hole(holes: &Holes, end: u64) -> Option<u64> {
     holes.overlapping(0..end.saturating_add(HEADER_BYTES as u64)).map(|hole| hole.start)
 }

@@ -101,7 +101,7 @@ impl Unreadable {
         self.is_any.store(true, Ordering::Release);
     }
 
-    /// Seqs from `first` up to, without, `end` of a topic were read, or nobody wants them any more.
+    /// Removes the seqs `first..end` of a topic: they were read, or do not matter any more.
     fn remove(&self, topic: TopicId, first: u64, end: u64) {
         let mut list = self.list.lock();
         let mut rest = Vec::new();

@@ -93,14 +93,7 @@ pub fn verify_storage(
     let lock = storage.lock().map_err(|error| open_error(&location, "lock the folder", error))?;
     let _lock = lock.ok_or(OpenError::Locked { folder: location })?;
     let mut faults: Vec<Fault> = fault.into_iter().collect();
-    let losses = match Losses::read(&*storage) {
-        Ok((losses, fault)) => {
-            faults.extend(fault);
-            losses
-        }
-        Err(error) if is_unreadable(&error) => Losses::default(),
-        Err(error) => return Err(io_error(LOSSES)(error)),
-    };
+    let losses = Losses::read_if_readable(&*storage, &mut faults).map_err(io_error(LOSSES))?;
     let mut verifier = Verifier {
         hash: KeyedHash::new(manifest.hash_seed),
         storage,

@@ -243,7 +243,7 @@ pub trait Store: Send + Sync + 'static {
     /// it will never have room.
     fn wait_for_room(&self) -> bool;
 
-    /// Whether there is no room for another segment: publishers are refused now or soon.
+    /// Whether no further segment can be made: publishes are refused now or soon.
     fn is_full(&self) -> bool {
         false
     }

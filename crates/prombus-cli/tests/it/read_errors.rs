@@ -156,7 +156,8 @@ impl Consumer {
 
     async fn take(&mut self, event: Event) {
         assert_eq!(event.seq, self.next_seq, "in order, and none left out");
-        let is_right = event.payload.get() == json!(payload(event.seq)).to_string();
+        let expected = json!(payload(event.seq)).to_string();
+        let is_right = event.payload.get() == expected;
         assert!(is_right, "event {} is another one", event.seq);
         let ack = ack_text("orders", &self.group, &event.id, None);
         self.client.socket.send(Message::text(ack)).await.unwrap();

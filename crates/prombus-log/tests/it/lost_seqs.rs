@@ -121,7 +121,7 @@ fn every_event_in_a_damaged_end_of_a_closed_log_is_named_and_counted() {
             served_and_damaged(&restored, restored.topic(name), "backup").1.len() as u64
         };
         assert_eq!(last_seqs.iter().map(damaged).sum::<u64>(), lost);
-        // The damage stays damage when the log goes on and is opened again.
+        // The damage stays known when the log continues and is opened again.
         let rig = Rig::open(&disk, small_options()).unwrap();
         publish(&rig, 3);
         let more: Vec<_> =

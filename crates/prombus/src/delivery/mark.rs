@@ -1,7 +1,7 @@
 //! How far a group has leased a topic, as far as a crash must not take it back: the lease mark.
 //!
-//! No event above the durable mark is leased for the first time. So after a crash every unsettled event above the mark is known
-//! to have been delivered to nobody, and one at or below it may have been: it is delivered with the reason `server_restarted`.
+//! No event above the durable mark is leased for the first time. So after a crash no unsettled event above the mark was ever
+//! delivered, and one at or below it may have been: it is delivered with the reason `server_restarted`.
 //! The mark is written down well ahead of the leases and rides on other commits, so that a pull rarely waits for it. A seek
 //! resets it, and a group that is closed in order writes down exactly how far it has leased.
 
@@ -50,7 +50,7 @@ impl LeaseMark {
         self.leased_to = self.leased_to.max(seq);
     }
 
-    /// Why an event is delivered that nobody has had since the last restart.
+    /// The reason for the first delivery of an event since the last restart.
     pub(super) fn reason(&self, seq: u64) -> Option<RedeliveryReason> {
         (seq <= self.restarted_to).then_some(RedeliveryReason::ServerRestarted)
     }

@@ -27,7 +27,7 @@ pub(crate) struct GroupCell {
     durable: AtomicU64,
     /// The oldest generation whose record found no room on the disk; `u64::MAX` for none.
     refused_from: AtomicU64,
-    /// What was said about dead letters that could not be written.
+    /// Rate limit of the log line about dead letters that wait for room.
     pub(crate) letter_notice: Mutex<LetterNotice>,
     /// When the timer looks at this group next; `u64::MAX` for never.
     pub(crate) armed_at: AtomicU64,

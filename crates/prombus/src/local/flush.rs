@@ -236,7 +236,7 @@ impl Flusher {
         }
     }
 
-    /// Says once that there is no room for group records, and once that there is again.
+    /// Logs once that group records are refused, and once that they are written again.
     fn note_room(&self, sent: &Result<(), StoreError>) {
         match sent {
             Err(StoreError::Full) if !self.is_refused.swap(true, Ordering::SeqCst) => tracing::error!(

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const STOP_MS: Millis = 1_000;
 /// The timer thread looks this often.
 pub(crate) const LOOK_EVERY_MS: Millis = 250;
-/// Nobody looks regularly: a gap means nothing.
+/// No regular looks are made, so a gap means nothing.
 const UNWATCHED: u64 = u64::MAX;
 
 /// See the module.
@@ -44,14 +44,14 @@ impl StopClock {
         }
     }
 
-    /// From now on somebody looks every [`LOOK_EVERY_MS`].
+    /// The timer thread looks every [`LOOK_EVERY_MS`] from now on.
     pub(crate) fn watch(&self) {
         let now = self.inner.steady_ms();
         // A gap that shows only now is found by the next look.
         let _ = self.seen_ms.compare_exchange(UNWATCHED, now, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Nobody looks regularly any more.
+    /// The timer thread stops looking.
     pub(crate) fn unwatch(&self) {
         self.seen_ms.store(UNWATCHED, Ordering::Release);
     }
@@ -61,7 +61,7 @@ impl StopClock {
         let _alone = self.taking_out.lock();
         let seen = self.seen_ms.load(Ordering::Acquire);
         if seen != UNWATCHED && now.saturating_sub(seen) >= STOP_MS {
-            // Before the look is told: whoever sees the new look must see the gap taken out.
+            // Before the look is stored: a thread that sees the new look must see the gap removed.
             self.stopped_ms.fetch_add(now - seen, Ordering::AcqRel);
             self.seen_ms.store(now, Ordering::Release);
             tracing::warn!("the process did not run for {} ms; leases are longer by that time", now - seen);
@@ -81,7 +81,7 @@ impl Clock for StopClock {
             if now - seen >= STOP_MS {
                 self.take_out_gap(now);
             } else {
-                // If somebody else has looked since, that look will do.
+                // If another thread has looked since, that look will do.
                 let _ = self.seen_ms.compare_exchange(seen, now, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(clock.steady_ms(), 2_500);
         manual.advance_ms(40_000);
         assert_eq!(clock.steady_ms(), 2_500, "it was stopped");
-        assert_eq!(clock.wall_ms(), 42_500, "the calendar goes on");
+        assert_eq!(clock.wall_ms(), 42_500, "wall time continues");
         manual.advance_ms(STOP_MS - 1);
         assert_eq!(clock.steady_ms(), 2_500 + STOP_MS - 1, "and then it ran");
     }

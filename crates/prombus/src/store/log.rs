@@ -30,15 +30,8 @@ const READ_BYTES: usize = 1 << 20;
 /// Lists with more memory than this are not kept.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
 
-/// How long opening waits between tries while a file cannot be read, about 6 s in all.
-const OPEN_WAITS: [Duration; 6] = [
-    Duration::from_millis(100),
-    Duration::from_millis(200),
-    Duration::from_millis(400),
-    Duration::from_millis(800),
-    Duration::from_millis(1_600),
-    Duration::from_millis(3_200),
-];
+/// An open that fails because a file is unreadable is retried this often, after 100 ms, doubling each time: about 6 s in all.
+const OPEN_RETRIES: u32 = 6;
 
 /// Settings of the log.
 #[derive(Clone, Default)]
@@ -173,16 +166,19 @@ impl LogStore {
     /// # Errors
     /// See [`OpenError`]; the folder is left as it was.
     pub fn open(folder: &Path, options: LogStoreOptions, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let mut waits = OPEN_WAITS.iter();
+        let mut retry = 0;
         loop {
             let opened = Self::open_with(options.clone(), Arc::clone(&clock), |options, groups| {
                 Log::open_with_state(folder, options, groups)
             });
             match opened {
-                Err(OpenError::Log(error @ prombus_log::OpenError::Unreadable { .. })) => {
-                    let Some(&wait) = waits.next() else { return Err(error.into()) };
-                    tracing::warn!("{}; trying again in {} ms", with_causes(&error), wait.as_millis());
-                    std::thread::sleep(wait);
+                Err(OpenError::Log(error @ prombus_log::OpenError::Unreadable { .. }))
+                    if retry < OPEN_RETRIES =>
+                {
+                    let wait_ms = 100 << retry;
+                    tracing::warn!("{}; retrying in {wait_ms} ms", with_causes(&error));
+                    std::thread::sleep(Duration::from_millis(wait_ms));
+                    retry += 1;
                 }
                 opened => return opened,
             }

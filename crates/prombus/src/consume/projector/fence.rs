@@ -2,7 +2,7 @@
 //!
 //! A supervisor may open a projector while the one before is still being dropped, or has a commit under way. The newer one must
 //! read the states only when the older one has published its last, so both share a fence: each commit is made under its lock,
-//! and whoever opens takes the next turn under the same lock.
+//! and a projector that opens takes the next turn under the same lock.
 
 use super::ProjectorError;
 use crate::backend::Backend;
@@ -37,7 +37,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Takes the turn from whoever has it, and waits for the commit that is under way.
+    /// Takes the turn from its holder, and waits for the running commit.
     pub(super) async fn take(bus: &Bus, input: &str, group: &str) -> Self {
         let address = Arc::as_ptr(bus.backend()).cast::<()>() as usize;
         let fence = {
@@ -61,7 +61,7 @@ impl Turn {
         Self { fence, number }
     }
 
-    /// Publishes a batch, if nobody took the turn meanwhile.
+    /// Publishes a batch, unless another projector has taken the turn.
     pub(super) async fn publish(
         &self,
         backend: &dyn Backend,
