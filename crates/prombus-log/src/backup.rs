@@ -6,13 +6,17 @@
 //!
 //! Whoever holds a segment keeps its file from being recycled, so cleaning goes on meanwhile too.
 
-use crate::checkpoint::Mark;
+use crate::checkpoint::{Checkpoint, Mark};
 use crate::error::{BackupError, Unavailable};
+use crate::holes::UnreadableAt;
+use crate::id::KeyedHash;
+use crate::index::Index;
 use crate::index_file;
 use crate::jobs::{JobKind, PIECE_BYTES, Pace};
 use crate::kept_ids::KeptIds;
 use crate::layout::{MANIFEST, MANIFEST_NEW, checkpoint_name, index_name, index_new_name};
 use crate::log::Shared;
+use crate::lost_seqs::{add_after, add_before, around, spans_of};
 use crate::manifest::{Manifest, SegmentRow};
 use crate::replay::index_segment;
 use crate::segment::{Segment, SegmentIndex};
@@ -182,8 +186,8 @@ impl Copy<'_> {
         }
         let mut bytes_done = 0;
         (self.progress)(BackupProgress { bytes_done, bytes_total });
-        for (segment, length) in &snapshot.segments {
-            self.segment(segment, *length, bytes_done, bytes_total)?;
+        for (at, (_, length)) in snapshot.segments.iter().enumerate() {
+            self.segment(snapshot, at, bytes_done, bytes_total)?;
             bytes_done += length;
         }
         for kept in &snapshot.kept {
@@ -204,14 +208,15 @@ impl Copy<'_> {
         Ok(BackupReport { batch: snapshot.mark.batch, segments: snapshot.segments.len(), bytes: bytes_total })
     }
 
-    /// Copies a segment up to a length, with its index.
+    /// Copies a segment of the snapshot up to its length, with its index.
     fn segment(
         &mut self,
-        segment: &Segment,
-        length: u64,
+        snapshot: &Snapshot,
+        at: usize,
         done_before: u64,
         bytes_total: u64,
     ) -> Result<(), BackupError> {
+        let (segment, length) = (&snapshot.segments[at].0, snapshot.segments[at].1);
         let name = segment.name();
         let source = segment.file().map_err(|source| BackupError::Read { file: name.clone(), source })?;
         self.copy(&*source, &name, Some(length), Some((done_before, bytes_total)))?;
@@ -232,7 +237,7 @@ impl Copy<'_> {
         self.made.extend([index_new_name(id.number), index.clone()]);
         let written =
             index_segment(&copied, length, self.shared.hash).map_err(|at| at.source).and_then(|mut made| {
-                self.shared.cover_lost_seqs(&copied, &mut made);
+                cover_lost_seqs(snapshot, at, &mut made, self.shared.hash).map_err(|at| at.source)?;
                 index_file::write(&self.storage, &made, id.number, id.salt, length, self.shared.hash)
             });
         written.map_err(|source| BackupError::Write { file: index, source })?;
@@ -314,6 +319,27 @@ impl Copy<'_> {
             let _ = self.storage.remove(name);
         }
     }
+}
+
+/// Lets the index of a damaged segment know which seqs are lost in it, as of the snapshot: later events are not in the copy.
+fn cover_lost_seqs(
+    snapshot: &Snapshot,
+    at: usize,
+    index: &mut Index,
+    hash: KeyedHash,
+) -> Result<(), UnreadableAt> {
+    let Some(checkpoint) = Checkpoint::parse(&snapshot.checkpoint).filter(|_| !index.damage.is_empty())
+    else {
+        return Ok(());
+    };
+    let mut around = around(&checkpoint.topic_views());
+    for (other_at, (other, _)) in snapshot.segments.iter().enumerate().filter(|(other_at, _)| *other_at != at)
+    {
+        let add = if other_at < at { add_before } else { add_after };
+        spans_of(other, hash)?.iter().for_each(|span| add(&mut around, span));
+    }
+    around.into_values().for_each(|around| index.cover_lost_seqs(around));
+    Ok(())
 }
 
 /// What a backup takes with its indexes and checkpoint.

@@ -163,7 +163,11 @@ impl Shared {
             self.note_read_error(&error);
             error
         })?;
-        self.cover_lost_seqs(segment, &mut index);
+        self.cover_lost_seqs(segment, &mut index).map_err(|at| {
+            let error = segment.read_error(at.position)(at.source);
+            self.note_read_error(&error);
+            error
+        })?;
         let index = Arc::new(index);
         *segment.index.write() = SegmentIndex::Memory(Arc::clone(&index));
         self.observer().notice(&Notice::IndexRebuilt { file: name });

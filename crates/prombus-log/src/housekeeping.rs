@@ -456,7 +456,9 @@ impl Housekeeper {
 
     /// Frees the room that was held back; false when it was given up before.
     fn give_up_reserve_file(&mut self, shared: &Shared) -> bool {
-        std::mem::replace(&mut self.reserve_file_bytes, 0) > 0 && shared.storage.remove(RESERVE).is_ok()
+        // Also one of an earlier run, which this one has not measured.
+        self.reserve_file_bytes = 0;
+        shared.storage.remove(RESERVE).is_ok()
     }
 
     /// Lets go of index tables that were read, oldest segments first, when they take too much memory.

@@ -180,18 +180,25 @@ impl StorageFile for LossyFile {
             Err(error) if is_unreadable(&error) => {}
             read => return read,
         }
-        let is_accepted = |hole: &Range<u64>| {
-            self.accepted.iter().any(|loss| loss.start <= hole.start && hole.end <= loss.end)
-        };
         let end = self.file.len()?.min(position + buffer.len() as u64).max(position);
-        if is_accepted(&(position..end)) {
-            let read = (end - position) as usize;
-            buffer[..read].fill(0);
-            return Ok(read);
+        let mut at = position;
+        while at < end {
+            // The accepted place at this position, or the bytes up to the next one.
+            let place = self.accepted.iter().find(|place| place.end > at).filter(|place| place.start < end);
+            let (part_end, is_accepted) = match place {
+                Some(place) if place.start <= at => (place.end.min(end), true),
+                Some(place) => (place.start, false),
+                None => (end, false),
+            };
+            let part = &mut buffer[(at - position) as usize..(part_end - position) as usize];
+            if is_accepted {
+                read_around_exactly(&*self.file, part, at, &mut Holes::default())?;
+            } else {
+                self.file.read_at(part, at)?;
+            }
+            at = part_end;
         }
-        let mut holes = Holes::default();
-        let read = read_around_exactly(&*self.file, buffer, position, &mut holes)?;
-        if holes.ranges().iter().all(is_accepted) { Ok(read) } else { Err(holes.error()) }
+        Ok((end - position) as usize)
     }
 
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {

@@ -6,11 +6,13 @@
 //!
 //! [`SeqAudit`] names them while batches are replayed, for open and `verify`.
 
-use crate::id::EventId;
+use crate::holes::UnreadableAt;
+use crate::id::{EventId, KeyedHash};
 use crate::index::{Entry, Index, TopicSpan};
 use crate::layout::SEGMENT_DATA_START;
 use crate::log::Shared;
 use crate::record::HEADER_BYTES;
+use crate::replay::index_segment;
 use crate::segment::{Segment, SegmentIndex};
 use crate::view::TopicView;
 use std::collections::HashMap;
@@ -53,33 +55,52 @@ pub(crate) fn add_after(around: &mut HashMap<u32, Around>, span: &TopicSpan) {
     }
 }
 
-/// What a sealed segment has of each topic, if its index can be read now.
-pub(crate) fn spans_of(segment: &Segment) -> Option<Vec<TopicSpan>> {
-    match &*segment.index.read() {
-        SegmentIndex::Memory(index) => Some(index.spans()),
-        SegmentIndex::File(file) => file.topics().ok(),
-        SegmentIndex::Growing => segment.index_file().ok()?.topics().ok(),
+/// What a sealed segment has of each topic: by its index file, or by its frames where that is missing, damaged or unreadable.
+///
+/// # Errors
+/// Neither can be read. Then it is not known which seqs the segment has, and nothing may be concluded about its neighbours.
+pub(crate) fn spans_of(segment: &Segment, hash: KeyedHash) -> Result<Vec<TopicSpan>, UnreadableAt> {
+    // Out of the lock first: a slow disk must not hold up those who wait for it.
+    let file = match &*segment.index.read() {
+        SegmentIndex::Memory(index) => return Ok(index.spans()),
+        SegmentIndex::File(file) => Some(Arc::clone(file)),
+        SegmentIndex::Growing => None,
+    };
+    let spans = match file {
+        Some(file) => file.topics(),
+        None => segment.index_file().and_then(|file| file.topics()),
+    };
+    if let Ok(spans) = spans {
+        return Ok(spans);
     }
+    let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
+    Ok(index_segment(segment, sealed, hash)?.spans())
 }
 
 impl Shared {
     /// Lets the index of a damaged segment know which seqs are lost in it, by what the other segments have.
-    pub(crate) fn cover_lost_seqs(&self, segment: &Segment, index: &mut Index) {
+    ///
+    /// # Errors
+    /// One of the other segments cannot be read.
+    pub(crate) fn cover_lost_seqs(&self, segment: &Segment, index: &mut Index) -> Result<(), UnreadableAt> {
         if index.damage.is_empty() {
-            return;
+            return Ok(());
         }
         let (segments, mut around, growing) = {
             let view = self.view.read();
             (Arc::clone(&view.segments), around(&view.topics), view.active_index.spans())
         };
-        let Some(at) = segments.iter().position(|other| other.id == segment.id) else { return };
-        let spans = |other: &Arc<Segment>| match other.sealed() {
-            Some(_) => spans_of(other).unwrap_or_default(),
-            None => growing.clone(),
-        };
-        segments[..at].iter().flat_map(spans).for_each(|span| add_before(&mut around, &span));
-        segments[at + 1..].iter().flat_map(spans).for_each(|span| add_after(&mut around, &span));
+        let Some(at) = segments.iter().position(|other| other.id == segment.id) else { return Ok(()) };
+        for (other_at, other) in segments.iter().enumerate().filter(|(other_at, _)| *other_at != at) {
+            let spans = match other.sealed() {
+                Some(_) => spans_of(other, self.hash)?,
+                None => growing.clone(),
+            };
+            let add = if other_at < at { add_before } else { add_after };
+            spans.iter().for_each(|span| add(&mut around, span));
+        }
         around.into_values().for_each(|around| index.cover_lost_seqs(around));
+        Ok(())
     }
 }
 
@@ -123,6 +144,8 @@ fn lost_entry(damage: &[Range<u64>], last: Option<u64>, next: u64, region: Range
     }
     let is_near = last_part.end - first_part.start <= ENTRY_BYTES_MAX;
     let position = if is_near { first_part.start } else { last_part.start };
+    // Any part of the damage is enough for a reader to come across it.
+    let position = position.max(last_part.end.saturating_sub(ENTRY_BYTES_MAX));
     Some(Entry {
         first_seq: first,
         last_seq: next - 1,

@@ -547,7 +547,7 @@ impl Recovery {
         let mut active = Index::default();
         for at in 0..used.len() {
             if let Some(mut index) = used[at].index.take() {
-                self.cover_lost_seqs(used, at, &mut index, topics);
+                self.cover_lost_seqs(used, at, &mut index, topics)?;
                 used[at].index = Some(index);
             }
             let segment = Arc::clone(&used[at].segment);
@@ -575,7 +575,7 @@ impl Recovery {
                         None => {
                             let made = index_segment(&segment, sealed, self.hash);
                             let mut index = made.map_err(|at| self.unreadable(segment.name(), at))?;
-                            self.cover_lost_seqs(used, at, &mut index, topics);
+                            self.cover_lost_seqs(used, at, &mut index, topics)?;
                             index
                         }
                     };
@@ -606,18 +606,28 @@ impl Recovery {
     }
 
     /// Lets the index of a damaged segment know which seqs are lost in it, by what the other segments have.
-    fn cover_lost_seqs(&self, used: &[Used], at: usize, index: &mut Index, topics: &[Option<TopicView>]) {
+    fn cover_lost_seqs(
+        &self,
+        used: &[Used],
+        at: usize,
+        index: &mut Index,
+        topics: &[Option<TopicView>],
+    ) -> Result<(), OpenError> {
         if index.damage.is_empty() {
-            return;
+            return Ok(());
         }
-        let spans = |one: &Used| match &one.index {
-            Some(index) => index.spans(),
-            None => spans_of(&one.segment).unwrap_or_default(),
-        };
         let mut around = around(topics);
-        used[..at].iter().flat_map(spans).for_each(|span| add_before(&mut around, &span));
-        used[at + 1..].iter().rev().flat_map(spans).for_each(|span| add_after(&mut around, &span));
+        for (other_at, other) in used.iter().enumerate().filter(|(other_at, _)| *other_at != at) {
+            let spans = match &other.index {
+                Some(index) => index.spans(),
+                None => spans_of(&other.segment, self.hash)
+                    .map_err(|at| self.unreadable(other.segment.name(), at))?,
+            };
+            let add = if other_at < at { add_before } else { add_after };
+            spans.iter().for_each(|span| add(&mut around, span));
+        }
         around.into_values().for_each(|around| index.cover_lost_seqs(around));
+        Ok(())
     }
 
     /// Opens what is kept of the ids of events that are gone. A bad one is named and left out: there is nothing to make it
@@ -625,12 +635,17 @@ impl Recovery {
     fn open_kept(&mut self) -> Result<Vec<Arc<KeptIds>>, OpenError> {
         let mut kept = Vec::new();
         for row in std::mem::take(&mut self.manifest.kept_indexes) {
-            match IndexFile::open_for_ids(&self.storage, row.number, row.salt, row.covered) {
+            let is_given_up = self.losses.has_kept_index(row.number, row.salt);
+            let opened = IndexFile::open_for_ids(&self.storage, row.number, row.salt, row.covered);
+            // Only the head and the filters are read so far; an accepted loss may be in the ids.
+            let opened =
+                opened.and_then(|file| if is_given_up { file.check().map(|()| file) } else { Ok(file) });
+            match opened {
                 Ok(file) => {
                     self.manifest.kept_indexes.push(row);
                     kept.push(Arc::new(KeptIds { row, file }));
                 }
-                Err(IndexError::Io(error)) if !self.losses.has_kept_index(row.number, row.salt) => {
+                Err(IndexError::Io(error)) if !(is_given_up && is_unreadable(&error)) => {
                     return Err(self.unreadable(index_name(row.number), error.into()));
                 }
                 Err(error) => {

@@ -186,18 +186,14 @@ impl Shared {
         if added.is_empty() {
             return Ok(given_up);
         }
+        // Also prepared segments, which no reader sees.
+        let manifest = self.housekeeper.lock().manifest.clone();
         let mut losses = self.losses.lock();
         let mut changed = losses.clone();
         // An open that could not read the list started without it.
-        if let Ok((on_disk, _)) = Losses::read(&*self.storage) {
-            added.extend(on_disk.rows);
-        }
+        added.extend(Losses::read(&*self.storage)?.0.rows);
         let segments = Arc::clone(&self.view.read().segments);
-        let kept = Arc::clone(&self.kept.read());
-        changed.add(added, |loss| match loss.kind {
-            LossKind::Segment => segments.iter().any(|segment| segment.id.number == loss.number),
-            LossKind::KeptIndex => kept.iter().any(|kept| kept.row.number == loss.number),
-        });
+        changed.add(added, |loss| is_named(&manifest, loss));
         changed.write(&*self.storage)?;
         *losses = changed;
         for segment in segments.iter() {

@@ -38,6 +38,8 @@ pub(crate) struct Replay {
     lost_commit: bool,
     /// Names seqs that were lost together with their COMMIT.
     audit: SeqAudit,
+    /// The last segment that was replayed, and its bytes after the last batch that was found.
+    rest_of_last: Option<(u64, std::ops::Range<u64>)>,
     /// What could not be read of the regions that were taken, in the segment that is replayed.
     taken_holes: Holes,
     hash: KeyedHash,
@@ -71,10 +73,18 @@ pub(crate) struct SegmentEnd {
 
 /// The first place that could not be read and that may hold something durable, in a segment whose last frame ends at `end`.
 ///
-/// Batches follow each other without a gap. So readable bytes at `end` that are not a frame prove that nothing follows, and a later
-/// hole is in bytes that were never used.
-fn needed_hole(holes: &Holes, end: u64) -> Option<u64> {
-    holes.overlapping(0..end.saturating_add(HEADER_BYTES as u64)).map(|hole| hole.start)
+/// Batches follow each other without a gap. So zeros at `end` prove that nothing follows, and a later hole is in bytes that were
+/// never used. Other bytes may be a damaged frame whose followers cannot be read; in a recycled file they may also be of an
+/// earlier life, and count as unused.
+fn needed_hole(segment: &Segment, holes: &Holes, end: u64) -> io::Result<Option<u64>> {
+    let near = holes.overlapping(0..end.saturating_add(HEADER_BYTES as u64)).map(|hole| hole.start);
+    if near.is_some() || holes.is_empty() || segment.id.life > 0 {
+        return Ok(near);
+    }
+    let mut bytes = [0; HEADER_BYTES];
+    let read = segment.file()?.read_at(&mut bytes, end)?;
+    let is_used = bytes[..read].iter().any(|&byte| byte != 0);
+    Ok(holes.ranges().iter().find(|hole| is_used && hole.start >= end).map(|hole| hole.start))
 }
 
 struct SeenFrame {
@@ -104,6 +114,7 @@ impl Replay {
             events: 0,
             lost_commit: false,
             audit: SeqAudit::default(),
+            rest_of_last: None,
             taken_holes: Holes::default(),
             hash,
         }
@@ -176,6 +187,15 @@ impl Replay {
                 self.take_region(segment, last_end, start, None, index)?;
                 self.lost_commit = true;
             }
+            if start == SEGMENT_DATA_START
+                && commit.batch > self.mark.batch + 1
+                && let Some((number, rest)) = self.rest_of_last.take()
+                && batch_checks(&seen, start, position, &commit)
+            {
+                // A whole batch proves that those before it were durable: they stood at the end of the segment before.
+                self.audit.add_damage(number, rest);
+                self.lost_commit = true;
+            }
             let chained =
                 self.lost_commit || self.mark.batch + 1 == commit.batch && self.mark.chain == commit.previous;
             if chained && batch_checks(&seen, start, position, &commit) {
@@ -196,9 +216,12 @@ impl Replay {
         let proof = if is_given_up { Proof::Later } else { proof };
         if proof == Proof::None {
             let end = suspect.map_or(last_end, |batch| batch.start);
-            let needed_hole = self.needed_hole(&mut holes, remains_end.unwrap_or(last_end));
+            let needed_hole = self.needed_hole(segment, &mut holes, remains_end.unwrap_or(last_end))?;
             return Ok(SegmentEnd { end, torn_to: remains_end, is_damaged: false, holes, needed_hole });
         }
+        let end_found = remains_end.unwrap_or(last_end);
+        self.rest_of_last = (proof == Proof::Later)
+            .then(|| (segment.id.number, end_found..segment.id.capacity.max(end_found)));
         let mut is_damaged = suspect.is_some() || is_given_up;
         if let Some(batch) = suspect {
             self.take_suspect(segment, &batch, index)?;
@@ -217,18 +240,20 @@ impl Replay {
             self.mark =
                 Mark { segment: segment.id.number, position: end, batch: self.mark.batch + 1, ..self.mark };
         }
-        let needed_hole = self.needed_hole(&mut holes, end);
+        let needed_hole = self.needed_hole(segment, &mut holes, end)?;
         Ok(SegmentEnd { end, torn_to: None, is_damaged, holes, needed_hole })
     }
 
     /// The first place that could not be read and that may hold something durable. Records are read once to find batches, and
     /// once more to take them: a place that failed only the second time counts too, because its records were not taken.
-    fn needed_hole(&mut self, holes: &mut Holes, end: u64) -> Option<u64> {
+    fn needed_hole(&mut self, segment: &Segment, holes: &mut Holes, end: u64) -> io::Result<Option<u64>> {
         let taken = std::mem::take(&mut self.taken_holes);
-        let needed = needed_hole(holes, end).into_iter().chain(taken.ranges().first().map(|hole| hole.start));
+        let needed = needed_hole(segment, holes, end)?
+            .into_iter()
+            .chain(taken.ranges().first().map(|hole| hole.start));
         let needed = needed.min();
         holes.append(taken);
-        needed
+        Ok(needed)
     }
 
     fn advance(&mut self, segment: &Segment, end: u64, commit: &Commit) {
@@ -607,7 +632,7 @@ pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
         }
     }
     let mut holes = scan.into_holes();
-    if let Some(position) = needed_hole(&holes, frames_end) {
+    if let Some(position) = needed_hole(segment, &holes, frames_end)? {
         let has_frames = frames_end > SEGMENT_DATA_START;
         let at = UnreadableAt { position, source: holes.error() };
         return Ok(Begun::Unknown { at, has_frames, batch: None });

@@ -22,6 +22,8 @@ const GIVE_BACK_MS: i64 = 1_000;
 pub(crate) struct RetiredFile {
     pub(crate) segment: Arc<Segment>,
     since_ms: i64,
+    /// Some of its bytes could not be read: nothing is written there again.
+    is_unreadable: bool,
 }
 
 impl RetiredFile {
@@ -79,14 +81,17 @@ impl Housekeeper {
             }
             segment.close_file();
             self.damaged.remove(&segment.id.number);
-            self.retired.push(RetiredFile { segment: Arc::clone(segment), since_ms });
+            let is_unreadable = segment.has_accepted_losses() || shared.unreadable.has_file(&segment.name());
+            self.retired.push(RetiredFile { segment: Arc::clone(segment), since_ms, is_unreadable });
         }
         Ok(())
     }
 
     /// A retired file of the right size that nobody reads any more.
     pub(crate) fn take_retired(&mut self, shared: &Shared, capacity: u64) -> io::Result<Option<SegmentId>> {
-        let is_fit = |file: &RetiredFile| file.segment.id.capacity == capacity && file.is_free();
+        let is_fit = |file: &RetiredFile| {
+            file.segment.id.capacity == capacity && file.is_free() && !file.is_unreadable
+        };
         let Some(at) = self.retired.iter().position(is_fit) else { return Ok(None) };
         let id = self.retired.swap_remove(at).segment.id;
         self.remove_index(shared, id.number)?;
@@ -105,7 +110,7 @@ impl Housekeeper {
             let has_rested = now_ms - file.since_ms.max(used_ms) >= REST_MS
                 && now_ms - freed_ms >= GIVE_BACK_MS
                 && count > RETIRED_FILES_KEPT;
-            let is_usable = file.segment.id.capacity == shared.options.segment_bytes;
+            let is_usable = file.segment.id.capacity == shared.options.segment_bytes && !file.is_unreadable;
             file.is_free() && (!is_usable || has_rested || count > RETIRED_FILES_MAX)
         });
         let Some(at) = at else { return Ok(Step::Idle) };

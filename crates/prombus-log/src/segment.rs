@@ -132,8 +132,13 @@ impl Segment {
 
     /// From now on these places count as damaged when they cannot be read.
     pub(crate) fn accept_losses(&self, ranges: Vec<Range<u64>>) {
-        *self.accepted_losses.lock() = ranges.into();
-        self.close_file();
+        let accepted: Arc<[Range<u64>]> = ranges.into();
+        let mut file = self.file.lock();
+        *self.accepted_losses.lock() = Arc::clone(&accepted);
+        // An open file stays open: the committer must not fail to open it again.
+        if let Some(open) = file.take_if(|_| !accepted.is_empty()) {
+            *file = Some(Arc::new(LossyFile { file: open, accepted }));
+        }
     }
 
     pub(crate) fn has_accepted_losses(&self) -> bool {

@@ -71,6 +71,21 @@ pub struct GroupCounters {
     pub missed: u64,
 }
 
+impl GroupCounters {
+    /// Counts a delivery again for this reason, or takes one back that never reached its member.
+    pub(super) fn count_redelivery(&mut self, reason: Option<RedeliveryReason>, by: i64) {
+        let add = |counter: &mut u64| *counter = counter.saturating_add_signed(by);
+        add(&mut self.delivered);
+        match reason {
+            Some(RedeliveryReason::LeaseExpired) => add(&mut self.redelivered_expired),
+            Some(RedeliveryReason::Nacked) => add(&mut self.redelivered_nacked),
+            Some(RedeliveryReason::MemberLost) => add(&mut self.redelivered_lost),
+            Some(RedeliveryReason::ServerRestarted) => add(&mut self.redelivered_restarted),
+            None => {}
+        }
+    }
+}
+
 /// A topic's state in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceStatus {
@@ -97,6 +112,8 @@ pub(super) struct Source {
     /// Nothing is handed out until an unreadable range is retried.
     pub(super) is_blocked: bool,
     pub(super) mark: LeaseMark,
+    /// The topic was deleted: nothing is written down about it any more.
+    pub(super) is_dropped: bool,
 }
 
 impl Source {
@@ -454,13 +471,7 @@ impl Group {
             unsettled.at = deadline;
             unsettled.leased_at = now;
             let (attempt, reason) = (unsettled.attempts, unsettled.reason);
-            match reason {
-                Some(RedeliveryReason::LeaseExpired) => self.counters.redelivered_expired += 1,
-                Some(RedeliveryReason::Nacked) => self.counters.redelivered_nacked += 1,
-                Some(RedeliveryReason::MemberLost) => self.counters.redelivered_lost += 1,
-                Some(RedeliveryReason::ServerRestarted) => self.counters.redelivered_restarted += 1,
-                None => {}
-            }
+            self.counters.count_redelivery(reason, 1);
             self.timers.add(deadline, position);
             leased.push(Leased { position, attempt, deadline, reason });
             count += 1;
@@ -470,7 +481,6 @@ impl Group {
             self.due.push_front(position);
         }
         self.leased_count += count as usize;
-        self.counters.delivered += u64::from(count);
         self.members.get_mut(&member).expect("looked at by the caller").in_flight += count;
         window.saturating_sub(count).saturating_sub(gated_count)
     }
@@ -532,6 +542,7 @@ impl Group {
         let source = &mut self.sources[range.source.0 as usize];
         if !source.unreadable.is_empty() {
             source.now_readable(range.first_seq, scanned_to);
+            self.activate(range.source);
         }
         if passed_from <= scanned_to {
             self.pass_over(range.source, passed_from, scanned_to);
@@ -630,6 +641,12 @@ impl Group {
         self.sources[id.0 as usize].is_active = false;
         self.reset_mark(id, floor);
         self.activate(id);
+    }
+
+    /// The topic of a source was deleted: nothing of it is delivered any more, and leases of it are void.
+    pub fn drop_source(&mut self, id: SourceId) {
+        self.seek(id, self.sources[id.0 as usize].granted_to);
+        self.sources[id.0 as usize].is_dropped = true;
     }
 
     /// Whether a member with room could be given something now.

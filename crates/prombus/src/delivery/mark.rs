@@ -78,6 +78,9 @@ impl Group {
     /// Writes down a mark above what is leased if there is none yet: for a new topic, and after a clean restart.
     pub fn prepare_mark(&mut self, id: SourceId) {
         let source = &self.sources[id.0 as usize];
+        if source.is_dropped {
+            return;
+        }
         let leased_to = source.mark.leased_to.max(source.settled.floor());
         self.keep_mark_ahead(id, leased_to, self.mark_ahead);
     }
@@ -133,7 +136,7 @@ impl Group {
     pub(super) fn write_exact_marks(&mut self) {
         for (number, source) in self.sources.iter_mut().enumerate() {
             let mark = &mut source.mark;
-            if mark.written > mark.leased_to {
+            if mark.written > mark.leased_to && !source.is_dropped {
                 mark.written = mark.leased_to;
                 self.changes.marks.push((SourceId(number as u32), mark.leased_to));
             }

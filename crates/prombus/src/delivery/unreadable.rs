@@ -35,12 +35,16 @@ impl Source {
 
     /// These seqs were read, or retention removed them.
     pub(super) fn now_readable(&mut self, first_seq: u64, last_seq: u64) {
-        for it in &mut self.unreadable {
-            if it.first_seq >= first_seq && it.first_seq <= last_seq {
-                it.first_seq = last_seq + 1;
+        let mut left = Vec::with_capacity(self.unreadable.len());
+        for it in self.unreadable.drain(..) {
+            if it.first_seq < first_seq {
+                left.push(Unreadable { last_seq: it.last_seq.min(first_seq - 1), ..it });
+            }
+            if it.last_seq > last_seq {
+                left.push(Unreadable { first_seq: it.first_seq.max(last_seq + 1), ..it });
             }
         }
-        self.unreadable.retain(|it| it.first_seq <= it.last_seq);
+        self.unreadable = left;
         self.is_blocked &= self.unreadable.iter().any(|it| !it.is_aside);
     }
 
@@ -122,7 +126,7 @@ impl Group {
         }
     }
 
-    /// A member could not read a redelivery: the lease ends without using the attempt, and the event is retried after a second.
+    /// A member could not read a redelivery: the lease ends without using the attempt, and the event is retried after 5 s.
     pub fn unreadable_lease(&mut self, member: MemberId, position: Position, now: Millis) {
         if !self.is_leased_to(member, position) {
             return;
@@ -130,10 +134,11 @@ impl Group {
         self.give_back_lease(member, position, now);
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         unsettled.state = State::Waiting;
-        unsettled.at = now.saturating_add(RETRY_FIRST_MS * 10);
+        unsettled.at = now.saturating_add(RETRY_MAX_MS);
         unsettled.is_unreadable = true;
         self.unreadable_unsettled += 1;
-        let at = unsettled.at;
+        let (at, reason) = (unsettled.at, unsettled.reason);
+        self.counters.count_redelivery(reason, -1);
         self.timers.add(at, position);
     }
 

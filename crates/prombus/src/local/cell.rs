@@ -66,8 +66,7 @@ impl Core {
 
     /// A topic was deleted: nothing of it is delivered any more, and leases of it are void.
     pub(crate) fn drop_source(&mut self, source: SourceId) {
-        let granted_to = self.machine.status(source).granted_to;
-        self.machine.seek(source, granted_to);
+        self.machine.drop_source(source);
         self.topics[source.0 as usize].is_deleted = true;
         self.told_missed.remove(&source);
     }

@@ -219,11 +219,12 @@ impl Flusher {
             let Some(mut sending) = taken else { return true };
             self.is_demanded.store(false, Ordering::SeqCst);
             let sent = self.append_in_parts(&mut sending, store, clock);
+            // Before the lock is given back: the next sender takes back what is refused here only if it knows of it.
+            self.note_room(&sent);
             if let Err(StoreError::Full) = sent {
                 sending.owners.iter().for_each(|(cell, flushed)| cell.refused(flushed));
             }
             drop(sending);
-            self.note_room(&sent);
             self.committed(store.durable_batch());
             match sent {
                 Ok(()) if !self.is_demanded.load(Ordering::SeqCst) => return true,

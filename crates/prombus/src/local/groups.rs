@@ -384,7 +384,7 @@ impl Local {
                 continue;
             }
             // With several topics: the one that the group got to last.
-            if let Some((id, ts, commit_ms)) = event_at(&mut *scanner, topic, floor)?
+            if let Some((id, ts, commit_ms)) = known_event_at(&mut *scanner, topic, floor)?
                 && newest.is_none_or(|newest| commit_ms >= newest)
             {
                 newest = Some(commit_ms);

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// When a letter could not be written, it is tried again after this time.
 const RETRY_MS: Millis = 1_000;
+/// The same when the event itself could not be read.
+const UNREADABLE_RETRY_MS: Millis = 10_000;
 /// A group says so often at most that dead letters could not be written.
 const NOTICE_MS: Millis = 60_000;
 /// Ids of dead letters are UUIDv5 in this namespace, chosen once.
@@ -63,13 +65,16 @@ impl Local {
                     );
                 }
                 drop(notice);
+                // A failed read may take the disk seconds.
+                let retry_ms =
+                    if matches!(error, StoreError::Lookup(_)) { UNREADABLE_RETRY_MS } else { RETRY_MS };
                 let mut core = cell.core.lock();
-                core.machine.put_off(give_up, now + RETRY_MS);
+                core.machine.put_off(give_up, now + retry_ms);
                 // What the failure was answered with is written down: its attempts.
                 let aftermath = self.write_down(cell, &mut core);
                 drop(core);
                 self.follow_up(cell, aftermath);
-                self.timer.arm(cell, now + RETRY_MS);
+                self.timer.arm(cell, now + retry_ms);
             }
         }
     }
@@ -151,7 +156,10 @@ impl Local {
             original = Original::There { id, record };
             Visit::Next
         });
-        scanned.map_err(|error| StoreError::Other(error.to_string()))?;
+        scanned.map_err(|error| match error.is_unreadable() {
+            true => StoreError::Lookup(error.to_string()),
+            false => StoreError::Other(error.to_string()),
+        })?;
         Ok(original)
     }
 }

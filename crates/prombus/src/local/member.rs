@@ -9,9 +9,7 @@ use crate::backend::{
     BoxFuture, DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventFilter, EventView, Membership,
     PullLimit, SettleOutcome, Verdict,
 };
-use crate::delivery::{
-    Leased, MemberId, MemberSettings, Millis, Position, ReservedRange, Sender, Settling, SourceId,
-};
+use crate::delivery::{Leased, MemberId, MemberSettings, Millis, Position, ReservedRange, Sender, Settling};
 use crate::error::{GroupError, ReadError, Unavailable};
 use crate::store::{Scanner, StoredEvent, TopicId, Visit};
 use parking_lot::Mutex;
@@ -26,6 +24,8 @@ use std::task::{Context, Poll};
 const SCAN_AHEAD: u32 = 4_096;
 /// So many at most one without.
 const GAP_AHEAD: u32 = 65_536;
+/// This many redeliveries may be unreadable in one pull.
+const FAILED_READS_MAX: usize = 4;
 /// So often a pull that finds nothing goes on before it lets others run.
 const ROUNDS_MAX: usize = 8;
 
@@ -58,8 +58,8 @@ struct Pull {
     too_many: Vec<Position>,
     /// Redeliveries that are unreadable.
     unreadable_leases: Vec<Position>,
-    /// Reserved seqs that are unreadable: source, first, last.
-    unreadable: Vec<(SourceId, u64, u64)>,
+    /// Unreadable seqs of reservations: the place of the reservation, the first seq, the last.
+    unreadable: Vec<(usize, u64, u64)>,
     /// The topics of what was reserved.
     topics: Vec<(TopicId, Topic)>,
 }
@@ -179,7 +179,9 @@ impl LocalMember {
         unreadable_leases.clear();
         for (lease, (topic_id, topic)) in leased.iter().zip(topics.iter()) {
             let Position { seq, .. } = lease.position;
-            if !into.is_empty() && into.byte_count() >= limit.bytes {
+            let is_full = !into.is_empty() && into.byte_count() >= limit.bytes;
+            // A failed read may take the disk seconds: the rest is for the next pull.
+            if is_full || unreadable_leases.len() >= FAILED_READS_MAX {
                 too_many.push(lease.position);
                 continue;
             }
@@ -203,7 +205,7 @@ impl LocalMember {
             }
         }
         let mut is_full = !too_many.is_empty();
-        for (range, (topic_id, topic)) in reserved.iter().zip(&topics[leased.len()..]) {
+        for (at, (range, (topic_id, topic))) in reserved.iter().zip(&topics[leased.len()..]).enumerate() {
             let kept_before = kept.len();
             let mut next_seq = range.first_seq;
             while !is_full && next_seq <= range.last_seq {
@@ -222,12 +224,12 @@ impl LocalMember {
                 });
                 let scanned = match scanned {
                     Err(ReadError::Unreadable { last_seq, .. }) => {
-                        unreadable.push((range.source, next_seq, last_seq.min(range.last_seq)));
+                        unreadable.push((at, next_seq, last_seq.min(range.last_seq)));
                         break;
                     }
                     // It is not known which events: hold the whole range.
                     Err(ReadError::Io(_)) => {
-                        unreadable.push((range.source, next_seq, range.last_seq));
+                        unreadable.push((at, next_seq, range.last_seq));
                         break;
                     }
                     scanned => scanned?,
@@ -281,12 +283,18 @@ impl LocalMember {
         // A seek may have made void what was leased before the lock was given up.
         leased.retain(|lease| core.machine.is_leased_to(self.id, lease.position));
         let mut from = 0;
-        for (&range, &(read_to, count)) in reserved.iter().zip(read.iter()) {
-            core.machine.deliver(self.id, range, read_to, &kept[from..from + count], now, leased);
+        let mut unreadable = unreadable.iter().peekable();
+        for (at, (&range, &(read_to, count))) in reserved.iter().zip(read.iter()).enumerate() {
+            let kept = &kept[from..from + count];
+            let is_valid = core.machine.deliver(self.id, range, read_to, kept, now, leased);
             from += count;
-        }
-        for &(source, first_seq, last_seq) in unreadable.iter() {
-            core.machine.unreadable(source, first_seq, last_seq, self.settings.passes_unreadable, now);
+            // A void reservation says nothing: its seqs may be with another member by now.
+            if let Some(&(_, first_seq, last_seq)) =
+                unreadable.next_if(|(of, ..)| *of == at).filter(|_| is_valid)
+            {
+                let may_pass = self.settings.passes_unreadable;
+                core.machine.unreadable(range.source, first_seq, last_seq, may_pass, now);
+            }
         }
         let aftermath = local.write_down(&self.cell, &mut core);
         let has_more = core.machine.has_work();

@@ -126,7 +126,7 @@ fn a_redelivery_that_cannot_be_read_waits_and_costs_no_attempt() {
     }
     assert_eq!(rig.floor("orders", "billing"), 1);
     rig.disk.make_readable();
-    rig.pass(2_000);
+    rig.pass(6_000);
     rig.commit();
     let again = rig.all(&mut orders);
     assert_eq!(seqs(&again), [2]);

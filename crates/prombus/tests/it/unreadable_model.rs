@@ -186,3 +186,20 @@ fn what_cannot_be_read_is_waited_for_and_never_settled() {
         assert!(ran.is_ok(), "PROMBUS_SEED={seed} fails");
     }
 }
+
+/// A topic that was blocked continues when its events were read after all, also if nothing of the reservation is left over.
+#[test]
+fn a_blocked_topic_continues_when_another_member_has_read_its_events() {
+    let mut group = Group::new(1);
+    let source = group.add_source(Restored::default());
+    let member =
+        group.join(MemberSettings { max_in_flight: 10, batch_size: 10, ..MemberSettings::default() });
+    group.grant(source, 50);
+    let (mut leased, mut reserved) = (Vec::new(), Vec::new());
+    group.reserve(member, 10, None, 1, u64::MAX, &mut leased, &mut reserved);
+    group.unreadable(source, 5, 7, true, 1);
+    let kept: Vec<u64> = (1..=10).collect();
+    assert!(group.deliver(member, reserved[0], 10, &kept, 2, &mut leased));
+    assert!(group.has_work(), "the seqs 11 to 50 are fresh");
+    assert_eq!(group.unreadable_count(), 0);
+}
