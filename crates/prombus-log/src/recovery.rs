@@ -234,7 +234,7 @@ struct FoundSegments {
     /// Those with records, in log order.
     used: Vec<Used>,
     spares: Vec<Unused>,
-    /// Prepared ones with bytes that cannot be read: they stay as they are, and are not used while that lasts.
+    /// Prepared ones with bytes that cannot be read: they stay as they are and are not used.
     unusable: Vec<SegmentRow>,
 }
 
@@ -693,7 +693,8 @@ impl Recovery {
         };
         let spares: Vec<_> = spares.into_iter().filter(|(row, _)| wanted(row)).collect();
         rows.extend(spares.iter().map(|(row, _)| *row));
-        rows.extend(unusable);
+        // Sealed as empty: a later open that can read all of it must not take the remains of a torn batch for durable ones.
+        rows.extend(unusable.iter().map(|row| SegmentRow { sealed: Some(SEGMENT_DATA_START), ..*row }));
         let spares: VecDeque<Spare> =
             spares.into_iter().map(|(row, segment)| Spare { segment, is_reserve: row.reserve }).collect();
 

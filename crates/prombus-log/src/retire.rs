@@ -3,7 +3,7 @@
 use crate::commit::Step;
 use crate::housekeeping::{FREE_MARGIN_BYTES, Housekeeper};
 use crate::kept_ids::KeptIds;
-use crate::layout::{index_name, segment_name};
+use crate::layout::{SEGMENT_DATA_START, index_name, segment_name};
 use crate::log::Shared;
 use crate::segment::{Segment, SegmentId, SegmentIndex};
 use std::io;
@@ -81,7 +81,10 @@ impl Housekeeper {
             }
             segment.close_file();
             self.damaged.remove(&segment.id.number);
-            let is_unreadable = segment.has_accepted_losses() || shared.unreadable.has_file(&segment.name());
+            // One that was never used may have been set aside by an open because of bytes that could not be read.
+            let is_empty = segment.sealed() == Some(SEGMENT_DATA_START);
+            let is_unreadable =
+                is_empty || segment.has_accepted_losses() || shared.unreadable.has_file(&segment.name());
             self.retired.push(RetiredFile { segment: Arc::clone(segment), since_ms, is_unreadable });
         }
         Ok(())
