@@ -434,7 +434,9 @@ impl Store for LogStore {
 
     fn wait_for_room(&self) -> bool {
         if !self.has_threads {
-            return self.log.step_commit() == prombus_log::Step::Worked;
+            // Room comes from a commit, or from a segment that is made.
+            let worked = prombus_log::Step::Worked;
+            return self.log.step_commit() == worked || self.log.step_housekeeping() == worked;
         }
         std::thread::sleep(Duration::from_millis(1));
         self.log.unavailable().is_none()
