@@ -191,7 +191,7 @@ fn settle(log: &Log) {
     while log.step_commit() == Step::Worked || log.step_housekeeping() == Step::Worked {}
 }
 
-/// Appends a state record; false when there is no room.
+/// Appends a state record; false when the disk is full.
 fn put_state(log: &Log, number: u64) -> bool {
     let mut body = [0; 100];
     body[..8].copy_from_slice(&number.to_le_bytes());

@@ -100,7 +100,7 @@ async fn opens_and_goes_on(version: u32, reason_of_fifth: Option<RedeliveryReaso
     );
     let mut billing = bus.subscribe("orders.new", "billing").await.expect("joins");
     let mut came: Vec<(u64, u32, Option<RedeliveryReason>)> = Vec::new();
-    // What is above the lease mark comes with a later pull.
+    // Events above the lease mark are delivered by a later pull.
     while !came.iter().any(|&(seq, ..)| seq == 12) {
         let batch = billing.next_batch().await.expect("reads");
         came.extend(batch.iter().map(|it| (it.seq(), it.attempt(), it.reason())));

@@ -20,7 +20,7 @@ fn fill(rig: &Rig) {
     panic!("the disk is never full");
 }
 
-/// The outcome of an ack that somebody waits for; there must be one.
+/// The outcome of an awaited ack; there must be one.
 fn ack(rig: &Rig, delivery: &Delivery) -> Result<(), Unavailable> {
     let mut acking = delivery.ack();
     for _ in 0..20 {

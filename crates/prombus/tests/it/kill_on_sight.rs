@@ -29,7 +29,7 @@ fn the_process_that_is_killed() {
         loop {
             match future::select(pin!(orders.next()), pin!(letters.next())).await {
                 future::Either::Left((delivery, _)) => {
-                    let delivery = delivery.expect("the stream goes on").expect("reads");
+                    let delivery = delivery.expect("the stream continues").expect("reads");
                     if delivery.attempt() > 1 {
                         let reason = delivery.reason().map_or("none", prombus::RedeliveryReason::as_str);
                         say(&format!("ATTEMPT {} {reason}", delivery.attempt()));
@@ -38,7 +38,7 @@ fn the_process_that_is_killed() {
                     }
                 }
                 future::Either::Right((letter, _)) => {
-                    let letter = letter.expect("the stream goes on").expect("reads");
+                    let letter = letter.expect("the stream continues").expect("reads");
                     let letter: DeadLetter = letter.json().expect("a dead letter");
                     say(&format!("LETTER {} {}", letter.attempts, letter.err));
                 }

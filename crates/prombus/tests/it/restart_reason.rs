@@ -19,7 +19,7 @@ fn after_a_power_cut_what_may_have_been_delivered_says_so_and_what_is_published_
     rig.ack(&had[0]);
     for after in rig.after_power_cuts() {
         let mut orders = after.subscribe("orders", "billing");
-        // Nobody knows whether the third was delivered: the mark is written ahead.
+        // It is not known whether the third was delivered: the mark is written ahead.
         assert_eq!(reasons(&after.all(&mut orders)), [(2, 1, RESTARTED), (3, 1, RESTARTED)]);
         after.publish("orders", "4");
         assert_eq!(reasons(&after.all(&mut orders)), [(4, 1, None)]);
@@ -69,7 +69,7 @@ fn after_a_clean_stop_it_is_exact() {
     let rig = rig.restart();
     let mut orders = rig.subscribe("orders", "billing");
     let mut all = rig.all(&mut orders);
-    // What was leased before may be leased again at once; the rest needs a higher mark first.
+    // Events that were leased before may be leased again at once; later ones need a higher mark first.
     assert_eq!(reasons(&all), [(1, 1, RESTARTED), (2, 1, RESTARTED)]);
     rig.commit();
     all.extend(rig.all(&mut orders));

@@ -283,7 +283,7 @@ fn a_recycled_growing_segment_is_not_taken_for_an_empty_one() {
     }
 }
 
-/// What is published after an open is not put where the disk cannot read: it can be read at once.
+/// Events published after an open are not written to unreadable sectors: they can be read at once.
 #[test]
 fn nothing_is_written_where_it_could_not_be_read() {
     type Choose = fn(&Disk) -> (String, std::ops::Range<u64>);

@@ -135,7 +135,7 @@ fn compaction_does_not_retire_a_segment_that_a_reader_could_not_read() {
             Err(error) => panic!("{error}"),
         }
     }
-    // Whoever folded the topic believes that nothing of the segment lives.
+    // The fold says that no event of the segment is live.
     let report = clean(&rig.log, &Lives(|_, seq| seq > 250)).unwrap();
     assert!(report.was_unreadable, "{report:?}");
     rig.disk.make_readable();
@@ -190,7 +190,7 @@ fn a_publish_whose_id_cannot_be_looked_up_is_refused() {
         let events = [NewEvent { id: Some(id(number)), ..event(topic, b"again") }];
         rig.log.try_append(&Append { events: &events, ..Append::default() }, &mut Outcomes::default())
     };
-    // In the index of a sealed segment: while the segment can be read it answers instead.
+    // The index of a sealed segment: while the segment is readable, it answers in place of the index.
     let number = 45;
     rig.disk.make_unreadable(&sealed.replace(".seg", ".idx"), 512..1 << 20);
     make_all_unreadable(&rig.disk, &sealed);
