@@ -8,6 +8,7 @@ mod guard;
 mod jwt;
 mod pattern;
 mod principal;
+mod refused_origins;
 mod rule;
 mod scope;
 #[cfg(test)]

@@ -92,6 +92,9 @@ async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -
 async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
     let origins = &gateway.options.cors_origins;
     let allowed = cors::allowed_origin(origins, request.headers());
+    if allowed.is_none() {
+        cors::note_refused(&gateway.guard, request.headers());
+    }
     let mut response = match cors::preflight(&request, allowed.as_ref()) {
         Some(response) => response,
         None => next.run(request).await,
@@ -111,7 +114,7 @@ async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Nex
 async fn wrong_method(request: Request) -> Response {
     tracing::debug!(method = %request.method(), status = 405, "request with a method that its path has not");
     let message = format!("{} is not possible here; the Allow header says what is", request.method());
-    ApiError::new(ErrorCode::BadRequest, message).with_status(StatusCode::METHOD_NOT_ALLOWED).into_response()
+    ApiError::new(ErrorCode::MethodNotAllowed, message).into_response()
 }
 
 async fn unknown_path(request: Request) -> Response {
@@ -122,7 +125,5 @@ async fn unknown_path(request: Request) -> Response {
         return response;
     }
     tracing::debug!(method = %request.method(), status = 404, "request for an unknown path");
-    ApiError::new(ErrorCode::BadRequest, "there is no such path; /openapi.json lists those that are")
-        .with_status(StatusCode::NOT_FOUND)
-        .into_response()
+    ApiError::not_found("unknown path; /openapi.json lists all routes").into_response()
 }

@@ -28,7 +28,8 @@ pub(crate) fn status_of(code: ErrorCode) -> StatusCode {
         ErrorCode::BadJson | ErrorCode::BadRequest | ErrorCode::BadTopic => StatusCode::BAD_REQUEST,
         ErrorCode::Unauthorized | ErrorCode::BadToken => StatusCode::UNAUTHORIZED,
         ErrorCode::Forbidden => StatusCode::FORBIDDEN,
-        ErrorCode::NotSubscribed | ErrorCode::UnknownId => StatusCode::NOT_FOUND,
+        ErrorCode::NotSubscribed | ErrorCode::UnknownId | ErrorCode::NotFound => StatusCode::NOT_FOUND,
+        ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ErrorCode::AlreadySubscribed | ErrorCode::GroupConflict | ErrorCode::LimitReached => {
             StatusCode::CONFLICT
         }
@@ -50,6 +51,10 @@ impl ApiError {
 
     pub(crate) fn bad_request(message: impl ToString) -> Self {
         Self::new(ErrorCode::BadRequest, message)
+    }
+
+    pub(crate) fn not_found(message: impl ToString) -> Self {
+        Self::new(ErrorCode::NotFound, message)
     }
 
     pub(crate) fn forbidden(message: impl ToString) -> Self {
@@ -115,7 +120,7 @@ impl From<RateLimited> for ApiError {
 impl From<ReadError> for ApiError {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::UnknownTopic(_) => Self::bad_request(error).with_status(StatusCode::NOT_FOUND),
+            ReadError::UnknownTopic(_) => Self::not_found(error),
             ReadError::UnknownId(_) => Self::new(ErrorCode::UnknownId, error),
             ReadError::TooManyKeys { .. } => Self::new(ErrorCode::LimitReached, error),
             ReadError::Unavailable(_) | ReadError::Io(_) | ReadError::Unreadable { .. } => {
@@ -123,6 +128,17 @@ impl From<ReadError> for ApiError {
             }
             error => Self::internal(error),
         }
+    }
+}
+
+impl From<GroupError> for ApiError {
+    fn from(error: GroupError) -> Self {
+        let code = match error.code() {
+            // A request is not a subscription that could end: the group it names does not exist.
+            ErrorCode::NotSubscribed => ErrorCode::NotFound,
+            code => code,
+        };
+        Self::new(code, error)
     }
 }
 
@@ -140,7 +156,6 @@ macro_rules! from_coded {
 
 from_coded! {
     PublishError => PublishError::code,
-    GroupError => GroupError::code,
     AuthRefused => |error| error.code(),
     OptionError => |_| ErrorCode::BadRequest,
     TopicError => |_| ErrorCode::BadTopic,

@@ -35,7 +35,7 @@ pub(super) async fn one(call: Call) -> Answered {
     };
     let Some(item) = page.events.items().first() else {
         let message = format!("{topic} has no key {:?}", super::query::shown(call.key()));
-        let mut error = ApiError::bad_request(message).with_status(StatusCode::NOT_FOUND).into_response();
+        let mut error = ApiError::not_found(message).into_response();
         put_position(error.headers_mut(), page.position);
         return Ok(error);
     };

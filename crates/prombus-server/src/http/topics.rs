@@ -3,7 +3,6 @@
 use super::admin::{Deleted, body_of, object_of};
 use super::call::Call;
 use super::{Answered, ApiError, answer};
-use axum::http::StatusCode;
 use prombus::{Backend, TopicAdminError, TopicDetails, TopicInfo, TopicOptions, TopicSettings};
 use prombus_protocol::{ErrorCode, Topic};
 use serde::Serialize;
@@ -91,7 +90,7 @@ pub(super) async fn delete(call: Call) -> Answered {
 impl From<TopicAdminError> for ApiError {
     fn from(error: TopicAdminError) -> Self {
         match error {
-            TopicAdminError::UnknownTopic(_) => Self::bad_request(error).with_status(StatusCode::NOT_FOUND),
+            TopicAdminError::UnknownTopic(_) => Self::not_found(error),
             TopicAdminError::Setting(_) => Self::bad_request(error),
             TopicAdminError::StorageFull => Self::new(ErrorCode::StorageFull, error),
             TopicAdminError::Unavailable(_) => Self::new(ErrorCode::Unavailable, error),

@@ -28,7 +28,7 @@ async fn topics_are_listed_with_their_counts() {
     let settings = one.as_object_mut().expect("an object").remove("settings").expect("what counts");
     assert_eq!(one.as_object_mut().expect("an object").remove("set"), Some(json!({})));
     assert_eq!((one, &settings["compaction"]), (b, &json!(false)));
-    rig.get("/topics/c").await.error(404, "bad_request");
+    rig.get("/topics/c").await.error(404, "not_found");
     rig.get("/topics/a..b").await.error(400, "bad_topic");
 }
 
@@ -54,8 +54,8 @@ async fn a_group_is_made_without_a_member_and_deleted() {
     put(&rig, "/groups/t/a%20b", "").await.error(400, "bad_request");
 
     assert_eq!(delete(&rig, "/groups/t/g").await.ok(), json!({"deleted": true}));
-    delete(&rig, "/groups/t/g").await.error(404, "not_subscribed");
-    rig.get("/groups/t/g").await.error(404, "not_subscribed");
+    delete(&rig, "/groups/t/g").await.error(404, "not_found");
+    rig.get("/groups/t/g").await.error(404, "not_found");
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn a_lease_says_who_has_what_until_when() {
     }
     rig.post("/groups/t/none/settle", json!({"id": id, "verdict": "ack"}).to_string())
         .await
-        .error(404, "not_subscribed");
+        .error(404, "not_found");
     drop((first, second));
 }
 
@@ -141,5 +141,5 @@ async fn seek_takes_the_forms_of_the_wire() {
         assert!(["\"to\"", "\"ts\"", "to"].iter().any(|name| message.contains(name)), "{to}: {message}");
     }
     rig.post("/groups/t/g/seek", "").await.error(400, "bad_json");
-    rig.post("/groups/t/none/seek", r#"{"to":"latest"}"#).await.error(404, "not_subscribed");
+    rig.post("/groups/t/none/seek", r#"{"to":"latest"}"#).await.error(404, "not_found");
 }

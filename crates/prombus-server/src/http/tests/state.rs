@@ -40,10 +40,10 @@ async fn the_state_of_a_key_is_its_newest_event_with_tag_and_position() {
     assert_eq!((same.status.as_u16(), same.body.len(), header(&same, "etag")), (304, 0, tag.as_str()));
     rig.set("kv", "a/b c", 4).await;
     assert_eq!(rig.with_tag("/state/kv/a%2Fb%20c", &tag).await.ok()["seq"], 4);
-    rig.get("/state/kv/nobody").await.error(404, "bad_request");
-    rig.get("/state/none/a").await.error(404, "bad_request");
+    rig.get("/state/kv/nobody").await.error(404, "not_found");
+    rig.get("/state/none/a").await.error(404, "not_found");
     rig.bus.publish_json("kv", "null").key("other").await.expect("published");
-    rig.get("/state/kv/other").await.error(404, "bad_request");
+    rig.get("/state/kv/other").await.error(404, "not_found");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_state_as_of_a_time_is_told() {
     assert_eq!(at(20).await, [json!(10), json!(20)]);
     assert_eq!(at(30).await, [json!(20), json!(30)]);
     assert_eq!(rig.get("/state/kv/a?at=29").await.ok()["payload"], 10);
-    rig.get("/state/kv/b?at=19").await.error(404, "bad_request");
+    rig.get("/state/kv/b?at=19").await.error(404, "not_found");
     rig.get("/state/kv?at=soon").await.error(400, "bad_request");
 }
 
@@ -174,8 +174,8 @@ async fn topics_are_set_shown_and_deleted_by_admins_alone() {
         assert_eq!(call("PUT", "boss", bad).await.status, 400, "{bad}");
     }
     assert_eq!(call("DELETE", "boss", "").await.ok(), json!({"deleted": true}));
-    call("DELETE", "boss", "").await.error(404, "bad_request");
-    call("GET", "boss", "").await.error(404, "bad_request");
+    call("DELETE", "boss", "").await.error(404, "not_found");
+    call("GET", "boss", "").await.error(404, "not_found");
 }
 
 #[tokio::test]
