@@ -54,6 +54,7 @@ mod group_name;
 mod idempotency;
 mod json;
 pub mod limits;
+pub mod names;
 mod options;
 mod pattern;
 mod scan;
