@@ -52,12 +52,7 @@ pub(crate) struct HeadTimer<S> {
 }
 
 impl<S> HeadTimer<S> {
-    pub(crate) fn new(
-        socket: S,
-        phase: SharedPhase,
-        head_timeout: Duration,
-        keep_alive: Duration,
-    ) -> Self {
+    pub(crate) fn new(socket: S, phase: SharedPhase, head_timeout: Duration, keep_alive: Duration) -> Self {
         Self { socket, phase, head_timeout, keep_alive, timer: None }
     }
 

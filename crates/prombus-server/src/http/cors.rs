@@ -15,7 +15,8 @@ const METHODS: &str = "GET, HEAD, POST, PUT, DELETE";
 /// Headers of requests that any route reads; those of single routes are in the table of routes.
 const REQUEST_HEADERS: [&str; 4] = ["accept", "authorization", "content-encoding", "content-type"];
 /// Headers of answers that a page may read, besides those that it always may.
-const EXPOSED: &str = "accept-encoding, allow, etag, location, retry-after, www-authenticate, x-position-id, x-position-seq";
+const EXPOSED: &str =
+    "accept-encoding, allow, etag, location, retry-after, www-authenticate, x-position-id, x-position-seq";
 /// How long a browser may remember a preflight.
 const MAX_AGE_SECONDS: &str = "600";
 

@@ -103,6 +103,10 @@ impl IntoResponse for ApiError {
             };
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
+        if status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            let supported = HeaderValue::from_static(super::content_encoding::SUPPORTED);
+            headers.insert(header::ACCEPT_ENCODING, supported);
+        }
         if let Some(retry_after_ms) = retry_after_ms {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_ms.div_ceil(1000)));
         }

@@ -122,7 +122,8 @@ async fn read_lines(
         if refused.is_some() {
             continue;
         }
-        held.grow_to(intake.batch.byte_count() + lines.rest_bytes() + piece.len()).await?;
+        let decoder_bytes = incoming.decoder_bytes();
+        held.grow_to(intake.batch.byte_count() + lines.rest_bytes() + piece.len() + decoder_bytes).await?;
         let pushed = lines.push(&piece, &mut |number, line| intake.add_line(number, line));
         refused = pushed.err();
         if intake.batch.byte_count() > BATCH_BYTES_MAX {

@@ -119,7 +119,9 @@ async fn a_listed_origin_may_and_others_may_not() {
     answer.ok();
     assert_eq!(answer.headers["access-control-allow-origin"], "https://app.example.com");
     let exposed = answer.headers["access-control-expose-headers"].to_str().expect("text");
-    for name in ["etag", "x-position-id", "x-position-seq", "retry-after", "location", "www-authenticate", "allow"] {
+    for name in
+        ["etag", "x-position-id", "x-position-seq", "retry-after", "location", "www-authenticate", "allow"]
+    {
         assert!(exposed.split(", ").any(|exposed| exposed == name), "{name}: {exposed}");
     }
     // Errors too, or the page could not read them.
@@ -192,7 +194,8 @@ async fn a_refused_origin_is_logged_once_with_what_to_configure() {
         let warnings = Warnings("https://page.example", std::sync::Arc::clone(&lines));
         let _guard = tracing::subscriber::set_default(warnings);
         for origin in ["https://page.example", "https://page.example", "http://localhost:8090"] {
-            let request = request("GET", "/topics").header("origin", origin).header("authorization", "Bearer t");
+            let request =
+                request("GET", "/topics").header("origin", origin).header("authorization", "Bearer t");
             let answer = rig.send(request.body(Body::empty()).expect("a request")).await;
             assert_eq!(answer.status.as_u16(), if origin.contains("page") { status } else { 200 });
         }
