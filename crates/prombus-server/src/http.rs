@@ -14,6 +14,7 @@ mod body_rate;
 mod call;
 mod content_encoding;
 mod cors;
+mod entity_tag;
 mod error;
 mod export;
 mod groups;
@@ -42,7 +43,7 @@ use crate::gateway::Gateway;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
 use call::Call;
@@ -69,6 +70,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
             if route.is_compressed {
                 // Fast: whoever exports much must not take the cores from those who publish.
                 methods = methods.layer(CompressionLayer::new().quality(CompressionLevel::Fastest));
+                methods = methods.layer(map_response(entity_tag::name_encoding));
             }
         }
         router = router.route(path, methods.fallback(wrong_method));

@@ -200,3 +200,42 @@ async fn a_backup_is_refused_where_there_is_nothing_to_back_up() {
     assert!(last["error"].as_str().is_some_and(|error| error.contains("nothing on disk")), "{last}");
     assert!(rig.send(get("/backup")).await.status == 405);
 }
+
+#[tokio::test]
+async fn each_encoding_of_a_state_has_a_tag_of_its_own() {
+    let rig = Rig::open();
+    for number in 0..30 {
+        rig.set("kv", &format!("k{number}"), number).await;
+    }
+    let ask = async |path: &str, encoding: &str, tag: &str| {
+        let request = request("GET", path).header("accept-encoding", encoding).header("if-none-match", tag);
+        rig.send(request.body(Body::empty()).expect("a request")).await
+    };
+    let mut tags = Vec::new();
+    for encoding in ["identity", "gzip", "zstd"] {
+        let answer = ask("/state/kv", encoding, "\"none\"").await;
+        assert_eq!(answer.status, 200);
+        let is_plain = encoding == "identity";
+        assert_eq!(answer.headers.get("content-encoding").is_none(), is_plain, "{answer:?}");
+        let vary: Vec<_> = answer.headers.get_all("vary").iter().collect();
+        assert!(vary.iter().any(|name| *name == "accept-encoding"), "{vary:?}");
+        tags.push(header(&answer, "etag").to_owned());
+    }
+    assert!(tags[0] != tags[1] && tags[1] != tags[2] && tags[0] != tags[2], "{tags:?}");
+    assert_eq!(tags[1], tags[0].trim_end_matches('"').to_owned() + "-gzip\"");
+    for tag in &tags {
+        for encoding in ["identity", "gzip", "zstd"] {
+            let answer = ask("/state/kv", encoding, tag).await;
+            assert_eq!((answer.status.as_u16(), header(&answer, "etag")), (304, tag.as_str()));
+            assert!(answer.headers.get_all("vary").iter().any(|name| name == "accept-encoding"));
+        }
+    }
+    // One key is small: never compressed, and its tag is the event's id.
+    for encoding in ["identity", "gzip"] {
+        let answer = ask("/state/kv/k1", encoding, "\"none\"").await;
+        assert!(!answer.headers.contains_key("content-encoding"));
+        assert_eq!(header(&answer, "etag"), format!("\"{}\"", answer.ok()["id"].as_str().expect("an id")));
+    }
+    rig.set("kv", "k1", 31).await;
+    assert_eq!(ask("/state/kv", "gzip", &tags[1]).await.status, 200);
+}
