@@ -7,6 +7,8 @@ use super::{Answered, ApiError, answer};
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream::unfold;
+use prombus::BackupError;
+use prombus_protocol::ErrorCode;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +17,9 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 /// How often the answer says how far it is.
 const TELL_EVERY: Duration = Duration::from_millis(200);
+/// A line of the answer, or the error that ends it.
+type Told = Result<String, ApiError>;
+
 /// One at a time: two would only share the disk.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
@@ -22,6 +27,17 @@ static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 #[serde(deny_unknown_fields)]
 struct BackupOptions {
     folder: PathBuf,
+}
+
+impl From<BackupError> for ApiError {
+    fn from(error: BackupError) -> Self {
+        let code = match error {
+            BackupError::NotDurable | BackupError::Folder(_) => ErrorCode::BadRequest,
+            BackupError::Full(_) => ErrorCode::StorageFull,
+            _ => ErrorCode::Unavailable,
+        };
+        Self::new(code, error)
+    }
 }
 
 pub(super) async fn backup(mut call: Call) -> Answered {
@@ -36,14 +52,14 @@ pub(super) async fn backup(mut call: Call) -> Answered {
         let busy = ApiError::bad_request("another backup is under way");
         return Err(busy.with_status(axum::http::StatusCode::CONFLICT));
     };
-    let (lines, told) = channel(16);
+    let (lines, mut told) = channel(16);
     let progress = {
         let (lines, mut told_at) = (lines.clone(), None::<Instant>);
         Box::new(move |done: u64, total: u64| {
             if told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
                 told_at = Some(Instant::now());
                 // Whoever does not read is told less.
-                let _ = lines.try_send(format!("{{\"bytes_done\":{done},\"bytes_total\":{total}}}\n"));
+                let _ = lines.try_send(Ok(format!("{{\"bytes_done\":{done},\"bytes_total\":{total}}}\n")));
             }
         })
     };
@@ -59,14 +75,26 @@ pub(super) async fn backup(mut call: Call) -> Answered {
             }
             Err(error) => {
                 tracing::error!("no backup in {folder}: {error}");
-                serde_json::json!({ "error": error.to_string(), "code": "unavailable" })
+                let _ = lines.send(Err(error.into())).await;
+                return;
             }
         };
-        let _ = lines.send(format!("{line}\n")).await;
+        let _ = lines.send(Ok(format!("{line}\n"))).await;
     });
-    let lines = unfold(told, async |mut told: Receiver<String>| {
-        let line = told.recv().await?;
-        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), told))
+    // The first line comes when the folder has been checked and there is room.
+    let first = match told.recv().await {
+        Some(first) => first?,
+        None => return Err(ApiError::internal("the backup ended without a result")),
+    };
+    let lines = unfold((Some(first), told), async |(first, mut told): (Option<String>, Receiver<Told>)| {
+        let line = match first {
+            Some(line) => line,
+            None => told.recv().await?.unwrap_or_else(|error| {
+                let line = serde_json::json!({ "error": error.message, "code": error.code });
+                format!("{line}\n")
+            }),
+        };
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (None, told)))
     });
     Ok(answer::typed("application/x-ndjson", Body::from_stream(lines)))
 }

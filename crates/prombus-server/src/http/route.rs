@@ -255,7 +255,7 @@ pub(super) static ROUTES: &[Route] = &[
                 far it is, and at last done or an error.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
         answers: &[LINES],
-        errors: &[408, 409, 413, 500, 503],
+        errors: &[408, 409, 413, 500, 503, 507],
         ..ROUTE
     },
     Route {

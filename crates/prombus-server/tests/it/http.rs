@@ -151,3 +151,49 @@ async fn an_idle_connection_has_its_own_time_limit() {
         got_event = String::from_utf8_lossy(&buffer[..count]).contains("data: ");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_folder_is_checked_before_the_answer_begins() {
+    let rig = Rig::start(options()).await;
+    rig.bus.publish("t", &1).await.expect("published");
+    let work = std::env::temp_dir().join(format!("prombus-backup-test-{}", uuid::Uuid::now_v7()));
+    let (file, full, linked) = (work.join("file"), work.join("full"), work.join("linked"));
+    std::fs::create_dir_all(&full).expect("a folder");
+    std::fs::write(&file, "x").expect("a file");
+    std::fs::write(full.join("x"), "x").expect("a file");
+    std::os::unix::fs::symlink(rig.folder(), &linked).expect("a link");
+    let data = rig.folder().to_owned();
+    let cases = [
+        (file.clone(), "cannot be used"),
+        (file.join("below"), "cannot be used"),
+        (full, "is not empty"),
+        ("/proc/prombus".into(), "cannot be used"),
+        (data.join("copy"), "inside the folder of the log"),
+        (data.join("a/b"), "inside the folder of the log"),
+        (linked.join("copy"), "inside the folder of the log"),
+        (data, "inside the folder of the log"),
+        ("relative".into(), "a path from the root on"),
+        ("".into(), "a path from the root on"),
+    ];
+    for (folder, why) in cases {
+        let body = serde_json::json!({ "folder": folder }).to_string();
+        let answer = curl(&rig, "/backup", &["-d", &body]).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{folder:?}: {answer}");
+        assert!(answer.contains(why) && answer.contains("\"code\":\"bad_request\""), "{folder:?}: {answer}");
+    }
+    assert!(!rig.folder().join("a").exists() && !rig.folder().join("copy").exists());
+    for folder in ["new", "new/deeper/down", "empty"] {
+        let folder = work.join("good").join(folder);
+        if folder.ends_with("empty") {
+            std::fs::create_dir_all(&folder).expect("a folder");
+        }
+        let body = serde_json::json!({ "folder": folder }).to_string();
+        let answer = curl(&rig, "/backup", &["-d", &body]).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("\"done\":true"), "{answer}");
+        if folder.ends_with("new") {
+            std::fs::remove_dir_all(&folder).expect("removed");
+        }
+    }
+    let _ = std::fs::remove_dir_all(work);
+}
