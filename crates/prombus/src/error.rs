@@ -110,6 +110,9 @@ pub enum TopicAdminError {
     /// A setting.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// There are as many topics as allowed.
+    #[error("topic limit reached (max_topics = {0})")]
+    TooManyTopics(usize),
     /// There is no room for the record.
     #[error("the storage is full")]
     StorageFull,

@@ -89,6 +89,11 @@ const IF_NONE_MATCH: Parameter =
 
 pub(super) const STATE: &[Parameter] = &[
     query(
+        "key",
+        r##"{"$ref":"#/components/schemas/Key"}"##,
+        "Only this key: the answer is the one of /state/{topic}/{key}, also for the keys . and .., which clients take out of a path.",
+    ),
+    query(
         "limit",
         r#"{"type":"integer","minimum":1,"maximum":1000000}"#,
         "The most events that come; 1000 if absent, as lines all.",

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use prombus::{EventPosition, Keys, LatestPage, LatestQuery, PullLimit, ReadError, Uuid};
-use prombus_protocol::{Start, put_string};
+use prombus_protocol::{Start, Topic, put_string};
 
 const LIMIT_DEFAULT: i64 = 1_000;
 const LIMIT_MAX: i64 = 1_000_000;
@@ -26,15 +26,20 @@ const POSITION_SEQ: HeaderName = HeaderName::from_static("x-position-seq");
 /// `GET /state/{topic}/{key}`.
 pub(super) async fn one(call: Call) -> Answered {
     let topic = call.topic()?;
+    let key = call.key().to_owned();
+    of_key(call, topic, &key).await
+}
+
+async fn of_key(call: Call, topic: Topic, key: &str) -> Answered {
     call.check_may_read(topic.as_str())?;
-    let keys = Keys::These(vec![call.key().to_owned()]);
+    let keys = Keys::These(vec![key.to_owned()]);
     let query = LatestQuery { keys, at_ts: call.query.bound_ts("at")?, ..LatestQuery::default() };
     let page = match call.gateway.backend.latest(&topic, query).await {
         Err(ReadError::UnknownTopic(_)) => LatestPage::default(),
         page => page?,
     };
     let Some(item) = page.events.items().first() else {
-        let message = format!("{topic} has no key {:?}", super::query::shown(call.key()));
+        let message = format!("{topic} has no key {:?}", super::query::shown(key));
         let mut error = ApiError::not_found(message).into_response();
         put_position(error.headers_mut(), page.position);
         return Ok(error);
@@ -54,6 +59,10 @@ pub(super) async fn one(call: Call) -> Answered {
 /// `GET /state/{topic}`.
 pub(super) async fn all(call: Call) -> Answered {
     let topic = call.topic()?;
+    // The only form that has every key: clients resolve `.` and `..` in paths before they send them.
+    if let Some(key) = call.query.one("key")?.map(str::to_owned) {
+        return of_key(call, topic, &key).await;
+    }
     let limit = call.query.whole("limit", 1, LIMIT_MAX)?;
     let at_ts = call.query.bound_ts("at")?;
     let is_lines = call.query.flag("ndjson")?.unwrap_or_else(|| wants_lines(&call.headers));

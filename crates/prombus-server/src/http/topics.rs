@@ -3,6 +3,7 @@
 use super::admin::{Deleted, body_of, object_of};
 use super::call::Call;
 use super::{Answered, ApiError, answer};
+use axum::http::{HeaderValue, StatusCode, header};
 use prombus::{Backend, TopicAdminError, TopicDetails, TopicInfo, TopicOptions, TopicSettings};
 use prombus_protocol::{ErrorCode, Topic};
 use serde::Serialize;
@@ -72,13 +73,20 @@ async fn show(backend: &dyn Backend, topic: &Topic) -> Answered {
     }
 }
 
-/// `PUT /topics/{topic}`: sets something about a topic, in place of what was set before.
+/// `PUT /topics/{topic}`: sets something about a topic, in place of what was set before. A topic that does not exist is made.
 pub(super) async fn set(mut call: Call) -> Answered {
     let topic = call.topic()?;
     let body = body_of(&mut call).await?;
     let options: TopicOptions = object_of(&body)?;
-    call.gateway.backend.set_topic(&topic, options).await?;
-    show(&*call.gateway.backend, &topic).await
+    let is_new = call.gateway.backend.set_topic(&topic, options).await?;
+    let mut response = show(&*call.gateway.backend, &topic).await?;
+    if is_new {
+        *response.status_mut() = StatusCode::CREATED;
+        // A topic's name needs no escapes.
+        let place = HeaderValue::from_str(&format!("/topics/{topic}")).map_err(ApiError::internal)?;
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    Ok(response)
 }
 
 /// `DELETE /topics/{topic}`.
@@ -92,6 +100,7 @@ impl From<TopicAdminError> for ApiError {
         match error {
             TopicAdminError::UnknownTopic(_) => Self::not_found(error),
             TopicAdminError::Setting(_) => Self::bad_request(error),
+            TopicAdminError::TooManyTopics(_) => Self::new(ErrorCode::LimitReached, error),
             TopicAdminError::StorageFull => Self::new(ErrorCode::StorageFull, error),
             TopicAdminError::Unavailable(_) => Self::new(ErrorCode::Unavailable, error),
             error => Self::internal(error),

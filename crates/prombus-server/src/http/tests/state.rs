@@ -176,6 +176,39 @@ async fn topics_are_set_shown_and_deleted_by_admins_alone() {
     assert_eq!(call("DELETE", "boss", "").await.ok(), json!({"deleted": true}));
     call("DELETE", "boss", "").await.error(404, "not_found");
     call("GET", "boss", "").await.error(404, "not_found");
+
+    // Before its first event.
+    let made = call("PUT", "boss", r#"{"max_attempts": 2}"#).await;
+    assert_eq!((made.status.as_u16(), header(&made, "location")), (201, "/topics/orders"));
+    assert_eq!((&made.json()["set"], &made.json()["count"]), (&json!({"max_attempts": 2}), &json!(0)));
+    let again = call("PUT", "boss", "{}").await;
+    assert!(again.ok()["set"] == json!({}) && !again.headers.contains_key("location"));
+    assert_eq!(call("GET", "boss", "").await.ok()["last_seq"], 0);
+}
+
+#[tokio::test]
+async fn keys_that_clients_take_out_of_a_path_are_reached_by_query() {
+    let rig = Rig::open();
+    for key in [".", "..", "a/../b", "%2e", "?", "#"] {
+        rig.set("kv", key, 1).await;
+        let encoded: String = key.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let answer = rig.get(&format!("/state/kv?key={encoded}")).await;
+        let record = answer.ok();
+        assert_eq!(record["key"], key);
+        assert_eq!(header(&answer, "etag"), format!("\"{}\"", record["id"].as_str().expect("an id")));
+        assert_eq!(
+            rig.with_tag(&format!("/state/kv?key={encoded}"), header(&answer, "etag")).await.status,
+            304
+        );
+        // A client that sends the path as it is.
+        assert_eq!(rig.get(&format!("/state/kv/{encoded}")).await.ok()["key"], key);
+    }
+    rig.get("/state/kv?key=none").await.error(404, "not_found");
+    for group in [".", "..", "%2E", "%2e%2e"] {
+        let message = rig.put(&format!("/groups/kv/{group}"), "{}").await.error(400, "bad_request");
+        assert!(message.contains("cannot be named"), "{message}");
+    }
+    rig.put("/groups/kv/...", "{}").await.ok();
 }
 
 #[tokio::test]
