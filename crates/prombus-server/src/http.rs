@@ -15,8 +15,10 @@ mod call;
 mod content_encoding;
 mod cors;
 mod entity_tag;
+mod envelope;
 mod error;
 mod export;
+mod fields;
 mod groups;
 mod headers;
 mod idempotency;
@@ -82,7 +84,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
 async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
-    let answered = match Call::new(route.access, gateway, request).await {
+    let answered = match Call::new(route, gateway, request).await {
         Ok(call) => (route.handler)(call).await,
         Err(refused) => Err(refused),
     };

@@ -1,8 +1,9 @@
 //! `POST /backup`: a copy of everything in a new folder on this machine, while everything goes on. The answer tells how it goes,
 //! line by line, and ends with how it went.
 
-use super::admin::{body_of, object_of};
+use super::admin::{body_of, options_of};
 use super::call::Call;
+use super::fields::Shape;
 use super::{Answered, ApiError, answer};
 use axum::body::Body;
 use bytes::Bytes;
@@ -23,8 +24,9 @@ type Told = Result<String, ApiError>;
 /// One at a time: two would only share the disk.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
+const OPTIONS: Shape = Shape::flat(&["folder"]);
+
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct BackupOptions {
     folder: PathBuf,
 }
@@ -42,7 +44,7 @@ impl From<BackupError> for ApiError {
 
 pub(super) async fn backup(mut call: Call) -> Answered {
     let body = body_of(&mut call).await?;
-    let options: BackupOptions = object_of(&body)?;
+    let options: BackupOptions = options_of(&body, &OPTIONS, &mut call.ignored)?;
     if !options.folder.is_absolute() {
         return Err(ApiError::bad_request(
             "\"folder\": a path from the root on is needed, as the server sees it",
@@ -63,7 +65,7 @@ pub(super) async fn backup(mut call: Call) -> Answered {
             }
         })
     };
-    let backend = Arc::clone(&call.gateway.backend);
+    let (backend, ignored) = (Arc::clone(&call.gateway.backend), call.ignored);
     // It goes on when the caller goes away: half a backup is of no use to anyone.
     tokio::spawn(async move {
         let _turn = turn;
@@ -71,7 +73,11 @@ pub(super) async fn backup(mut call: Call) -> Answered {
         let line = match backend.backup(options.folder, progress).await {
             Ok(()) => {
                 tracing::info!("a backup is in {folder}");
-                serde_json::json!({ "done": true, "folder": folder })
+                let mut line = serde_json::json!({ "done": true, "folder": folder });
+                if !ignored.is_empty() {
+                    line["ignored"] = serde_json::json!(ignored.names());
+                }
+                line
             }
             Err(error) => {
                 tracing::error!("no backup in {folder}: {error}");

@@ -99,6 +99,7 @@ pub(super) const STATE: &[Parameter] = &[
         "The most events that come; 1000 if absent, as lines all.",
     ),
     query("next", TEXT, "Goes on where an answer ended: its next."),
+    query("after", TEXT, "The same as next."),
     AT,
     query("ndjson", OFF, "1: one event a line, as with Accept: application/x-ndjson. 0: a JSON object."),
     IF_NONE_MATCH,
