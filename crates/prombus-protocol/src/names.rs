@@ -28,7 +28,9 @@ pub enum Found<'a> {
 
 /// Looks a name up. `known` has one spelling of each name, camelCase or snake_case.
 pub fn find<'a>(name: &str, known: &[&'a str]) -> Found<'a> {
-    if let Some(index) = known.iter().position(|known| is_same(name, known)) {
+    // As it is spelled in the table, it is found without a look at its letters.
+    let exact = known.iter().position(|known| *known == name);
+    if let Some(index) = exact.or_else(|| known.iter().position(|known| is_same(name, known))) {
         return Found::Known(index);
     }
     let near = |known: &&&str| is_folded_same(name, known) || is_one_edit(name, known);

@@ -355,7 +355,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             self.writing.truncate(end);
             self.session.out = Vec::new();
             self.gateway.metrics.ws_stalled.fetch_add(1, Ordering::Relaxed);
-            tracing::info!("{} reads nothing and is closed", self.session.remote());
+            tracing::info!("{} reads nothing and is closed", self.session.who());
             return self.drain(Ending { code: close::TRY_LATER, reason: "nothing was read for too long" });
         }
         if self.timers.is_frame_late(now) && !self.is_blocked {
@@ -366,7 +366,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             if self.timers.is_silent() && !self.is_blocked && !self.is_starved {
                 self.session.lose(self.sent_before + self.written as u64);
                 self.gateway.metrics.ws_silent.fetch_add(1, Ordering::Relaxed);
-                tracing::info!("{} answers no ping and is closed", self.session.remote());
+                tracing::info!("{} answers no ping and is closed", self.session.who());
                 self.drain(Ending { code: close::POLICY, reason: "no answer to a ping" });
                 self.is_eof = true;
                 return;

@@ -35,6 +35,9 @@ pub struct GroupSpec {
     pub filter: Option<Filter>,
     /// Where a new group starts.
     pub from: Start,
+    /// A group that this creates is deleted after so many milliseconds without members. On a group that is there it has no
+    /// effect.
+    pub expire_ms: Option<u64>,
 }
 
 /// Looks at an event before it is delivered: false settles it.
@@ -47,7 +50,9 @@ pub struct MemberOptions {
     pub settings: MemberSettings,
     /// This member's own filter.
     pub filter: Option<EventFilter>,
-    /// What to call it in lists.
+    /// What to call it in lists, metrics and logs.
+    pub name: Option<String>,
+    /// Where it is, if it is outside of this process.
     pub label: Option<String>,
 }
 
@@ -136,6 +141,8 @@ pub struct DeliveryItem {
     pub reason: Option<RedeliveryReason>,
     /// How long the lease runs from the pull on.
     pub lease_ms: Millis,
+    /// Which of the batch's errors is that of the attempt before.
+    last_error: Option<u32>,
     deadline: Millis,
     topic: u32,
     start: usize,
@@ -149,6 +156,8 @@ pub struct DeliveryBatch {
     bytes: Vec<u8>,
     items: Vec<DeliveryItem>,
     topics: Vec<Topic>,
+    /// What the attempts before said, of the events that have it.
+    last_errors: Vec<Arc<str>>,
     /// Leases of other epochs than the group's are void.
     epoch: u64,
 }
@@ -191,10 +200,16 @@ impl DeliveryBatch {
         &self.bytes[item.start + usize::from(item.key_length.unwrap_or(0))..item.end]
     }
 
+    /// The reason of the nack of the attempt before, if it is known.
+    pub fn last_error(&self, item: &DeliveryItem) -> Option<&str> {
+        Some(&self.last_errors[item.last_error? as usize])
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.items.clear();
         self.topics.clear();
+        self.last_errors.clear();
     }
 
     pub(crate) fn byte_count(&self) -> usize {
@@ -215,6 +230,7 @@ impl DeliveryBatch {
             attempt: 1,
             reason: None,
             lease_ms: 0,
+            last_error: None,
             deadline: 0,
             topic: self.topics.len() as u32 - 1,
             start,
@@ -223,16 +239,28 @@ impl DeliveryBatch {
         });
     }
 
-    /// Says about the items how they were leased, and drops those that were not. `leases` is in the same order.
-    pub(crate) fn lease(&mut self, leases: &[crate::delivery::Leased], now: Millis, epoch: u64) {
+    /// Says about the items how they were leased, and drops those that were not. `leases` and `last_errors` are in the same
+    /// order.
+    pub(crate) fn lease(
+        &mut self,
+        leases: &[crate::delivery::Leased],
+        last_errors: Vec<(Position, Arc<str>)>,
+        now: Millis,
+        epoch: u64,
+    ) {
         self.epoch = epoch;
         let mut leases = leases.iter().peekable();
+        let mut last_errors = last_errors.into_iter().peekable();
         self.items.retain_mut(|item| {
             let Some(lease) = leases.next_if(|lease| lease.position == item.position) else { return false };
             item.attempt = lease.attempt;
             item.reason = lease.reason;
             item.lease_ms = lease.deadline.saturating_sub(now);
             item.deadline = lease.deadline;
+            if let Some((_, error)) = last_errors.next_if(|(position, _)| *position == item.position) {
+                item.last_error = Some(self.last_errors.len() as u32);
+                self.last_errors.push(error);
+            }
             true
         });
     }
@@ -247,6 +275,11 @@ pub enum Verdict<'a> {
     Nack {
         /// How long to wait at least.
         delay_ms: Option<u64>,
+        /// What went wrong.
+        reason: Option<&'a str>,
+    },
+    /// Failed for good: it becomes a dead letter at once.
+    GiveUp {
         /// What went wrong.
         reason: Option<&'a str>,
     },

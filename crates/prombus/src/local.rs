@@ -30,7 +30,7 @@ mod topics;
 use crate::backend::uuid_of;
 use crate::clock::Clock;
 use crate::config::Limits;
-use crate::delivery::{GiveUp, Millis, SourceId};
+use crate::delivery::{ErrorBudget, GiveUp, Millis, SourceId};
 use crate::error::{OpenError, PublishError, ReadError, StoreError, Unavailable};
 use crate::publish::{Line as _, Place, PublishBatch, Published};
 use crate::settings::SettingsTable;
@@ -78,6 +78,7 @@ pub(crate) struct Local {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     limits: Limits,
+    error_budget: ErrorBudget,
     pub(crate) watch: Arc<CommitWatch>,
     topics: RwLock<TopicTable>,
     groups: RwLock<HashMap<(String, String), Arc<GroupCell>>>,
@@ -182,6 +183,7 @@ impl LocalBackend {
         let local = Arc::new(Local {
             clock,
             limits,
+            error_budget: ErrorBudget::default(),
             watch: Arc::default(),
             topics: RwLock::default(),
             groups: RwLock::default(),

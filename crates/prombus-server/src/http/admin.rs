@@ -4,6 +4,7 @@
 use super::body::{Held, Incoming};
 use super::call::Call;
 use super::fields::{self, Ignored, Shape, object};
+use super::groups::may_see;
 use super::{Answered, ApiError, answer};
 use bytes::Bytes;
 use prombus::{GroupError, GroupSpec, MemberOptions, SettleOutcome, Verdict};
@@ -73,15 +74,33 @@ pub(super) async fn make(mut call: Call) -> Answered {
         body => SubscribeOptions::from_json(&object(&fields_of(body, &GROUP, &mut call.ignored)?))?,
     };
     let topics = options.topics.iter().map(Pattern::new).collect::<Result<_, _>>()?;
-    let spec = GroupSpec { subscription, group, topics, filter: options.filter, from: options.from };
+    let spec = GroupSpec {
+        subscription,
+        group,
+        topics,
+        filter: options.filter,
+        from: options.from,
+        expire_ms: options.expire_ms,
+    };
     let joined = call.gateway.backend.join(spec, MemberOptions::default()).await?;
     joined.membership.leave().await?;
     answer::done(&Created { created: joined.created }, &call.ignored)
 }
 
-/// `DELETE /groups/{topic}/{group}`.
+/// `DELETE /groups/{topic}/{group}`: for admins; a group that was made to expire also for whoever may join it.
 pub(super) async fn delete(call: Call) -> Answered {
     let (topic, group) = call.group()?;
+    if !call.principal.is_admin() {
+        let forbidden = || ApiError::forbidden("this needs a token with the scope \"admin\"");
+        // Before looking: whether it is there is not everybody's business.
+        if !call.principal.may_subscribe(topic.as_str(), Some(group.as_str())) {
+            return Err(forbidden());
+        }
+        let info = call.gateway.backend.group(topic.as_str(), group.as_str()).await?;
+        if info.is_none_or(|info| info.expire_ms.is_none() || !may_see(&call.principal, &info)) {
+            return Err(forbidden());
+        }
+    }
     call.gateway.backend.delete_group(topic.as_str(), group.as_str()).await?;
     answer::done(&Deleted { deleted: true }, &call.ignored)
 }
@@ -116,6 +135,9 @@ pub(super) async fn settle(mut call: Call) -> Answered {
     let parsed = parse_client_frame(&frame)?.frame;
     let (id, verdict) = match &parsed {
         ClientFrame::Ack { id, .. } => (*id, Verdict::Ack),
+        ClientFrame::Nack { id, reason, dead: true, .. } => {
+            (*id, Verdict::GiveUp { reason: reason.as_deref() })
+        }
         ClientFrame::Nack { id, reason, delay_ms, .. } => {
             (*id, Verdict::Nack { delay_ms: *delay_ms, reason: reason.as_deref() })
         }

@@ -312,9 +312,9 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         verb: Verb::Delete,
         path: "/groups/{topic}/{group}",
-        access: Access::Admin,
+        access: Access::Token,
         handler: |call| Box::pin(admin::delete(call)),
-        about: "Deletes a group; its members get an error.",
+        about: "Deletes a group; its members get an error. A group that was made with expireMs may be deleted by whoever may join it, others by admins.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
         errors: &[404, 500, 503, 507],
         ..ROUTE

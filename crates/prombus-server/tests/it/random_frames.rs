@@ -94,14 +94,12 @@ fn frame(random: &mut Random) -> Vec<u8> {
         let length = random.below(200);
         return (0..length).map(|_| random.next() as u8).collect();
     }
-    let mut text = format!(
-        "{{\"op\":\"{}\"",
-        if random.below(3) == 0 {
-            random.pick(OPS)
-        } else {
-            random.pick(&["PUBLISH", "SUBSCRIBE", "ACK", "NACK"])
-        }
-    );
+    let op = if random.below(3) == 0 {
+        random.pick(OPS)
+    } else {
+        random.pick(&["PUBLISH", "SUBSCRIBE", "ACK", "NACK"])
+    };
+    let mut text = format!("{{\"op\":\"{op}\"");
     // Mostly what belongs there, so that most frames get far.
     if random.below(8) > 0 {
         let is_good = random.below(8) > 0;
@@ -112,8 +110,11 @@ fn frame(random: &mut Random) -> Vec<u8> {
         text += &format!(",\"topic\":\"{topic}\",\"group\":\"{group}\",\"payload\":{value}");
         text += &format!(",\"corr\":{}", random.below(1000));
         let id = format!("\"018f0000-0000-7000-8000-{:012}\"", random.below(5));
-        text += &format!(",\"id\":{id}");
-        if is_good {
+        let has_opts = matches!(op, "PUBLISH" | "SUBSCRIBE");
+        if !has_opts || random.below(20) == 0 {
+            text += &format!(",\"id\":{id}");
+        }
+        if is_good && has_opts {
             text += &format!(",\"opts\":{{\"id\":{id},\"from\":\"earliest\"}}");
         }
     }
