@@ -14,6 +14,7 @@ use prombus_protocol::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 /// Bodies here are small.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -175,12 +176,21 @@ pub(super) fn options_of<T: DeserializeOwned>(
     ignored: &mut Ignored,
 ) -> Result<T, ApiError> {
     let json = object(&fields_of(body, shape, ignored)?);
-    serde_json::from_str(&json).map_err(|error| {
-        // Where it is in the text is of no use: names were put in order.
-        let message = error.to_string();
-        let message = message.split(" at line ").next().unwrap_or_default();
-        ApiError::bad_request(format!("the body: {message}"))
-    })
+    let refused = |error| ApiError::bad_request(format!("the body: {error}"));
+    let mut options: Value = serde_json::from_str(&json).map_err(refused)?;
+    options.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(make_whole);
+    serde_json::from_value(options).map_err(refused)
+}
+
+/// `318.0` is the integer 318, as in JSON schemas.
+fn make_whole(value: &mut Value) {
+    const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+    let is_whole = |number: &f64| number.fract() == 0.0 && number.abs() <= WHOLE_MAX;
+    if value.is_f64()
+        && let Some(number) = value.as_f64().filter(is_whole)
+    {
+        *value = Value::from(number as i64);
+    }
 }
 
 fn fields_of(

@@ -69,7 +69,8 @@ fn operation(route: &Route, has_auth: bool) -> Value {
         operation["description"] = "Needs the scope admin.".into();
     }
     if !route.bodies.is_empty() {
-        operation["requestBody"] = json!({ "content": contents(route.bodies) });
+        operation["requestBody"] =
+            json!({ "required": route.is_body_required, "content": contents(route.bodies) });
     }
     operation
 }
@@ -131,6 +132,10 @@ fn responses(route: &Route) -> Value {
         if status != StatusCode::NOT_MODIFIED {
             response["content"] = contents(&[error]);
         }
+        if status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            response["headers"]["Accept-Encoding"] =
+                json!({ "description": "Supported encodings.", "schema": { "type": "string" } });
+        }
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response["headers"]["Retry-After"] =
                 json!({ "description": "Seconds.", "schema": { "type": "integer" } });
@@ -145,6 +150,13 @@ fn statuses(route: &Route) -> BTreeSet<u16> {
     let mut statuses: BTreeSet<u16> = route.errors.iter().copied().chain([400, 403]).collect();
     if route.access != Access::Open {
         statuses.insert(401);
+    }
+    if !route.bodies.is_empty() {
+        // Too slow, too large, compressed in another way.
+        statuses.extend([408, 413, 415]);
+    }
+    if route.is_compressed {
+        statuses.insert(406);
     }
     statuses
 }

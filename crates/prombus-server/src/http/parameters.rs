@@ -28,9 +28,15 @@ const fn header(name: &'static str, schema: &'static str, about: &'static str) -
 
 const TEXT: &str = r#"{"type":"string"}"#;
 const ID: &str = r#"{"type":"string","format":"uuid"}"#;
-const IDS: &str = r#"{"type":"array","items":{"type":"string","format":"uuid"}}"#;
-const TAGS: &str = r#"{"type":"array","items":{"type":"string"}}"#;
+const IDS: &str = r#"{"type":"array","items":{"type":"string","format":"uuid"},"maxItems":64}"#;
+const TAGS: &str =
+    r#"{"type":"array","items":{"type":"string","minLength":1,"maxLength":256},"maxItems":64}"#;
+const KEY: &str = r##"{"$ref":"#/components/schemas/Key"}"##;
+/// Where a state goes on: two seqs and an id.
+const STATE_CURSOR: &str = r#"{"type":"string","pattern":"^[0-9]{1,19}\\.[0-9]{1,19}\\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}"#;
 const TS: &str = r#"{"type":"integer","minimum":0,"maximum":253402300799999}"#;
+/// A bound may be later than any event.
+const TS_BOUND: &str = r#"{"type":"integer","minimum":0,"maximum":9223372036854775807}"#;
 const OFF: &str = r#"{"type":"string","enum":["0","1"],"default":"0"}"#;
 const ON: &str = r#"{"type":"string","enum":["0","1"],"default":"1"}"#;
 
@@ -42,7 +48,7 @@ const START_TS: Parameter = query("ts", TS, "With from=ts: milliseconds since 19
 const START_AFTER: Parameter = query("afterId", ID, "With from=afterId: the event to start behind.");
 
 pub(super) const PUBLISH: &[Parameter] = &[
-    query("key", TEXT, "What the events are about."),
+    query("key", KEY, "What the events are about."),
     query("ts", TS, "When they were, in milliseconds since 1970; the gateway's time if absent."),
     query("id", ID, "The event's id; a second publish with an id that the topic has adds nothing."),
     query("sid", ID, "The publisher's session."),
@@ -51,7 +57,7 @@ pub(super) const PUBLISH: &[Parameter] = &[
     query("envelope", OFF, "1: each event is a whole record, not only a payload."),
     header(
         "Idempotency-Key",
-        TEXT,
+        r#"{"type":"string","pattern":"^[ -~]*[!-~][ -~]*$"}"#,
         "The event's id; what is no UUID is hashed. Of many events each has its own.",
     ),
 ];
@@ -74,14 +80,14 @@ pub(super) const REPLAY: &[Parameter] = &[
 
 pub(super) const EXPORT: &[Parameter] = &[
     TOPIC,
-    query("fromTs", TS, "Events of this time and later; all if absent."),
-    query("toTs", TS, "Events of this time and earlier; all if absent."),
+    query("fromTs", TS_BOUND, "Events of this time and later; all if absent."),
+    query("toTs", TS_BOUND, "Events of this time and earlier; all if absent."),
     query("ndjson", ON, "1: one event a line. 0: a JSON array."),
 ];
 
 const AT: Parameter = query(
     "at",
-    TS,
+    TS_BOUND,
     "As of this time, by the events' own times, from the history that is kept; as of now if absent.",
 );
 const IF_NONE_MATCH: Parameter =
@@ -90,7 +96,7 @@ const IF_NONE_MATCH: Parameter =
 pub(super) const STATE: &[Parameter] = &[
     query(
         "key",
-        r##"{"$ref":"#/components/schemas/Key"}"##,
+        KEY,
         "Only this key: the answer is the one of /state/{topic}/{key}, also for the keys . and .., which clients take out of a path.",
     ),
     query(
@@ -98,8 +104,8 @@ pub(super) const STATE: &[Parameter] = &[
         r#"{"type":"integer","minimum":1,"maximum":1000000}"#,
         "The most events that come; 1000 if absent, as lines all.",
     ),
-    query("next", TEXT, "Goes on where an answer ended: its next."),
-    query("after", TEXT, "The same as next."),
+    query("next", STATE_CURSOR, "Goes on where an answer ended: its next."),
+    query("after", STATE_CURSOR, "The same as next."),
     AT,
     query("ndjson", OFF, "1: one event a line, as with Accept: application/x-ndjson. 0: a JSON object."),
     IF_NONE_MATCH,

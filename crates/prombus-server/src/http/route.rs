@@ -28,6 +28,8 @@ pub(super) struct Route {
     pub(super) is_compressed: bool,
     pub(super) about: &'static str,
     pub(super) parameters: &'static [Parameter],
+    /// Whether a request without a body is refused.
+    pub(super) is_body_required: bool,
     /// Types of bodies that are taken, and their schemas.
     pub(super) bodies: &'static [Content],
     /// Good answers.
@@ -83,6 +85,7 @@ const ROUTE: Route = Route {
     is_compressed: false,
     about: "",
     parameters: &[],
+    is_body_required: false,
     bodies: &[],
     answers: &[],
     created: false,
@@ -146,11 +149,12 @@ pub(super) static ROUTES: &[Route] = &[
         about: "Publishes one event, or many as lines: all or nothing, answered when they are durable. Headers that begin \
                 with x- become headers of the events, but for those of credentials and proxies.",
         parameters: parameters::PUBLISH,
+        is_body_required: true,
         bodies: &[json(ANY), LINES],
         answers: &[json(
             r##"{"oneOf":[{"$ref":"#/components/schemas/Published"},{"$ref":"#/components/schemas/PublishedMany"}]}"##,
         )],
-        errors: &[408, 409, 413, 429, 500, 503, 507],
+        errors: &[409, 429, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -239,10 +243,11 @@ pub(super) static ROUTES: &[Route] = &[
         handler: |call| Box::pin(topics::set(call)),
         about: "Sets something about a topic, above what the configuration says, in place of what was set before; {} takes it \
                 back. A topic that does not exist is made: 201.",
+        is_body_required: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/TopicOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
         created: true,
-        errors: &[408, 409, 413, 500, 503, 507],
+        errors: &[409, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -262,9 +267,10 @@ pub(super) static ROUTES: &[Route] = &[
         handler: |call| Box::pin(backup::backup(call)),
         about: "Copies everything that is durable now to a new or empty folder on the server's machine. The answer is lines: how \
                 far it is, and at last done or an error.",
+        is_body_required: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
         answers: &[LINES],
-        errors: &[408, 409, 413, 500, 503, 507],
+        errors: &[409, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -276,7 +282,7 @@ pub(super) static ROUTES: &[Route] = &[
                 from now on, and groups continue without them.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/RepairOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Repair"}"##)],
-        errors: &[408, 413, 500, 503],
+        errors: &[500, 503],
         ..ROUTE
     },
     Route {
@@ -306,7 +312,7 @@ pub(super) static ROUTES: &[Route] = &[
         about: "Makes a group that nobody has joined yet, if it is not there.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/GroupOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Created"}"##)],
-        errors: &[404, 408, 409, 413, 500, 503, 507],
+        errors: &[404, 409, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -325,9 +331,10 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Admin,
         handler: |call| Box::pin(admin::seek(call)),
         about: "Moves a group; all its leases are void.",
+        is_body_required: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/Seek"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Sought"}"##)],
-        errors: &[404, 408, 413, 500, 503, 507],
+        errors: &[404, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -336,9 +343,10 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Admin,
         handler: |call| Box::pin(admin::settle(call)),
         about: "Acks or nacks an event on behalf of whoever has it.",
+        is_body_required: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/Settle"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Settled"}"##)],
-        errors: &[404, 408, 413, 500, 503, 507],
+        errors: &[404, 500, 503, 507],
         ..ROUTE
     },
 ];

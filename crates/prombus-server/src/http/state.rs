@@ -59,10 +59,6 @@ async fn of_key(call: Call, topic: Topic, key: &str) -> Answered {
 /// `GET /state/{topic}`.
 pub(super) async fn all(call: Call) -> Answered {
     let topic = call.topic()?;
-    // The only form that has every key: clients resolve `.` and `..` in paths before they send them.
-    if let Some(key) = call.query.one("key")?.map(str::to_owned) {
-        return of_key(call, topic, &key).await;
-    }
     let limit = call.query.whole("limit", 1, LIMIT_MAX)?;
     let at_ts = call.query.bound_ts("at")?;
     let is_lines = call.query.flag("ndjson")?.unwrap_or_else(|| wants_lines(&call.headers));
@@ -71,6 +67,10 @@ pub(super) async fn all(call: Call) -> Answered {
         None => call.query.one("after")?,
     };
     let cursor = next.map(Cursor::parse).transpose()?;
+    // The only form that has every key: clients resolve `.` and `..` in paths before they send them.
+    if let Some(key) = call.query.one("key")?.map(str::to_owned) {
+        return of_key(call, topic, &key).await;
+    }
     call.check_may_read(topic.as_str())?;
 
     let mut query = LatestQuery { at_ts, limit: CHUNK, ..LatestQuery::default() };

@@ -172,7 +172,7 @@ async fn bodies_of_admin_routes_take_both_spellings_and_list_what_they_ignore() 
     assert_eq!(settled, json!({"stale": true, "ignored": ["abc"]}));
     let set = put(&rig, "/topics/t", r#"{"retentionMs": 60000, "retention_ms": 60000.0, "colour": 1}"#).await;
     assert_eq!(set.status, 400);
-    let set = put(&rig, "/topics/t", r#"{"retentionMs": 60000, "colour": 1}"#).await.ok();
+    let set = put(&rig, "/topics/t", r#"{"retentionMs": 60000.0, "colour": 1}"#).await.ok();
     assert_eq!((&set["set"], &set["ignored"]), (&json!({"retention_ms": 60000}), &json!(["colour"])));
     assert_eq!(post("/repair", json!({"acceptLoss": false, "x": 1})).await.ok()["ignored"], json!(["x"]));
     let request = request("DELETE", "/groups/t/g1?colour=1").body(Body::empty()).expect("a request");
