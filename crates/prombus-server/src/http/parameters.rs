@@ -32,7 +32,7 @@ const IDS: &str = r#"{"type":"array","items":{"type":"string","format":"uuid"},"
 const TAGS: &str =
     r#"{"type":"array","items":{"type":"string","minLength":1,"maxLength":256},"maxItems":64}"#;
 const KEY: &str = r##"{"$ref":"#/components/schemas/Key"}"##;
-/// Where a state goes on: two seqs and an id.
+/// Where a state resumes: two seqs and an id.
 const STATE_CURSOR: &str = r#"{"type":"string","pattern":"^[0-9]{1,19}\\.[0-9]{1,19}\\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}"#;
 const TS: &str = r#"{"type":"integer","minimum":0,"maximum":253402300799999}"#;
 /// A bound may be later than any event.
@@ -104,7 +104,7 @@ pub(super) const STATE: &[Parameter] = &[
         r#"{"type":"integer","minimum":1,"maximum":1000000}"#,
         "The most events that come; 1000 if absent, as lines all.",
     ),
-    query("next", STATE_CURSOR, "Goes on where an answer ended: its next."),
+    query("next", STATE_CURSOR, "Resumes where an answer ended: its next."),
     query("after", STATE_CURSOR, "The same as next."),
     AT,
     query("ndjson", OFF, "1: one event a line, as with Accept: application/x-ndjson. 0: a JSON object."),
