@@ -102,7 +102,7 @@ fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(gateway: Arc<Gateway>, socket: 
         _slot: Slot::new(permit, &gateway.metrics.connections),
     });
     let session = Session::new(Arc::clone(&gateway), peer, None);
-    WebSocket::new(socket, gateway, session)
+    WebSocket::new(socket, gateway, session, None)
 }
 
 /// A session that stays open. It runs on the caller's thread, and only in [`turn`](Self::turn), so that it does the same each

@@ -88,6 +88,7 @@ impl Rig {
             metrics: Metrics::new(options.metrics_labels_max),
             budget: Budget::new(options.connections.max_buffered_bytes),
             stopping,
+            is_echo: false,
             options,
         });
         let router = router(Arc::clone(&gateway));
