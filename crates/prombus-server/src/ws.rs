@@ -14,6 +14,8 @@ use crate::budget::Share;
 use crate::gateway::{Gateway, now_ms, steady_ms};
 use crate::session::{Ending, Session};
 pub(crate) use deflate::Deflate;
+#[cfg(feature = "test-util")]
+pub(crate) use deflate::inflate;
 use frame::{
     Decoder, Incoming, Violation, close, end_of_frame_at, put_close, put_deflated, put_ping, put_pong,
 };

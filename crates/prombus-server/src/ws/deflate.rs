@@ -82,6 +82,12 @@ impl Deflate {
         (window_bits >= WINDOW_BITS_MIN).then_some(Self { window_bits })
     }
 
+    /// What a client gets that asks for nothing special.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn plain() -> Self {
+        Self { window_bits: WINDOW_BITS_MAX }
+    }
+
     /// The header that answers the offer.
     pub(crate) fn answer(self) -> HeaderValue {
         let mut text = format!("{NAME}; server_no_context_takeover; client_no_context_takeover");
@@ -92,7 +98,7 @@ impl Deflate {
     }
 
     /// Appends a message, compressed. False if that saves nothing: then nothing is appended.
-    pub(super) fn deflate(self, message: &[u8], into: &mut Vec<u8>) -> bool {
+    pub(crate) fn deflate(self, message: &[u8], into: &mut Vec<u8>) -> bool {
         if message.len() < WORTHWHILE_BYTES {
             return false;
         }
@@ -129,7 +135,7 @@ fn window_bits_of(text: &str) -> Option<u8> {
 }
 
 /// Inflates a message of at most so many bytes. What it answers should come back with [`give_back`].
-pub(super) fn inflate(message: &[u8], most: usize) -> Result<Vec<u8>, InflateError> {
+pub(crate) fn inflate(message: &[u8], most: usize) -> Result<Vec<u8>, InflateError> {
     let mut inflated = SPARE.take();
     inflated.clear();
     let result = DECOMPRESSOR.with_borrow_mut(|decompressor| {
