@@ -8,6 +8,7 @@ mod guard;
 mod jwt;
 mod pattern;
 mod principal;
+mod refused_origins;
 mod rule;
 mod scope;
 #[cfg(test)]
@@ -17,7 +18,7 @@ mod tests;
 mod ticket;
 mod token;
 
-pub(crate) use guard::Guard;
+pub(crate) use guard::{Guard, GuardRefused};
 pub use jwt::{JwtKey, JwtOptions};
 pub use principal::Principal;
 pub use rule::{Action, Effect, Rule};

@@ -636,12 +636,13 @@ pub trait Backend: Send + Sync + 'static {
     /// How fast each topic may be published to: the first entry that fits a topic counts.
     fn publish_rates(&self) -> Vec<(Pattern, Option<PublishRate>)>;
 
-    /// Sets something about one topic, above the rules, in place of what was set before. Resolves when that is durable.
+    /// Sets something about one topic, above the rules, in place of what was set before. A topic that does not exist is made.
+    /// Resolves when that is durable, with whether the topic was made.
     fn set_topic<'a>(
         &'a self,
         topic: &'a Topic,
         options: TopicOptions,
-    ) -> BoxFuture<'a, Result<(), TopicAdminError>>;
+    ) -> BoxFuture<'a, Result<bool, TopicAdminError>>;
 
     /// Deletes a topic, its events, what was set about it, and the groups that read it alone. Resolves when that is durable. A
     /// topic made later under the same name is another one and starts at seq 1.

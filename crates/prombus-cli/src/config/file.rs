@@ -39,6 +39,8 @@ pub struct HttpSection {
     pub cors_origins: Vec<String>,
     pub permessage_deflate: Option<bool>,
     pub max_body_bytes: Option<u64>,
+    pub min_body_bytes_per_second: Option<u64>,
+    pub keep_alive_ms: Option<u64>,
 }
 
 /// `[limits]`

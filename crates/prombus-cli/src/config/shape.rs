@@ -43,6 +43,8 @@ pub const KEYS: &[(&str, Kind)] = &[
     ("http.cors_origins", Kind::Texts),
     ("http.permessage_deflate", Kind::Flag),
     ("http.max_body_bytes", Kind::Whole),
+    ("http.min_body_bytes_per_second", Kind::Whole),
+    ("http.keep_alive_ms", Kind::Whole),
     ("limits.max_connections", Kind::Whole),
     ("limits.max_subscriptions", Kind::Whole),
     ("limits.max_queued_bytes", Kind::Whole),

@@ -89,11 +89,17 @@ const IF_NONE_MATCH: Parameter =
 
 pub(super) const STATE: &[Parameter] = &[
     query(
+        "key",
+        r##"{"$ref":"#/components/schemas/Key"}"##,
+        "Only this key: the answer is the one of /state/{topic}/{key}, also for the keys . and .., which clients take out of a path.",
+    ),
+    query(
         "limit",
         r#"{"type":"integer","minimum":1,"maximum":1000000}"#,
         "The most events that come; 1000 if absent, as lines all.",
     ),
     query("next", TEXT, "Goes on where an answer ended: its next."),
+    query("after", TEXT, "The same as next."),
     AT,
     query("ndjson", OFF, "1: one event a line, as with Accept: application/x-ndjson. 0: a JSON object."),
     IF_NONE_MATCH,

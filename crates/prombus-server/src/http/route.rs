@@ -32,6 +32,8 @@ pub(super) struct Route {
     pub(super) bodies: &'static [Content],
     /// Good answers.
     pub(super) answers: &'static [Content],
+    /// Whether it also answers 201, with the same content and a `Location`.
+    pub(super) created: bool,
     /// Statuses of errors, but for those that come with the access.
     pub(super) errors: &'static [u16],
 }
@@ -83,6 +85,7 @@ const ROUTE: Route = Route {
     parameters: &[],
     bodies: &[],
     answers: &[],
+    created: false,
     errors: &[],
 };
 
@@ -191,8 +194,13 @@ pub(super) static ROUTES: &[Route] = &[
                 misses nothing and gets nothing twice; the headers X-Position-Id and X-Position-Seq say the same. All pages \
                 of a list have the position of the first. As lines on request: all keys at once.",
         parameters: parameters::STATE,
-        answers: &[json(r##"{"$ref":"#/components/schemas/State"}"##), LINES],
-        errors: &[304, 500, 503],
+        answers: &[
+            json(
+                r##"{"oneOf":[{"$ref":"#/components/schemas/State"},{"$ref":"#/components/schemas/EventRecord"}]}"##,
+            ),
+            LINES,
+        ],
+        errors: &[304, 404, 500, 503],
         ..ROUTE
     },
     Route {
@@ -230,10 +238,11 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Admin,
         handler: |call| Box::pin(topics::set(call)),
         about: "Sets something about a topic, above what the configuration says, in place of what was set before; {} takes it \
-                back.",
+                back. A topic that does not exist is made: 201.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/TopicOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
-        errors: &[404, 408, 413, 500, 503, 507],
+        created: true,
+        errors: &[408, 409, 413, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -255,7 +264,7 @@ pub(super) static ROUTES: &[Route] = &[
                 far it is, and at last done or an error.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
         answers: &[LINES],
-        errors: &[408, 409, 413, 500, 503],
+        errors: &[408, 409, 413, 500, 503, 507],
         ..ROUTE
     },
     Route {

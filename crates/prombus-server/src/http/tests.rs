@@ -2,6 +2,7 @@
 //! [`admit`](super::admit), then the router.
 
 mod access;
+mod bodies;
 mod groups;
 mod openapi;
 mod ops;

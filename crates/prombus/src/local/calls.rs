@@ -206,7 +206,7 @@ impl Backend for LocalBackend {
         &'a self,
         topic: &'a Topic,
         options: TopicOptions,
-    ) -> BoxFuture<'a, Result<(), TopicAdminError>> {
+    ) -> BoxFuture<'a, Result<bool, TopicAdminError>> {
         Box::pin(self.handle.local.set_topic(topic, options))
     }
 

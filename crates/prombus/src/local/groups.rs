@@ -116,6 +116,7 @@ impl Local {
             check_conflict(&cell.spec, spec)?;
             return Ok(Tried::Done((cell, false)));
         }
+        spec.group.check_new()?;
         if self.groups.read().len() >= self.limits.max_groups {
             return Err(GroupError::TooManyGroups(self.limits.max_groups));
         }

@@ -10,6 +10,7 @@ use crate::error::{BackupError, OpenError, ReadError, StoreError, Unavailable};
 use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram, StoreFigures};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
+use prombus_log::BackupError as LogBackupError;
 use prombus_log::storage::Storage;
 use prombus_log::{
     Append, AppendError, Chunk, CleanOptions, CleanReport, Committed, EventId, Liveness, Log, LogStats,
@@ -421,7 +422,16 @@ impl Store for LogStore {
 
     fn backup(&self, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackupError> {
         let copied = self.log.backup(folder, &mut |it| progress(it.bytes_done, it.bytes_total));
-        copied.map(|_| ()).map_err(|error| BackupError::Failed(with_causes(&error)))
+        copied.map(|_| ()).map_err(|error| {
+            let text = with_causes(&error);
+            match error {
+                LogBackupError::NotEmpty { .. }
+                | LogBackupError::Inside { .. }
+                | LogBackupError::Folder { .. } => BackupError::Folder(text),
+                LogBackupError::Full { .. } => BackupError::Full(text),
+                _ => BackupError::Failed(text),
+            }
+        })
     }
 
     fn is_durable(&self) -> bool {
