@@ -31,6 +31,7 @@ mod state;
 mod subscribe;
 #[cfg(test)]
 mod tests;
+mod tickets;
 mod topics;
 
 pub(crate) use access::{admit, bearer};

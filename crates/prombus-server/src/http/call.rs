@@ -1,7 +1,7 @@
 //! A request whose caller is known.
 
 use super::ApiError;
-use super::access::{self, Access};
+use super::access::{self, Access, Requested};
 use super::query::Query;
 use crate::auth::Principal;
 use crate::gateway::{Gateway, Peer};
@@ -37,9 +37,12 @@ impl Call {
             // Only a topic or a group can be in it.
             ApiError::new(ErrorCode::BadTopic, error)
         })?;
-        let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let path: Vec<(String, String)> =
+            path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let query = Query::parse(parts.uri.query().unwrap_or_default())?;
-        let principal = access::authenticate(&gateway, access, &parts.headers, &query)?;
+        let topic = path.iter().find(|(name, _)| name == "topic").map_or("", |(_, value)| value);
+        let requested = Requested { topic, headers: &parts.headers, query: &query };
+        let principal = access::authenticate(&gateway, access, &requested)?;
         Ok(Self { gateway, principal, peer, headers: parts.headers, query, body, path })
     }
 

@@ -69,7 +69,8 @@ fn operation(route: &Route, has_auth: bool) -> Value {
         operation["description"] = "Needs the scope admin.".into();
     }
     if !route.bodies.is_empty() {
-        operation["requestBody"] = json!({ "content": contents(route.bodies) });
+        operation["requestBody"] =
+            json!({ "required": !route.is_body_optional, "content": contents(route.bodies) });
     }
     operation
 }

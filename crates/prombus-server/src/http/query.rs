@@ -36,6 +36,16 @@ impl Query {
         Ok(Self { pairs })
     }
 
+    /// From names and values that need no decoding.
+    pub(super) fn of(pairs: Vec<(String, String)>) -> Self {
+        Self { pairs }
+    }
+
+    /// All names and values.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// All values of a name.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.pairs.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())

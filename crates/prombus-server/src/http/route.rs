@@ -4,7 +4,7 @@ use super::access::Access;
 use super::call::Call;
 use super::parameters::{self, Parameter};
 use super::{
-    Answered, admin, backup, export, groups, ops, publish, repair, replay, state, subscribe, topics,
+    Answered, admin, backup, export, groups, ops, publish, repair, replay, state, subscribe, tickets, topics,
 };
 use axum::routing::MethodFilter;
 use prombus::BoxFuture;
@@ -30,6 +30,8 @@ pub(super) struct Route {
     pub(super) parameters: &'static [Parameter],
     /// Types of bodies that are taken, and their schemas.
     pub(super) bodies: &'static [Content],
+    /// Whether the body may be left out.
+    pub(super) is_body_optional: bool,
     /// Good answers.
     pub(super) answers: &'static [Content],
     /// Statuses of errors, but for those that come with the access.
@@ -82,6 +84,7 @@ const ROUTE: Route = Route {
     about: "",
     parameters: &[],
     bodies: &[],
+    is_body_optional: false,
     answers: &[],
     errors: &[],
 };
@@ -129,10 +132,14 @@ pub(super) static ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/tickets",
         access: Access::Token,
-        handler: |call| Box::pin(ops::ticket(call)),
-        about: "Makes a ticket that stands for the token once, for places that cannot send headers.",
+        handler: |call| Box::pin(tickets::ticket(call)),
+        about: "Makes a ticket to use in place of the token where headers cannot be sent. Without a body it works once, within \
+                30 s. With a topic or pattern it is for that subscription only: its first use comes within 30 s, and later ones \
+                with Last-Event-ID, for up to 24 h.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/TicketOptions"}"##)],
+        is_body_optional: true,
         answers: &[json(r##"{"$ref":"#/components/schemas/Ticket"}"##)],
-        errors: &[429],
+        errors: &[408, 413, 429, 500, 503, 507],
         ..ROUTE
     },
     Route {

@@ -84,6 +84,7 @@ impl Rig {
             auth: Authenticator::new(&options.auth).expect("auth"),
             guard: Guard::new(&options),
             tickets: Default::default(),
+            stream_tickets: Default::default(),
             rates,
             metrics: Metrics::new(options.metrics_labels_max),
             budget: Budget::new(options.connections.max_buffered_bytes),
