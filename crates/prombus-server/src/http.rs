@@ -18,6 +18,7 @@ mod groups;
 mod headers;
 mod idempotency;
 mod lines;
+mod many;
 mod openapi;
 mod ops;
 mod pages;
@@ -26,7 +27,9 @@ mod publish;
 mod query;
 mod repair;
 mod replay;
+mod reverse;
 mod route;
+mod source;
 mod state;
 mod subscribe;
 #[cfg(test)]

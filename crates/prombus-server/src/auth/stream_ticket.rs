@@ -234,3 +234,107 @@ impl fmt::Debug for StreamTickets {
         f.write_str("StreamTickets(..)")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{AuthOptions, TokenHash, TokenOptions};
+
+    const KEY: &[u8] = &[7; KEY_BYTES];
+
+    fn auth() -> Authenticator {
+        let token =
+            TokenOptions { name: "page".to_owned(), secret: TokenHash::of("secret"), scopes: Scope::all() };
+        Authenticator::new(&AuthOptions { tokens: vec![token], ..AuthOptions::default() }).expect("auth")
+    }
+
+    fn subscription() -> Subscription {
+        Subscription::new("orders", [("from", "earliest")].into_iter())
+    }
+
+    fn issued(tickets: &StreamTickets, auth: &Authenticator, now_ms: i64) -> String {
+        let principal = auth.authenticate(Some("secret"), now_ms).expect("a token");
+        tickets.issue(KEY, &principal, subscription(), now_ms).expect("a ticket")
+    }
+
+    #[test]
+    fn the_first_use_comes_within_30_seconds_and_once() {
+        let (tickets, auth) = (StreamTickets::default(), auth());
+        let redeem = |ticket: &str, is_reconnect, now_ms| {
+            tickets
+                .redeem(KEY, ticket, subscription(), is_reconnect, &auth, now_ms)
+                .map(|it| it.name().to_owned())
+        };
+        let ticket = issued(&tickets, &auth, 1_000);
+        assert!(ticket.len() < 600 && StreamTickets::is_one(&ticket), "{ticket}");
+        assert_eq!(redeem(&ticket, true, 2_000), Err(TicketRefused::NeverUsed));
+        assert_eq!(redeem(&ticket, false, 30_999), Ok("page".to_owned()));
+        assert_eq!(redeem(&ticket, false, 30_999), Err(TicketRefused::Used));
+        assert_eq!(redeem(&ticket, true, 1_000 + LIFE_MS - 1), Ok("page".to_owned()));
+        assert_eq!(redeem(&ticket, true, 1_000 + LIFE_MS), Err(TicketRefused::Expired));
+        let late = issued(&tickets, &auth, 1_000);
+        assert_eq!(redeem(&late, false, 31_000), Err(TicketRefused::NeverUsed));
+        assert_eq!(redeem(&late, true, 31_000), Err(TicketRefused::NeverUsed));
+    }
+
+    #[test]
+    fn after_a_restart_a_ticket_can_only_reconnect() {
+        let (before, after, auth) = (StreamTickets::default(), StreamTickets::default(), auth());
+        let ticket = issued(&before, &auth, 1_000);
+        let redeem = |is_reconnect, now_ms| {
+            after.redeem(KEY, &ticket, subscription(), is_reconnect, &auth, now_ms).map(|_| ())
+        };
+        assert_eq!(redeem(false, 2_000), Err(TicketRefused::Used));
+        assert_eq!(redeem(true, LIFE_MS), Ok(()));
+        assert_eq!(redeem(true, 1_000 + LIFE_MS), Err(TicketRefused::Expired));
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_ticket() {
+        let (tickets, auth) = (StreamTickets::default(), auth());
+        let ticket = issued(&tickets, &auth, 1_000);
+        let principal = tickets.redeem(KEY, &ticket, subscription(), false, &auth, 2_000).expect("good");
+        assert_eq!(principal.expires_ms(), Some(1_000 + LIFE_MS));
+    }
+
+    #[test]
+    fn another_key_and_another_subscription_are_refused() {
+        let (tickets, auth) = (StreamTickets::default(), auth());
+        let ticket = issued(&tickets, &auth, 1_000);
+        let other = [8; KEY_BYTES];
+        let redeem =
+            |key: &[u8], wanted| tickets.redeem(key, &ticket, wanted, false, &auth, 2_000).map(|_| ());
+        assert_eq!(redeem(&other, subscription()), Err(TicketRefused::Bad));
+        for (topic, query) in [
+            ("order", vec![("from", "earliest")]),
+            ("orders", vec![]),
+            ("orders", vec![("from", "earliest"), ("from", "latest")]),
+            ("orders", vec![("fromearliest", "")]),
+        ] {
+            let wanted = Subscription::new(topic, query.into_iter());
+            assert_eq!(redeem(KEY, wanted), Err(TicketRefused::Elsewhere));
+        }
+        let same = Subscription::new("orders", [("ticket", "x"), ("from", "earliest")].into_iter());
+        assert_eq!(redeem(KEY, same), Ok(()));
+    }
+
+    #[test]
+    fn uses_are_forgotten_in_order_when_there_are_too_many() {
+        let (tickets, auth) = (StreamTickets::default(), auth());
+        let first = issued(&tickets, &auth, 1_000);
+        let redeem = |ticket: &str, is_reconnect| {
+            tickets.redeem(KEY, ticket, subscription(), is_reconnect, &auth, 2_000).map(|_| ())
+        };
+        assert_eq!(redeem(&first, false), Ok(()));
+        {
+            let mut used = tickets.used.lock();
+            for number in 0..MAX_USED as u128 {
+                used.order.push_back((1_500, number));
+                used.numbers.insert(number);
+            }
+        }
+        // It is as if another process had made it.
+        assert_eq!((redeem(&first, true), redeem(&first, false)), (Ok(()), Err(TicketRefused::Used)));
+        assert!(tickets.used.lock().numbers.len() <= MAX_USED);
+    }
+}

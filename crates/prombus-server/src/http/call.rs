@@ -65,12 +65,9 @@ impl Call {
         Ok((Pattern::new(self.path("topic"))?, GroupName::new(self.path("group"))?))
     }
 
-    /// The topic in the query.
-    pub(super) fn query_topic(&self) -> Result<Topic, ApiError> {
-        match self.query.one("topic")? {
-            None | Some("") => Err(ApiError::bad_request("topic required")),
-            Some(name) => Topic::new(name).map_err(|error| ApiError::from(error).at("\"topic\"")),
-        }
+    /// The topic or pattern in the path.
+    pub(super) fn pattern(&self) -> Result<Pattern, ApiError> {
+        Ok(Pattern::new(self.path("topic"))?)
     }
 
     /// Reading a topic outside of any group.

@@ -116,7 +116,7 @@ impl From<ReadError> for ApiError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::UnknownTopic(_) => Self::bad_request(error).with_status(StatusCode::NOT_FOUND),
-            ReadError::UnknownId(_) => Self::new(ErrorCode::UnknownId, error),
+            ReadError::UnknownId(_) | ReadError::UnknownPosition => Self::new(ErrorCode::UnknownId, error),
             ReadError::TooManyKeys { .. } => Self::new(ErrorCode::LimitReached, error),
             ReadError::Unavailable(_) | ReadError::Io(_) | ReadError::Unreadable { .. } => {
                 Self::new(ErrorCode::Unavailable, error)

@@ -28,6 +28,8 @@ const AHEAD_BYTES_MAX: usize = 2 * AHEAD_BYTES;
 const LOOKED_AT_BYTES: usize = 4 << 20;
 /// How often an event that is not complete is asked for before its time is closed: the clock may stand still.
 const PATIENCE: u32 = 5;
+/// By how much readers that start at the end may put commit times ahead of the clock.
+const LEAD_MS: i64 = 50;
 
 pub(super) struct Merged {
     local: Arc<Local>,
@@ -92,10 +94,15 @@ impl Merged {
         local.check_open()?;
         // First the feed, then the list: a topic that is made in between is in both.
         let feed = local.arrivals.feed(query.pattern.clone());
-        let times = local.store.commit_times(local.clock.wall_ms());
-        let newest = BusPosition::after_time(times.closed_ms);
+        let closed_ms = match query.after {
+            Some(_) => local.store.commit_times(i64::MIN).closed_ms,
+            None => local.close_now(),
+        };
+        let newest = BusPosition::after_time(closed_ms);
         let position = query.after.unwrap_or(newest);
-        if position > newest {
+        // The time that is open now can have events.
+        let end_ms = closed_ms.saturating_add(1);
+        if position.commit_ms > end_ms {
             return Err(ReadError::UnknownPosition);
         }
         let mut merged = Self {
@@ -105,14 +112,14 @@ impl Merged {
             ahead_bytes: 0,
             scanner: local.store.scanner(),
             feed,
-            end_ms: if query.is_live { i64::MAX } else { times.closed_ms },
+            end_ms: if query.is_live { i64::MAX } else { end_ms },
             incomplete: (i64::MIN, 0),
             local,
             query,
         };
         for (id, topic) in merged.local.topics_matching(&merged.query.pattern) {
             // Behind everything that is there, only what the feed tells is of interest.
-            merged.add(id, topic, position < newest);
+            merged.add(id, topic, position != newest);
         }
         merged.feed.narrow();
         Ok(merged)
@@ -327,6 +334,14 @@ impl MergedReader for Merged {
 }
 
 impl Local {
+    /// Closes the time of everything that was appended so far, and answers it. That may put commit times ahead of the clock, a
+    /// little; if many ask in one millisecond, the time may stay open.
+    fn close_now(&self) -> i64 {
+        let open_ms = self.store.commit_times(i64::MIN).closed_ms.saturating_add(1);
+        let closing = if open_ms <= self.clock.wall_ms() + LEAD_MS { open_ms } else { i64::MIN };
+        self.store.commit_times(closing).closed_ms
+    }
+
     fn topics_matching(&self, pattern: &Pattern) -> Vec<(TopicId, Topic)> {
         let topics = self.topics.read();
         let named = topics.by_name.iter().filter(|(name, _)| pattern.matches(name.as_str()));
@@ -375,9 +390,7 @@ impl Local {
         match start {
             Start::Earliest => Ok(BusPosition::START),
             // Also what is not durable yet but was published before is behind it.
-            Start::Latest => {
-                Ok(BusPosition::after_time(self.store.commit_times(self.clock.wall_ms()).closed_ms))
-            }
+            Start::Latest => Ok(BusPosition::after_time(self.close_now())),
             Start::Ts(ts) => {
                 let mut first_ms = None;
                 for (id, _) in self.topics_matching(pattern) {
@@ -403,7 +416,7 @@ impl Local {
 
     /// The place in front of a seq of a topic, also of one that is not there yet.
     pub(super) fn place_before(&self, topic: &Topic, next_seq: u64) -> BusPosition {
-        let closed_ms = self.store.commit_times(self.clock.wall_ms()).closed_ms;
+        let closed_ms = self.store.commit_times(i64::MIN).closed_ms;
         match self.topic_id(topic) {
             Some(id) => {
                 BusPosition { commit_ms: closed_ms, topic: id.number(), seq: next_seq.saturating_sub(1) }
