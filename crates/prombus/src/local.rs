@@ -15,12 +15,15 @@ mod age_samples;
 mod arrival;
 mod calls;
 mod cell;
+mod feed;
 mod flush;
 mod groups;
 mod keeper;
+mod kept;
 mod letters;
 mod line;
 mod member;
+mod merged;
 pub(crate) mod quiet;
 mod states;
 mod stop_clock;
@@ -88,6 +91,8 @@ pub(crate) struct Local {
     arrivals: Arrivals,
     settings: RwLock<SettingsTable>,
     settings_version: AtomicU64,
+    /// Small values that outlive the process with the store.
+    kept: kept::KeptValues,
     states: States,
     keeper: Arc<Keeper>,
     /// Memory of batches and lists, used again.
@@ -192,6 +197,7 @@ impl LocalBackend {
             arrivals: Arrivals::default(),
             settings: RwLock::default(),
             settings_version: AtomicU64::new(1),
+            kept: kept::KeptValues::new(store.kept()),
             states: States::default(),
             keeper: Arc::default(),
             spare_batches: Mutex::default(),
@@ -338,7 +344,7 @@ impl Local {
         });
         let readers = readers.collect();
         self.topics.write().add(topic.clone(), id, readers);
-        self.arrivals.made(topic);
+        self.arrivals.made(id, topic);
         Ok(id)
     }
 

@@ -193,6 +193,9 @@ impl Store for Hooked {
     fn durable_batch(&self) -> u64 {
         self.inner.durable_batch()
     }
+    fn commit_times(&self, closing: i64) -> prombus::store::CommitTimes {
+        self.inner.commit_times(closing)
+    }
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
         self.inner.ensure_topic(name)
     }
