@@ -25,6 +25,7 @@ pub(crate) mod quiet;
 mod states;
 mod stop_clock;
 mod timer;
+mod tombstones;
 mod topics;
 
 use crate::backend::uuid_of;
@@ -337,6 +338,9 @@ impl Local {
         let readers = readers.collect();
         self.topics.write().add(topic.clone(), id, readers);
         self.arrivals.made(topic);
+        if self.settings.read().settings(topic.as_str()).has_snapshots() {
+            self.keeper.made(id, self.clock.steady_ms());
+        }
         Ok(id)
     }
 

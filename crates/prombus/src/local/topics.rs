@@ -137,10 +137,11 @@ impl Local {
         let Some(id) = self.topic_id(topic) else {
             return Err(TopicAdminError::UnknownTopic(topic.to_string()));
         };
-        let cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let readers = self.topics.read().readers.get(&id).cloned().unwrap_or_default();
         let is_topic = |pattern: &Pattern| pattern.as_topic().as_ref() == Some(topic);
-        for cell in cells
+        for cell in readers
             .iter()
+            .map(|(cell, _)| cell)
             .filter(|cell| is_topic(&cell.spec.subscription) && cell.spec.topics.iter().all(is_topic))
         {
             match self.try_delete_locked(cell, None, &registry) {

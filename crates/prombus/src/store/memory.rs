@@ -418,6 +418,24 @@ impl Store for MemoryStore {
         Ok(older.iter().any(|place| events.event(place).key == Some(key)))
     }
 
+    /// One pass over the topic for all keys: it has no index of them.
+    fn have_keys_before(&self, topic: TopicId, keys: &[(u64, Vec<u8>)]) -> Vec<Result<bool, ReadError>> {
+        let topic = match self.shared.topic(topic) {
+            Ok(topic) => topic,
+            Err(error) => return keys.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let mut first_seqs: HashMap<&[u8], u64> =
+            keys.iter().map(|(_, key)| (key.as_slice(), u64::MAX)).collect();
+        let last = keys.iter().map(|&(seq, _)| seq).max().unwrap_or(0);
+        let events = topic.events.read();
+        for place in events.places.iter().take_while(|place| place.seq < last) {
+            if let Some(first) = events.event(place).key.and_then(|key| first_seqs.get_mut(key)) {
+                *first = (*first).min(place.seq);
+            }
+        }
+        keys.iter().map(|(seq, key)| Ok(first_seqs[key.as_slice()] < *seq)).collect()
+    }
+
     fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
         for &(id, first_seq) in firsts {
             if let Ok(topic) = self.shared.topic(id) {

@@ -29,4 +29,5 @@ mod snapshots;
 mod state_power_cut;
 mod stress;
 mod support;
+mod tombstones;
 mod unreadable_model;
