@@ -681,6 +681,15 @@ impl Log {
         self.shared().usage()
     }
 
+    /// What some topics take, in their order, at a cost that does not grow with the number of topics; `None` for one that is not
+    /// there, or not durable yet.
+    ///
+    /// # Errors
+    /// [`ReadError`] when an index cannot be read.
+    pub fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        self.shared().usage_of(topics)
+    }
+
     /// The lowest seq such that what is kept from it on takes at most about this many bytes. The newest event counts as within
     /// whatever it takes.
     ///

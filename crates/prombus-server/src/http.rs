@@ -18,6 +18,7 @@ mod groups;
 mod headers;
 mod idempotency;
 mod lines;
+mod list;
 mod openapi;
 mod ops;
 mod pages;

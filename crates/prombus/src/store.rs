@@ -212,6 +212,13 @@ pub trait Store: Send + Sync + 'static {
     /// [`ReadError`] when the system refuses to read.
     fn usage(&self) -> Result<Vec<TopicUsage>, ReadError>;
 
+    /// What these topics take, at a cost that does not grow with the number of topics; `None` for one that is not there, or not
+    /// durable yet.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the system refuses to read.
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError>;
+
     /// Deletes a topic with all its events. It is gone for good when the batch whose number this answers is durable. A topic
     /// made later under the same name is another one. Does not wait.
     ///

@@ -3,6 +3,7 @@
 
 mod access;
 mod groups;
+mod list;
 mod openapi;
 mod ops;
 mod publish;

@@ -393,6 +393,10 @@ impl Store for LogStore {
         Ok(self.log.usage()?)
     }
 
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        Ok(self.log.usage_of(topics)?)
+    }
+
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
         let record = StateRecord::TopicDeleted { topic, name: name.to_string() };
         let mut body = Vec::new();

@@ -167,6 +167,11 @@ impl Events {
         (removed, total - kept)
     }
 
+    fn usage(&self, topic: TopicId) -> TopicUsage {
+        let kept = &self.places[self.at(1)..];
+        TopicUsage { topic, events: kept.len() as u64, bytes: kept.iter().map(Place::bytes).sum() }
+    }
+
     /// Where the first event at or past a seq stands.
     fn at(&self, seq: u64) -> usize {
         let seq = seq.max(self.first_seq);
@@ -467,13 +472,16 @@ impl Store for MemoryStore {
     fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
         let topics = self.shared.topics.read();
         let usage = topics.all.iter().zip(1..).filter_map(|(topic, number)| {
-            let events = topic.as_ref()?.events.read();
-            let kept = &events.places[events.at(1)..];
-            Some(TopicUsage {
-                topic: TopicId::from_number(number),
-                events: kept.len() as u64,
-                bytes: kept.iter().map(Place::bytes).sum(),
-            })
+            Some(topic.as_ref()?.events.read().usage(TopicId::from_number(number)))
+        });
+        Ok(usage.collect())
+    }
+
+    fn usage_of(&self, wanted: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        let usage = wanted.iter().map(|&id| {
+            let topic = self.shared.topic(id).ok()?;
+            let usage = topic.events.read().usage(id);
+            Some(usage)
         });
         Ok(usage.collect())
     }
