@@ -23,6 +23,7 @@ mod groups;
 mod headers;
 mod idempotency;
 mod lines;
+mod list;
 mod many;
 mod openapi;
 mod ops;

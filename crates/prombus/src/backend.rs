@@ -639,6 +639,21 @@ pub trait Backend: Send + Sync + 'static {
         group: &'a str,
     ) -> BoxFuture<'a, Result<(), GroupError>>;
 
+    /// Names of topics that begin with `prefix`, past `after`, in order and at most `limit`.
+    fn topic_names(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Topic>;
+
+    /// The topics of these names that are there, in full and in their order.
+    fn topics_by_name(&self, names: Vec<Topic>) -> BoxFuture<'_, Result<Vec<TopicDetails>, ReadError>>;
+
+    /// Subscriptions and names of groups whose subscription begins with `prefix`, past `after`, in order and at most `limit`.
+    fn group_names(&self, prefix: &str, after: Option<(&str, &str)>, limit: usize) -> Vec<(String, String)>;
+
+    /// The groups of these names that are there, in their order and without their leases.
+    fn groups_by_name(
+        &self,
+        names: Vec<(String, String)>,
+    ) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>>;
+
     /// All topics.
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>>;
 
@@ -692,8 +707,11 @@ pub trait Backend: Send + Sync + 'static {
         group: &'a str,
     ) -> BoxFuture<'a, Result<Option<GroupInfo>, ReadError>>;
 
-    /// Figures for operators, cheap to get.
+    /// Figures for operators: of the store, and of each topic and group.
     fn figures(&self) -> Figures;
+
+    /// What the store keeps in bytes, all topics together.
+    fn stored_bytes(&self) -> u64;
 
     /// Makes everything durable and ends. Members leave.
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>>;

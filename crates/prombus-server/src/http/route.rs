@@ -226,7 +226,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/topics",
         access: Access::Token,
         handler: |call| Box::pin(topics::topics(call)),
-        about: "The topics that the token may read.",
+        about: "The topics that the token may read, by name, in pages.",
+        parameters: parameters::TOPICS,
         answers: &[json(r##"{"$ref":"#/components/schemas/Topics"}"##)],
         errors: &[500, 503],
         ..ROUTE
@@ -291,7 +292,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups",
         access: Access::Token,
         handler: |call| Box::pin(groups::groups(call)),
-        about: "The groups that the token could join.",
+        about: "The groups that the token could join, by subscription and name, in pages.",
         parameters: parameters::GROUPS,
         answers: &[json(r##"{"$ref":"#/components/schemas/Groups"}"##)],
         errors: &[500, 503],

@@ -4,6 +4,7 @@
 mod access;
 mod bodies;
 mod groups;
+mod list;
 mod openapi;
 mod ops;
 mod patterns;

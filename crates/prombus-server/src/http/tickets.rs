@@ -57,10 +57,11 @@ pub(super) async fn ticket(mut call: Call) -> Answered {
     let body = body_of(&mut call).await?;
     let now_ms = now_ms();
     let ticket = if body.trim_ascii().is_empty() {
-        let ticket = call.gateway.tickets.issue(Arc::clone(&call.principal), now_ms).map_err(|error| ApiError {
-            retry_after_ms: Some(TICKET_MS),
-            ..ApiError::new(ErrorCode::LimitReached, error).with_status(StatusCode::TOO_MANY_REQUESTS)
-        })?;
+        let ticket =
+            call.gateway.tickets.issue(Arc::clone(&call.principal), now_ms).map_err(|error| ApiError {
+                retry_after_ms: Some(TICKET_MS),
+                ..ApiError::new(ErrorCode::LimitReached, error).with_status(StatusCode::TOO_MANY_REQUESTS)
+            })?;
         Ticket { ticket, expires_in_ms: TICKET_MS, reconnect_ms: None }
     } else {
         let Wanted { topic, query } = options_of(&body, &WANTED, &mut call.ignored)?;

@@ -412,18 +412,15 @@ impl Store for LogStore {
         Ok(self.log.usage()?)
     }
 
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        Ok(self.log.usage_of(topics)?)
+    }
+
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
-        let deleted = self.log.delete_topic(topic)?;
-        let records = [StateRecord::TopicDeleted { topic, name: name.to_string() }];
-        let batch = AppendBatch { records: &records, use_reserve: true, events: &[] };
-        loop {
-            match self.append(&batch, &mut Vec::new()) {
-                Err(StoreError::Busy) if self.wait_for_room() => {}
-                Ok(batch) => return Ok(batch),
-                // Deleted it is; the rest is forgotten when it is deleted again, if there ever is one of its name.
-                Err(_) => return Ok(deleted.batch()),
-            }
-        }
+        let record = StateRecord::TopicDeleted { topic, name: name.to_string() };
+        let mut body = Vec::new();
+        record.put(&mut body);
+        Ok(self.log.try_delete_topic(topic, &[NewState { tag: record.tag(), body: &body }])?.batch())
     }
 
     fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {

@@ -245,6 +245,9 @@ impl Store for Hooked {
     fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
         self.inner.usage()
     }
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        self.inner.usage_of(topics)
+    }
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
         self.inner.delete_topic(topic, name)
     }
