@@ -52,6 +52,7 @@ mod event;
 mod frame;
 mod group_name;
 mod idempotency;
+mod instant;
 mod json;
 pub mod limits;
 pub mod names;
@@ -71,6 +72,7 @@ pub use frame::{
 };
 pub use group_name::{GroupName, GroupNameError, check_group_name};
 pub use idempotency::id_of_key;
+pub use instant::{InstantError, instant_text, parse_instant};
 pub use json::{Json, JsonError, push_json, put_string};
 pub use limits::*;
 pub use options::{Filter, OptionError, PublishOptions, Start, SubscribeOptions};

@@ -126,7 +126,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let refused = |error: ApiError| Box::new(error.into_response());
-    let accepted = upgrade::accept(parts).map_err(|bad| {
+    let accepted = upgrade::accept(parts, gateway.options.has_permessage_deflate).map_err(|bad| {
         let mut response = refused(ApiError::bad_request(bad).with_status(bad.status));
         if bad.status == StatusCode::UPGRADE_REQUIRED {
             response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
@@ -151,7 +151,7 @@ where
         match upgraded.downcast::<TokioIo<HeadTimer<Stalling<S>>>>() {
             Ok(whole) => {
                 let socket = whole.io.into_inner().into_inner().into_inner();
-                WebSocket::new(socket, gateway, session).run(&whole.read_buf).await;
+                WebSocket::new(socket, gateway, session, accepted.deflate).run(&whole.read_buf).await;
             }
             Err(_) => tracing::error!("an upgraded connection has an unknown socket"),
         }

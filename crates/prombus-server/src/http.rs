@@ -23,6 +23,8 @@ mod groups;
 mod headers;
 mod idempotency;
 mod lines;
+mod list;
+mod many;
 mod openapi;
 mod ops;
 mod pages;
@@ -31,11 +33,14 @@ mod publish;
 mod query;
 mod repair;
 mod replay;
+mod reverse;
 mod route;
+mod source;
 mod state;
 mod subscribe;
 #[cfg(test)]
 mod tests;
+mod tickets;
 mod topics;
 
 pub(crate) use access::{admit, bearer};

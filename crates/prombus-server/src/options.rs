@@ -29,6 +29,8 @@ pub struct ServerOptions {
     pub metrics_labels_max: usize,
     /// The largest payload of an event: the backend's limit.
     pub max_payload_bytes: usize,
+    /// Offer WebSocket clients to compress messages (permessage-deflate).
+    pub has_permessage_deflate: bool,
 }
 
 /// Files with a certificate chain and its key, in PEM.
@@ -102,6 +104,7 @@ impl Default for ServerOptions {
             rates: RateOptions::default(),
             metrics_labels_max: 1_000,
             max_payload_bytes: limits::MAX_PAYLOAD_BYTES,
+            has_permessage_deflate: false,
         }
     }
 }

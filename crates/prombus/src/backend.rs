@@ -5,8 +5,9 @@
 //! Nothing here is per message: publishes, pulls and settlements are batches, and one that holds one event is still one.
 
 use crate::delivery::{MemberSettings, Millis, Position};
-use crate::error::{BackupError, GroupError, ReadError, TopicAdminError, Unavailable};
+use crate::error::{BackupError, GroupError, ReadError, StoreError, TopicAdminError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
+use crate::merged::{BusPosition, MergedQuery, MergedReader};
 use crate::metrics::Figures;
 use crate::publish::{PublishBatch, Publishing};
 use crate::settings::{PublishRate, TopicOptions, TopicRule, TopicSettings};
@@ -571,6 +572,29 @@ pub trait Backend: Send + Sync + 'static {
         limit: PullLimit,
     ) -> BoxFuture<'a, Result<EventChunk, ReadError>>;
 
+    /// Reads the topics of a pattern as one sequence, in the order of commit time.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the bus is closed.
+    fn merged(&self, query: MergedQuery) -> Result<Box<dyn MergedReader>, ReadError>;
+
+    /// The place in the sequence that a start means. It may read a lot.
+    fn place_of<'a>(
+        &'a self,
+        pattern: &'a Pattern,
+        start: Start,
+    ) -> BoxFuture<'a, Result<BusPosition, ReadError>>;
+
+    /// The place in the sequence in front of a seq of a topic, also of a topic that is not there yet.
+    fn place_before(&self, topic: &Topic, next_seq: u64) -> BusPosition;
+
+    /// The first seq of a topic behind a place in the sequence.
+    fn first_after<'a>(
+        &'a self,
+        topic: &'a Topic,
+        place: BusPosition,
+    ) -> BoxFuture<'a, Result<u64, ReadError>>;
+
     /// The newest events of keys.
     fn latest<'a>(
         &'a self,
@@ -615,6 +639,21 @@ pub trait Backend: Send + Sync + 'static {
         group: &'a str,
     ) -> BoxFuture<'a, Result<(), GroupError>>;
 
+    /// Names of topics that begin with `prefix`, past `after`, in order and at most `limit`.
+    fn topic_names(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Topic>;
+
+    /// The topics of these names that are there, in full and in their order.
+    fn topics_by_name(&self, names: Vec<Topic>) -> BoxFuture<'_, Result<Vec<TopicDetails>, ReadError>>;
+
+    /// Subscriptions and names of groups whose subscription begins with `prefix`, past `after`, in order and at most `limit`.
+    fn group_names(&self, prefix: &str, after: Option<(&str, &str)>, limit: usize) -> Vec<(String, String)>;
+
+    /// The groups of these names that are there, in their order and without their leases.
+    fn groups_by_name(
+        &self,
+        names: Vec<(String, String)>,
+    ) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>>;
+
     /// All topics.
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>>;
 
@@ -648,6 +687,13 @@ pub trait Backend: Send + Sync + 'static {
     /// topic made later under the same name is another one and starts at seq 1.
     fn delete_topic<'a>(&'a self, topic: &'a Topic) -> BoxFuture<'a, Result<(), TopicAdminError>>;
 
+    /// A small value that [`keep_first`](Self::keep_first) has kept under this name.
+    fn kept(&self, name: &str) -> Option<Vec<u8>>;
+
+    /// Keeps a small value with the events, unless there is one under this name. Resolves with the one that is kept, when it is
+    /// durable.
+    fn keep_first<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<Vec<u8>, StoreError>>;
+
     /// Copies everything that is durable now to a new folder, while the bus goes on.
     fn backup(&self, folder: PathBuf, progress: BackupProgress) -> BoxFuture<'_, Result<(), BackupError>>;
 
@@ -661,8 +707,11 @@ pub trait Backend: Send + Sync + 'static {
         group: &'a str,
     ) -> BoxFuture<'a, Result<Option<GroupInfo>, ReadError>>;
 
-    /// Figures for operators, cheap to get.
+    /// Figures for operators: of the store, and of each topic and group.
     fn figures(&self) -> Figures;
+
+    /// What the store keeps in bytes, all topics together.
+    fn stored_bytes(&self) -> u64;
 
     /// Makes everything durable and ends. Members leave.
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>>;

@@ -162,6 +162,9 @@ pub enum ReadError {
     /// The topic has no event with this id.
     #[error("there is no event with the id {0}")]
     UnknownId(Uuid),
+    /// A position that no reader of this store can have.
+    #[error("the position is not one of this server's events")]
+    UnknownPosition,
     /// The keys of the topic take more memory than is allowed.
     #[error(
         "the keys of {topic:?} take more than {limit_bytes} bytes (state_memory_bytes); read the topic instead"

@@ -13,8 +13,8 @@ pub(crate) use log::is_store_thread;
 pub use log::{LogStore, LogStoreOptions};
 pub use memory::MemoryStore;
 pub use prombus_log::{
-    CleanOptions, CleanReport, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, Outcome,
-    ReadLimit, TopicId, TopicUsage, UnreadableEvents,
+    CleanOptions, CleanReport, CommitTimes, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent,
+    Outcome, ReadLimit, TopicId, TopicUsage, UnreadableEvents,
 };
 pub use state_record::{GroupAttempts, GroupProgress, StateRecord};
 
@@ -103,6 +103,9 @@ pub trait Scanner: Send {
         visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
     ) -> Result<Scanned, ReadError>;
 
+    /// How many bytes to read ahead at most, for those who read little at a time.
+    fn read_ahead(&mut self, _bytes: usize) {}
+
     /// Lets go of what was read ahead.
     fn rest(&mut self);
 }
@@ -133,6 +136,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// The newest durable batch.
     fn durable_batch(&self) -> u64;
+
+    /// Which commit times are over. `closing` closes the time that it names, also where the clock is behind it: that is for the
+    /// time of an event that is there, or of now. Of everything that is complete, the observer has been told; while it is being
+    /// told, `complete_ms` may be the lowest time there is.
+    fn commit_times(&self, closing: i64) -> CommitTimes;
 
     /// The id of a topic, which is made if it is not there.
     ///
@@ -186,6 +194,11 @@ pub trait Store: Send + Sync + 'static {
     /// [`ReadError`] when the system refuses to read.
     fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError>;
 
+    /// [`has_key_before`](Self::has_key_before) for several keys, in their order.
+    fn have_keys_before(&self, topic: TopicId, keys: &[(u64, Vec<u8>)]) -> Vec<Result<bool, ReadError>> {
+        keys.iter().map(|(seq, key)| self.has_key_before(topic, key, *seq)).collect()
+    }
+
     /// Has topics begin at these seqs: nothing below them is read or counted from now on. First seqs only rise.
     ///
     /// # Errors
@@ -207,11 +220,18 @@ pub trait Store: Send + Sync + 'static {
     /// [`ReadError`] when the system refuses to read.
     fn usage(&self) -> Result<Vec<TopicUsage>, ReadError>;
 
-    /// Deletes a topic with all its events. It is gone for good when the batch whose number this answers is durable. A topic
-    /// made later under the same name is another one.
+    /// What these topics take, at a cost that does not grow with the number of topics; `None` for one that is not there, or not
+    /// durable yet.
     ///
     /// # Errors
-    /// [`StoreError`]: nothing was deleted.
+    /// [`ReadError`] when the system refuses to read.
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError>;
+
+    /// Deletes a topic with all its events. It is gone for good when the batch whose number this answers is durable. A topic
+    /// made later under the same name is another one. Does not wait.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nothing was deleted. [`StoreError::Busy`]: there may be room later, as for an append.
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError>;
 
     /// Gives back the room of what is dead. It takes its time; one thread does it.
@@ -225,6 +245,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// What was set about topics when the store was opened, as JSON, by name.
     fn topic_settings(&self) -> Vec<(String, String)>;
+
+    /// The small values that were kept when the store was opened, by name.
+    fn kept(&self) -> Vec<(String, Vec<u8>)> {
+        Vec::new()
+    }
 
     /// Copies what is durable now to a new folder, while everything goes on. `progress` hears how many bytes of how many are
     /// done. It takes its time.

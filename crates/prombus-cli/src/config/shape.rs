@@ -41,6 +41,7 @@ pub const KEYS: &[(&str, Kind)] = &[
     ("tls.key", Kind::Text),
     ("http.allowed_hosts", Kind::Texts),
     ("http.cors_origins", Kind::Texts),
+    ("http.permessage_deflate", Kind::Flag),
     ("http.max_body_bytes", Kind::Whole),
     ("http.min_body_bytes_per_second", Kind::Whole),
     ("http.keep_alive_ms", Kind::Whole),

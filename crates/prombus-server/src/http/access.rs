@@ -1,11 +1,12 @@
 //! Who may call what: the guard for gateways without auth, and the token of a request.
 //!
 //! Tokens come in the `Authorization` header and nowhere else: addresses end up in logs. Where a header cannot be sent, a ticket
-//! for one use stands in the query.
+//! is in the query.
 
 use super::ApiError;
 use super::query::Query;
-use crate::auth::{AuthRefused, GuardRefused, Principal};
+use super::tickets;
+use crate::auth::{AuthRefused, GuardRefused, Principal, StreamTickets};
 use crate::gateway::{Gateway, Peer, now_ms};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
@@ -98,19 +99,29 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     Ok(scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start()))
 }
 
+/// What of a request says who calls, and what a ticket must be for.
+#[derive(Clone, Copy)]
+pub(super) struct Requested<'a> {
+    /// The topic in the path; empty where the route has none.
+    pub(super) topic: &'a str,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) query: &'a Query,
+}
+
 /// Who calls, if they may use a route at all.
 pub(super) fn authenticate(
     gateway: &Gateway,
     access: Access,
-    headers: &HeaderMap,
-    query: &Query,
+    requested: &Requested<'_>,
 ) -> Result<Arc<Principal>, ApiError> {
     if access == Access::Open || !gateway.auth.is_configured() {
         return Ok(Principal::anyone());
     }
-    let token = bearer(headers)?;
-    let ticket = if access == Access::Ticket { query.one("ticket")? } else { None };
+    let token = bearer(requested.headers)?;
+    let ticket = if access == Access::Ticket { requested.query.one("ticket")? } else { None };
     let principal = match (token, ticket) {
+        (None, Some(ticket)) if StreamTickets::is_one(ticket) => tickets::redeem(gateway, ticket, requested)
+            .map_err(|refused| ApiError::new(ErrorCode::BadToken, refused))?,
         (None, Some(ticket)) => redeem(gateway, ticket)?,
         _ => gateway.auth.authenticate(token, now_ms())?,
     };

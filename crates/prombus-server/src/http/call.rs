@@ -1,7 +1,7 @@
 //! A request whose caller is known.
 
 use super::ApiError;
-use super::access;
+use super::access::{self, Requested};
 use super::fields::Ignored;
 use super::parameters::Place;
 use super::query::Query;
@@ -42,11 +42,14 @@ impl Call {
             // Only a topic or a group can be in it.
             ApiError::new(ErrorCode::BadTopic, error)
         })?;
-        let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let path: Vec<(String, String)> =
+            path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let names = route.parameters.iter().filter(|it| it.place == Place::Query).map(|it| it.name);
         let (query, ignored) =
             Query::parse(parts.uri.query().unwrap_or_default())?.with_names(&names.collect::<Vec<_>>())?;
-        let principal = access::authenticate(&gateway, route.access, &parts.headers, &query)?;
+        let topic = path.iter().find(|(name, _)| name == "topic").map_or("", |(_, value)| value);
+        let requested = Requested { topic, headers: &parts.headers, query: &query };
+        let principal = access::authenticate(&gateway, route.access, &requested)?;
         Ok(Self { gateway, principal, peer, headers: parts.headers, query, ignored, body, path })
     }
 
@@ -69,12 +72,9 @@ impl Call {
         Ok((Pattern::new(self.path("topic"))?, GroupName::new(self.path("group"))?))
     }
 
-    /// The topic in the query.
-    pub(super) fn query_topic(&self) -> Result<Topic, ApiError> {
-        match self.query.one("topic")? {
-            None | Some("") => Err(ApiError::bad_request("topic required")),
-            Some(name) => Topic::new(name).map_err(|error| ApiError::from(error).at("\"topic\"")),
-        }
+    /// The topic or pattern in the path.
+    pub(super) fn pattern(&self) -> Result<Pattern, ApiError> {
+        Ok(Pattern::new(self.path("topic"))?)
     }
 
     /// Reading a topic outside of any group.

@@ -125,7 +125,7 @@ impl From<ReadError> for ApiError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::UnknownTopic(_) => Self::not_found(error),
-            ReadError::UnknownId(_) => Self::new(ErrorCode::UnknownId, error),
+            ReadError::UnknownId(_) | ReadError::UnknownPosition => Self::new(ErrorCode::UnknownId, error),
             ReadError::TooManyKeys { .. } => Self::new(ErrorCode::LimitReached, error),
             ReadError::Unavailable(_) | ReadError::Io(_) | ReadError::Unreadable { .. } => {
                 Self::new(ErrorCode::Unavailable, error)

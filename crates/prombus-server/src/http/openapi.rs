@@ -70,7 +70,7 @@ fn operation(route: &Route, has_auth: bool) -> Value {
     }
     if !route.bodies.is_empty() {
         operation["requestBody"] =
-            json!({ "required": route.is_body_required, "content": contents(route.bodies) });
+            json!({ "required": !route.is_body_optional, "content": contents(route.bodies) });
     }
     operation
 }
@@ -83,10 +83,10 @@ fn operation_id(route: &Route) -> String {
 
 fn parameters(route: &Route) -> Value {
     let in_path = route.path.split('/').filter_map(|word| word.strip_prefix('{')?.strip_suffix('}'));
-    let is_group_route = route.path.contains("{group}");
+    let takes_pattern = route.path.contains("{group}") || route.path.starts_with("/subscribe/");
     let in_path = in_path.map(|name| {
         let schema = match name {
-            "topic" if is_group_route => "Pattern",
+            "topic" if takes_pattern => "Pattern",
             "topic" => "Topic",
             "key" => "Key",
             _ => "GroupName",

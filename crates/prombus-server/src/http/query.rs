@@ -5,7 +5,10 @@
 
 use super::ApiError;
 use super::fields::{self, Ignored};
-use prombus_protocol::{MAX_TS_MS, Start, Uuid};
+use crate::gateway::now_ms;
+use prombus::BusPosition;
+use prombus_protocol::{Filter, MAX_TS_MS, Start, Uuid, parse_instant};
+use std::collections::BTreeMap;
 
 /// Decoded names and values.
 #[derive(Clone, Debug, Default)]
@@ -13,13 +16,31 @@ pub(super) struct Query {
     pairs: Vec<(String, String)>,
 }
 
-/// Which values of `from` there are.
+/// Where to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Froms {
-    All,
-    /// `latest` would never find anything.
-    ButLatest,
+pub(super) enum Begin {
+    At(Start),
+    After(Place),
 }
+
+/// A place behind something: an event, or what a reader has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Id(Uuid),
+    Position(BusPosition),
+}
+
+impl Place {
+    /// What a client kept; `None` if it is neither.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let position = || text.parse().ok().map(Self::Position);
+        Uuid::try_parse(text).ok().map(Self::Id).or_else(position)
+    }
+}
+
+const A_TIME: &str =
+    "a time: milliseconds since 1970, ISO 8601 like 2026-05-01T12:00:00Z, or how long ago, like -90m or -1d";
+const A_PLACE: &str = "the id of an event or a position that an answer gave";
 
 impl Query {
     pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
@@ -66,6 +87,16 @@ impl Query {
         Ok((Self { pairs: kept }, ignored))
     }
 
+    /// From names and values that need no decoding.
+    pub(super) fn of(pairs: Vec<(String, String)>) -> Self {
+        Self { pairs }
+    }
+
+    /// All names and values.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// All values of a name.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.pairs.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
@@ -87,14 +118,40 @@ impl Query {
         number.map(Some).ok_or_else(|| refused(name, text, &format!("a whole number from {least} to {most}")))
     }
 
-    /// Milliseconds since 1970.
     /// A time; one after the last that an event can have is that one.
     pub(super) fn bound_ts(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        Ok(self.whole(name, 0, i64::MAX)?.map(|ts| ts.min(MAX_TS_MS)))
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        let ts = parse_instant(text, now_ms()).map_err(|_| refused(name, text, A_TIME))?;
+        Ok(Some(ts.min(MAX_TS_MS)))
     }
 
+    /// A time that an event can have.
     pub(super) fn ts(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.whole(name, 0, MAX_TS_MS)
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        let ts = parse_instant(text, now_ms()).ok().filter(|ts| *ts <= MAX_TS_MS);
+        ts.map(Some).ok_or_else(|| refused(name, text, A_TIME))
+    }
+
+    pub(super) fn place(&self, name: &str) -> Result<Option<Place>, ApiError> {
+        let text = self.one(name)?;
+        text.map(|text| Place::parse(text).ok_or_else(|| refused(name, text, A_PLACE))).transpose()
+    }
+
+    /// The filter that `key`, `tag` and `header` make; `None` when there is none of them.
+    pub(super) fn filter(&self) -> Result<Option<Filter>, ApiError> {
+        let mut header = BTreeMap::new();
+        for text in self.all("header") {
+            let named = text.split_once(':').filter(|(name, _)| !name.is_empty());
+            let (name, value) = named
+                .ok_or_else(|| refused("header", text, "a name and a value with a colon between them"))?;
+            if header.insert(name.to_owned(), value.to_owned()).is_some() {
+                let name = shown(name);
+                return Err(ApiError::bad_request(format!("\"header\": {name:?} is given more than once")));
+            }
+        }
+        let text = |name| self.one(name).map(|text| text.map(str::to_owned));
+        let filter = Filter { key: text("key")?, tag: text("tag")?, header };
+        Ok((!filter.is_empty()).then_some(filter))
     }
 
     pub(super) fn uuid(&self, name: &str) -> Result<Option<Uuid>, ApiError> {
@@ -117,24 +174,29 @@ impl Query {
     }
 
     /// `from`, with the value that it needs.
-    pub(super) fn start(&self, froms: Froms) -> Result<Option<Start>, ApiError> {
+    pub(super) fn begin(&self) -> Result<Option<Begin>, ApiError> {
         let missing = |name: &str, from: &str| {
             ApiError::bad_request(format!("\"{name}\" is missing: \"from\": \"{from}\" needs it"))
         };
         // Looked at also when nobody needs them: a bad value is a mistake either way.
-        let (ts, after_id) = (self.ts("ts")?, self.uuid("afterId")?);
-        match self.one("from")? {
-            None => Ok(None),
-            Some("earliest") => Ok(Some(Start::Earliest)),
-            Some("latest") if froms == Froms::All => Ok(Some(Start::Latest)),
-            Some("ts") => ts.map(|ts| Some(Start::Ts(ts))).ok_or_else(|| missing("ts", "ts")),
-            Some("afterId") => {
-                after_id.map(|id| Some(Start::AfterId(id))).ok_or_else(|| missing("afterId", "afterId"))
-            }
-            Some(text) if froms == Froms::All => {
-                Err(refused("from", text, "one of earliest, latest, ts and afterId"))
-            }
-            Some(text) => Err(refused("from", text, "one of earliest, ts and afterId")),
+        let (ts, after) = (self.ts("ts")?, self.place("afterId")?);
+        let begin = match self.one("from")? {
+            None => return Ok(None),
+            Some("earliest") => Begin::At(Start::Earliest),
+            Some("latest") => Begin::At(Start::Latest),
+            Some("ts") => Begin::At(Start::Ts(ts.ok_or_else(|| missing("ts", "ts"))?)),
+            Some("afterId") => Begin::After(after.ok_or_else(|| missing("afterId", "afterId"))?),
+            Some(text) => return Err(refused("from", text, "one of earliest, latest, ts and afterId")),
+        };
+        Ok(Some(begin))
+    }
+
+    /// `order`: whether the newest come first.
+    pub(super) fn is_descending(&self) -> Result<bool, ApiError> {
+        match self.one("order")? {
+            None | Some("asc") => Ok(false),
+            Some("desc") => Ok(true),
+            Some(text) => Err(refused("order", text, "asc or desc")),
         }
     }
 }
@@ -237,11 +299,11 @@ mod tests {
         assert_eq!(query.one("x").map_err(message), Err("\"x\" is given more than once".to_owned()));
         assert_eq!(query.uuid("id").map_err(message), Err("\"id\": \"7\" is not a UUID".to_owned()));
         assert!(query.flag("f").is_err());
-        assert_eq!(query.start(Froms::ButLatest).expect("a start"), Some(Start::Ts(1)));
-        let froms = ["from=ts", "from=afterId", "from=latest", "from=no", "from=ts&ts=-1", "ts=x"];
+        assert_eq!(query.begin().expect("a start"), Some(Begin::At(Start::Ts(1))));
+        let froms = ["from=ts", "from=afterId", "from=no", "from=ts&ts=-1", "ts=x", "afterId=x"];
         for text in froms {
             let query = Query::parse(text).expect("a query");
-            assert!(query.start(Froms::ButLatest).is_err(), "{text}");
+            assert!(query.begin().is_err(), "{text}");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::access::Access;
 use super::call::Call;
 use super::parameters::{self, Parameter};
 use super::{
-    Answered, admin, backup, export, groups, ops, publish, repair, replay, state, subscribe, topics,
+    Answered, admin, backup, export, groups, ops, publish, repair, replay, state, subscribe, tickets, topics,
 };
 use axum::routing::MethodFilter;
 use prombus::BoxFuture;
@@ -28,10 +28,10 @@ pub(super) struct Route {
     pub(super) is_compressed: bool,
     pub(super) about: &'static str,
     pub(super) parameters: &'static [Parameter],
-    /// Whether a request without a body is refused.
-    pub(super) is_body_required: bool,
     /// Types of bodies that are taken, and their schemas.
     pub(super) bodies: &'static [Content],
+    /// Whether the body may be left out.
+    pub(super) is_body_optional: bool,
     /// Good answers.
     pub(super) answers: &'static [Content],
     /// Whether it also answers 201, with the same content and a `Location`.
@@ -85,8 +85,8 @@ const ROUTE: Route = Route {
     is_compressed: false,
     about: "",
     parameters: &[],
-    is_body_required: false,
     bodies: &[],
+    is_body_optional: false,
     answers: &[],
     created: false,
     errors: &[],
@@ -135,10 +135,14 @@ pub(super) static ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/tickets",
         access: Access::Token,
-        handler: |call| Box::pin(ops::ticket(call)),
-        about: "Makes a ticket that stands for the token once, for places that cannot send headers.",
+        handler: |call| Box::pin(tickets::ticket(call)),
+        about: "Makes a ticket to use in place of the token where headers cannot be sent. Without a body it works once, within \
+                30 s. With a topic or pattern it is for that subscription only: its first use comes within 30 s, and later ones \
+                with Last-Event-ID, for up to 24 h.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/TicketOptions"}"##)],
+        is_body_optional: true,
         answers: &[json(r##"{"$ref":"#/components/schemas/Ticket"}"##)],
-        errors: &[429],
+        errors: &[408, 413, 429, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -149,7 +153,6 @@ pub(super) static ROUTES: &[Route] = &[
         about: "Publishes one event, or many as lines: all or nothing, answered when they are durable. Headers that begin \
                 with x- become headers of the events, but for those of credentials and proxies.",
         parameters: parameters::PUBLISH,
-        is_body_required: true,
         bodies: &[json(ANY), LINES],
         answers: &[json(
             r##"{"oneOf":[{"$ref":"#/components/schemas/Published"},{"$ref":"#/components/schemas/PublishedMany"}]}"##,
@@ -162,7 +165,7 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Token,
         handler: |call| Box::pin(replay::replay(call)),
         is_compressed: true,
-        about: "A page of a topic. next is the id to go on behind, null at the end.",
+        about: "A page of a topic, or of a pattern in the order of commits. next is the place to go on behind, null at the end.",
         parameters: parameters::REPLAY,
         answers: &[json(r##"{"$ref":"#/components/schemas/Replay"}"##)],
         errors: &[404, 500, 503],
@@ -173,7 +176,7 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Token,
         handler: |call| Box::pin(export::export(call)),
         is_compressed: true,
-        about: "All events of a topic in a range of time, in order. Ends at what is newest when it begins.",
+        about: "All events of a topic or a pattern in a range of time, in order. Ends at what is newest when it begins.",
         parameters: parameters::EXPORT,
         answers: &[LINES, json(r##"{"type":"array","items":{"$ref":"#/components/schemas/EventRecord"}}"##)],
         errors: &[500, 503],
@@ -183,7 +186,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/subscribe/{topic}",
         access: Access::Ticket,
         handler: |call| Box::pin(subscribe::subscribe(call)),
-        about: "A topic as Server-Sent Events: id is the event's id, data its record.",
+        about: "A topic or a pattern as Server-Sent Events. data is an event's record; id is the event's id, of a pattern an opaque \
+                position that covers all its topics. The first id comes before the first event.",
         parameters: parameters::SUBSCRIBE,
         answers: &[Content { content_type: "text/event-stream", schema: TEXT }],
         errors: &[404, 500, 503],
@@ -222,7 +226,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/topics",
         access: Access::Token,
         handler: |call| Box::pin(topics::topics(call)),
-        about: "The topics that the token may read.",
+        about: "The topics that the token may read, by name, in pages.",
+        parameters: parameters::TOPICS,
         answers: &[json(r##"{"$ref":"#/components/schemas/Topics"}"##)],
         errors: &[500, 503],
         ..ROUTE
@@ -243,7 +248,6 @@ pub(super) static ROUTES: &[Route] = &[
         handler: |call| Box::pin(topics::set(call)),
         about: "Sets something about a topic, above what the configuration says, in place of what was set before; {} takes it \
                 back. A topic that does not exist is made: 201.",
-        is_body_required: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/TopicOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
         created: true,
@@ -267,7 +271,6 @@ pub(super) static ROUTES: &[Route] = &[
         handler: |call| Box::pin(backup::backup(call)),
         about: "Copies everything that is durable now to a new or empty folder on the server's machine. The answer is lines: how \
                 far it is, and at last done or an error.",
-        is_body_required: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
         answers: &[LINES],
         errors: &[409, 500, 503, 507],
@@ -280,6 +283,7 @@ pub(super) static ROUTES: &[Route] = &[
         handler: |call| Box::pin(repair::repair(call)),
         about: "Lists events that cannot be read because the disk refuses. With accept_loss they are given up: they count as damaged \
                 from now on, and groups continue without them.",
+        is_body_optional: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/RepairOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Repair"}"##)],
         errors: &[500, 503],
@@ -289,7 +293,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups",
         access: Access::Token,
         handler: |call| Box::pin(groups::groups(call)),
-        about: "The groups that the token could join.",
+        about: "The groups that the token could join, by subscription and name, in pages.",
         parameters: parameters::GROUPS,
         answers: &[json(r##"{"$ref":"#/components/schemas/Groups"}"##)],
         errors: &[500, 503],
@@ -310,6 +314,7 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Admin,
         handler: |call| Box::pin(admin::make(call)),
         about: "Makes a group that nobody has joined yet, if it is not there.",
+        is_body_optional: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/GroupOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Created"}"##)],
         errors: &[404, 409, 500, 503, 507],
@@ -331,7 +336,6 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Admin,
         handler: |call| Box::pin(admin::seek(call)),
         about: "Moves a group; all its leases are void.",
-        is_body_required: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/Seek"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Sought"}"##)],
         errors: &[404, 500, 503, 507],
@@ -343,7 +347,6 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Admin,
         handler: |call| Box::pin(admin::settle(call)),
         about: "Acks or nacks an event on behalf of whoever has it.",
-        is_body_required: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/Settle"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Settled"}"##)],
         errors: &[404, 500, 503, 507],

@@ -5,7 +5,7 @@
 //! behind the position.
 
 use super::call::Call;
-use super::pages::{CHUNK, Pages, Pieces, StreamError, body_of, put_event_of};
+use super::pages::{CHUNK, Outlet, Pages, Pieces, StreamError, body_of, put_event_of};
 use super::{Answered, ApiError, answer, entity_tag};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -99,7 +99,7 @@ pub(super) async fn all(call: Call) -> Answered {
         return Ok(response);
     }
     query.to_seq = position.map(|position| position.seq);
-    let pages = Pages::locate(&call.gateway, &call.principal, topic, Start::Earliest).await?;
+    let pages = Pages::locate(Outlet::new(&call.gateway, &call.principal), topic, Start::Earliest).await?;
     let list = List {
         pages,
         query,
@@ -165,8 +165,8 @@ struct List {
 impl Pieces for List {
     const ROUTE: &'static str = "/state";
 
-    fn pages(&mut self) -> &mut Pages {
-        &mut self.pages
+    fn outlet(&mut self) -> &mut Outlet {
+        &mut self.pages.outlet
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {

@@ -3,7 +3,9 @@
 use super::admin::{Deleted, body_of, options_of};
 use super::call::Call;
 use super::fields::{Ignored, Shape};
+use super::list::{ListQuery, NAMES_AT_ONCE};
 use super::{Answered, ApiError, answer};
+use crate::auth::Principal;
 use axum::http::{HeaderValue, StatusCode, header};
 use prombus::{Backend, TopicAdminError, TopicDetails, TopicInfo, TopicOptions, TopicSettings};
 use prombus_protocol::{ErrorCode, Topic};
@@ -27,6 +29,9 @@ const OPTIONS: Shape = Shape::flat(&[
 struct Topics {
     topics: Vec<TopicView>,
     bytes: u64,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -65,12 +70,40 @@ impl From<TopicDetails> for TopicView {
 }
 
 pub(super) async fn topics(call: Call) -> Answered {
-    let mut topics = call.gateway.backend.topics().await?;
-    let principal = &call.principal;
-    topics.retain(|info| principal.is_admin() || principal.may_subscribe(info.topic.as_str(), None));
-    topics.sort_by(|one, other| one.topic.as_str().cmp(other.topic.as_str()));
-    let topics = topics.into_iter().map(TopicView::from).collect();
-    answer::json(&Topics { topics, bytes: call.gateway.backend.figures().store.bytes })
+    let query = ListQuery::of(&call.query)?;
+    let with_settings = call.query.flag("settings")?.unwrap_or(false);
+    let backend = &*call.gateway.backend;
+    let (names, has_more) = visible_names(backend, &call.principal, &query).await;
+    let next = names.last().filter(|_| has_more).map(Topic::to_string);
+    let topics = backend.topics_by_name(names).await?.into_iter();
+    let topics = topics.map(|it| if with_settings { TopicView::from(it) } else { TopicView::from(it.info) });
+    answer::json(&Topics { topics: topics.collect(), bytes: backend.stored_bytes(), next })
+}
+
+/// The names of a page, and whether more come after it.
+async fn visible_names(
+    backend: &dyn Backend,
+    principal: &Principal,
+    query: &ListQuery<'_>,
+) -> (Vec<Topic>, bool) {
+    let mut names: Vec<Topic> = Vec::new();
+    let mut after = query.next.map(str::to_owned);
+    loop {
+        let part = backend.topic_names(query.prefix, after.as_deref(), NAMES_AT_ONCE);
+        let is_last = part.len() < NAMES_AT_ONCE;
+        after = part.last().map(Topic::to_string);
+        names.extend(
+            part.into_iter()
+                .filter(|name| principal.is_admin() || principal.may_subscribe(name.as_str(), None)),
+        );
+        let has_more = names.len() > query.limit;
+        if is_last || has_more {
+            names.truncate(query.limit);
+            return (names, has_more);
+        }
+        // A token that may read few of very many topics.
+        tokio::task::yield_now().await;
+    }
 }
 
 pub(super) async fn topic(call: Call) -> Answered {

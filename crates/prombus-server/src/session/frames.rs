@@ -4,7 +4,7 @@ use super::publisher::put_refused;
 use super::subscription::put_stale;
 use super::{Barrier, Ending, KnownTopic, Passed, Session};
 use crate::gateway::now_ms;
-use crate::ws::frame::{close, put_text};
+use crate::ws::frame::{NOT_UTF8, close, put_text};
 use prombus::delivery::MemberSettings;
 use prombus::{GroupError, GroupName, GroupSpec, MemberOptions, Pattern, Verdict, max_attempts};
 use prombus_protocol::{
@@ -18,8 +18,15 @@ const WRONG_TOKENS_MAX: u32 = 3;
 impl Session {
     /// Handles a message.
     pub(crate) fn handle(&mut self, text: &[u8]) {
+        #[cfg(feature = "test-util")]
+        if self.gateway.is_echo {
+            return self.echo(text);
+        }
         let parsed = match self.reader.read(text) {
             Ok(parsed) => parsed,
+            Err(error) if error.code == ErrorCode::BadJson && std::str::from_utf8(text).is_err() => {
+                return self.end_for_bad_text();
+            }
             Err(error) if self.principal.is_some() || error.code == ErrorCode::BadJson => {
                 return self.err(error.corr.as_deref(), error.code, &error.msg);
             }
@@ -103,6 +110,20 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// A text message that is no UTF-8 is no message: the connection ends (RFC 6455, section 8.1).
+    fn end_for_bad_text(&mut self) {
+        self.ending = Some(Ending { code: close::INVALID_DATA, reason: NOT_UTF8 });
+    }
+
+    /// Sends a message back, for a suite that tests the transport alone.
+    #[cfg(feature = "test-util")]
+    fn echo(&mut self, text: &[u8]) {
+        if std::str::from_utf8(text).is_err() {
+            return self.end_for_bad_text();
+        }
+        put_text(&mut self.out, text.len(), |into| into.extend_from_slice(text));
     }
 
     fn authenticate(&mut self, corr: Option<&str>, token: Option<&str>) {

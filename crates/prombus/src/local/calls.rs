@@ -1,14 +1,16 @@
 //! [`Backend`] for [`LocalBackend`]: each call to the part that does it.
 
 use super::arrival::Arrival;
+use super::merged::Merged;
 use super::{LocalBackend, aside, groups};
 use crate::backend::{
     Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
     MemberOptions, Problem, PullLimit, SettleOutcome, TopicDetails, UnreadableRange, Verdict,
 };
 use crate::delivery::{Position, SourceId};
-use crate::error::{BackupError, GroupError, ReadError, TopicAdminError, Unavailable};
+use crate::error::{BackupError, GroupError, ReadError, StoreError, TopicAdminError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
+use crate::merged::{BusPosition, MergedQuery, MergedReader};
 use crate::metrics::Figures;
 use crate::publish::{Line as _, PublishBatch, Publishing};
 use crate::settings::{PublishRate, TopicOptions, TopicRule, TopicSettings};
@@ -110,6 +112,36 @@ impl Backend for LocalBackend {
         })
     }
 
+    fn merged(&self, query: MergedQuery) -> Result<Box<dyn MergedReader>, ReadError> {
+        Ok(Box::new(Merged::new(Arc::clone(&self.handle.local), query)?))
+    }
+
+    fn place_of<'a>(
+        &'a self,
+        pattern: &'a Pattern,
+        start: Start,
+    ) -> BoxFuture<'a, Result<BusPosition, ReadError>> {
+        let (local, pattern) = (Arc::clone(&self.handle.local), pattern.clone());
+        Box::pin(aside(move || local.place_of(&pattern, start)))
+    }
+
+    fn place_before(&self, topic: &Topic, next_seq: u64) -> BusPosition {
+        self.handle.local.place_before(topic, next_seq)
+    }
+
+    fn first_after<'a>(
+        &'a self,
+        topic: &'a Topic,
+        place: BusPosition,
+    ) -> BoxFuture<'a, Result<u64, ReadError>> {
+        let (local, topic) = (Arc::clone(&self.handle.local), topic.clone());
+        Box::pin(aside(move || {
+            local.check_open()?;
+            let id = local.topic_id(&topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
+            local.first_after(id, place)
+        }))
+    }
+
     fn latest<'a>(
         &'a self,
         topic: &'a Topic,
@@ -164,6 +196,34 @@ impl Backend for LocalBackend {
         Box::pin(groups::delete(Arc::clone(&self.handle.local), subscription, group))
     }
 
+    fn topic_names(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Topic> {
+        let topics = self.handle.local.topics.read();
+        topics.named(prefix, after).take(limit).map(|(name, _)| name.clone()).collect()
+    }
+
+    fn topics_by_name(&self, names: Vec<Topic>) -> BoxFuture<'_, Result<Vec<TopicDetails>, ReadError>> {
+        Box::pin(async move {
+            self.handle.local.check_open()?;
+            let local = Arc::clone(&self.handle.local);
+            aside(move || local.topics_by_name(&names)).await
+        })
+    }
+
+    fn group_names(&self, prefix: &str, after: Option<(&str, &str)>, limit: usize) -> Vec<(String, String)> {
+        self.handle.local.groups.read().names(prefix, after, limit)
+    }
+
+    fn groups_by_name(
+        &self,
+        names: Vec<(String, String)>,
+    ) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>> {
+        Box::pin(async move {
+            self.handle.local.check_open()?;
+            let local = Arc::clone(&self.handle.local);
+            aside(move || local.groups_by_name(&names)).await
+        })
+    }
+
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>> {
         Box::pin(async move {
             self.handle.local.check_open()?;
@@ -214,6 +274,14 @@ impl Backend for LocalBackend {
         Box::pin(self.handle.local.delete_topic(topic))
     }
 
+    fn kept(&self, name: &str) -> Option<Vec<u8>> {
+        self.handle.local.kept.get(name)
+    }
+
+    fn keep_first<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<Vec<u8>, StoreError>> {
+        Box::pin(self.handle.local.keep_first(name, value))
+    }
+
     fn backup(&self, folder: PathBuf, progress: BackupProgress) -> BoxFuture<'_, Result<(), BackupError>> {
         let local = Arc::clone(&self.handle.local);
         Box::pin(async move {
@@ -226,7 +294,8 @@ impl Backend for LocalBackend {
     fn groups(&self) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>> {
         Box::pin(async move {
             self.handle.local.check_open()?;
-            self.handle.local.group_infos()
+            let local = Arc::clone(&self.handle.local);
+            aside(move || local.group_infos()).await
         })
     }
 
@@ -243,6 +312,10 @@ impl Backend for LocalBackend {
 
     fn figures(&self) -> Figures {
         self.handle.local.figures()
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.handle.local.store.figures().bytes
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>> {

@@ -99,8 +99,7 @@ pub(super) async fn join(
 
 impl Local {
     fn find(&self, subscription: &str, group: &str) -> Result<Arc<GroupCell>, GroupError> {
-        let key = (subscription.to_owned(), group.to_owned());
-        self.groups.read().get(&key).cloned().ok_or_else(|| GroupError::UnknownGroup {
+        self.groups.read().get(subscription, group).ok_or_else(|| GroupError::UnknownGroup {
             topic: subscription.to_owned(),
             group: group.to_owned(),
         })
@@ -167,12 +166,19 @@ impl Local {
     /// All topics that a group reads.
     fn topics_of(&self, spec: &GroupSpec) -> Vec<(TopicId, Topic)> {
         let known = self.topics.read();
-        let wanted = known
-            .by_name
-            .iter()
-            .filter(|(name, _)| patterns(spec).any(|pattern| pattern.matches(name.as_str())));
-        let mut topics: Vec<(TopicId, Topic)> = wanted.map(|(name, &id)| (id, name.clone())).collect();
+        let mut topics: Vec<(TopicId, Topic)> = Vec::new();
+        for pattern in patterns(spec) {
+            // What stands before the first wildcard; "a.**" matches "a" too.
+            let text = pattern.as_str();
+            let literal = text.split('*').next().unwrap_or(text).trim_end_matches('.');
+            let wanted = known.named(literal, None).filter(|(name, _)| pattern.matches(name.as_str()));
+            match pattern.as_topic() {
+                Some(topic) => topics.extend(known.by_name.get(&topic).map(|&id| (id, topic.clone()))),
+                None => topics.extend(wanted.map(|(name, id)| (id, name.clone()))),
+            }
+        }
         topics.sort_unstable();
+        topics.dedup();
         topics
     }
 
@@ -197,8 +203,7 @@ impl Local {
             let (called, _) = cell.notice(source, self.store.last_seq(*id));
             debug_assert!(called.is_none(), "a group that is just made has no members");
         }
-        let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
-        self.groups.write().insert(key, Arc::clone(cell));
+        self.groups.write().insert(cell);
     }
 
     /// Takes up topics and groups as the store has them.
@@ -405,22 +410,30 @@ impl Local {
     }
 
     pub(super) fn group_infos(&self) -> Result<Vec<GroupInfo>, ReadError> {
-        let mut cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let mut cells = self.groups.read().all();
         cells.sort_unstable_by_key(|cell| cell.number);
-        cells.iter().map(|cell| self.group_info(cell)).collect()
+        cells.iter().map(|cell| self.group_info(cell, LEASES_LISTED_MAX)).collect()
+    }
+
+    /// The groups of these names that are there, without their leases.
+    pub(super) fn groups_by_name(&self, names: &[(String, String)]) -> Result<Vec<GroupInfo>, ReadError> {
+        let cells: Vec<_> = {
+            let groups = self.groups.read();
+            names.iter().filter_map(|(topic, group)| groups.get(topic, group)).collect()
+        };
+        cells.iter().map(|cell| self.group_info(cell, 0)).collect()
     }
 
     pub(super) fn group_of(&self, subscription: &str, group: &str) -> Result<Option<GroupInfo>, ReadError> {
-        let key = (subscription.to_owned(), group.to_owned());
-        let cell = self.groups.read().get(&key).cloned();
-        cell.map(|cell| self.group_info(&cell)).transpose()
+        let cell = self.groups.read().get(subscription, group);
+        cell.map(|cell| self.group_info(&cell, LEASES_LISTED_MAX)).transpose()
     }
 
     pub(super) fn figures(&self) -> Figures {
         let mut topics: Vec<_> = self.store.topics();
         topics.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let topics = topics.into_iter().map(|it| TopicFigures { topic: it.name, published: it.last_seq });
-        let mut cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let mut cells = self.groups.read().all();
         cells.sort_unstable_by_key(|cell| cell.number);
         let groups = cells.iter().map(|cell| self.group_figures(cell));
         let (cleaned_events, cleaned_bytes) = self.keeper.cleaned();
@@ -454,7 +467,7 @@ impl Local {
         }
     }
 
-    fn group_info(&self, cell: &Arc<GroupCell>) -> Result<GroupInfo, ReadError> {
+    fn group_info(&self, cell: &Arc<GroupCell>, leases_max: usize) -> Result<GroupInfo, ReadError> {
         let now = self.clock.steady_ms();
         let mut core = cell.core.lock();
         // Also what was kept from before a restart and nobody has asked for yet.
@@ -479,10 +492,13 @@ impl Local {
             });
         }
         let counts = core.machine.counts();
-        let leased = core.machine.unsettled().filter(|(_, it)| it.state == State::Leased);
-        let mut leased: Vec<_> = leased.map(|(position, it)| (position, *it)).collect();
-        leased.sort_unstable_by_key(|&(position, _)| position);
-        leased.truncate(LEASES_LISTED_MAX);
+        let mut leased: Vec<_> = Vec::new();
+        if leases_max > 0 {
+            let all = core.machine.unsettled().filter(|(_, it)| it.state == State::Leased);
+            leased.extend(all.map(|(position, it)| (position, *it)));
+            leased.sort_unstable_by_key(|&(position, _)| position);
+            leased.truncate(leases_max);
+        }
         let names = core.topics.clone();
         let mut info = GroupInfo {
             topic: cell.spec.subscription.as_str().to_owned(),
@@ -846,13 +862,19 @@ impl Local {
         self.flusher.appended(batch);
         cell.is_deleted.store(true, Ordering::Release);
         cell.epoch_rises();
+        let read: Vec<TopicId> = core.live_topics().map(|(_, topic)| topic.id).collect();
         drop(core);
-        let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
-        self.groups.write().remove(&key);
-        self.topics.write().readers.retain(|_, readers| {
-            readers.retain(|(reader, _)| !Arc::ptr_eq(reader, cell));
-            !readers.is_empty()
-        });
+        self.groups.write().remove(cell);
+        let mut topics = self.topics.write();
+        for id in read {
+            if let Some(readers) = topics.readers.get_mut(&id) {
+                readers.retain(|(reader, _)| !Arc::ptr_eq(reader, cell));
+                if readers.is_empty() {
+                    topics.readers.remove(&id);
+                }
+            }
+        }
+        drop(topics);
         cell.wake_all();
         Ok(Tried::Done(batch))
     }

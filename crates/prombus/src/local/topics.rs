@@ -51,6 +51,32 @@ impl Local {
         Ok(infos)
     }
 
+    /// The topics of these names that are there.
+    pub(super) fn topics_by_name(&self, names: &[Topic]) -> Result<Vec<TopicDetails>, ReadError> {
+        let stored: Vec<StoredTopic> = {
+            let known = self.topics.read();
+            let stored = names.iter().filter_map(|name| {
+                let id = *known.by_name.get(name)?;
+                Some(StoredTopic { id, name: name.clone(), last_seq: 0 })
+            });
+            stored.collect()
+        };
+        let ids: Vec<TopicId> = stored.iter().map(|topic| topic.id).collect();
+        let mut all = Vec::with_capacity(stored.len());
+        for (topic, usage) in stored.iter().zip(self.store.usage_of(&ids)?) {
+            // One that is not durable yet is not there.
+            let Some(usage) = usage else { continue };
+            let info = match self.topic_info(topic, Some(&usage)) {
+                Err(ReadError::UnknownTopic(_)) => continue,
+                info => info?,
+            };
+            let settings = self.settings.read();
+            let name = topic.name.as_str();
+            all.push(TopicDetails { info, settings: settings.settings(name), own: settings.own(name) });
+        }
+        Ok(all)
+    }
+
     fn topic_info(&self, topic: &StoredTopic, usage: Option<&TopicUsage>) -> Result<TopicInfo, ReadError> {
         let first_seq = self.store.first_seq(topic.id)?;
         let last_seq = self.store.last_seq(topic.id);
@@ -67,16 +93,7 @@ impl Local {
     }
 
     pub(super) fn topic_details(&self, topic: &Topic) -> Result<Option<TopicDetails>, ReadError> {
-        let stored = self.store.topics().into_iter().find(|stored| stored.name == *topic);
-        let Some(stored) = stored else { return Ok(None) };
-        let usage = self.store.usage()?;
-        let info = match self.topic_info(&stored, usage.iter().find(|usage| usage.topic == stored.id)) {
-            Err(ReadError::UnknownTopic(_)) => return Ok(None),
-            info => info?,
-        };
-        let settings = self.settings.read();
-        let own = settings.own(topic.as_str());
-        Ok(Some(TopicDetails { info, settings: settings.settings(topic.as_str()), own }))
+        Ok(self.topics_by_name(std::slice::from_ref(topic))?.pop())
     }
 
     /// Sets something about a topic, which is made if it does not exist. Answers whether it was made.
@@ -143,10 +160,11 @@ impl Local {
         let Some(id) = self.topic_id(topic) else {
             return Err(TopicAdminError::UnknownTopic(topic.to_string()));
         };
-        let cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let readers = self.topics.read().readers.get(&id).cloned().unwrap_or_default();
         let is_topic = |pattern: &Pattern| pattern.as_topic().as_ref() == Some(topic);
-        for cell in cells
+        for cell in readers
             .iter()
+            .map(|(cell, _)| cell)
             .filter(|cell| is_topic(&cell.spec.subscription) && cell.spec.topics.iter().all(is_topic))
         {
             match self.try_delete_locked(cell, None, &registry) {

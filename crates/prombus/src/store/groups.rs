@@ -84,6 +84,8 @@ pub(super) struct Groups {
     firsts: BTreeMap<TopicId, u64>,
     /// What was set about topics, as JSON, by name.
     settings: BTreeMap<String, String>,
+    /// Small values, by name.
+    kept: BTreeMap<String, Vec<u8>>,
     /// Why a record could not be taken in.
     broken: Option<String>,
 }
@@ -133,6 +135,9 @@ impl Groups {
                     self.settings.insert(topic, settings);
                 }
             }
+            StateRecord::Kept { name, value } => {
+                self.kept.entry(name).or_insert(value);
+            }
             StateRecord::TopicDeleted { topic, name } => {
                 self.firsts.remove(&topic);
                 self.settings.remove(&name);
@@ -152,7 +157,9 @@ impl Groups {
             topic: topic.clone(),
             settings: settings.clone(),
         });
-        self.groups.values().flat_map(GroupState::records).chain(cut).chain(settings)
+        let kept = self.kept.iter();
+        let kept = kept.map(|(name, value)| StateRecord::Kept { name: name.clone(), value: value.clone() });
+        self.groups.values().flat_map(GroupState::records).chain(cut).chain(settings).chain(kept)
     }
 }
 
@@ -173,6 +180,11 @@ impl SharedGroups {
     /// The first seqs of topics of which something was cut off.
     pub(super) fn firsts(&self) -> Vec<(TopicId, u64)> {
         self.0.lock().firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect()
+    }
+
+    /// Small values, by name.
+    pub(super) fn kept(&self) -> Vec<(String, Vec<u8>)> {
+        self.0.lock().kept.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
     /// What was set about topics, as JSON, by name.
@@ -258,12 +270,15 @@ mod tests {
         let progress = GroupProgress { topic, settled, attempts: vec![attempts], leased_to: Some(40) };
         apply(StateRecord::Progress { group: 1, topics: vec![progress] });
         apply(StateRecord::Progress { group: 99, topics: vec![] });
+        apply(StateRecord::Kept { name: "key".into(), value: vec![1, 2] });
+        apply(StateRecord::Kept { name: "key".into(), value: vec![3] });
         let mut snapshot = Vec::new();
         groups.snapshot(&mut snapshot);
         let mut restored = SharedGroups::default();
         restored.restore(&snapshot).expect("it was just written");
         let all = restored.all().expect("nothing is broken");
         assert_eq!(all, groups.all().expect("nothing is broken"));
+        assert_eq!(restored.kept(), [("key".to_owned(), vec![1, 2])]);
         assert_eq!(all[0].progress[&topic].settled.floor(), 11);
         assert_eq!(all[0].progress[&topic].attempts[&12], attempts);
         assert_eq!(all[0].progress[&topic].leased_to, 40);

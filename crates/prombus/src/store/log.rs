@@ -2,8 +2,8 @@
 
 use super::groups::{GroupState, SharedGroups};
 use super::{
-    AppendBatch, EventHead, Scanned, Scanner, StateRecord, Store, StoreObserver, StoredEvent, StoredTopic,
-    Visit,
+    AppendBatch, CommitTimes, EventHead, Scanned, Scanner, StateRecord, Store, StoreObserver, StoredEvent,
+    StoredTopic, Visit,
 };
 use crate::clock::{Clock, LogClock};
 use crate::error::{BackupError, OpenError, ReadError, StoreError, Unavailable};
@@ -21,7 +21,7 @@ use prombus_protocol::Topic;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -101,6 +101,8 @@ struct Listener {
     commit_duration_ms: Histogram,
     commit_batch_events: Histogram,
     is_full: AtomicBool,
+    /// The newest batch that the observer has been told about.
+    told_batch: AtomicU64,
 }
 
 impl Default for Listener {
@@ -110,6 +112,7 @@ impl Default for Listener {
             commit_duration_ms: Histogram::new(COMMIT_MS_BOUNDS),
             commit_batch_events: Histogram::new(COMMIT_EVENTS_BOUNDS),
             is_full: AtomicBool::new(false),
+            told_batch: AtomicU64::new(0),
         }
     }
 }
@@ -132,6 +135,7 @@ impl Observer for Listener {
         }
         let mut newest = committed.runs.iter().map(|run| (run.topic, run.last_seq));
         self.tell(|observer| observer.committed(committed.batch, &mut newest));
+        self.told_batch.store(committed.batch, Ordering::Release);
     }
 
     fn room(&self) {
@@ -211,6 +215,7 @@ impl LogStore {
         log_options.observer = Arc::clone(&listener) as Arc<dyn Observer>;
         let log = open(log_options, Box::new(groups.clone()))?;
         groups.all().map_err(OpenError::Groups)?;
+        listener.told_batch.fetch_max(log.durable_batch(), Ordering::AcqRel);
         let firsts = Arc::new(Firsts::default());
         firsts.raise(groups.firsts());
         Ok(Self { log, groups, listener, scratch: Mutex::default(), has_threads, segment_bytes, firsts })
@@ -300,6 +305,12 @@ impl Store for LogStore {
         self.log.durable_batch()
     }
 
+    fn commit_times(&self, closing: i64) -> CommitTimes {
+        let times = self.log.commit_times(closing);
+        let is_told = self.listener.told_batch.load(Ordering::Acquire) >= times.durable_batch;
+        CommitTimes { complete_ms: if is_told { times.complete_ms } else { i64::MIN }, ..times }
+    }
+
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
         Ok(self.log.try_ensure_topic(name.as_str())?)
     }
@@ -353,7 +364,14 @@ impl Store for LogStore {
 
     fn scanner(&self) -> Box<dyn Scanner> {
         let firsts = Arc::clone(&self.firsts);
-        Box::new(LogScanner { log: self.log.clone(), firsts, topic: None, chunk: Chunk::default(), at: 0 })
+        Box::new(LogScanner {
+            log: self.log.clone(),
+            firsts,
+            topic: None,
+            chunk: Chunk::default(),
+            at: 0,
+            read_bytes: READ_BYTES,
+        })
     }
 
     fn find(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
@@ -394,18 +412,15 @@ impl Store for LogStore {
         Ok(self.log.usage()?)
     }
 
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        Ok(self.log.usage_of(topics)?)
+    }
+
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
-        let deleted = self.log.delete_topic(topic)?;
-        let records = [StateRecord::TopicDeleted { topic, name: name.to_string() }];
-        let batch = AppendBatch { records: &records, use_reserve: true, events: &[] };
-        loop {
-            match self.append(&batch, &mut Vec::new()) {
-                Err(StoreError::Busy) if self.wait_for_room() => {}
-                Ok(batch) => return Ok(batch),
-                // Deleted it is; the rest is forgotten when it is deleted again, if there ever is one of its name.
-                Err(_) => return Ok(deleted.batch()),
-            }
-        }
+        let record = StateRecord::TopicDeleted { topic, name: name.to_string() };
+        let mut body = Vec::new();
+        record.put(&mut body);
+        Ok(self.log.try_delete_topic(topic, &[NewState { tag: record.tag(), body: &body }])?.batch())
     }
 
     fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {
@@ -418,6 +433,10 @@ impl Store for LogStore {
 
     fn topic_settings(&self) -> Vec<(String, String)> {
         self.groups.settings()
+    }
+
+    fn kept(&self) -> Vec<(String, Vec<u8>)> {
+        self.groups.kept()
     }
 
     fn backup(&self, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackupError> {
@@ -499,6 +518,8 @@ struct LogScanner {
     chunk: Chunk,
     /// Events of the chunk before this one were handed out.
     at: usize,
+    /// What is read at once.
+    read_bytes: usize,
 }
 
 impl LogScanner {
@@ -555,7 +576,7 @@ impl Scanner for LogScanner {
             self.topic = None;
             self.at = 0;
             // A lone event is not worth a megabyte.
-            let bytes = if from == to { 1 } else { READ_BYTES };
+            let bytes = if from == to { 1 } else { self.read_bytes };
             let events = if from == to { 1 } else { usize::MAX };
             self.log.read(topic, from, ReadLimit { events, bytes }, &mut self.chunk)?;
             self.topic = Some(topic);
@@ -589,6 +610,10 @@ impl Scanner for LogScanner {
             self.rest();
         }
         Ok(scanned)
+    }
+
+    fn read_ahead(&mut self, bytes: usize) {
+        self.read_bytes = bytes.clamp(1, READ_BYTES);
     }
 
     fn rest(&mut self) {

@@ -5,8 +5,8 @@
 
 use super::groups::GroupState;
 use super::{
-    AppendBatch, CleanOptions, CleanReport, EventHead, Liveness, Scanned, Scanner, Store, StoreObserver,
-    StoredEvent, StoredTopic, TopicUsage, Visit,
+    AppendBatch, CleanOptions, CleanReport, CommitTimes, EventHead, Liveness, Scanned, Scanner, Store,
+    StoreObserver, StoredEvent, StoredTopic, TopicUsage, Visit,
 };
 use crate::clock::Clock;
 use crate::error::{BackupError, ReadError, StoreError, Unavailable};
@@ -16,7 +16,7 @@ use prombus_log::{EventId, NewEvent, Outcome, TopicId};
 use prombus_protocol::Topic;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bodies are kept in blocks of about this size.
@@ -42,6 +42,8 @@ struct Shared {
     topics: RwLock<Topics>,
     /// Appends are one after the other, as in a log.
     append: Mutex<IdMaker>,
+    /// Appends of two rounds that have not told the observer yet.
+    telling: [AtomicUsize; 2],
 }
 
 #[derive(Default)]
@@ -167,6 +169,11 @@ impl Events {
         (removed, total - kept)
     }
 
+    fn usage(&self, topic: TopicId) -> TopicUsage {
+        let kept = &self.places[self.at(1)..];
+        TopicUsage { topic, events: kept.len() as u64, bytes: kept.iter().map(Place::bytes).sum() }
+    }
+
     /// Where the first event at or past a seq stands.
     fn at(&self, seq: u64) -> usize {
         let seq = seq.max(self.first_seq);
@@ -226,6 +233,11 @@ struct IdMaker {
     last: u128,
     /// The newest commit time; they never fall, whatever the clock does.
     commit_ms: i64,
+    /// Which count of `telling` appends use now.
+    round: usize,
+    /// Closed when this round began.
+    round_ms: i64,
+    complete_ms: i64,
     salt: u128,
 }
 
@@ -259,7 +271,15 @@ impl MemoryStore {
                 is_closed: AtomicBool::new(false),
                 observer: OnceLock::new(),
                 topics,
-                append: Mutex::new(IdMaker { last: 0, commit_ms: i64::MIN, salt }),
+                append: Mutex::new(IdMaker {
+                    last: 0,
+                    commit_ms: i64::MIN,
+                    round: 0,
+                    round_ms: i64::MIN,
+                    complete_ms: i64::MIN,
+                    salt,
+                }),
+                telling: Default::default(),
             }),
         }
     }
@@ -331,16 +351,37 @@ impl Store for MemoryStore {
                 outcomes.push(Outcome { id, seq, duplicate: false });
             }
         }
+        let telling = &shared.telling[ids.round];
+        telling.fetch_add(1, Ordering::Relaxed);
         drop(ids);
         if let Some(observer) = shared.observer.get() {
             let newest = topics.iter().filter(|(_, _, newest)| *newest > 0);
             observer.committed(0, &mut newest.map(|(id, _, newest)| (*id, *newest)));
         }
+        telling.fetch_sub(1, Ordering::Release);
         Ok(0)
     }
 
     fn durable_batch(&self) -> u64 {
         0
+    }
+
+    fn commit_times(&self, closing: i64) -> CommitTimes {
+        // An append holds this until its events are there; then it tells the observer.
+        let mut ids = self.shared.append.lock();
+        ids.commit_ms = ids.commit_ms.max(self.shared.clock.wall_ms()).max(closing.saturating_add(1));
+        let closed_ms = ids.commit_ms.saturating_sub(1);
+        let is_told = |round: usize| self.shared.telling[round].load(Ordering::Acquire) == 0;
+        // Appends of the round before are over: all that came before this round is told, and a new one begins.
+        if is_told(1 - ids.round) {
+            ids.complete_ms = ids.round_ms;
+            ids.round_ms = closed_ms;
+            ids.round = 1 - ids.round;
+            if is_told(1 - ids.round) {
+                ids.complete_ms = closed_ms;
+            }
+        }
+        CommitTimes { closed_ms, complete_ms: ids.complete_ms, durable_batch: 0 }
     }
 
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
@@ -418,6 +459,24 @@ impl Store for MemoryStore {
         Ok(older.iter().any(|place| events.event(place).key == Some(key)))
     }
 
+    /// One pass over the topic for all keys: it has no index of them.
+    fn have_keys_before(&self, topic: TopicId, keys: &[(u64, Vec<u8>)]) -> Vec<Result<bool, ReadError>> {
+        let topic = match self.shared.topic(topic) {
+            Ok(topic) => topic,
+            Err(error) => return keys.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let mut first_seqs: HashMap<&[u8], u64> =
+            keys.iter().map(|(_, key)| (key.as_slice(), u64::MAX)).collect();
+        let last = keys.iter().map(|&(seq, _)| seq).max().unwrap_or(0);
+        let events = topic.events.read();
+        for place in events.places.iter().take_while(|place| place.seq < last) {
+            if let Some(first) = events.event(place).key.and_then(|key| first_seqs.get_mut(key)) {
+                *first = (*first).min(place.seq);
+            }
+        }
+        keys.iter().map(|(seq, key)| Ok(first_seqs[key.as_slice()] < *seq)).collect()
+    }
+
     fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
         for &(id, first_seq) in firsts {
             if let Ok(topic) = self.shared.topic(id) {
@@ -449,13 +508,16 @@ impl Store for MemoryStore {
     fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
         let topics = self.shared.topics.read();
         let usage = topics.all.iter().zip(1..).filter_map(|(topic, number)| {
-            let events = topic.as_ref()?.events.read();
-            let kept = &events.places[events.at(1)..];
-            Some(TopicUsage {
-                topic: TopicId::from_number(number),
-                events: kept.len() as u64,
-                bytes: kept.iter().map(Place::bytes).sum(),
-            })
+            Some(topic.as_ref()?.events.read().usage(TopicId::from_number(number)))
+        });
+        Ok(usage.collect())
+    }
+
+    fn usage_of(&self, wanted: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        let usage = wanted.iter().map(|&id| {
+            let topic = self.shared.topic(id).ok()?;
+            let usage = topic.events.read().usage(id);
+            Some(usage)
         });
         Ok(usage.collect())
     }

@@ -100,6 +100,13 @@ pub enum StateRecord {
         /// Its name.
         name: String,
     },
+    /// A small value is kept under a name.
+    Kept {
+        /// The name.
+        name: String,
+        /// The value; only the first of a name counts.
+        value: Vec<u8>,
+    },
 }
 
 const MADE: u32 = 1;
@@ -113,6 +120,8 @@ const TOPIC_DELETED: u32 = 7;
 const PROGRESS_2: u32 = 8;
 /// A group with a time to expire. The same holds for it.
 const MADE_2: u32 = 9;
+/// Written only where it is used: programs of before do not know it, and refuse the log.
+const KEPT: u32 = 16;
 
 impl StateRecord {
     /// Tells kinds of records apart in the log.
@@ -127,6 +136,7 @@ impl StateRecord {
             Self::Cut { .. } => CUT,
             Self::TopicSet { .. } => TOPIC_SET,
             Self::TopicDeleted { .. } => TOPIC_DELETED,
+            Self::Kept { .. } => KEPT,
         }
     }
 
@@ -171,6 +181,10 @@ impl StateRecord {
                 put_number(into, u64::from(topic.number()));
                 put_text(into, name);
             }
+            Self::Kept { name, value } => {
+                put_text(into, name);
+                put_bytes(into, value);
+            }
         }
     }
 
@@ -197,6 +211,7 @@ impl StateRecord {
             CUT => Self::Cut { firsts: fields.list(Fields::place)? },
             TOPIC_SET => Self::TopicSet { topic: fields.text()?, settings: fields.text()? },
             TOPIC_DELETED => Self::TopicDeleted { topic: fields.topic()?, name: fields.text()? },
+            KEPT => Self::Kept { name: fields.text()?, value: fields.byte_list()? },
             _ => return None,
         };
         fields.bytes.is_empty().then_some(record)
@@ -216,8 +231,12 @@ fn put_signed(into: &mut Vec<u8>, value: i64) {
 }
 
 fn put_text(into: &mut Vec<u8>, text: &str) {
-    put_number(into, text.len() as u64);
-    into.extend_from_slice(text.as_bytes());
+    put_bytes(into, text.as_bytes());
+}
+
+fn put_bytes(into: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(into, bytes.len() as u64);
+    into.extend_from_slice(bytes);
 }
 
 fn put_places(into: &mut Vec<u8>, places: &[(TopicId, u64)]) {
@@ -288,10 +307,14 @@ impl Fields<'_> {
     }
 
     fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.byte_list()?).ok()
+    }
+
+    fn byte_list(&mut self) -> Option<Vec<u8>> {
         let length = usize::try_from(self.number()?).ok().filter(|&length| length <= self.bytes.len())?;
-        let (text, rest) = self.bytes.split_at(length);
+        let (bytes, rest) = self.bytes.split_at(length);
         self.bytes = rest;
-        String::from_utf8(text.to_vec()).ok()
+        Some(bytes.to_vec())
     }
 
     fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
@@ -413,6 +436,7 @@ mod tests {
             StateRecord::Cut { firsts: vec![(topic(1), 7), (topic(2), 1 << 50)] },
             StateRecord::TopicSet { topic: "orders".into(), settings: r#"{"compaction":true}"#.into() },
             StateRecord::TopicDeleted { topic: topic(9), name: "orders".into() },
+            StateRecord::Kept { name: "key".into(), value: vec![0, 255, 7] },
         ]
     }
 
@@ -439,7 +463,7 @@ mod tests {
                 let mut broken = bytes.clone();
                 let at = (seed >> 33) as usize % broken.len();
                 broken[at] = (seed >> 20) as u8;
-                for tag in 0..10 {
+                for tag in (0..10).chain([KEPT]) {
                     let _ = StateRecord::parse(tag, &broken);
                 }
             }

@@ -193,6 +193,9 @@ impl Store for Hooked {
     fn durable_batch(&self) -> u64 {
         self.inner.durable_batch()
     }
+    fn commit_times(&self, closing: i64) -> prombus::store::CommitTimes {
+        self.inner.commit_times(closing)
+    }
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
         self.inner.ensure_topic(name)
     }
@@ -241,6 +244,9 @@ impl Store for Hooked {
     }
     fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
         self.inner.usage()
+    }
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        self.inner.usage_of(topics)
     }
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
         self.inner.delete_topic(topic, name)
