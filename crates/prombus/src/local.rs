@@ -22,6 +22,7 @@ mod keeper;
 mod letters;
 mod line;
 mod member;
+mod merge;
 pub(crate) mod quiet;
 mod states;
 mod stop_clock;

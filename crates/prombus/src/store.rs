@@ -105,6 +105,11 @@ pub trait Scanner: Send {
 
     /// Lets go of what was read ahead.
     fn rest(&mut self);
+
+    /// Reads ahead no more than about this many bytes: for who has many scanners.
+    fn set_read_ahead(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
 }
 
 /// Hears from a store. Calls may come from a thread of the store, one at a time, and must return soon.

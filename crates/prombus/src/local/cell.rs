@@ -3,6 +3,7 @@
 //!
 //! Locks are taken in this order, and none is held while waiting for anything: flusher, core, then bell or delta.
 
+use super::merge::SIDE_BY_SIDE;
 use super::quiet::wake;
 use crate::backend::GroupSpec;
 use crate::clock::Clock;
@@ -121,7 +122,7 @@ impl GroupCell {
             made_ms,
             made_in,
             core: Mutex::new(Core {
-                machine: Group::new(u64::from(number) << 20),
+                machine: Group::new(u64::from(number) << 20).with_topics_side_by_side(SIDE_BY_SIDE),
                 topics: Vec::new(),
                 told_missed: HashSet::new(),
                 labels: HashMap::new(),

@@ -352,7 +352,8 @@ impl Store for LogStore {
 
     fn scanner(&self) -> Box<dyn Scanner> {
         let firsts = Arc::clone(&self.firsts);
-        Box::new(LogScanner { log: self.log.clone(), firsts, topic: None, chunk: Chunk::default(), at: 0 })
+        let (log, chunk) = (self.log.clone(), Chunk::default());
+        Box::new(LogScanner { log, firsts, topic: None, chunk, at: 0, read_bytes: READ_BYTES })
     }
 
     fn find(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
@@ -478,7 +479,7 @@ impl Store for LogStore {
     }
 }
 
-/// Reads a megabyte at a time and hands it out piece by piece.
+/// Reads up to a megabyte at a time and hands it out piece by piece.
 struct LogScanner {
     log: Log,
     firsts: Arc<Firsts>,
@@ -486,6 +487,7 @@ struct LogScanner {
     chunk: Chunk,
     /// Events of the chunk before this one were handed out.
     at: usize,
+    read_bytes: usize,
 }
 
 impl LogScanner {
@@ -542,7 +544,7 @@ impl Scanner for LogScanner {
             self.topic = None;
             self.at = 0;
             // A lone event is not worth a megabyte.
-            let bytes = if from == to { 1 } else { READ_BYTES };
+            let bytes = if from == to { 1 } else { self.read_bytes };
             let events = if from == to { 1 } else { usize::MAX };
             self.log.read(topic, from, ReadLimit { events, bytes }, &mut self.chunk)?;
             self.topic = Some(topic);
@@ -582,5 +584,9 @@ impl Scanner for LogScanner {
         self.topic = None;
         self.at = 0;
         self.chunk.forget();
+    }
+
+    fn set_read_ahead(&mut self, bytes: usize) {
+        self.read_bytes = bytes;
     }
 }

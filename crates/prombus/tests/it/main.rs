@@ -14,6 +14,7 @@ mod group_model;
 mod guarantees;
 mod kill;
 mod kill_on_sight;
+mod merge;
 mod outbox;
 mod outbox_kill;
 mod power_cut;
