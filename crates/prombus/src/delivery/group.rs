@@ -117,7 +117,7 @@ pub(super) struct Source {
     pub(super) mark: LeaseMark,
     /// The topic was deleted: nothing is written down about it any more.
     pub(super) is_dropped: bool,
-    /// A member has reserved more of it than it will deliver. Nobody else reserves any of it until the rest is back: later
+    /// This member has reserved more of it than it will deliver. No other member reserves any of it until the rest is back: later
     /// events would be delivered first.
     pub(super) held_by: Option<MemberId>,
 }

@@ -406,6 +406,7 @@ fn cut(text: &str, bytes: usize) -> &str {
 }
 
 /// Whether the group and the member want an event. A filter that panics wants it: better delivered than lost.
+#[inline]
 pub(super) fn is_wanted(
     group: Option<&Filter>,
     own: Option<&EventFilter>,

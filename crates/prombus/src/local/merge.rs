@@ -39,7 +39,7 @@ struct Cursor {
     head: Option<(u64, i64)>,
 }
 
-/// What was read of one reservation.
+/// The events read from one reservation.
 #[derive(Default)]
 pub(super) struct Part {
     cursor: Option<Cursor>,

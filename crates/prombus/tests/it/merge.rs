@@ -43,7 +43,7 @@ fn publish(bus: &Bus, clock: &ManualClock, count: u64, random: &mut u64) {
     }
 }
 
-/// Takes so many events, acks them, and checks their order.
+/// Takes `count` events, acks them, and checks their order.
 fn take(subscription: &mut Subscription, count: u64, seqs: &mut HashMap<String, u64>) {
     let (mut newest, mut taken) = (i64::MIN, 0);
     while taken < count {

@@ -536,7 +536,7 @@ impl Model {
         }
     }
 
-    /// A member has reserved more of a topic than it may deliver: nobody else gets any of it.
+    /// A member has reserved more of a topic than it may deliver: no other member gets any of it.
     pub fn is_held(&self, source: SourceId) -> bool {
         self.members.values().any(|member| member.held.contains(&source))
     }
