@@ -131,7 +131,7 @@ pub(crate) struct AppendState {
     /// By internal id; zero is not used.
     pub(crate) topics: Vec<TopicAppend>,
     ids: IdMaker,
-    last_commit_ms: i64,
+    pub(crate) last_commit_ms: i64,
     /// The publishers' ids of segments whose index file is not there yet.
     pub(crate) recent_ids: RecentIds,
     /// Where the batch in the making goes.
@@ -249,7 +249,7 @@ impl AppendState {
     }
 
     /// The newest ticket: everything appended so far is durable when it is.
-    fn newest_ticket(&self) -> Ticket {
+    pub(crate) fn newest_ticket(&self) -> Ticket {
         let batch = self.pending.batch();
         Ticket { batch: if self.pending.is_empty() { batch - 1 } else { batch } }
     }

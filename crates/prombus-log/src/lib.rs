@@ -31,6 +31,7 @@ mod backup;
 mod checkpoint;
 mod clean;
 mod commit;
+mod complete;
 mod error;
 mod fields;
 mod filter;
@@ -76,6 +77,7 @@ pub use append::{Append, NewEvent, NewState, Outcome, Outcomes, Ticket, TopicId}
 pub use backup::{BackupProgress, BackupReport};
 pub use clean::{CleanOptions, CleanReport, LiveCount, Liveness};
 pub use commit::Step;
+pub use complete::CommitTimes;
 pub use error::{AppendError, BackupError, Fault, FaultKind, OpenError, ReadError, Unavailable, VerifyError};
 pub use id::EventId;
 pub use inspect::inspect;

@@ -486,6 +486,12 @@ impl Log {
         self.durable_batch() >= ticket.batch
     }
 
+    /// Which commit times are over. `closing` closes the time that it names, also where the clock is behind it: that is for the
+    /// time of an event that is there, or of now.
+    pub fn commit_times(&self, closing: i64) -> crate::CommitTimes {
+        self.shared().commit_times(closing)
+    }
+
     /// Why writing stopped, if it did.
     pub fn unavailable(&self) -> Option<Unavailable> {
         self.shared().poison.check().err()

@@ -724,7 +724,8 @@ impl Recovery {
             pending,
             topics.collect(),
             ids,
-            replay.last_commit_ms,
+            // Past every time that is durable: what a reader took for complete before the restart stays so.
+            replay.last_commit_ms.saturating_add(1),
             recent_ids,
             place,
             spares,

@@ -8,8 +8,10 @@ mod guard;
 mod jwt;
 mod pattern;
 mod principal;
+mod refused_origins;
 mod rule;
 mod scope;
+mod stream_ticket;
 #[cfg(test)]
 pub(crate) mod temporary_file;
 #[cfg(test)]
@@ -17,11 +19,12 @@ mod tests;
 mod ticket;
 mod token;
 
-pub(crate) use guard::Guard;
+pub(crate) use guard::{Guard, GuardRefused};
 pub use jwt::{JwtKey, JwtOptions};
 pub use principal::Principal;
 pub use rule::{Action, Effect, Rule};
 pub use scope::{Scope, ScopeError};
+pub(crate) use stream_ticket::{StreamTickets, Subscription, TicketRefused, stream_ticket_life_ms};
 pub(crate) use ticket::Tickets;
 pub use token::{TokenHash, TokenHashError, TokenOptions};
 
@@ -180,9 +183,24 @@ impl Authenticator {
                     verified.scopes,
                     &self.rules,
                     Some(verified.expires_ms),
+                    verified.print,
                 )))
             }
             _ => Err(AuthRefused::Bad),
         }
+    }
+
+    /// Who a ticket was made for, as they are now: with the token's scopes of today, and the rules of today. `None` when the
+    /// token is not configured any more, or a JWT has ended or would not be believed any more.
+    fn owner(&self, owner: &stream_ticket::Owner, now_ms: i64) -> Option<Principal> {
+        if owner.expires_ms.is_none() {
+            let principal = self.tokens.by_print(owner.print)?;
+            return (principal.name() == owner.name).then(|| Principal::clone(principal));
+        }
+        self.jwt.as_ref().filter(|jwt| jwt.knows(owner.print))?;
+        let scopes = owner.scopes.iter().filter_map(|scope| scope.parse().ok()).collect();
+        let principal =
+            Principal::new(owner.name.clone(), scopes, &self.rules, owner.expires_ms, owner.print);
+        (!principal.is_expired(now_ms)).then_some(principal)
     }
 }

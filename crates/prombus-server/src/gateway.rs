@@ -1,6 +1,6 @@
 //! What all connections share.
 
-use crate::auth::{Authenticator, Guard, Tickets};
+use crate::auth::{Authenticator, Guard, StreamTickets, Tickets};
 use crate::budget::Budget;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
@@ -20,11 +20,15 @@ pub(crate) struct Gateway {
     /// Keeps pages of other origins out while no auth is configured.
     pub(crate) guard: Guard,
     pub(crate) tickets: Tickets,
+    pub(crate) stream_tickets: StreamTickets,
     pub(crate) rates: Rates,
     pub(crate) metrics: Metrics,
     /// Bytes in the buffers of all connections.
     pub(crate) budget: Budget,
     pub(crate) stopping: Stopping,
+    /// Whether WebSockets send every message back and do nothing else.
+    #[cfg(feature = "test-util")]
+    pub(crate) is_echo: bool,
 }
 
 /// Whether the gateway shuts down.
@@ -76,11 +80,14 @@ impl Gateway {
             auth,
             guard: Guard::new(&options),
             tickets: Tickets::default(),
+            stream_tickets: StreamTickets::default(),
             rates: Rates::new(options.rates.clone()),
             metrics: Metrics::new(options.metrics_labels_max),
             budget: Budget::new(options.connections.max_buffered_bytes),
             stopping,
             options,
+            #[cfg(feature = "test-util")]
+            is_echo: false,
         }
     }
 }

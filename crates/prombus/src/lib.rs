@@ -36,6 +36,7 @@ mod error;
 mod event;
 mod info;
 mod local;
+mod merged;
 mod metrics;
 pub mod outbox;
 mod publish;
@@ -64,6 +65,7 @@ pub use info::{
     TopicInfo,
 };
 pub use local::LocalBackend;
+pub use merged::{BusPosition, MergedChunk, MergedQuery, MergedReader, More, PositionError};
 pub use metrics::{Figures, GroupFigures, Histogram, HistogramFigures, StoreFigures, TopicFigures};
 pub use prombus_protocol::{
     Ack, Body, CursorPosition, DeadLetter, DeliveryContext, EventRecord, Filter, GroupName, Pattern,

@@ -15,15 +15,18 @@ mod age_samples;
 mod arrival;
 mod calls;
 mod cell;
+mod feed;
 mod flush;
 mod group_table;
 mod groups;
 mod keeper;
+mod kept;
 mod letters;
 mod line;
 mod member;
-mod merge;
+mod merged;
 pub(crate) mod quiet;
+mod side_by_side;
 mod states;
 mod stop_clock;
 mod timer;
@@ -33,7 +36,7 @@ mod topics;
 use crate::backend::uuid_of;
 use crate::clock::Clock;
 use crate::config::Limits;
-use crate::delivery::{GiveUp, Millis, SourceId};
+use crate::delivery::{ErrorBudget, GiveUp, Millis, SourceId};
 use crate::error::{OpenError, PublishError, ReadError, StoreError, Unavailable};
 use crate::publish::{Line as _, Place, PublishBatch, Published};
 use crate::settings::SettingsTable;
@@ -83,6 +86,7 @@ pub(crate) struct Local {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     limits: Limits,
+    error_budget: ErrorBudget,
     pub(crate) watch: Arc<CommitWatch>,
     topics: RwLock<TopicTable>,
     groups: RwLock<GroupTable>,
@@ -92,6 +96,8 @@ pub(crate) struct Local {
     arrivals: Arrivals,
     settings: RwLock<SettingsTable>,
     settings_version: AtomicU64,
+    /// Small values that outlive the process with the store.
+    kept: kept::KeptValues,
     states: States,
     keeper: Arc<Keeper>,
     /// Memory of batches and lists, used again.
@@ -205,6 +211,7 @@ impl LocalBackend {
         let local = Arc::new(Local {
             clock,
             limits,
+            error_budget: ErrorBudget::default(),
             watch: Arc::default(),
             topics: RwLock::default(),
             groups: RwLock::default(),
@@ -213,6 +220,7 @@ impl LocalBackend {
             arrivals: Arrivals::default(),
             settings: RwLock::default(),
             settings_version: AtomicU64::new(1),
+            kept: kept::KeptValues::new(store.kept()),
             states: States::default(),
             keeper: Arc::default(),
             spare_batches: Mutex::default(),
@@ -359,7 +367,7 @@ impl Local {
         });
         let readers = readers.collect();
         self.topics.write().add(topic.clone(), id, readers);
-        self.arrivals.made(topic);
+        self.arrivals.made(id, topic);
         if self.settings.read().settings(topic.as_str()).has_snapshots() {
             self.keeper.made(id, self.clock.steady_ms());
         }

@@ -13,8 +13,8 @@ pub(crate) use log::is_store_thread;
 pub use log::{LogStore, LogStoreOptions};
 pub use memory::MemoryStore;
 pub use prombus_log::{
-    CleanOptions, CleanReport, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, Outcome,
-    ReadLimit, TopicId, TopicUsage, UnreadableEvents,
+    CleanOptions, CleanReport, CommitTimes, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent,
+    Outcome, ReadLimit, TopicId, TopicUsage, UnreadableEvents,
 };
 pub use state_record::{GroupAttempts, GroupProgress, StateRecord};
 
@@ -103,13 +103,11 @@ pub trait Scanner: Send {
         visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
     ) -> Result<Scanned, ReadError>;
 
+    /// How many bytes to read ahead at most, for those who read little at a time.
+    fn read_ahead(&mut self, _bytes: usize) {}
+
     /// Lets go of what was read ahead.
     fn rest(&mut self);
-
-    /// Reads ahead no more than about this many bytes: for who has many scanners.
-    fn set_read_ahead(&mut self, bytes: usize) {
-        let _ = bytes;
-    }
 }
 
 /// Hears from a store. Calls may come from a thread of the store, one at a time, and must return soon.
@@ -138,6 +136,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// The newest durable batch.
     fn durable_batch(&self) -> u64;
+
+    /// Which commit times are over. `closing` closes the time that it names, also where the clock is behind it: that is for the
+    /// time of an event that is there, or of now. Of everything that is complete, the observer has been told; while it is being
+    /// told, `complete_ms` may be the lowest time there is.
+    fn commit_times(&self, closing: i64) -> CommitTimes;
 
     /// The id of a topic, which is made if it is not there.
     ///
@@ -242,6 +245,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// What was set about topics when the store was opened, as JSON, by name.
     fn topic_settings(&self) -> Vec<(String, String)>;
+
+    /// The small values that were kept when the store was opened, by name.
+    fn kept(&self) -> Vec<(String, Vec<u8>)> {
+        Vec::new()
+    }
 
     /// Copies what is durable now to a new folder, while everything goes on. `progress` hears how many bytes of how many are
     /// done. It takes its time.

@@ -9,6 +9,7 @@ mod key;
 #[cfg(test)]
 mod tests;
 
+use super::principal::Print;
 use super::{AuthRefused, AuthSetupError};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -89,14 +90,25 @@ impl JwtVerifier {
 
     /// What the token says, if one of the keys has signed it and it is for us and for now.
     pub(super) fn verify(&self, token: &str, now_ms: i64) -> Result<Verified, AuthRefused> {
-        let claims = self.signed_claims(token).ok_or_else(|| refused("not signed by a key of ours"))?;
+        let (claims, print) =
+            self.signed_claims(token).ok_or_else(|| refused("not signed by a key of ours"))?;
         // When it ends is told last, so that only the owner of a token that did let in hears of it.
         claims.check_issuer(self.issuer.as_deref())?;
         claims.check_audience(self.audience.as_deref())?;
-        claims.verified(now_ms, self.leeway_ms)
+        claims.verified(now_ms, self.leeway_ms, print)
     }
 
-    fn signed_claims(&self, token: &str) -> Option<Claims> {
+    /// Whether a JWT that was checked with this key, for this issuer and audience, would still be.
+    pub(super) fn knows(&self, print: Print) -> bool {
+        self.keys.iter().any(|key| self.print_of(key) == print)
+    }
+
+    fn print_of(&self, key: &Key) -> Print {
+        let [issuer, audience] = [&self.issuer, &self.audience].map(|it| it.as_deref().unwrap_or_default());
+        Print::of(&[b"jwt", &key.print, issuer.as_bytes(), audience.as_bytes()])
+    }
+
+    fn signed_claims(&self, token: &str) -> Option<(Claims, Print)> {
         let (message, signature) = token.rsplit_once('.')?;
         let (_, payload) = message.split_once('.')?;
         let header = jsonwebtoken::decode_header(token).ok()?;
@@ -105,11 +117,9 @@ impl JwtVerifier {
             return None;
         }
         let has_signed = |key: &&Key| key.has_signed(message.as_bytes(), signature);
-        self.keys
-            .iter()
-            .filter(|key| key.fits(header.alg, header.kid.as_deref()))
-            .find(has_signed)
-            .and_then(|_| Claims::new(&URL_SAFE_NO_PAD.decode(payload).ok()?))
+        let mut fitting = self.keys.iter().filter(|key| key.fits(header.alg, header.kid.as_deref()));
+        let key = fitting.find(has_signed)?;
+        Some((Claims::new(&URL_SAFE_NO_PAD.decode(payload).ok()?)?, self.print_of(key)))
     }
 }
 

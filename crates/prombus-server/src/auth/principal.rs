@@ -1,20 +1,36 @@
 //! One who got in, and what they may do.
 
 use super::pattern::covers;
+use super::token::{first_half, sha256};
 use super::{Rule, Scope, rule};
 use prombus_protocol::{Pattern, check_topic};
+use serde::{Deserialize, Serialize};
 use std::sync::{Arc, LazyLock};
 
+/// What a ticket names a token or a JWT key by: a hash that says nothing about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Print(u128);
+
+impl Print {
+    /// The print of some parts; where one ends counts.
+    pub(super) fn of(parts: &[&[u8]]) -> Self {
+        let hashes: Vec<u8> = parts.iter().flat_map(|part| sha256(part)).collect();
+        Self(first_half(sha256(&hashes)))
+    }
+}
+
 /// The owner of a token. Scopes and rules must both say yes; what neither speaks of is not allowed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Principal {
     name: String,
     /// `None`: no auth is configured, everything is allowed.
     access: Option<Access>,
     expires_ms: Option<i64>,
+    /// Of the token, or of the key that the JWT was checked with.
+    print: Print,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Access {
     scopes: Vec<Scope>,
     /// Only those that are about this principal, in order. `None`: the gateway has no rules.
@@ -22,16 +38,23 @@ struct Access {
 }
 
 impl Principal {
-    pub(super) fn new(name: String, scopes: Vec<Scope>, rules: &[Rule], expires_ms: Option<i64>) -> Self {
+    pub(super) fn new(
+        name: String,
+        scopes: Vec<Scope>,
+        rules: &[Rule],
+        expires_ms: Option<i64>,
+        print: Print,
+    ) -> Self {
         let mine = || rules.iter().filter(|rule| rule.is_about(&name)).cloned().collect();
         let rules = (!rules.is_empty()).then(mine);
-        Self { name, access: Some(Access { scopes, rules }), expires_ms }
+        Self { name, access: Some(Access { scopes, rules }), expires_ms, print }
     }
 
     /// Everybody, where no auth is configured: may do everything, never expires.
     pub fn anyone() -> Arc<Self> {
         static ANYONE: LazyLock<Arc<Principal>> = LazyLock::new(|| {
-            Arc::new(Principal { name: "anyone".to_owned(), access: None, expires_ms: None })
+            let name = "anyone".to_owned();
+            Arc::new(Principal { name, access: None, expires_ms: None, print: Print::default() })
         });
         Arc::clone(&ANYONE)
     }
@@ -44,6 +67,20 @@ impl Principal {
     /// When the token ends, leeway included, in ms since 1970.
     pub fn expires_ms(&self) -> Option<i64> {
         self.expires_ms
+    }
+
+    pub(super) fn print(&self) -> Print {
+        self.print
+    }
+
+    pub(super) fn scopes(&self) -> &[Scope] {
+        self.access.as_ref().map_or(&[], |access| &access.scopes)
+    }
+
+    /// The same, but it ends at this time at the latest.
+    pub(super) fn until(&self, ends_ms: i64) -> Self {
+        let expires_ms = Some(self.expires_ms.map_or(ends_ms, |expires_ms| expires_ms.min(ends_ms)));
+        Self { expires_ms, ..self.clone() }
     }
 
     /// Whether the token has ended.

@@ -36,7 +36,7 @@ fn authenticator(rules: Vec<Rule>) -> Authenticator {
 }
 
 fn principal(name: &str, texts: &[&str], rules: &[Rule]) -> Principal {
-    Principal::new(name.to_owned(), scopes(texts), rules, None)
+    Principal::new(name.to_owned(), scopes(texts), rules, None, Default::default())
 }
 
 fn rule(effect: Effect, subjects: &[&str], topics: &[&str]) -> Rule {
@@ -201,7 +201,7 @@ fn everything_does_not_hold_dead_letters_but_all_scopes_do() {
             && !wide.may_subscribe("dlq.orders", None)
             && !wide.may_publish("dlq.orders")
     );
-    let all = Principal::new("all".to_owned(), Scope::all(), &[], None);
+    let all = Principal::new("all".to_owned(), Scope::all(), &[], None, Default::default());
     assert!(all.may_subscribe("dlq.**", None) && all.may_subscribe("**", Some("g")) && all.is_admin());
     assert!(all.may_publish("dlq.orders") && all.may_publish("orders"));
 }
@@ -226,7 +226,7 @@ fn scopes_and_rules_must_both_say_yes() {
         rule(Effect::Allow, &["ada"], &["**"]),
         rule(Effect::Allow, &["bob"], &["orders.*"]),
     ];
-    let all = |name: &str| Principal::new(name.to_owned(), Scope::all(), &rules, None);
+    let all = |name: &str| Principal::new(name.to_owned(), Scope::all(), &rules, None, Default::default());
     let ada = all("ada");
     assert!(
         ada.may_publish("users")

@@ -58,7 +58,7 @@ impl Tickets {
         // It fails only where the system has no randomness; then there are no tickets.
         rand::fill(&mut random).map_err(|_| TooManyTickets)?;
         let ticket = URL_SAFE_NO_PAD.encode(random);
-        let hash = sha256(&ticket);
+        let hash = sha256(ticket.as_bytes());
         let ends_ms = now_ms.saturating_add(LIFE_MS);
 
         let mut kept = self.0.lock();
@@ -73,7 +73,7 @@ impl Tickets {
 
     /// Who the ticket was made for. It cannot be used again.
     pub(crate) fn redeem(&self, ticket: &str, now_ms: i64) -> Option<Arc<Principal>> {
-        let found = self.0.lock().by_hash.remove(&sha256(ticket))?;
+        let found = self.0.lock().by_hash.remove(&sha256(ticket.as_bytes()))?;
         let is_good = now_ms < found.ends_ms && !found.principal.is_expired(now_ms);
         is_good.then_some(found.principal)
     }
@@ -109,7 +109,8 @@ mod tests {
     #[test]
     fn a_ticket_does_not_outlive_its_token() {
         let tickets = Tickets::default();
-        let principal = Arc::new(Principal::new("a".to_owned(), Vec::new(), &[], Some(5_000)));
+        let principal =
+            Arc::new(Principal::new("a".to_owned(), Vec::new(), &[], Some(5_000), Default::default()));
         let ticket = tickets.issue(Arc::clone(&principal), 1_000).unwrap();
         assert!(tickets.redeem(&ticket, 5_000).is_none());
         let ticket = tickets.issue(principal, 1_000).unwrap();

@@ -2,6 +2,7 @@
 //!
 //! A look at a token takes as long whichever token it is, and whether it is one at all: all are compared, in constant time.
 
+use super::principal::Print;
 use super::{AuthSetupError, Principal, Rule, Scope};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest;
@@ -47,14 +48,21 @@ pub struct TokenHashError;
 impl TokenHash {
     /// The hash of a token.
     pub fn of(token: &str) -> Self {
-        Self(sha256(token))
+        Self(sha256(token.as_bytes()))
     }
 }
 
-pub(super) fn sha256(text: &str) -> [u8; HASH_BYTES] {
+pub(super) fn sha256(bytes: &[u8]) -> [u8; HASH_BYTES] {
     let mut hash = [0; HASH_BYTES];
-    hash.copy_from_slice(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
+    hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
     hash
+}
+
+/// Half of a hash: enough where nobody can look for two texts with the same one.
+pub(super) fn first_half(hash: [u8; HASH_BYTES]) -> u128 {
+    let mut half = [0; HASH_BYTES / 2];
+    half.copy_from_slice(&hash[..HASH_BYTES / 2]);
+    u128::from_be_bytes(half)
 }
 
 impl PartialEq for TokenHash {
@@ -104,7 +112,8 @@ impl StaticTokens {
             if token.name.is_empty() {
                 return Err(AuthSetupError::NamelessToken { position: index + 1 });
             }
-            let principal = Principal::new(token.name.clone(), token.scopes.clone(), rules, None);
+            let print = Print::of(&[b"token", &token.secret.0]);
+            let principal = Principal::new(token.name.clone(), token.scopes.clone(), rules, None, print);
             Ok((token.secret.clone(), Arc::new(principal)))
         };
         Ok(Self(tokens.iter().enumerate().map(entry).collect::<Result<_, _>>()?))
@@ -120,6 +129,11 @@ impl StaticTokens {
             }
         }
         found.cloned()
+    }
+
+    /// The owner of the token with this print.
+    pub(super) fn by_print(&self, print: Print) -> Option<&Arc<Principal>> {
+        self.0.iter().map(|(_, principal)| principal).find(|principal| principal.print() == print)
     }
 }
 

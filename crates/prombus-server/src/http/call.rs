@@ -1,8 +1,11 @@
 //! A request whose caller is known.
 
 use super::ApiError;
-use super::access::{self, Access};
+use super::access::{self, Requested};
+use super::fields::Ignored;
+use super::parameters::Place;
 use super::query::Query;
+use super::route::Route;
 use crate::auth::Principal;
 use crate::gateway::{Gateway, Peer};
 use axum::body::Body;
@@ -18,6 +21,8 @@ pub(super) struct Call {
     pub(super) peer: Arc<Peer>,
     pub(super) headers: HeaderMap,
     pub(super) query: Query,
+    /// Names in the query that the route does not know; a handler adds those in its body.
+    pub(super) ignored: Ignored,
     pub(super) body: Body,
     /// Decoded parameters of the path.
     path: Vec<(String, String)>,
@@ -26,7 +31,7 @@ pub(super) struct Call {
 impl Call {
     /// Finds out who calls, and whether they may use the route at all.
     pub(super) async fn new(
-        access: Access,
+        route: &Route,
         gateway: Arc<Gateway>,
         request: Request,
     ) -> Result<Self, ApiError> {
@@ -37,10 +42,15 @@ impl Call {
             // Only a topic or a group can be in it.
             ApiError::new(ErrorCode::BadTopic, error)
         })?;
-        let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let query = Query::parse(parts.uri.query().unwrap_or_default())?;
-        let principal = access::authenticate(&gateway, access, &parts.headers, &query)?;
-        Ok(Self { gateway, principal, peer, headers: parts.headers, query, body, path })
+        let path: Vec<(String, String)> =
+            path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let names = route.parameters.iter().filter(|it| it.place == Place::Query).map(|it| it.name);
+        let (query, ignored) =
+            Query::parse(parts.uri.query().unwrap_or_default())?.with_names(&names.collect::<Vec<_>>())?;
+        let topic = path.iter().find(|(name, _)| name == "topic").map_or("", |(_, value)| value);
+        let requested = Requested { topic, headers: &parts.headers, query: &query };
+        let principal = access::authenticate(&gateway, route.access, &requested)?;
+        Ok(Self { gateway, principal, peer, headers: parts.headers, query, ignored, body, path })
     }
 
     fn path(&self, name: &str) -> &str {
@@ -62,12 +72,9 @@ impl Call {
         Ok((Pattern::new(self.path("topic"))?, GroupName::new(self.path("group"))?))
     }
 
-    /// The topic in the query.
-    pub(super) fn query_topic(&self) -> Result<Topic, ApiError> {
-        match self.query.one("topic")? {
-            None | Some("") => Err(ApiError::bad_request("topic required")),
-            Some(name) => Topic::new(name).map_err(|error| ApiError::from(error).at("\"topic\"")),
-        }
+    /// The topic or pattern in the path.
+    pub(super) fn pattern(&self) -> Result<Pattern, ApiError> {
+        Ok(Pattern::new(self.path("topic"))?)
     }
 
     /// Reading a topic outside of any group.

@@ -1,17 +1,21 @@
-//! `GET /export`: all events of a topic in a range of time, in the order of their seqs.
+//! `GET /export`: all events of a topic in a range of time, in the order of their seqs; or of a pattern, in the order in which they
+//! were committed.
 //!
-//! It goes by seq and leaves out what is outside of the range, so that equal times and times out of order lose nothing. It ends at
-//! what was the newest event when it began: a busy topic has no end otherwise.
+//! It leaves out what is outside of the range, so that equal times and times out of order lose nothing. It ends at what was the
+//! newest event when it began: a busy topic has no end otherwise.
 
 use super::call::Call;
-use super::pages::{CHUNK, Pages, Pieces, StreamError, body_of, put_event};
+use super::pages::{CHUNK, Outlet, Pages, Pieces, StreamError, body_of};
+use super::query::Begin;
+use super::source::{Kind, Reading, Source, Until, non_empty, query_pattern};
 use super::{Answered, answer};
 use bytes::Bytes;
 use prombus_protocol::Start;
 use std::ops::RangeInclusive;
 
 struct Export {
-    pages: Pages,
+    source: Source,
+    /// Of a topic: it ends before this one.
     end_seq: u64,
     range: RangeInclusive<i64>,
     format: Format,
@@ -27,17 +31,22 @@ enum Format {
 }
 
 pub(super) async fn export(call: Call) -> Answered {
-    let topic = call.query_topic()?;
+    let pattern = query_pattern(&call)?;
     let (from_ts, to_ts) = (call.query.bound_ts("fromTs")?, call.query.bound_ts("toTs")?);
     let format = if call.query.flag("ndjson")?.unwrap_or(true) { Format::Lines } else { Format::Array };
-    call.check_may_read(topic.as_str())?;
-    let (gateway, principal) = (&call.gateway, &call.principal);
+    let reading = Reading::of(&call, &pattern)?;
     // The end first: what comes between the two is outside of a range that ends before it.
-    let end_seq = Pages::locate(gateway, principal, topic.clone(), Start::Latest).await?.next_seq;
-    let start = from_ts.map_or(Start::Earliest, Start::Ts);
-    let pages = Pages::locate(gateway, principal, topic, start).await?;
+    let end_seq = match pattern.as_topic() {
+        Some(topic) => {
+            let outlet = Outlet::new(&call.gateway, &call.principal);
+            Pages::locate(outlet, topic, Start::Latest).await?.next_seq
+        }
+        None => u64::MAX,
+    };
+    let begin = Begin::At(from_ts.map_or(Start::Earliest, Start::Ts));
+    let source = Source::open(reading, &pattern, begin, Until::Now).await?;
     let range = from_ts.unwrap_or(i64::MIN)..=to_ts.unwrap_or(i64::MAX);
-    let export = Export { pages, end_seq, range, format, has_begun: false, is_done: false, is_first: true };
+    let export = Export { source, end_seq, range, format, has_begun: false, is_done: false, is_first: true };
     let content_type = match format {
         Format::Lines => "application/x-ndjson",
         Format::Array => "application/json",
@@ -48,8 +57,8 @@ pub(super) async fn export(call: Call) -> Answered {
 impl Pieces for Export {
     const ROUTE: &'static str = "/export";
 
-    fn pages(&mut self) -> &mut Pages {
-        &mut self.pages
+    fn outlet(&mut self) -> &mut Outlet {
+        self.source.outlet()
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
@@ -68,19 +77,19 @@ impl Pieces for Export {
             out.extend_from_slice(b"]\n");
         }
         // Nothing to say at the end is the end.
-        Ok((!out.is_empty()).then(|| out.into()))
+        Ok(non_empty(out))
     }
 }
 
 impl Export {
     /// False when there are no more.
     async fn put_some(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
-        let from = self.pages.next_seq;
-        if from >= self.end_seq || self.range.is_empty() {
+        let is_over = matches!(&self.source.kind, Kind::One(pages) if pages.next_seq >= self.end_seq);
+        if is_over || self.range.is_empty() {
             return Ok(false);
         }
-        let chunk = self.pages.read_patiently(CHUNK).await?;
-        for item in chunk.events.items() {
+        let taken = self.source.read_patiently(CHUNK, Until::Now).await?;
+        for (_, item) in taken.wanted() {
             if item.position.seq >= self.end_seq {
                 return Ok(false);
             }
@@ -90,11 +99,11 @@ impl Export {
             if self.format == Format::Array && !std::mem::take(&mut self.is_first) {
                 out.push(b',');
             }
-            put_event(out, &chunk, item);
+            taken.put(out, item);
             if self.format == Format::Lines {
                 out.push(b'\n');
             }
         }
-        Ok(self.pages.next_seq > from)
+        Ok(taken.has_more)
     }
 }

@@ -24,6 +24,7 @@ struct GroupView {
     topic: String,
     group: String,
     made_ts: i64,
+    expire_ms: Option<u64>,
     members: usize,
     lag: u64,
     in_flight: usize,
@@ -71,6 +72,7 @@ struct Counters {
 #[derive(Serialize)]
 struct MemberView {
     member: u64,
+    name: Option<String>,
     label: String,
     in_flight: usize,
     paused: bool,
@@ -170,7 +172,7 @@ pub(super) async fn group(call: Call) -> Answered {
 }
 
 /// Also the other topics that the group reads, if it has any.
-fn may_see(principal: &Principal, info: &GroupInfo) -> bool {
+pub(super) fn may_see(principal: &Principal, info: &GroupInfo) -> bool {
     let may_read = |topic: &str| principal.may_subscribe(topic, Some(&info.group));
     principal.is_admin()
         || (may_read(&info.topic) && info.topics.iter().all(|place| may_read(place.topic.as_str())))
@@ -213,6 +215,7 @@ impl From<GroupInfo> for GroupView {
             topic: info.topic,
             group: info.group,
             made_ts: info.made_ms,
+            expire_ms: info.expire_ms,
             members: info.members,
             lag: info.lag,
             in_flight: info.in_flight,
@@ -232,8 +235,8 @@ impl From<OldestUnacked> for OldestView {
 
 impl From<MemberInfo> for MemberView {
     fn from(info: MemberInfo) -> Self {
-        let MemberInfo { number, label, in_flight, is_paused } = info;
-        Self { member: number, label, in_flight, paused: is_paused }
+        let MemberInfo { number, name, label, in_flight, is_paused } = info;
+        Self { member: number, name, label, in_flight, paused: is_paused }
     }
 }
 

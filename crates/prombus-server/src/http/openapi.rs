@@ -69,7 +69,8 @@ fn operation(route: &Route, has_auth: bool) -> Value {
         operation["description"] = "Needs the scope admin.".into();
     }
     if !route.bodies.is_empty() {
-        operation["requestBody"] = json!({ "content": contents(route.bodies) });
+        operation["requestBody"] =
+            json!({ "required": !route.is_body_optional, "content": contents(route.bodies) });
     }
     operation
 }
@@ -82,10 +83,10 @@ fn operation_id(route: &Route) -> String {
 
 fn parameters(route: &Route) -> Value {
     let in_path = route.path.split('/').filter_map(|word| word.strip_prefix('{')?.strip_suffix('}'));
-    let is_group_route = route.path.contains("{group}");
+    let takes_pattern = route.path.contains("{group}") || route.path.starts_with("/subscribe/");
     let in_path = in_path.map(|name| {
         let schema = match name {
-            "topic" if is_group_route => "Pattern",
+            "topic" if takes_pattern => "Pattern",
             "topic" => "Topic",
             "key" => "Key",
             _ => "GroupName",
@@ -116,6 +117,13 @@ fn contents(contents: &[Content]) -> Value {
 fn responses(route: &Route) -> Value {
     let mut responses = Map::new();
     responses.insert("200".to_owned(), json!({ "description": "Done.", "content": contents(route.answers) }));
+    if route.created {
+        let place = json!({ "description": "Where it is.", "schema": { "type": "string" } });
+        let created = json!({
+            "description": "Made.", "content": contents(route.answers), "headers": { "Location": place },
+        });
+        responses.insert("201".to_owned(), created);
+    }
     let error =
         Content { content_type: "application/json", schema: r##"{"$ref":"#/components/schemas/Error"}"## };
     for status in statuses(route) {

@@ -2,27 +2,16 @@
 
 use super::call::Call;
 use super::{Answered, ApiError, answer, openapi};
-use crate::gateway::now_ms;
 use crate::metrics;
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
 use prombus_protocol::ErrorCode;
 use serde::Serialize;
-
-/// How long a ticket is good.
-const TICKET_MS: u64 = 30_000;
 
 #[derive(Serialize)]
 struct Status {
     status: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reasons: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct Ticket {
-    ticket: String,
-    expires_in_ms: u64,
 }
 
 /// `GET /`.
@@ -64,15 +53,4 @@ pub(super) async fn openapi(call: Call) -> Answered {
 pub(super) async fn metrics(call: Call) -> Answered {
     let text = metrics::render(&call.gateway);
     Ok(answer::typed("text/plain; version=0.0.4; charset=utf-8", Body::from(text)))
-}
-
-/// `POST /tickets`: a ticket for one use, for places that cannot send a header.
-pub(super) async fn ticket(call: Call) -> Answered {
-    let ticket = call.gateway.tickets.issue(call.principal, now_ms()).map_err(|error| ApiError {
-        retry_after_ms: Some(TICKET_MS),
-        ..ApiError::new(ErrorCode::LimitReached, error).with_status(StatusCode::TOO_MANY_REQUESTS)
-    })?;
-    let mut response = answer::json(&Ticket { ticket, expires_in_ms: TICKET_MS })?;
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
 }

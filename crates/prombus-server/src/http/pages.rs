@@ -2,6 +2,7 @@
 //! when the client has taken the last.
 
 use super::ApiError;
+use super::query::{Begin, Place};
 use crate::auth::Principal;
 use crate::budget::Share;
 use crate::gateway::{Gateway, now_ms};
@@ -12,20 +13,13 @@ use futures_util::{StreamExt as _, TryStream, TryStreamExt as _};
 use prombus::{DeliveryBatch, DeliveryItem, EventChunk, LatestPage, LatestQuery, PullLimit, ReadError, Uuid};
 use prombus_protocol::{ErrorCode, Start, Topic, put_record};
 use std::sync::Arc;
-use std::time::Duration;
 use thiserror::Error;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
 
 /// A piece while memory is scarce.
 const SMALL_BYTES: usize = 16 * 1024;
 /// A piece.
 pub(super) const CHUNK: PullLimit = PullLimit { events: u32::MAX, bytes: 256 * 1024 };
-
-/// How long a response retries unreadable events before it is broken off.
-const UNREADABLE_WAIT: Duration = Duration::from_secs(30);
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Why an answer that had begun was broken off.
 #[derive(Debug, Error)]
@@ -36,40 +30,38 @@ pub(super) enum StreamError {
     Read(#[from] ReadError),
 }
 
-/// A place in a topic that goes forward.
-pub(super) struct Pages {
+impl StreamError {
+    /// The error response, where the answer has not begun.
+    pub(super) fn into_answer(self) -> ApiError {
+        match self {
+            Self::Read(error) => error.into(),
+            Self::Expired => ApiError::new(ErrorCode::BadToken, self),
+        }
+    }
+}
+
+/// Who an answer goes to, and what of it waits for them.
+pub(super) struct Outlet {
     pub(super) gateway: Arc<Gateway>,
-    pub(super) topic: Topic,
-    pub(super) next_seq: u64,
     principal: Arc<Principal>,
     /// What the client has not taken yet, counted with the buffers of all connections.
     share: Share,
 }
 
-impl Drop for Pages {
+impl Drop for Outlet {
     fn drop(&mut self) {
         self.hold(0);
     }
 }
 
-impl Pages {
-    /// Goes to a place. In a topic that is not there yet, that is its first event; an event to start behind must be there.
-    pub(super) async fn locate(
-        gateway: &Arc<Gateway>,
-        principal: &Arc<Principal>,
-        topic: Topic,
-        start: Start,
-    ) -> Result<Self, ApiError> {
-        let next_seq = match (gateway.backend.locate(&topic, start).await, start) {
-            (Ok(seq), _) => seq,
-            (Err(ReadError::UnknownTopic(_)), Start::AfterId(id)) => {
-                return Err(ReadError::UnknownId(id).into());
-            }
-            (Err(ReadError::UnknownTopic(_)), _) => 1,
-            (Err(error), _) => return Err(error.into()),
-        };
-        let (gateway, principal) = (Arc::clone(gateway), Arc::clone(principal));
-        Ok(Self { gateway, topic, next_seq, principal, share: Share::default() })
+impl Outlet {
+    pub(super) fn new(gateway: &Arc<Gateway>, principal: &Arc<Principal>) -> Self {
+        Self { gateway: Arc::clone(gateway), principal: Arc::clone(principal), share: Share::default() }
+    }
+
+    /// One for the same caller.
+    pub(super) fn another(&self) -> Self {
+        Self::new(&self.gateway, &self.principal)
     }
 
     /// Says how many bytes wait for the client.
@@ -78,24 +70,64 @@ impl Pages {
     }
 
     /// While all buffers together are full, everybody goes on in small pieces.
-    fn within_budget(&self, limit: PullLimit) -> PullLimit {
+    pub(super) fn within_budget(&self, limit: PullLimit) -> PullLimit {
         let has_room = self.gateway.budget.has_room();
         PullLimit { bytes: if has_room { limit.bytes } else { limit.bytes.min(SMALL_BYTES) }, ..limit }
     }
 
+    pub(super) fn check_token(&self) -> Result<(), StreamError> {
+        if self.principal.is_expired(now_ms()) { Err(StreamError::Expired) } else { Ok(()) }
+    }
+}
+
+/// A place in a topic that goes forward.
+pub(super) struct Pages {
+    pub(super) outlet: Outlet,
+    pub(super) topic: Topic,
+    pub(super) next_seq: u64,
+}
+
+impl Pages {
+    /// Goes to a place. In a topic that is not there yet, that is its first event; an event to start behind must be there.
+    pub(super) async fn locate(outlet: Outlet, topic: Topic, start: Start) -> Result<Self, ApiError> {
+        let next_seq = match (outlet.gateway.backend.locate(&topic, start).await, start) {
+            (Ok(seq), _) => seq,
+            (Err(ReadError::UnknownTopic(_)), Start::AfterId(id)) => {
+                return Err(ReadError::UnknownId(id).into());
+            }
+            (Err(ReadError::UnknownTopic(_)), _) => 1,
+            (Err(error), _) => return Err(error.into()),
+        };
+        Ok(Self { outlet, topic, next_seq })
+    }
+
+    /// Goes to a place of any kind. A topic that is not there yet has nothing before any position.
+    pub(super) async fn begin(outlet: Outlet, topic: Topic, begin: Begin) -> Result<Self, ApiError> {
+        let position = match begin {
+            Begin::At(start) => return Self::locate(outlet, topic, start).await,
+            Begin::After(Place::Id(id)) => return Self::locate(outlet, topic, Start::AfterId(id)).await,
+            Begin::After(Place::Position(position)) => position,
+        };
+        let next_seq = match outlet.gateway.backend.first_after(&topic, position).await {
+            Err(ReadError::UnknownTopic(_)) => 1,
+            located => located?,
+        };
+        Ok(Self { outlet, topic, next_seq })
+    }
+
     /// Reads on, here: for what is in memory most likely.
     pub(super) async fn read_newest(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
-        self.check_token()?;
-        let limit = self.within_budget(limit);
-        let read = self.gateway.backend.read(&self.topic, self.next_seq, limit).await;
+        self.outlet.check_token()?;
+        let limit = self.outlet.within_budget(limit);
+        let read = self.outlet.gateway.backend.read(&self.topic, self.next_seq, limit).await;
         self.went_on(read)
     }
 
     /// Reads on, on a thread that may wait for the disk: sockets on this one would wait with it.
     pub(super) async fn read(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
-        self.check_token()?;
-        let (gateway, topic, from) = (Arc::clone(&self.gateway), self.topic.clone(), self.next_seq);
-        let limit = self.within_budget(limit);
+        self.outlet.check_token()?;
+        let (gateway, topic, from) = (Arc::clone(&self.outlet.gateway), self.topic.clone(), self.next_seq);
+        let limit = self.outlet.within_budget(limit);
         let runtime = Handle::current();
         let read = move || runtime.block_on(gateway.backend.read(&topic, from, limit));
         let read = tokio::task::spawn_blocking(read).await;
@@ -104,32 +136,11 @@ impl Pages {
         )
     }
 
-    /// Like [`read`](Self::read), but retries for 30 s while events cannot be read: the response has begun, and a temporary error
-    /// must not break it off.
-    pub(super) async fn read_patiently(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
-        let give_up_at = Instant::now() + UNREADABLE_WAIT;
-        let mut wait = RETRY_FIRST;
-        loop {
-            match self.read(limit).await {
-                Err(StreamError::Read(error))
-                    if error.is_unreadable() && Instant::now() + wait < give_up_at =>
-                {
-                    tokio::select! {
-                        () = sleep(wait) => {}
-                        () = self.gateway.stopping.wait() => return Err(error.into()),
-                    }
-                    wait = (wait * 2).min(RETRY_MAX);
-                }
-                read => return read,
-            }
-        }
-    }
-
     /// The newest events by key, on a thread that may wait for the disk.
     pub(super) async fn latest(&mut self, query: &LatestQuery) -> Result<LatestPage, StreamError> {
-        self.check_token()?;
-        let (gateway, topic) = (Arc::clone(&self.gateway), self.topic.clone());
-        let query = LatestQuery { limit: self.within_budget(query.limit), ..query.clone() };
+        self.outlet.check_token()?;
+        let (gateway, topic) = (Arc::clone(&self.outlet.gateway), self.topic.clone());
+        let query = LatestQuery { limit: self.outlet.within_budget(query.limit), ..query.clone() };
         let read = if query.at_ts.is_some() {
             // It waits for its turn, and then takes a thread of its own.
             Ok(gateway.backend.latest(&topic, query).await)
@@ -142,10 +153,6 @@ impl Pages {
             Err(ReadError::UnknownTopic(_)) => Ok(LatestPage::default()),
             page => Ok(page?),
         }
-    }
-
-    fn check_token(&self) -> Result<(), StreamError> {
-        if self.principal.is_expired(now_ms()) { Err(StreamError::Expired) } else { Ok(()) }
     }
 
     fn went_on(&mut self, read: Result<EventChunk, ReadError>) -> Result<EventChunk, StreamError> {
@@ -167,10 +174,6 @@ pub(super) fn id_of(item: &DeliveryItem) -> Uuid {
 }
 
 /// Appends an event as a record.
-pub(super) fn put_event(into: &mut Vec<u8>, chunk: &EventChunk, item: &DeliveryItem) {
-    put_event_of(into, &chunk.events, item);
-}
-
 pub(super) fn put_event_of(into: &mut Vec<u8>, events: &DeliveryBatch, item: &DeliveryItem) {
     put_record(into, id_of(item), item.position.seq, events.body(item));
 }
@@ -180,8 +183,8 @@ pub(super) trait Pieces: Send + 'static {
     /// The route, for the log.
     const ROUTE: &'static str;
 
-    /// Where it reads.
-    fn pages(&mut self) -> &mut Pages;
+    /// Who it goes to.
+    fn outlet(&mut self) -> &mut Outlet;
 
     /// The next piece; `None` at the end.
     fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, StreamError>> + Send;
@@ -194,13 +197,9 @@ pub(super) fn body_of<P: Pieces>(pieces: P) -> Body {
 
 /// Like [`body_of`], but produces the first piece before the response begins, so that a failure there is an error response.
 pub(super) async fn checked_body_of<P: Pieces>(mut pieces: P) -> Result<Body, ApiError> {
-    let first = match pieces.next().await {
-        Ok(first) => first,
-        Err(StreamError::Read(error)) => return Err(error.into()),
-        Err(error @ StreamError::Expired) => return Err(ApiError::new(ErrorCode::BadToken, error)),
-    };
+    let first = pieces.next().await.map_err(StreamError::into_answer)?;
     let Some(first) = first else { return Ok(Body::empty()) };
-    pieces.pages().hold(first.len());
+    pieces.outlet().hold(first.len());
     let first = once(async { Ok::<_, StreamError>(first) });
     Ok(Body::from_stream(first.chain(stream_of(pieces).into_stream())))
 }
@@ -209,7 +208,7 @@ fn stream_of<P: Pieces>(pieces: P) -> impl TryStream<Ok = Bytes, Error = StreamE
     try_unfold(pieces, async |mut pieces| match pieces.next().await {
         Ok(Some(bytes)) => {
             // It is held until the next one is asked for.
-            pieces.pages().hold(bytes.len());
+            pieces.outlet().hold(bytes.len());
             // A client that takes everything at once must not keep the thread to itself.
             tokio::task::consume_budget().await;
             Ok(Some((bytes, pieces)))

@@ -30,20 +30,36 @@ const TEXT: &str = r#"{"type":"string"}"#;
 const ID: &str = r#"{"type":"string","format":"uuid"}"#;
 const IDS: &str = r#"{"type":"array","items":{"type":"string","format":"uuid"}}"#;
 const TAGS: &str = r#"{"type":"array","items":{"type":"string"}}"#;
-const TS: &str = r#"{"type":"integer","minimum":0,"maximum":253402300799999}"#;
+/// Milliseconds since 1970, ISO 8601, or how long ago.
+const TS: &str = r##"{"$ref":"#/components/schemas/Time"}"##;
+/// The id of an event, or a position.
+const PLACE: &str = r##"{"$ref":"#/components/schemas/Place"}"##;
 const OFF: &str = r#"{"type":"string","enum":["0","1"],"default":"0"}"#;
 const ON: &str = r#"{"type":"string","enum":["0","1"],"default":"1"}"#;
 
 const TOPIC: Parameter = Parameter {
     is_required: true,
-    ..query("topic", r##"{"$ref":"#/components/schemas/Topic"}"##, "The topic.")
+    ..query("topic", r##"{"$ref":"#/components/schemas/Pattern"}"##, "The topic, or a pattern.")
 };
-const START_TS: Parameter = query("ts", TS, "With from=ts: milliseconds since 1970.");
-const START_AFTER: Parameter = query("afterId", ID, "With from=afterId: the event to start behind.");
+const START_TS: Parameter = query("ts", TS, "With from=ts: the time to start at.");
+const START_AFTER: Parameter = query(
+    "afterId",
+    PLACE,
+    "With from=afterId: the event to start behind, or a position that an answer gave.",
+);
+const FROM_TS: Parameter = query("fromTs", TS, "Events of this time and later; all if absent.");
+const TO_TS: Parameter = query("toTs", TS, "Events of this time and earlier; all if absent.");
+const KEY: Parameter = query("key", TEXT, "Only events with this key.");
+const TAG: Parameter = query("tag", TEXT, "Only events with this tag.");
+const HEADER: Parameter = query(
+    "header",
+    r#"{"type":"array","items":{"type":"string","pattern":"^[^:]+:"}}"#,
+    "Only events with this header: its name, a colon, its value. May be given more than once, for several headers.",
+);
 
 pub(super) const PUBLISH: &[Parameter] = &[
     query("key", TEXT, "What the events are about."),
-    query("ts", TS, "When they were, in milliseconds since 1970; the gateway's time if absent."),
+    query("ts", TS, "When they were; the gateway's time if absent."),
     query("id", ID, "The event's id; a second publish with an id that the topic has adds nothing."),
     query("sid", ID, "The publisher's session."),
     query("tag", TAGS, "A label; may be given more than once."),
@@ -60,24 +76,30 @@ pub(super) const REPLAY: &[Parameter] = &[
     TOPIC,
     query(
         "from",
-        r#"{"type":"string","enum":["earliest","ts","afterId"],"default":"earliest"}"#,
-        "Where to start.",
+        r#"{"type":"string","enum":["earliest","latest","ts","afterId"],"default":"earliest"}"#,
+        "Where to start. latest: so that the page is the last one.",
     ),
     START_TS,
     START_AFTER,
+    query("fromSeq", r#"{"type":"integer","minimum":1}"#, "Only events of this seq and later; of one topic."),
+    TO_TS,
+    query(
+        "order",
+        r#"{"type":"string","enum":["asc","desc"],"default":"asc"}"#,
+        "desc: the newest first, and behind afterId the older ones; of one topic.",
+    ),
     query(
         "limit",
         r#"{"type":"integer","minimum":1,"maximum":1000000,"default":1000}"#,
         "The most events that come.",
     ),
+    KEY,
+    TAG,
+    HEADER,
 ];
 
-pub(super) const EXPORT: &[Parameter] = &[
-    TOPIC,
-    query("fromTs", TS, "Events of this time and later; all if absent."),
-    query("toTs", TS, "Events of this time and earlier; all if absent."),
-    query("ndjson", ON, "1: one event a line. 0: a JSON array."),
-];
+pub(super) const EXPORT: &[Parameter] =
+    &[TOPIC, FROM_TS, TO_TS, query("ndjson", ON, "1: one event a line. 0: a JSON array."), KEY, TAG, HEADER];
 
 const AT: Parameter = query(
     "at",
@@ -89,11 +111,17 @@ const IF_NONE_MATCH: Parameter =
 
 pub(super) const STATE: &[Parameter] = &[
     query(
+        "key",
+        r##"{"$ref":"#/components/schemas/Key"}"##,
+        "Only this key: the answer is the one of /state/{topic}/{key}, also for the keys . and .., which clients take out of a path.",
+    ),
+    query(
         "limit",
         r#"{"type":"integer","minimum":1,"maximum":1000000}"#,
         "The most events that come; 1000 if absent, as lines all.",
     ),
     query("next", TEXT, "Goes on where an answer ended: its next."),
+    query("after", TEXT, "The same as next."),
     AT,
     query("ndjson", OFF, "1: one event a line, as with Accept: application/x-ndjson. 0: a JSON object."),
     IF_NONE_MATCH,
@@ -109,9 +137,16 @@ pub(super) const SUBSCRIBE: &[Parameter] = &[
     ),
     START_TS,
     START_AFTER,
-    header("Last-Event-ID", ID, "Goes on behind this event; counts more than from."),
-    query("lastEventId", ID, "The same, for clients that cannot send headers."),
+    header("Last-Event-ID", PLACE, "Resumes after this event or position. Takes precedence over from."),
+    query(
+        "lastEventId",
+        PLACE,
+        "The same, for clients that cannot send headers; not for reconnects with a ticket.",
+    ),
     query("ticket", TEXT, "A ticket of POST /tickets in place of a token."),
+    KEY,
+    TAG,
+    HEADER,
 ];
 
 const LIST_LIMIT: &str = r#"{"type":"integer","minimum":1,"maximum":10000,"default":1000}"#;

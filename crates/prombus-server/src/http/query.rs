@@ -1,10 +1,14 @@
 //! The query string, read by hand so that each error names its value.
 //!
-//! Names that a route does not know are ignored; a name that may stand once must not stand twice, because proxies and servers
-//! differ in which of two they take.
+//! A name that may stand once must not stand twice, because proxies and servers differ in which of two they take. `fields.rs`
+//! says which names are the same.
 
 use super::ApiError;
-use prombus_protocol::{MAX_TS_MS, Start, Uuid};
+use super::fields::{self, Ignored};
+use crate::gateway::now_ms;
+use prombus::BusPosition;
+use prombus_protocol::{Filter, MAX_TS_MS, Start, Uuid, parse_instant};
+use std::collections::BTreeMap;
 
 /// Decoded names and values.
 #[derive(Clone, Debug, Default)]
@@ -12,13 +16,31 @@ pub(super) struct Query {
     pairs: Vec<(String, String)>,
 }
 
-/// Which values of `from` there are.
+/// Where to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Froms {
-    All,
-    /// `latest` would never find anything.
-    ButLatest,
+pub(super) enum Begin {
+    At(Start),
+    After(Place),
 }
+
+/// A place behind something: an event, or what a reader has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Id(Uuid),
+    Position(BusPosition),
+}
+
+impl Place {
+    /// What a client kept; `None` if it is neither.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let position = || text.parse().ok().map(Self::Position);
+        Uuid::try_parse(text).ok().map(Self::Id).or_else(position)
+    }
+}
+
+const A_TIME: &str =
+    "a time: milliseconds since 1970, ISO 8601 like 2026-05-01T12:00:00Z, or how long ago, like -90m or -1d";
+const A_PLACE: &str = "the id of an event or a position that an answer gave";
 
 impl Query {
     pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
@@ -34,6 +56,45 @@ impl Query {
             pairs.push((name, value));
         }
         Ok(Self { pairs })
+    }
+
+    /// Puts names in the spelling that the route has, and takes out those that it does not know.
+    pub(super) fn with_names(self, known: &[&'static str]) -> Result<(Self, Ignored), ApiError> {
+        let (mut kept, mut ignored) = (Vec::new(), Ignored::default());
+        // The spellings of each name that came.
+        let mut spellings: Vec<(&'static str, String)> = Vec::new();
+        for (name, value) in &self.pairs {
+            let Some(meant) = fields::known("parameter", name, known)? else {
+                ignored.add(name);
+                continue;
+            };
+            let first = spellings.iter().find(|(known, _)| *known == meant).map(|(_, first)| first.clone());
+            match first {
+                None => spellings.push((meant, name.clone())),
+                Some(first) if first == *name => {}
+                Some(first) => {
+                    if !spellings.iter().any(|(_, spelling)| spelling == name) {
+                        if !self.all(&first).eq(self.all(name)) {
+                            return Err(fields::differing(&first, name));
+                        }
+                        spellings.push((meant, name.clone()));
+                    }
+                    continue;
+                }
+            }
+            kept.push((meant.to_owned(), value.clone()));
+        }
+        Ok((Self { pairs: kept }, ignored))
+    }
+
+    /// From names and values that need no decoding.
+    pub(super) fn of(pairs: Vec<(String, String)>) -> Self {
+        Self { pairs }
+    }
+
+    /// All names and values.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// All values of a name.
@@ -57,14 +118,40 @@ impl Query {
         number.map(Some).ok_or_else(|| refused(name, text, &format!("a whole number from {least} to {most}")))
     }
 
-    /// Milliseconds since 1970.
     /// A time; one after the last that an event can have is that one.
     pub(super) fn bound_ts(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        Ok(self.whole(name, 0, i64::MAX)?.map(|ts| ts.min(MAX_TS_MS)))
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        let ts = parse_instant(text, now_ms()).map_err(|_| refused(name, text, A_TIME))?;
+        Ok(Some(ts.min(MAX_TS_MS)))
     }
 
+    /// A time that an event can have.
     pub(super) fn ts(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.whole(name, 0, MAX_TS_MS)
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        let ts = parse_instant(text, now_ms()).ok().filter(|ts| *ts <= MAX_TS_MS);
+        ts.map(Some).ok_or_else(|| refused(name, text, A_TIME))
+    }
+
+    pub(super) fn place(&self, name: &str) -> Result<Option<Place>, ApiError> {
+        let text = self.one(name)?;
+        text.map(|text| Place::parse(text).ok_or_else(|| refused(name, text, A_PLACE))).transpose()
+    }
+
+    /// The filter that `key`, `tag` and `header` make; `None` when there is none of them.
+    pub(super) fn filter(&self) -> Result<Option<Filter>, ApiError> {
+        let mut header = BTreeMap::new();
+        for text in self.all("header") {
+            let named = text.split_once(':').filter(|(name, _)| !name.is_empty());
+            let (name, value) = named
+                .ok_or_else(|| refused("header", text, "a name and a value with a colon between them"))?;
+            if header.insert(name.to_owned(), value.to_owned()).is_some() {
+                let name = shown(name);
+                return Err(ApiError::bad_request(format!("\"header\": {name:?} is given more than once")));
+            }
+        }
+        let text = |name| self.one(name).map(|text| text.map(str::to_owned));
+        let filter = Filter { key: text("key")?, tag: text("tag")?, header };
+        Ok((!filter.is_empty()).then_some(filter))
     }
 
     pub(super) fn uuid(&self, name: &str) -> Result<Option<Uuid>, ApiError> {
@@ -87,24 +174,29 @@ impl Query {
     }
 
     /// `from`, with the value that it needs.
-    pub(super) fn start(&self, froms: Froms) -> Result<Option<Start>, ApiError> {
+    pub(super) fn begin(&self) -> Result<Option<Begin>, ApiError> {
         let missing = |name: &str, from: &str| {
             ApiError::bad_request(format!("\"{name}\" is missing: \"from\": \"{from}\" needs it"))
         };
         // Looked at also when nobody needs them: a bad value is a mistake either way.
-        let (ts, after_id) = (self.ts("ts")?, self.uuid("afterId")?);
-        match self.one("from")? {
-            None => Ok(None),
-            Some("earliest") => Ok(Some(Start::Earliest)),
-            Some("latest") if froms == Froms::All => Ok(Some(Start::Latest)),
-            Some("ts") => ts.map(|ts| Some(Start::Ts(ts))).ok_or_else(|| missing("ts", "ts")),
-            Some("afterId") => {
-                after_id.map(|id| Some(Start::AfterId(id))).ok_or_else(|| missing("afterId", "afterId"))
-            }
-            Some(text) if froms == Froms::All => {
-                Err(refused("from", text, "one of earliest, latest, ts and afterId"))
-            }
-            Some(text) => Err(refused("from", text, "one of earliest, ts and afterId")),
+        let (ts, after) = (self.ts("ts")?, self.place("afterId")?);
+        let begin = match self.one("from")? {
+            None => return Ok(None),
+            Some("earliest") => Begin::At(Start::Earliest),
+            Some("latest") => Begin::At(Start::Latest),
+            Some("ts") => Begin::At(Start::Ts(ts.ok_or_else(|| missing("ts", "ts"))?)),
+            Some("afterId") => Begin::After(after.ok_or_else(|| missing("afterId", "afterId"))?),
+            Some(text) => return Err(refused("from", text, "one of earliest, latest, ts and afterId")),
+        };
+        Ok(Some(begin))
+    }
+
+    /// `order`: whether the newest come first.
+    pub(super) fn is_descending(&self) -> Result<bool, ApiError> {
+        match self.one("order")? {
+            None | Some("asc") => Ok(false),
+            Some("desc") => Ok(true),
+            Some(text) => Err(refused("order", text, "asc or desc")),
         }
     }
 }
@@ -161,6 +253,36 @@ mod tests {
     }
 
     #[test]
+    fn both_spellings_of_a_parameter_are_taken_and_near_misses_are_not() {
+        let known = ["fromTs", "caused_by", "limit"];
+        let named = |text: &str| Query::parse(text).expect("a query").with_names(&known);
+        for text in ["fromTs=1&limit=2", "from_ts=1&limit=2", "from%5Fts=1&fromTs=1&limit=2"] {
+            let (query, ignored) = named(text).expect(text);
+            assert_eq!(
+                (query.one("fromTs").expect("once"), query.one("limit").expect("once")),
+                (Some("1"), Some("2"))
+            );
+            assert!(ignored.is_empty());
+        }
+        let (query, ignored) = named("causedBy=1&causedBy=2&colour=red&colour=blue&a").expect("a query");
+        assert_eq!(query.all("caused_by").collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(ignored.names().iter().collect::<Vec<_>>(), ["a", "colour"]);
+        assert!(named("fromTs=1&fromTs=1").expect("a query").0.one("fromTs").is_err());
+        for (text, expected) in [
+            ("fromts=1", "unknown parameter \"fromts\": did you mean \"fromTs\"?"),
+            ("causd_by=1", "unknown parameter \"causd_by\": did you mean \"caused_by\"?"),
+            ("LIMIT=1", "unknown parameter \"LIMIT\": did you mean \"limit\"?"),
+            ("fromTs=1&from_ts=2", "\"fromTs\" and \"from_ts\" are the same name with different values"),
+            (
+                "caused_by=1&causedBy=1&caused_by=2",
+                "\"caused_by\" and \"causedBy\" are the same name with different values",
+            ),
+        ] {
+            assert_eq!(message(named(text).expect_err(text)), expected);
+        }
+    }
+
+    #[test]
     fn broken_encoding_names_the_value() {
         for text in ["a=%", "a=%4", "a=%zz", "a=%ff", "a=%+1"] {
             assert_eq!(message(Query::parse(text).expect_err(text)), "\"a\": not percent-encoded UTF-8");
@@ -177,11 +299,11 @@ mod tests {
         assert_eq!(query.one("x").map_err(message), Err("\"x\" is given more than once".to_owned()));
         assert_eq!(query.uuid("id").map_err(message), Err("\"id\": \"7\" is not a UUID".to_owned()));
         assert!(query.flag("f").is_err());
-        assert_eq!(query.start(Froms::ButLatest).expect("a start"), Some(Start::Ts(1)));
-        let froms = ["from=ts", "from=afterId", "from=latest", "from=no", "from=ts&ts=-1", "ts=x"];
+        assert_eq!(query.begin().expect("a start"), Some(Begin::At(Start::Ts(1))));
+        let froms = ["from=ts", "from=afterId", "from=no", "from=ts&ts=-1", "ts=x", "afterId=x"];
         for text in froms {
             let query = Query::parse(text).expect("a query");
-            assert!(query.start(Froms::ButLatest).is_err(), "{text}");
+            assert!(query.begin().is_err(), "{text}");
         }
     }
 }

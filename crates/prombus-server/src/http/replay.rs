@@ -1,23 +1,31 @@
-//! `GET /replay`: a page of a topic as one JSON object, written while it is read.
+//! `GET /replay`: a page of a topic or of a pattern as one JSON object, written while it is read.
 
 use super::call::Call;
-use super::pages::{CHUNK, Pages, Pieces, StreamError, checked_body_of, id_of, put_event};
-use super::query::Froms;
-use super::{Answered, answer};
+use super::pages::{CHUNK, Outlet, Pages, Pieces, StreamError, checked_body_of, id_of};
+use super::query::{Begin, Place};
+use super::reverse::Reverse;
+use super::source::{Kind, Reading, Source, Until, only_topic, query_pattern};
+use super::{Answered, ApiError, answer};
 use bytes::Bytes;
-use prombus::{PullLimit, Uuid};
+use prombus::PullLimit;
 use prombus_protocol::{Start, put_string};
+use std::ops::RangeInclusive;
 
 const LIMIT_DEFAULT: i64 = 1_000;
 const LIMIT_MAX: i64 = 1_000_000;
 
 struct Replay {
-    pages: Pages,
-    /// Events with an older time are left out.
-    since_ts: Option<i64>,
+    source: Source,
+    /// As the request wrote it.
+    topic: String,
+    /// Where the newest come first.
+    reverse: Option<Reverse>,
+    /// Events of other times are left out.
+    times: RangeInclusive<i64>,
     left: u64,
     count: u64,
-    last_id: Option<Uuid>,
+    /// The place behind the last event that was handed out.
+    last: Option<String>,
     phase: Phase,
     /// It ends before events that cannot be read now.
     is_cut_short: bool,
@@ -30,28 +38,83 @@ enum Phase {
 }
 
 pub(super) async fn replay(call: Call) -> Answered {
-    let topic = call.query_topic()?;
-    let start = call.query.start(Froms::ButLatest)?.unwrap_or(Start::Earliest);
-    let limit = call.query.whole("limit", 1, LIMIT_MAX)?.unwrap_or(LIMIT_DEFAULT);
-    call.check_may_read(topic.as_str())?;
-    let pages = Pages::locate(&call.gateway, &call.principal, topic, start).await?;
+    let pattern = query_pattern(&call)?;
+    let begin = call.query.begin()?;
+    let from_seq = call.query.whole("fromSeq", 1, i64::MAX)?.map(i64::unsigned_abs);
+    let to_ts = call.query.bound_ts("toTs")?;
+    let is_descending = call.query.is_descending()?;
+    let limit = call.query.whole("limit", 1, LIMIT_MAX)?.unwrap_or(LIMIT_DEFAULT).unsigned_abs();
     // The next pages of a replay by time say `afterId`, and `ts` again.
-    let since_ts = match start {
-        Start::Ts(ts) => Some(ts),
-        Start::AfterId(_) => call.query.ts("ts")?,
-        Start::Earliest | Start::Latest => None,
+    let since_ts = match begin {
+        Some(Begin::At(Start::Ts(ts))) => Some(ts),
+        Some(Begin::After(_)) => call.query.ts("ts")?,
+        _ => None,
     };
-    let left = limit.unsigned_abs();
-    let replay =
-        Replay { pages, since_ts, left, count: 0, last_id: None, phase: Phase::Head, is_cut_short: false };
+    let is_latest = begin == Some(Begin::At(Start::Latest));
+    if is_descending {
+        only_topic(&pattern, "\"order\": \"desc\"")?;
+    } else if is_latest {
+        only_topic(&pattern, "\"from\": \"latest\"")?;
+    }
+    if from_seq.is_some() {
+        only_topic(&pattern, "\"fromSeq\"")?;
+    }
+    let reading = Reading::of(&call, &pattern)?;
+    let start = begin.unwrap_or(Begin::At(Start::Earliest));
+    let source = Source::open(reading, &pattern, start, Until::Now).await?;
+    let mut replay = Replay {
+        source,
+        topic: pattern.as_str().to_owned(),
+        reverse: None,
+        times: since_ts.unwrap_or(i64::MIN)..=to_ts.unwrap_or(i64::MAX),
+        left: limit,
+        count: 0,
+        last: None,
+        phase: Phase::Head,
+        is_cut_short: false,
+    };
+    let from_seq = from_seq.unwrap_or(1);
+    match &mut replay.source.kind {
+        Kind::One(pages) if is_descending => {
+            replay.reverse = Some(reverse(pages, begin, since_ts, from_seq).await?);
+        }
+        Kind::One(pages) if is_latest => {
+            let reverse = Reverse::new(from_seq, pages.next_seq);
+            replay.go_to_last(reverse).await.map_err(StreamError::into_answer)?;
+        }
+        Kind::One(pages) => pages.next_seq = pages.next_seq.max(from_seq),
+        Kind::Many(_) => {}
+    }
     Ok(answer::typed("application/json", checked_body_of(replay).await?))
+}
+
+/// Where a page begins whose newest events come first, and where it ends at the latest.
+async fn reverse(
+    pages: &Pages,
+    begin: Option<Begin>,
+    since_ts: Option<i64>,
+    from_seq: u64,
+) -> Result<Reverse, ApiError> {
+    let locate = async |start| {
+        Pages::locate(pages.outlet.another(), pages.topic.clone(), start).await.map(|pages| pages.next_seq)
+    };
+    let before_seq = match begin {
+        // Behind an event, in this order, are the ones before it.
+        Some(Begin::After(Place::Id(_) | Place::Position(_))) => pages.next_seq.saturating_sub(1),
+        _ => locate(Start::Latest).await?,
+    };
+    let first_seq = match since_ts {
+        Some(ts) => locate(Start::Ts(ts)).await?,
+        None => 1,
+    };
+    Ok(Reverse::new(first_seq.max(from_seq), before_seq))
 }
 
 impl Pieces for Replay {
     const ROUTE: &'static str = "/replay";
 
-    fn pages(&mut self) -> &mut Pages {
-        &mut self.pages
+    fn outlet(&mut self) -> &mut Outlet {
+        self.source.outlet()
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
@@ -60,7 +123,7 @@ impl Pieces for Replay {
             Phase::Done => return Ok(None),
             Phase::Head => {
                 out.extend_from_slice(b"{\"topic\":");
-                put_string(&mut out, self.pages.topic.as_str());
+                put_string(&mut out, &self.topic);
                 out.extend_from_slice(b",\"events\":[");
                 self.phase = Phase::Events;
             }
@@ -78,11 +141,38 @@ impl Pieces for Replay {
 }
 
 impl Replay {
+    /// Goes to where the last events begin that make a page.
+    async fn go_to_last(&mut self, mut reverse: Reverse) -> Result<(), StreamError> {
+        let mut left = self.left;
+        loop {
+            let Kind::One(pages) = &mut self.source.kind else { return Ok(()) };
+            let window = reverse.read(pages).await?;
+            // Where there are fewer, it begins with the first of all.
+            pages.next_seq = reverse.before_seq();
+            let Some(window) = window else { return Ok(()) };
+            let taken = self.source.taken(window.chunk.events, Vec::new(), true);
+            for (_, item) in taken.wanted().rev() {
+                let seq = item.position.seq;
+                if seq >= window.end_seq || !self.times.contains(&item.ts) {
+                    continue;
+                }
+                left -= 1;
+                if left == 0 {
+                    let Kind::One(pages) = &mut self.source.kind else { return Ok(()) };
+                    pages.next_seq = seq;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
     /// False when there are no more.
     async fn put_some(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
-        let from = self.pages.next_seq;
+        if self.reverse.is_some() {
+            return self.put_window(out).await;
+        }
         let events = u32::try_from(self.left).unwrap_or(u32::MAX);
-        let chunk = match self.pages.read(PullLimit { events, ..CHUNK }).await {
+        let taken = match self.source.read(PullLimit { events, ..CHUNK }).await {
             // Events before the unreadable one make a page; the next page is an error.
             Err(StreamError::Read(error)) if error.is_unreadable() && self.count > 0 => {
                 self.is_cut_short = true;
@@ -90,33 +180,97 @@ impl Replay {
             }
             read => read?,
         };
-        let since_ts = self.since_ts;
-        for item in chunk.events.items().iter().filter(|item| since_ts.is_none_or(|ts| item.ts >= ts)) {
+        for (at, item) in taken.wanted().filter(|(_, item)| self.times.contains(&item.ts)) {
             if self.count > 0 {
                 out.push(b',');
             }
-            put_event(out, &chunk, item);
+            taken.put(out, item);
             self.count += 1;
             self.left -= 1;
-            self.last_id = Some(id_of(item));
+            self.last = Some(taken.place(at, item));
         }
-        Ok(self.pages.next_seq > from)
+        Ok(taken.has_more)
+    }
+
+    /// The same, the newest first.
+    async fn put_window(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
+        let (Some(reverse), Kind::One(pages)) = (&mut self.reverse, &mut self.source.kind) else {
+            return Ok(false);
+        };
+        let window = match reverse.read(pages).await {
+            Err(StreamError::Read(error)) if error.is_unreadable() && self.count > 0 => {
+                self.is_cut_short = true;
+                return Ok(false);
+            }
+            read => read?,
+        };
+        let Some(window) = window else { return Ok(false) };
+        let taken = self.source.taken(window.chunk.events, Vec::new(), true);
+        let wanted = taken
+            .wanted()
+            .rev()
+            .filter(|(_, item)| item.position.seq < window.end_seq && self.times.contains(&item.ts));
+        for (_, item) in wanted {
+            if self.left == 0 {
+                break;
+            }
+            if self.count > 0 {
+                out.push(b',');
+            }
+            taken.put(out, item);
+            self.count += 1;
+            self.left -= 1;
+            self.last = Some(id_of(item).to_string());
+            if self.left == 0
+                && let Some(reverse) = &mut self.reverse
+            {
+                reverse.go_below(item.position.seq);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether there is something behind a page that is full.
+    async fn has_more(&mut self) -> Result<bool, StreamError> {
+        let read = match (&mut self.reverse, &mut self.source.kind) {
+            (Some(reverse), Kind::One(pages)) => loop {
+                match reverse.read(pages).await {
+                    Ok(Some(window)) => {
+                        let items = window.chunk.events.items();
+                        if items.first().is_some_and(|item| item.position.seq < window.end_seq) {
+                            break Ok(true);
+                        }
+                    }
+                    Ok(None) => break Ok(false),
+                    Err(error) => break Err(error),
+                }
+            },
+            _ => self
+                .source
+                .read(PullLimit { events: 1, bytes: 0 })
+                .await
+                .map(|taken| !taken.events.is_empty()),
+        };
+        match read {
+            Err(StreamError::Read(error)) if error.is_unreadable() => Ok(true),
+            read => read,
+        }
     }
 
     async fn put_end(&mut self, out: &mut Vec<u8>) -> Result<(), StreamError> {
-        let has_more = self.is_cut_short
-            || self.left == 0 && {
-                let one = PullLimit { events: 1, bytes: 0 };
-                match self.pages.read(one).await {
-                    Err(StreamError::Read(error)) if error.is_unreadable() => true,
-                    read => !read?.events.is_empty(),
-                }
-            };
+        let position = self.source.is_pattern().then(|| self.source.position());
+        let has_more = self.is_cut_short || self.left == 0 && self.has_more().await?;
         out.extend_from_slice(format!("],\"count\":{},\"next\":", self.count).as_bytes());
-        match self.last_id.filter(|_| has_more) {
-            Some(id) => out.extend_from_slice(format!("\"{id}\"}}").as_bytes()),
-            None => out.extend_from_slice(b"null}"),
+        // Of a pattern, a place also covers what the filter left out.
+        let last = position.clone().or_else(|| self.last.take());
+        match last.filter(|_| has_more) {
+            Some(last) => out.extend_from_slice(format!("\"{last}\"").as_bytes()),
+            None => out.extend_from_slice(b"null"),
         }
+        if let Some(position) = position {
+            out.extend_from_slice(format!(",\"position\":\"{position}\"").as_bytes());
+        }
+        out.push(b'}');
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use super::access::Access;
 use super::call::Call;
 use super::parameters::{self, Parameter};
 use super::{
-    Answered, admin, backup, export, groups, ops, publish, repair, replay, state, subscribe, topics,
+    Answered, admin, backup, export, groups, ops, publish, repair, replay, state, subscribe, tickets, topics,
 };
 use axum::routing::MethodFilter;
 use prombus::BoxFuture;
@@ -30,8 +30,12 @@ pub(super) struct Route {
     pub(super) parameters: &'static [Parameter],
     /// Types of bodies that are taken, and their schemas.
     pub(super) bodies: &'static [Content],
+    /// Whether the body may be left out.
+    pub(super) is_body_optional: bool,
     /// Good answers.
     pub(super) answers: &'static [Content],
+    /// Whether it also answers 201, with the same content and a `Location`.
+    pub(super) created: bool,
     /// Statuses of errors, but for those that come with the access.
     pub(super) errors: &'static [u16],
 }
@@ -82,7 +86,9 @@ const ROUTE: Route = Route {
     about: "",
     parameters: &[],
     bodies: &[],
+    is_body_optional: false,
     answers: &[],
+    created: false,
     errors: &[],
 };
 
@@ -129,10 +135,14 @@ pub(super) static ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/tickets",
         access: Access::Token,
-        handler: |call| Box::pin(ops::ticket(call)),
-        about: "Makes a ticket that stands for the token once, for places that cannot send headers.",
+        handler: |call| Box::pin(tickets::ticket(call)),
+        about: "Makes a ticket to use in place of the token where headers cannot be sent. Without a body it works once, within \
+                30 s. With a topic or pattern it is for that subscription only: its first use comes within 30 s, and later ones \
+                with Last-Event-ID, for up to 24 h.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/TicketOptions"}"##)],
+        is_body_optional: true,
         answers: &[json(r##"{"$ref":"#/components/schemas/Ticket"}"##)],
-        errors: &[429],
+        errors: &[408, 413, 429, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -155,7 +165,7 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Token,
         handler: |call| Box::pin(replay::replay(call)),
         is_compressed: true,
-        about: "A page of a topic. next is the id to go on behind, null at the end.",
+        about: "A page of a topic, or of a pattern in the order of commits. next is the place to go on behind, null at the end.",
         parameters: parameters::REPLAY,
         answers: &[json(r##"{"$ref":"#/components/schemas/Replay"}"##)],
         errors: &[404, 500, 503],
@@ -166,7 +176,7 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Token,
         handler: |call| Box::pin(export::export(call)),
         is_compressed: true,
-        about: "All events of a topic in a range of time, in order. Ends at what is newest when it begins.",
+        about: "All events of a topic or a pattern in a range of time, in order. Ends at what is newest when it begins.",
         parameters: parameters::EXPORT,
         answers: &[LINES, json(r##"{"type":"array","items":{"$ref":"#/components/schemas/EventRecord"}}"##)],
         errors: &[500, 503],
@@ -176,7 +186,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/subscribe/{topic}",
         access: Access::Ticket,
         handler: |call| Box::pin(subscribe::subscribe(call)),
-        about: "A topic as Server-Sent Events: id is the event's id, data its record.",
+        about: "A topic or a pattern as Server-Sent Events. data is an event's record; id is the event's id, of a pattern an opaque \
+                position that covers all its topics. The first id comes before the first event.",
         parameters: parameters::SUBSCRIBE,
         answers: &[Content { content_type: "text/event-stream", schema: TEXT }],
         errors: &[404, 500, 503],
@@ -191,8 +202,13 @@ pub(super) static ROUTES: &[Route] = &[
                 misses nothing and gets nothing twice; the headers X-Position-Id and X-Position-Seq say the same. All pages \
                 of a list have the position of the first. As lines on request: all keys at once.",
         parameters: parameters::STATE,
-        answers: &[json(r##"{"$ref":"#/components/schemas/State"}"##), LINES],
-        errors: &[304, 500, 503],
+        answers: &[
+            json(
+                r##"{"oneOf":[{"$ref":"#/components/schemas/State"},{"$ref":"#/components/schemas/EventRecord"}]}"##,
+            ),
+            LINES,
+        ],
+        errors: &[304, 404, 500, 503],
         ..ROUTE
     },
     Route {
@@ -231,10 +247,11 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Admin,
         handler: |call| Box::pin(topics::set(call)),
         about: "Sets something about a topic, above what the configuration says, in place of what was set before; {} takes it \
-                back.",
+                back. A topic that does not exist is made: 201.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/TopicOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
-        errors: &[404, 408, 413, 500, 503, 507],
+        created: true,
+        errors: &[408, 409, 413, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -256,7 +273,7 @@ pub(super) static ROUTES: &[Route] = &[
                 far it is, and at last done or an error.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
         answers: &[LINES],
-        errors: &[408, 409, 413, 500, 503],
+        errors: &[408, 409, 413, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -304,9 +321,9 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         verb: Verb::Delete,
         path: "/groups/{topic}/{group}",
-        access: Access::Admin,
+        access: Access::Token,
         handler: |call| Box::pin(admin::delete(call)),
-        about: "Deletes a group; its members get an error.",
+        about: "Deletes a group; its members get an error. A group that was made with expireMs may be deleted by whoever may join it, others by admins.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
         errors: &[404, 500, 503, 507],
         ..ROUTE

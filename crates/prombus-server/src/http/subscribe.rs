@@ -1,30 +1,31 @@
-//! `GET /subscribe/{topic}`: a topic as Server-Sent Events, from a place on and then as events come.
+//! `GET /subscribe/{topic}`: a topic or a pattern as Server-Sent Events, from a place on and then as events come.
 //!
 //! There is no group behind it: nothing is acked, and who reconnects says where it was. The place is found before the answer
-//! begins, so that what is published after it is not missed.
+//! begins, so that what is published after it is not missed; the answer begins with it, so that a client that loses the connection
+//! before the first event can say where it was, too.
 
 use super::call::Call;
-use super::pages::{CHUNK, Pages, Pieces, StreamError, body_of, id_of, put_event};
-use super::query::Froms;
+use super::pages::{CHUNK, Outlet, Pieces, StreamError, body_of};
+use super::query::{Begin, Place};
+use super::source::{Kind, Reading, Source, Taken, Until};
 use super::{Answered, ApiError, answer};
 use crate::gateway::{now_ms, steady_ms};
 use crate::rate::TokenBucket;
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
-use prombus::{EventChunk, PullLimit, ReadError, Uuid};
+use prombus::{PullLimit, ReadError};
 use prombus_protocol::{ErrorCode, Start};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// So that proxies do not take the connection for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// The first bytes: the client sees that it is connected, and learns when to come again.
-const HELLO: &[u8] = b"retry: 1000\n: connected\n\n";
 /// How long to wait when the store says that there is more and has nothing to show.
 const PAUSE: Duration = Duration::from_millis(100);
 
 struct Tail {
-    pages: Pages,
+    source: Source,
     has_begun: bool,
     /// More is there than was read.
     is_behind: bool,
@@ -44,19 +45,24 @@ enum Turn {
 }
 
 pub(super) async fn subscribe(call: Call) -> Answered {
-    let topic = call.topic()?;
-    call.check_may_read(topic.as_str())?;
-    let from = call.query.start(Froms::All)?.unwrap_or(Start::Latest);
-    let start = match last_event_id(&call.headers)?.or(call.query.uuid("lastEventId")?) {
-        Some(id) => Start::AfterId(id),
+    let pattern = call.pattern()?;
+    let from = call.query.begin()?.unwrap_or(Begin::At(Start::Latest));
+    let begin = match last_event_id(&call.headers)?.or(call.query.place("lastEventId")?) {
+        Some(place) => Begin::After(place),
         None => from,
     };
-    let pages = Pages::locate(&call.gateway, &call.principal, topic, start).await?;
+    let source = Source::open(Reading::of(&call, &pattern)?, &pattern, begin, Until::Stopped).await?;
     let left_ms = call.principal.expires_ms().map(|expires_ms| expires_ms.saturating_sub(now_ms()).max(0));
     let until = left_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.unsigned_abs())));
     let rate = call.gateway.rates.deliveries();
-    let tail =
-        Tail { pages, has_begun: false, is_behind: start != Start::Latest, until, rate, has_failed: false };
+    let tail = Tail {
+        source,
+        has_begun: false,
+        is_behind: begin != Begin::At(Start::Latest),
+        until,
+        rate,
+        has_failed: false,
+    };
     let mut response = answer::typed("text/event-stream", body_of(tail));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -66,21 +72,21 @@ pub(super) async fn subscribe(call: Call) -> Answered {
 }
 
 /// What an `EventSource` sends when it reconnects; empty is none.
-fn last_event_id(headers: &HeaderMap) -> Result<Option<Uuid>, ApiError> {
+fn last_event_id(headers: &HeaderMap) -> Result<Option<Place>, ApiError> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let text = value.to_str().unwrap_or("?").trim();
     if text.is_empty() {
         return Ok(None);
     }
-    let refused = |_| ApiError::bad_request("header \"last-event-id\": not a UUID");
-    Uuid::try_parse(text).map(Some).map_err(refused)
+    let refused = || ApiError::bad_request("header \"last-event-id\": neither a UUID nor a position");
+    Place::parse(text).map(Some).ok_or_else(refused)
 }
 
 impl Pieces for Tail {
     const ROUTE: &'static str = "/subscribe/{topic}";
 
-    fn pages(&mut self) -> &mut Pages {
-        &mut self.pages
+    fn outlet(&mut self) -> &mut Outlet {
+        self.source.outlet()
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
@@ -88,43 +94,48 @@ impl Pieces for Tail {
             return Ok(None);
         }
         if !std::mem::replace(&mut self.has_begun, true) {
-            return Ok(Some(Bytes::from_static(HELLO)));
+            // The client sees that it is connected, learns when to come again, and where it is.
+            let position = self.source.position();
+            return Ok(Some(format!("retry: 1000\nid: {position}\n: connected\n\n").into()));
         }
         loop {
             match self.turn().await? {
                 Turn::End => return Ok(None),
-                Turn::KeepAlive => return Ok(Some(Bytes::from_static(b": keep-alive\n\n"))),
+                Turn::KeepAlive => return Ok(Some(self.keep_alive())),
                 Turn::Read => {}
             }
-            let from = self.pages.next_seq;
             let events = self.rate.as_mut().map_or(u32::MAX, |rate| rate.available(steady_ms()).max(1));
             let limit = PullLimit { events, ..CHUNK };
             let read = if self.is_behind {
-                self.pages.read_patiently(limit).await
+                self.source.read_patiently(limit, Until::Stopped).await
             } else {
-                match self.pages.read_newest(limit).await {
+                match self.source.read_newest(limit).await {
                     Err(StreamError::Read(error)) if error.is_unreadable() => {
-                        self.pages.read_patiently(limit).await
+                        self.source.read_patiently(limit, Until::Stopped).await
                     }
                     read => read,
                 }
             };
-            let chunk = match read {
+            let taken = match read {
                 Err(StreamError::Read(error)) if error.is_unreadable() => {
                     tracing::warn!(path = Self::ROUTE, "the stream ends: {error}");
                     self.has_failed = true;
                     return Ok(Some(error_event(&error)));
                 }
+                Err(StreamError::Read(ReadError::Unavailable(_))) if self.source.is_pattern() => {
+                    return Ok(None);
+                }
                 read => read?,
             };
+            let (events, count) = events_of(&taken);
             if let Some(rate) = &mut self.rate {
-                rate.take(chunk.events.items().len() as u32, steady_ms());
+                rate.take(count, steady_ms());
             }
-            self.is_behind = chunk.events.items().len() > 1;
-            if !chunk.events.is_empty() {
-                return Ok(Some(events_of(&chunk)));
+            self.is_behind = taken.events.items().len() > 1;
+            if count > 0 {
+                return Ok(Some(events));
             }
-            if self.pages.next_seq == from {
+            if !taken.has_more && matches!(self.source.kind, Kind::One(_)) {
                 sleep(PAUSE).await;
             }
         }
@@ -134,9 +145,10 @@ impl Pieces for Tail {
 impl Tail {
     async fn turn(&mut self) -> Result<Turn, StreamError> {
         let wait_ms = self.rate.as_mut().map_or(0, |rate| rate.wait_ms(1, steady_ms()));
-        let Pages { gateway, topic, next_seq, .. } = &self.pages;
+        let gateway = Arc::clone(&self.source.outlet().gateway);
+        let until = self.until;
         let expiry = async {
-            match self.until {
+            match until {
                 Some(until) => sleep_until(until).await,
                 None => std::future::pending().await,
             }
@@ -149,7 +161,7 @@ impl Tail {
                 if wait_ms > 0 {
                     sleep(Duration::from_millis(wait_ms)).await;
                 }
-                gateway.backend.arrival(topic, *next_seq).await
+                self.source.arrival().await
             } => match arrived {
                 Ok(()) => Ok(Turn::Read),
                 Err(ReadError::Unavailable(_)) => Ok(Turn::End),
@@ -157,6 +169,14 @@ impl Tail {
             },
             () = sleep(KEEP_ALIVE) => Ok(Turn::KeepAlive),
         }
+    }
+
+    /// Says where it is, where it may have gone past events that were not wanted: whoever reconnects need not go through them.
+    fn keep_alive(&self) -> Bytes {
+        if !self.source.has_filter() {
+            return Bytes::from_static(b": keep-alive\n\n");
+        }
+        format!(": keep-alive\nid: {}\n\n", self.source.position()).into()
     }
 }
 
@@ -166,15 +186,17 @@ fn error_event(error: &ReadError) -> Bytes {
     format!("event: error\ndata: {data}\n\n").into()
 }
 
-fn events_of(chunk: &EventChunk) -> Bytes {
-    let mut out = Vec::new();
-    for item in chunk.events.items() {
+/// Events as they are sent, and how many.
+fn events_of(taken: &Taken) -> (Bytes, u32) {
+    let (mut out, mut count) = (Vec::new(), 0);
+    for (at, item) in taken.wanted() {
         out.extend_from_slice(b"id: ");
-        out.extend_from_slice(id_of(item).to_string().as_bytes());
+        out.extend_from_slice(taken.place(at, item).as_bytes());
         out.extend_from_slice(b"\ndata: ");
         // One line: records have no line breaks.
-        put_event(&mut out, chunk, item);
+        taken.put(&mut out, item);
         out.extend_from_slice(b"\n\n");
+        count += 1;
     }
-    out.into()
+    (out.into(), count)
 }

@@ -2,14 +2,17 @@
 //! [`admit`](super::admit), then the router.
 
 mod access;
+mod bodies;
 mod groups;
 mod list;
 mod openapi;
 mod ops;
+mod patterns;
 mod publish;
 mod read;
 mod state;
 mod subscribe;
+mod tickets;
 
 use super::{admit, router};
 use crate::auth::{Authenticator, Guard, TokenHash, TokenOptions};
@@ -57,19 +60,16 @@ impl Rig {
 
     /// With tokens: their names are the tokens too.
     pub(super) fn with_tokens(tokens: &[(&str, &[&str])]) -> Self {
-        let mut options = ServerOptions::default();
-        for (name, scopes) in tokens {
-            options.auth.tokens.push(TokenOptions {
-                name: (*name).to_owned(),
-                secret: TokenHash::of(name),
-                scopes: scopes.iter().map(|scope| scope.parse().expect("a scope")).collect(),
-            });
-        }
-        Self::with(options)
+        Self::with(token_options(tokens))
     }
 
     pub(super) fn with(options: ServerOptions) -> Self {
         let bus = Bus::builder().max_payload_bytes(options.max_payload_bytes).memory().expect("a bus");
+        Self::over(bus, options)
+    }
+
+    /// In front of a bus that is there.
+    pub(super) fn over(bus: Bus, options: ServerOptions) -> Self {
         let (stop, stopping) = Stopping::new();
         let rates = Rates::new(options.rates.clone());
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
@@ -85,10 +85,12 @@ impl Rig {
             auth: Authenticator::new(&options.auth).expect("auth"),
             guard: Guard::new(&options),
             tickets: Default::default(),
+            stream_tickets: Default::default(),
             rates,
             metrics: Metrics::new(options.metrics_labels_max),
             budget: Budget::new(options.connections.max_buffered_bytes),
             stopping,
+            is_echo: false,
             options,
         });
         let router = router(Arc::clone(&gateway));
@@ -158,6 +160,19 @@ impl Answer {
         let lines = self.body.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).expect("JSON")).collect()
     }
+}
+
+/// Options with tokens: their names are the tokens too.
+pub(super) fn token_options(tokens: &[(&str, &[&str])]) -> ServerOptions {
+    let mut options = ServerOptions::default();
+    for (name, scopes) in tokens {
+        options.auth.tokens.push(TokenOptions {
+            name: (*name).to_owned(),
+            secret: TokenHash::of(name),
+            scopes: scopes.iter().map(|scope| scope.parse().expect("a scope")).collect(),
+        });
+    }
+    options
 }
 
 /// A request as a browser or curl on this machine sends it.

@@ -1,6 +1,7 @@
 //! Who waits for a topic to have more events, outside of any group.
 
 use super::Local;
+use super::feed::Feeds;
 use super::quiet::wake;
 use crate::error::ReadError;
 use crate::store::TopicId;
@@ -19,6 +20,8 @@ pub(crate) struct Arrivals {
     /// So that commits need no lock when nobody waits.
     count: AtomicUsize,
     next: AtomicU64,
+    /// Those who read patterns.
+    pub(super) feeds: Feeds,
 }
 
 #[derive(Default)]
@@ -31,6 +34,7 @@ struct Waiting {
 impl Arrivals {
     /// A topic has durable events that it had not before.
     pub(super) fn committed(&self, topic: TopicId, called: &mut Vec<Waker>) {
+        self.feeds.committed(topic, called);
         if self.count.load(Ordering::SeqCst) > 0
             && let Some(waiting) = self.waiting.lock().by_topic.remove(&topic)
         {
@@ -40,7 +44,8 @@ impl Arrivals {
     }
 
     /// A topic was made.
-    pub(super) fn made(&self, topic: &Topic) {
+    pub(super) fn made(&self, id: TopicId, topic: &Topic) {
+        self.feeds.made(id, topic);
         if self.count.load(Ordering::SeqCst) > 0
             && let Some(waiting) = self.waiting.lock().by_name.remove(topic)
         {
@@ -51,6 +56,7 @@ impl Arrivals {
 
     /// Everything is different now.
     pub(super) fn wake_all(&self) {
+        self.feeds.wake_all();
         let waiting = std::mem::take(&mut *self.waiting.lock());
         let all = waiting.by_topic.into_values().chain(waiting.by_name.into_values());
         for waiting in all {

@@ -1,14 +1,16 @@
 //! [`Backend`] for [`LocalBackend`]: each call to the part that does it.
 
 use super::arrival::Arrival;
+use super::merged::Merged;
 use super::{LocalBackend, aside, groups};
 use crate::backend::{
     Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
     MemberOptions, Problem, PullLimit, SettleOutcome, TopicDetails, UnreadableRange, Verdict,
 };
 use crate::delivery::{Position, SourceId};
-use crate::error::{BackupError, GroupError, ReadError, TopicAdminError, Unavailable};
+use crate::error::{BackupError, GroupError, ReadError, StoreError, TopicAdminError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
+use crate::merged::{BusPosition, MergedQuery, MergedReader};
 use crate::metrics::Figures;
 use crate::publish::{Line as _, PublishBatch, Publishing};
 use crate::settings::{PublishRate, TopicOptions, TopicRule, TopicSettings};
@@ -108,6 +110,36 @@ impl Backend for LocalBackend {
             }
             Ok(chunk)
         })
+    }
+
+    fn merged(&self, query: MergedQuery) -> Result<Box<dyn MergedReader>, ReadError> {
+        Ok(Box::new(Merged::new(Arc::clone(&self.handle.local), query)?))
+    }
+
+    fn place_of<'a>(
+        &'a self,
+        pattern: &'a Pattern,
+        start: Start,
+    ) -> BoxFuture<'a, Result<BusPosition, ReadError>> {
+        let (local, pattern) = (Arc::clone(&self.handle.local), pattern.clone());
+        Box::pin(aside(move || local.place_of(&pattern, start)))
+    }
+
+    fn place_before(&self, topic: &Topic, next_seq: u64) -> BusPosition {
+        self.handle.local.place_before(topic, next_seq)
+    }
+
+    fn first_after<'a>(
+        &'a self,
+        topic: &'a Topic,
+        place: BusPosition,
+    ) -> BoxFuture<'a, Result<u64, ReadError>> {
+        let (local, topic) = (Arc::clone(&self.handle.local), topic.clone());
+        Box::pin(aside(move || {
+            local.check_open()?;
+            let id = local.topic_id(&topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))?;
+            local.first_after(id, place)
+        }))
     }
 
     fn latest<'a>(
@@ -234,12 +266,20 @@ impl Backend for LocalBackend {
         &'a self,
         topic: &'a Topic,
         options: TopicOptions,
-    ) -> BoxFuture<'a, Result<(), TopicAdminError>> {
+    ) -> BoxFuture<'a, Result<bool, TopicAdminError>> {
         Box::pin(self.handle.local.set_topic(topic, options))
     }
 
     fn delete_topic<'a>(&'a self, topic: &'a Topic) -> BoxFuture<'a, Result<(), TopicAdminError>> {
         Box::pin(self.handle.local.delete_topic(topic))
+    }
+
+    fn kept(&self, name: &str) -> Option<Vec<u8>> {
+        self.handle.local.kept.get(name)
+    }
+
+    fn keep_first<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<Vec<u8>, StoreError>> {
+        Box::pin(self.handle.local.keep_first(name, value))
     }
 
     fn backup(&self, folder: PathBuf, progress: BackupProgress) -> BoxFuture<'_, Result<(), BackupError>> {

@@ -15,6 +15,7 @@ use crate::info::{
 use crate::metrics::{Figures, GroupFigures, TopicFigures};
 use crate::store::{EventHead, EventId, GroupProgress, GroupState, Scanner, StateRecord, TopicId, Visit};
 use prombus_protocol::{CursorPosition, Filter, GroupName, Pattern, Start, Topic, Uuid};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -84,6 +85,7 @@ pub(super) async fn join(
         // The lease marks ride on the next commit.
         local.queue_changes(&cell, &mut core);
         core.labels.extend(options.label.clone().map(|label| (id, label)));
+        core.names.extend(options.name.clone().map(|name| (id, name)));
         cell.deserted_at.store(u64::MAX, Ordering::Release);
         drop(core);
         if !cell.is_deleted.load(Ordering::Acquire) {
@@ -113,6 +115,7 @@ impl Local {
             check_conflict(&cell.spec, spec)?;
             return Ok(Tried::Done((cell, false)));
         }
+        spec.group.check_new()?;
         if self.groups.read().len() >= self.limits.max_groups {
             return Err(GroupError::TooManyGroups(self.limits.max_groups));
         }
@@ -138,6 +141,7 @@ impl Local {
             topics: spec.topics.iter().map(|pattern| pattern.as_str().to_owned()).collect(),
             filter: filter_text(spec.filter.as_ref()),
             made_ms,
+            expire_ms: spec.expire_ms,
             starts: ids.iter().copied().zip(floors.iter().copied()).collect(),
         };
         // The first lease mark is in the same commit, so that the first pull does not wait for another one.
@@ -148,7 +152,7 @@ impl Local {
             Err(error) => return busy_or(error),
         };
         self.flusher.appended(made_in);
-        let cell = Arc::new(GroupCell::new(*registry, spec.clone(), made_ms, made_in));
+        let cell = Arc::new(GroupCell::new(*registry, spec.clone(), made_ms, made_in, &self.error_budget));
         *registry += 1;
         let restored = floors.into_iter().map(|floor| Restored {
             settled: crate::delivery::Settled::up_to(floor),
@@ -214,7 +218,7 @@ impl Local {
         for mut state in self.store.groups() {
             *registry = (*registry).max(state.number + 1);
             let spec = spec_of(&state).map_err(OpenError::Groups)?;
-            let cell = Arc::new(GroupCell::new(state.number, spec, state.made_ms, 0));
+            let cell = Arc::new(GroupCell::new(state.number, spec, state.made_ms, 0, &self.error_budget));
             let topics = self.topics_of(&cell.spec);
             let restored = topics.iter().map(|(id, _)| {
                 let progress = state.progress.remove(id).unwrap_or_default();
@@ -241,9 +245,14 @@ impl Local {
         Ok(())
     }
 
+    /// How long a group may be without members: what its creator said, or what holds for all.
+    fn expires_after(&self, cell: &GroupCell) -> Option<Millis> {
+        cell.spec.expire_ms.or(self.limits.group_expire_ms)
+    }
+
     /// A group has no members from now on. If it stays like that for too long it is deleted.
     pub(super) fn deserted(&self, cell: &Arc<GroupCell>, now: Millis) {
-        if let Some(after) = self.limits.group_expire_ms {
+        if let Some(after) = self.expires_after(cell) {
             cell.deserted_at.store(now, Ordering::Release);
             self.timer.arm(cell, now.saturating_add(after));
         }
@@ -251,7 +260,7 @@ impl Local {
 
     /// Deletes a group that had no members for too long. Answers whether it is gone.
     pub(super) fn expire(&self, cell: &Arc<GroupCell>, now: Millis) -> bool {
-        let Some(after) = self.limits.group_expire_ms else { return false };
+        let Some(after) = self.expires_after(cell) else { return false };
         let deserted_at = cell.deserted_at.load(Ordering::Acquire);
         let due = deserted_at.saturating_add(after);
         if due > now {
@@ -454,6 +463,7 @@ impl Local {
             in_flight: core.machine.counts().leased,
             in_flight_outside: outside.map(|(in_flight, _)| in_flight as usize).sum(),
             members: core.machine.member_count(),
+            by_name: in_flight_by_name(&core),
         }
     }
 
@@ -494,6 +504,7 @@ impl Local {
             topic: cell.spec.subscription.as_str().to_owned(),
             group: cell.spec.group.as_str().to_owned(),
             made_ms: cell.made_ms,
+            expire_ms: cell.spec.expire_ms,
             members: core.machine.member_count(),
             member_list: member_list(&core),
             lag: topics.iter().map(|topic| topic.lag).sum(),
@@ -554,14 +565,29 @@ impl GroupCell {
     }
 }
 
+/// What the members of one name have, of all names.
+fn in_flight_by_name(core: &super::Core) -> BTreeMap<String, usize> {
+    let mut by_name = BTreeMap::new();
+    for (&id, name) in &core.names {
+        let Some((in_flight, _)) = core.machine.member_status(id) else { continue };
+        match by_name.get_mut(name) {
+            Some(sum) => *sum += in_flight as usize,
+            None => drop(by_name.insert(name.clone(), in_flight as usize)),
+        }
+    }
+    by_name
+}
+
 fn member_list(core: &super::Core) -> Vec<MemberInfo> {
     let mut members: Vec<_> = core.machine.members().collect();
     members.sort_unstable();
     members.truncate(MEMBERS_LISTED_MAX);
     let infos = members.into_iter().filter_map(|id| {
         let (in_flight, is_paused) = core.machine.member_status(id)?;
-        let label = core.labels.get(&id).cloned().unwrap_or_else(|| "in process".to_owned());
-        Some(MemberInfo { number: id.0, label, in_flight: in_flight as usize, is_paused })
+        let place = core.labels.get(&id).map_or("in process", String::as_str);
+        let name = core.names.get(&id).cloned();
+        let label = name.as_ref().map_or_else(|| place.to_owned(), |name| format!("{name} ({place})"));
+        Some(MemberInfo { number: id.0, name, label, in_flight: in_flight as usize, is_paused })
     });
     infos.collect()
 }
@@ -653,6 +679,7 @@ fn spec_of(state: &GroupState) -> Result<GroupSpec, String> {
         topics: state.topics.iter().map(pattern).collect::<Result<_, _>>()?,
         filter,
         from: Start::Latest,
+        expire_ms: state.expire_ms,
     })
 }
 
@@ -683,7 +710,7 @@ pub(super) async fn settle_by_id(
         DurableTicket::new(Arc::new(records), generation).await?;
         return Ok(outcomes[0]);
     }
-    if !is_known && matches!(verdict, Verdict::Ack | Verdict::Nack { .. }) {
+    if !is_known && matches!(verdict, Verdict::Ack | Verdict::Nack { .. } | Verdict::GiveUp { .. }) {
         cell.core.lock().machine.count_stale();
     }
     Ok(SettleOutcome::Stale)
@@ -779,6 +806,7 @@ impl Local {
                 // It has no leases any more.
                 core.machine.leave(other, self.clock.steady_ms());
                 core.labels.remove(&other);
+                core.names.remove(&other);
             }
         }
         cell.epoch_rises();

@@ -1,8 +1,8 @@
 //! What is done to whole topics: settings, lists, deletion.
 
-use super::Local;
 use super::groups::{Tried, with_room};
 use super::quiet::Quiet;
+use super::{Local, TopicRefused};
 use crate::backend::{TopicDetails, UnreadableRange};
 use crate::delivery::SourceId;
 use crate::error::{OpenError, ReadError, StoreError, TopicAdminError};
@@ -96,12 +96,12 @@ impl Local {
         Ok(self.topics_by_name(std::slice::from_ref(topic))?.pop())
     }
 
-    /// Sets something about a topic that is there.
+    /// Sets something about a topic, which is made if it does not exist. Answers whether it was made.
     pub(super) async fn set_topic(
         &self,
         topic: &Topic,
         options: TopicOptions,
-    ) -> Result<(), TopicAdminError> {
+    ) -> Result<bool, TopicAdminError> {
         self.check_open()?;
         options.check()?;
         options.check_for(topic.as_str())?;
@@ -109,12 +109,18 @@ impl Local {
             serde_json::to_string(&options).map_err(|error| TopicAdminError::Store(error.to_string()))?;
         let settings = if options.is_empty() { String::new() } else { json };
         let record = StateRecord::TopicSet { topic: topic.to_string(), settings };
+        let mut is_new = false;
         let batch = with_room(self, || {
             let _quiet = Quiet::enter();
             // The topic is not deleted meanwhile: the next one of its name would have what is set here.
-            let _registry = self.registry.lock();
+            let registry = self.registry.lock();
             if self.topic_id(topic).is_none() {
-                return Err(TopicAdminError::UnknownTopic(topic.to_string()));
+                match self.ensure_topic_locked(topic, Some(self.limits.max_topics), &registry) {
+                    Ok(_) => is_new = true,
+                    Err(TopicRefused::TooMany(limit)) => return Err(TopicAdminError::TooManyTopics(limit)),
+                    Err(TopicRefused::Store(StoreError::Busy)) => return Ok(Tried::Busy),
+                    Err(TopicRefused::Store(error)) => return Err(error.into()),
+                }
             }
             // One after the other, so that what counts now is what the log says last.
             let mut table = self.settings.write();
@@ -134,7 +140,7 @@ impl Local {
         self.settings_version.fetch_add(1, Ordering::AcqRel);
         self.keeper.wake();
         poll_fn(|context| self.watch.poll_durable(batch, context)).await?;
-        Ok(())
+        Ok(is_new)
     }
 
     /// Deletes a topic and the groups that read nothing else.

@@ -33,6 +33,8 @@ pub struct GroupState {
     pub filter: String,
     /// When it was made, in milliseconds since 1970.
     pub made_ms: i64,
+    /// It is deleted after so long without members.
+    pub expire_ms: Option<u64>,
     /// By topic; in topics that are not here it starts at the first event.
     pub progress: BTreeMap<TopicId, TopicProgress>,
 }
@@ -59,6 +61,7 @@ impl GroupState {
             topics: self.topics.clone(),
             filter: self.filter.clone(),
             made_ms: self.made_ms,
+            expire_ms: self.expire_ms,
             starts: self.progress.iter().map(|(&topic, it)| (topic, it.settled.floor())).collect(),
         };
         let above = self.progress.iter().map(|(&topic, it)| GroupProgress {
@@ -81,6 +84,8 @@ pub(super) struct Groups {
     firsts: BTreeMap<TopicId, u64>,
     /// What was set about topics, as JSON, by name.
     settings: BTreeMap<String, String>,
+    /// Small values, by name.
+    kept: BTreeMap<String, Vec<u8>>,
     /// Why a record could not be taken in.
     broken: Option<String>,
 }
@@ -90,14 +95,15 @@ impl Groups {
         let record = StateRecord::parse(tag, body)
             .ok_or_else(|| format!("a group record of kind {tag} is not one that this version writes"))?;
         match record {
-            StateRecord::Made { group, subscription, name, topics, filter, made_ms, starts } => {
+            StateRecord::Made { group, subscription, name, topics, filter, made_ms, expire_ms, starts } => {
                 let progress = starts.into_iter().map(|(topic, floor)| {
                     (topic, TopicProgress { settled: Settled::up_to(floor), ..TopicProgress::default() })
                 });
                 let progress = progress.collect();
+                let number = group;
                 let state =
-                    GroupState { number: group, subscription, name, topics, filter, made_ms, progress };
-                self.groups.insert(group, state);
+                    GroupState { number, subscription, name, topics, filter, made_ms, expire_ms, progress };
+                self.groups.insert(number, state);
             }
             StateRecord::Progress { group, topics } => {
                 // A group that was deleted meanwhile may still have had something under way.
@@ -129,6 +135,9 @@ impl Groups {
                     self.settings.insert(topic, settings);
                 }
             }
+            StateRecord::Kept { name, value } => {
+                self.kept.entry(name).or_insert(value);
+            }
             StateRecord::TopicDeleted { topic, name } => {
                 self.firsts.remove(&topic);
                 self.settings.remove(&name);
@@ -148,7 +157,9 @@ impl Groups {
             topic: topic.clone(),
             settings: settings.clone(),
         });
-        self.groups.values().flat_map(GroupState::records).chain(cut).chain(settings)
+        let kept = self.kept.iter();
+        let kept = kept.map(|(name, value)| StateRecord::Kept { name: name.clone(), value: value.clone() });
+        self.groups.values().flat_map(GroupState::records).chain(cut).chain(settings).chain(kept)
     }
 }
 
@@ -169,6 +180,11 @@ impl SharedGroups {
     /// The first seqs of topics of which something was cut off.
     pub(super) fn firsts(&self) -> Vec<(TopicId, u64)> {
         self.0.lock().firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect()
+    }
+
+    /// Small values, by name.
+    pub(super) fn kept(&self) -> Vec<(String, Vec<u8>)> {
+        self.0.lock().kept.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
     /// What was set about topics, as JSON, by name.
@@ -246,6 +262,7 @@ mod tests {
             topics: vec!["b".into()],
             filter: String::new(),
             made_ms: 5,
+            expire_ms: Some(60_000),
             starts: vec![(topic, 10)],
         });
         let attempts = GroupAttempts { seq: 12, attempts: 2, not_before_ms: 9, reason: None };
@@ -253,12 +270,15 @@ mod tests {
         let progress = GroupProgress { topic, settled, attempts: vec![attempts], leased_to: Some(40) };
         apply(StateRecord::Progress { group: 1, topics: vec![progress] });
         apply(StateRecord::Progress { group: 99, topics: vec![] });
+        apply(StateRecord::Kept { name: "key".into(), value: vec![1, 2] });
+        apply(StateRecord::Kept { name: "key".into(), value: vec![3] });
         let mut snapshot = Vec::new();
         groups.snapshot(&mut snapshot);
         let mut restored = SharedGroups::default();
         restored.restore(&snapshot).expect("it was just written");
         let all = restored.all().expect("nothing is broken");
         assert_eq!(all, groups.all().expect("nothing is broken"));
+        assert_eq!(restored.kept(), [("key".to_owned(), vec![1, 2])]);
         assert_eq!(all[0].progress[&topic].settled.floor(), 11);
         assert_eq!(all[0].progress[&topic].attempts[&12], attempts);
         assert_eq!(all[0].progress[&topic].leased_to, 40);

@@ -2,14 +2,15 @@
 
 use super::groups::{GroupState, SharedGroups};
 use super::{
-    AppendBatch, EventHead, Scanned, Scanner, StateRecord, Store, StoreObserver, StoredEvent, StoredTopic,
-    Visit,
+    AppendBatch, CommitTimes, EventHead, Scanned, Scanner, StateRecord, Store, StoreObserver, StoredEvent,
+    StoredTopic, Visit,
 };
 use crate::clock::{Clock, LogClock};
 use crate::error::{BackupError, OpenError, ReadError, StoreError, Unavailable};
 use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram, StoreFigures};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
+use prombus_log::BackupError as LogBackupError;
 use prombus_log::storage::Storage;
 use prombus_log::{
     Append, AppendError, Chunk, CleanOptions, CleanReport, Committed, EventId, Liveness, Log, LogStats,
@@ -20,7 +21,7 @@ use prombus_protocol::Topic;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -100,6 +101,8 @@ struct Listener {
     commit_duration_ms: Histogram,
     commit_batch_events: Histogram,
     is_full: AtomicBool,
+    /// The newest batch that the observer has been told about.
+    told_batch: AtomicU64,
 }
 
 impl Default for Listener {
@@ -109,6 +112,7 @@ impl Default for Listener {
             commit_duration_ms: Histogram::new(COMMIT_MS_BOUNDS),
             commit_batch_events: Histogram::new(COMMIT_EVENTS_BOUNDS),
             is_full: AtomicBool::new(false),
+            told_batch: AtomicU64::new(0),
         }
     }
 }
@@ -131,6 +135,7 @@ impl Observer for Listener {
         }
         let mut newest = committed.runs.iter().map(|run| (run.topic, run.last_seq));
         self.tell(|observer| observer.committed(committed.batch, &mut newest));
+        self.told_batch.store(committed.batch, Ordering::Release);
     }
 
     fn room(&self) {
@@ -210,6 +215,7 @@ impl LogStore {
         log_options.observer = Arc::clone(&listener) as Arc<dyn Observer>;
         let log = open(log_options, Box::new(groups.clone()))?;
         groups.all().map_err(OpenError::Groups)?;
+        listener.told_batch.fetch_max(log.durable_batch(), Ordering::AcqRel);
         let firsts = Arc::new(Firsts::default());
         firsts.raise(groups.firsts());
         Ok(Self { log, groups, listener, scratch: Mutex::default(), has_threads, segment_bytes, firsts })
@@ -299,6 +305,12 @@ impl Store for LogStore {
         self.log.durable_batch()
     }
 
+    fn commit_times(&self, closing: i64) -> CommitTimes {
+        let times = self.log.commit_times(closing);
+        let is_told = self.listener.told_batch.load(Ordering::Acquire) >= times.durable_batch;
+        CommitTimes { complete_ms: if is_told { times.complete_ms } else { i64::MIN }, ..times }
+    }
+
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
         Ok(self.log.try_ensure_topic(name.as_str())?)
     }
@@ -352,8 +364,14 @@ impl Store for LogStore {
 
     fn scanner(&self) -> Box<dyn Scanner> {
         let firsts = Arc::clone(&self.firsts);
-        let (log, chunk) = (self.log.clone(), Chunk::default());
-        Box::new(LogScanner { log, firsts, topic: None, chunk, at: 0, read_bytes: READ_BYTES })
+        Box::new(LogScanner {
+            log: self.log.clone(),
+            firsts,
+            topic: None,
+            chunk: Chunk::default(),
+            at: 0,
+            read_bytes: READ_BYTES,
+        })
     }
 
     fn find(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
@@ -417,9 +435,22 @@ impl Store for LogStore {
         self.groups.settings()
     }
 
+    fn kept(&self) -> Vec<(String, Vec<u8>)> {
+        self.groups.kept()
+    }
+
     fn backup(&self, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackupError> {
         let copied = self.log.backup(folder, &mut |it| progress(it.bytes_done, it.bytes_total));
-        copied.map(|_| ()).map_err(|error| BackupError::Failed(with_causes(&error)))
+        copied.map(|_| ()).map_err(|error| {
+            let text = with_causes(&error);
+            match error {
+                LogBackupError::NotEmpty { .. }
+                | LogBackupError::Inside { .. }
+                | LogBackupError::Folder { .. } => BackupError::Folder(text),
+                LogBackupError::Full { .. } => BackupError::Full(text),
+                _ => BackupError::Failed(text),
+            }
+        })
     }
 
     fn is_durable(&self) -> bool {
@@ -487,6 +518,7 @@ struct LogScanner {
     chunk: Chunk,
     /// Events of the chunk before this one were handed out.
     at: usize,
+    /// What is read at once.
     read_bytes: usize,
 }
 
@@ -580,13 +612,13 @@ impl Scanner for LogScanner {
         Ok(scanned)
     }
 
+    fn read_ahead(&mut self, bytes: usize) {
+        self.read_bytes = bytes.clamp(1, READ_BYTES);
+    }
+
     fn rest(&mut self) {
         self.topic = None;
         self.at = 0;
         self.chunk.forget();
-    }
-
-    fn set_read_ahead(&mut self, bytes: usize) {
-        self.read_bytes = bytes;
     }
 }

@@ -5,8 +5,8 @@
 
 use super::groups::GroupState;
 use super::{
-    AppendBatch, CleanOptions, CleanReport, EventHead, Liveness, Scanned, Scanner, Store, StoreObserver,
-    StoredEvent, StoredTopic, TopicUsage, Visit,
+    AppendBatch, CleanOptions, CleanReport, CommitTimes, EventHead, Liveness, Scanned, Scanner, Store,
+    StoreObserver, StoredEvent, StoredTopic, TopicUsage, Visit,
 };
 use crate::clock::Clock;
 use crate::error::{BackupError, ReadError, StoreError, Unavailable};
@@ -16,7 +16,7 @@ use prombus_log::{EventId, NewEvent, Outcome, TopicId};
 use prombus_protocol::Topic;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bodies are kept in blocks of about this size.
@@ -42,6 +42,8 @@ struct Shared {
     topics: RwLock<Topics>,
     /// Appends are one after the other, as in a log.
     append: Mutex<IdMaker>,
+    /// Appends of two rounds that have not told the observer yet.
+    telling: [AtomicUsize; 2],
 }
 
 #[derive(Default)]
@@ -231,6 +233,11 @@ struct IdMaker {
     last: u128,
     /// The newest commit time; they never fall, whatever the clock does.
     commit_ms: i64,
+    /// Which count of `telling` appends use now.
+    round: usize,
+    /// Closed when this round began.
+    round_ms: i64,
+    complete_ms: i64,
     salt: u128,
 }
 
@@ -264,7 +271,15 @@ impl MemoryStore {
                 is_closed: AtomicBool::new(false),
                 observer: OnceLock::new(),
                 topics,
-                append: Mutex::new(IdMaker { last: 0, commit_ms: i64::MIN, salt }),
+                append: Mutex::new(IdMaker {
+                    last: 0,
+                    commit_ms: i64::MIN,
+                    round: 0,
+                    round_ms: i64::MIN,
+                    complete_ms: i64::MIN,
+                    salt,
+                }),
+                telling: Default::default(),
             }),
         }
     }
@@ -336,16 +351,37 @@ impl Store for MemoryStore {
                 outcomes.push(Outcome { id, seq, duplicate: false });
             }
         }
+        let telling = &shared.telling[ids.round];
+        telling.fetch_add(1, Ordering::Relaxed);
         drop(ids);
         if let Some(observer) = shared.observer.get() {
             let newest = topics.iter().filter(|(_, _, newest)| *newest > 0);
             observer.committed(0, &mut newest.map(|(id, _, newest)| (*id, *newest)));
         }
+        telling.fetch_sub(1, Ordering::Release);
         Ok(0)
     }
 
     fn durable_batch(&self) -> u64 {
         0
+    }
+
+    fn commit_times(&self, closing: i64) -> CommitTimes {
+        // An append holds this until its events are there; then it tells the observer.
+        let mut ids = self.shared.append.lock();
+        ids.commit_ms = ids.commit_ms.max(self.shared.clock.wall_ms()).max(closing.saturating_add(1));
+        let closed_ms = ids.commit_ms.saturating_sub(1);
+        let is_told = |round: usize| self.shared.telling[round].load(Ordering::Acquire) == 0;
+        // Appends of the round before are over: all that came before this round is told, and a new one begins.
+        if is_told(1 - ids.round) {
+            ids.complete_ms = ids.round_ms;
+            ids.round_ms = closed_ms;
+            ids.round = 1 - ids.round;
+            if is_told(1 - ids.round) {
+                ids.complete_ms = closed_ms;
+            }
+        }
+        CommitTimes { closed_ms, complete_ms: ids.complete_ms, durable_batch: 0 }
     }
 
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {

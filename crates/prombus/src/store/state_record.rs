@@ -57,6 +57,8 @@ pub enum StateRecord {
         filter: String,
         /// When, in milliseconds since 1970.
         made_ms: i64,
+        /// It is deleted after so long without members.
+        expire_ms: Option<u64>,
         /// The topics that were there, with the seq behind which the group starts. In others it starts at the first event.
         starts: Vec<(TopicId, u64)>,
     },
@@ -98,6 +100,13 @@ pub enum StateRecord {
         /// Its name.
         name: String,
     },
+    /// A small value is kept under a name.
+    Kept {
+        /// The name.
+        name: String,
+        /// The value; only the first of a name counts.
+        value: Vec<u8>,
+    },
 }
 
 const MADE: u32 = 1;
@@ -109,11 +118,16 @@ const TOPIC_SET: u32 = 6;
 const TOPIC_DELETED: u32 = 7;
 /// Progress with lease marks. Programs of before do not know it, and refuse the log.
 const PROGRESS_2: u32 = 8;
+/// A group with a time to expire. The same holds for it.
+const MADE_2: u32 = 9;
+/// Written only where it is used: programs of before do not know it, and refuse the log.
+const KEPT: u32 = 16;
 
 impl StateRecord {
     /// Tells kinds of records apart in the log.
     pub fn tag(&self) -> u32 {
         match self {
+            Self::Made { expire_ms: Some(_), .. } => MADE_2,
             Self::Made { .. } => MADE,
             Self::Progress { topics, .. } if topics.iter().any(GroupProgress::is_of_version_2) => PROGRESS_2,
             Self::Progress { .. } => PROGRESS,
@@ -122,13 +136,14 @@ impl StateRecord {
             Self::Cut { .. } => CUT,
             Self::TopicSet { .. } => TOPIC_SET,
             Self::TopicDeleted { .. } => TOPIC_DELETED,
+            Self::Kept { .. } => KEPT,
         }
     }
 
     /// Writes the record.
     pub fn put(&self, into: &mut Vec<u8>) {
         match self {
-            Self::Made { group, subscription, name, topics, filter, made_ms, starts } => {
+            Self::Made { group, subscription, name, topics, filter, made_ms, expire_ms, starts } => {
                 put_number(into, u64::from(*group));
                 put_text(into, subscription);
                 put_text(into, name);
@@ -136,6 +151,9 @@ impl StateRecord {
                 topics.iter().for_each(|topic| put_text(into, topic));
                 put_text(into, filter);
                 put_signed(into, *made_ms);
+                if let Some(expire_ms) = expire_ms {
+                    put_number(into, *expire_ms);
+                }
                 put_places(into, starts);
             }
             Self::Progress { group, topics } => {
@@ -163,6 +181,10 @@ impl StateRecord {
                 put_number(into, u64::from(topic.number()));
                 put_text(into, name);
             }
+            Self::Kept { name, value } => {
+                put_text(into, name);
+                put_bytes(into, value);
+            }
         }
     }
 
@@ -170,13 +192,14 @@ impl StateRecord {
     pub fn parse(tag: u32, bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields { bytes };
         let record = match tag {
-            MADE => Self::Made {
+            MADE | MADE_2 => Self::Made {
                 group: fields.small()?,
                 subscription: fields.text()?,
                 name: fields.text()?,
                 topics: fields.list(Fields::text)?,
                 filter: fields.text()?,
                 made_ms: fields.signed()?,
+                expire_ms: if tag == MADE_2 { Some(fields.number()?) } else { None },
                 starts: fields.list(Fields::place)?,
             },
             PROGRESS => Self::Progress { group: fields.small()?, topics: fields.list(Fields::progress)? },
@@ -188,6 +211,7 @@ impl StateRecord {
             CUT => Self::Cut { firsts: fields.list(Fields::place)? },
             TOPIC_SET => Self::TopicSet { topic: fields.text()?, settings: fields.text()? },
             TOPIC_DELETED => Self::TopicDeleted { topic: fields.topic()?, name: fields.text()? },
+            KEPT => Self::Kept { name: fields.text()?, value: fields.byte_list()? },
             _ => return None,
         };
         fields.bytes.is_empty().then_some(record)
@@ -207,8 +231,12 @@ fn put_signed(into: &mut Vec<u8>, value: i64) {
 }
 
 fn put_text(into: &mut Vec<u8>, text: &str) {
-    put_number(into, text.len() as u64);
-    into.extend_from_slice(text.as_bytes());
+    put_bytes(into, text.as_bytes());
+}
+
+fn put_bytes(into: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(into, bytes.len() as u64);
+    into.extend_from_slice(bytes);
 }
 
 fn put_places(into: &mut Vec<u8>, places: &[(TopicId, u64)]) {
@@ -279,10 +307,14 @@ impl Fields<'_> {
     }
 
     fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.byte_list()?).ok()
+    }
+
+    fn byte_list(&mut self) -> Option<Vec<u8>> {
         let length = usize::try_from(self.number()?).ok().filter(|&length| length <= self.bytes.len())?;
-        let (text, rest) = self.bytes.split_at(length);
+        let (bytes, rest) = self.bytes.split_at(length);
         self.bytes = rest;
-        String::from_utf8(text.to_vec()).ok()
+        Some(bytes.to_vec())
     }
 
     fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
@@ -347,6 +379,17 @@ mod tests {
                 topics: vec!["a".into(), "b.**".into()],
                 filter: r#"{"tag":"x"}"#.into(),
                 made_ms: 1_700_000_000_000,
+                expire_ms: None,
+                starts: vec![(topic(1), 0), (topic(300), u64::MAX)],
+            },
+            StateRecord::Made {
+                group: 7,
+                subscription: "orders.*".into(),
+                name: "billing".into(),
+                topics: vec!["a".into(), "b.**".into()],
+                filter: r#"{"tag":"x"}"#.into(),
+                made_ms: 1_700_000_000_000,
+                expire_ms: Some(90_000),
                 starts: vec![(topic(1), 0), (topic(300), u64::MAX)],
             },
             StateRecord::Progress {
@@ -393,6 +436,7 @@ mod tests {
             StateRecord::Cut { firsts: vec![(topic(1), 7), (topic(2), 1 << 50)] },
             StateRecord::TopicSet { topic: "orders".into(), settings: r#"{"compaction":true}"#.into() },
             StateRecord::TopicDeleted { topic: topic(9), name: "orders".into() },
+            StateRecord::Kept { name: "key".into(), value: vec![0, 255, 7] },
         ]
     }
 
@@ -419,7 +463,7 @@ mod tests {
                 let mut broken = bytes.clone();
                 let at = (seed >> 33) as usize % broken.len();
                 broken[at] = (seed >> 20) as u8;
-                for tag in 0..10 {
+                for tag in (0..10).chain([KEPT]) {
                     let _ = StateRecord::parse(tag, &broken);
                 }
             }

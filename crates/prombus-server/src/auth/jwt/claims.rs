@@ -1,6 +1,7 @@
 //! What a token says. Everything here has been signed by a key of ours, and still may be odd: no number makes it panic.
 
 use super::refused;
+use crate::auth::principal::Print;
 use crate::auth::{AuthRefused, Scope};
 use serde_json::{Map, Value};
 
@@ -14,6 +15,8 @@ pub(in crate::auth) struct Verified {
     pub(in crate::auth) scopes: Vec<Scope>,
     /// `exp` and the leeway.
     pub(in crate::auth) expires_ms: i64,
+    /// Of the key.
+    pub(in crate::auth) print: Print,
 }
 
 /// The payload of a token.
@@ -43,7 +46,12 @@ impl Claims {
         }
     }
 
-    pub(super) fn verified(&self, now_ms: i64, leeway_ms: i64) -> Result<Verified, AuthRefused> {
+    pub(super) fn verified(
+        &self,
+        now_ms: i64,
+        leeway_ms: i64,
+        print: Print,
+    ) -> Result<Verified, AuthRefused> {
         let exp_ms = self.date_ms("exp")?.ok_or_else(|| refused("no exp"))?;
         let nbf_ms = self.date_ms("nbf")?;
         let name = self.name()?;
@@ -54,7 +62,7 @@ impl Claims {
         if nbf_ms.is_some_and(|nbf_ms| now_ms.saturating_add(leeway_ms) < nbf_ms) {
             return Err(AuthRefused::NotYetValid);
         }
-        Ok(Verified { name, scopes: self.scopes(), expires_ms })
+        Ok(Verified { name, scopes: self.scopes(), expires_ms, print })
     }
 
     /// A date of the standard: seconds since 1970, which may have a fraction. What is out of range is as far as it can be.

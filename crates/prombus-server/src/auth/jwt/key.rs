@@ -2,6 +2,7 @@
 
 use super::JwtKey;
 use crate::auth::AuthSetupError;
+use crate::auth::token::sha256;
 use aws_lc_rs::rsa;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey};
 use base64::Engine as _;
@@ -24,6 +25,8 @@ pub(super) struct Key {
     /// `None`: not named, it may be the key of any token.
     kid: Option<String>,
     decoding: DecodingKey,
+    /// A hash of the key: what a ticket names it by.
+    pub(super) print: [u8; 32],
 }
 
 impl Key {
@@ -57,7 +60,8 @@ pub(super) fn load(source: &JwtKey) -> Result<Vec<Key>, AuthSetupError> {
         }
         JwtKey::Secret(secret) => {
             let decoding = DecodingKey::from_secret(secret.as_bytes());
-            Ok(vec![Key { algorithm: Algorithm::HS256, kid: None, decoding }])
+            let print = sha256(secret.as_bytes());
+            Ok(vec![Key { algorithm: Algorithm::HS256, kid: None, decoding, print }])
         }
         JwtKey::PemFile(file) => from_file(file, from_pem),
         JwtKey::JwksFile(file) => from_file(file, |content| from_jwks(file, content)),
@@ -104,7 +108,7 @@ fn from_pem(content: &[u8]) -> Result<Vec<Key>, String> {
 
 /// The key says what it is, and that says which algorithm it is for.
 fn public_key(der: &[u8]) -> Result<Key, String> {
-    let key = |algorithm, decoding| Ok(Key { algorithm, kid: None, decoding });
+    let key = |algorithm, decoding| Ok(Key { algorithm, kid: None, decoding, print: sha256(der) });
     if let Ok(parsed) = rsa::PublicKey::from_der(der) {
         check_rsa_bytes(parsed.modulus_len())?;
         return key(Algorithm::RS256, DecodingKey::from_rsa_der(der));
@@ -158,14 +162,14 @@ fn from_jwk(entry: &Value) -> Result<Key, String> {
     if operations.is_some_and(|operations| !operations.contains(&KeyOperations::Verify)) {
         return Err("not for checking signatures".to_owned());
     }
-    let (algorithm, decoding) = jwk_parts(&jwk.algorithm)?;
+    let (algorithm, decoding, print) = jwk_parts(&jwk.algorithm)?;
     if jwk.common.key_algorithm.is_some_and(|wanted| wanted != KeyAlgorithm::from(algorithm)) {
         return Err(format!("its alg is not {algorithm:?}, the one that is supported for this kind of key"));
     }
-    Ok(Key { algorithm, kid: jwk.common.key_id, decoding })
+    Ok(Key { algorithm, kid: jwk.common.key_id, decoding, print })
 }
 
-fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey), String> {
+fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey, [u8; 32]), String> {
     let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| "not base64url".to_owned());
     match parameters {
         AlgorithmParameters::RSA(parameters) => {
@@ -173,24 +177,25 @@ fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey
             let components = rsa::PublicKeyComponents { n: n.as_slice(), e: e.as_slice() };
             let parsed: rsa::PublicEncryptingKey = components.try_into().map_err(|_| "not a good RSA key")?;
             check_rsa_bytes(parsed.key_size_bytes())?;
-            Ok((Algorithm::RS256, DecodingKey::from_rsa_raw_components(&n, &e)))
+            let print = sha256(&[n.as_slice(), &[0], &e].concat());
+            Ok((Algorithm::RS256, DecodingKey::from_rsa_raw_components(&n, &e), print))
         }
         AlgorithmParameters::EllipticCurve(parameters) if parameters.curve == EllipticCurve::P256 => {
             let point = [vec![4], bytes(&parameters.x)?, bytes(&parameters.y)?].concat();
             ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point).map_err(|_| "not a good P-256 key")?;
-            Ok((Algorithm::ES256, DecodingKey::from_ec_der(&point)))
+            Ok((Algorithm::ES256, DecodingKey::from_ec_der(&point), sha256(&point)))
         }
         AlgorithmParameters::OctetKeyPair(parameters) if parameters.curve == EllipticCurve::Ed25519 => {
             let x = bytes(&parameters.x)?;
             ParsedPublicKey::new(&ED25519, &x).map_err(|_| "not a good Ed25519 key")?;
-            Ok((Algorithm::EdDSA, DecodingKey::from_ed_der(&x)))
+            Ok((Algorithm::EdDSA, DecodingKey::from_ed_der(&x), sha256(&x)))
         }
         AlgorithmParameters::OctetKey(parameters) => {
             let secret = bytes(&parameters.value)?;
             if secret.len() < MIN_SECRET_BYTES {
                 return Err(format!("a secret of {} bytes: HS256 needs at least 32", secret.len()));
             }
-            Ok((Algorithm::HS256, DecodingKey::from_secret(&secret)))
+            Ok((Algorithm::HS256, DecodingKey::from_secret(&secret), sha256(&secret)))
         }
         _ => Err("a kind of key or a curve that is not supported".to_owned()),
     }

@@ -66,13 +66,24 @@ async fn bad_values_are_named() {
     assert_eq!(rig.get("/replay").await.error(400, "bad_request"), "topic required");
     assert_eq!(rig.get("/export?topic=").await.error(400, "bad_request"), "topic required");
     rig.get("/replay?topic=a..b").await.error(400, "bad_topic");
-    rig.get("/export?topic=a.*").await.error(400, "bad_topic");
+    rig.get("/export?topic=a.b*").await.error(400, "bad_topic");
     for (path, name) in [
         ("/replay?topic=t&limit=abc", "limit"),
         ("/replay?topic=t&limit=0", "limit"),
         ("/replay?topic=t&limit=1000001", "limit"),
         ("/replay?topic=t&limit=1&limit=2", "limit"),
-        ("/replay?topic=t&from=latest", "from"),
+        ("/replay?topic=t.*&from=latest", "from"),
+        ("/replay?topic=t.*&fromSeq=1", "fromSeq"),
+        ("/replay?topic=t.*&order=desc", "order"),
+        ("/replay?topic=t&order=up", "order"),
+        ("/replay?topic=t&fromSeq=0", "fromSeq"),
+        ("/replay?topic=t&toTs=tomorrow", "toTs"),
+        ("/replay?topic=t&header=x", "header"),
+        ("/replay?topic=t&header=:x", "header"),
+        ("/replay?topic=t&header=a:1&header=a:2", "header"),
+        ("/replay?topic=t&tag=a&tag=b", "tag"),
+        ("/export?topic=t&key=a&key=b", "key"),
+        ("/replay?topic=t&from=afterId&afterId=p1.1.2", "afterId"),
         ("/replay?topic=t&from=x", "from"),
         ("/replay?topic=t&from=ts", "ts"),
         ("/replay?topic=t&from=ts&ts=1.5", "ts"),
@@ -183,4 +194,75 @@ async fn who_asks_for_compression_gets_it() {
             assert!(answer.body.starts_with(magic) && answer.body.len() < plain.body.len() / 3);
         }
     }
+}
+
+#[tokio::test]
+async fn the_last_events_and_the_newest_first() {
+    let rig = Rig::open();
+    rig.fill("t", 0..1_000).await;
+    let last = async |query: &str| replayed(&rig.get(&format!("/replay?topic=t&{query}")).await);
+    assert_eq!(last("from=latest&limit=3").await, (vec![998, 999, 1000], Value::Null));
+    assert_eq!(last("from=latest&limit=3&order=desc").await.0, [1000, 999, 998]);
+    assert_eq!(last("order=desc&limit=2").await.0, [1000, 999]);
+    assert_eq!(last("from=latest&limit=1000000").await.0, (1..=1000).collect::<Vec<_>>());
+    assert_eq!(last("order=desc&limit=1000000").await, ((1..=1000).rev().collect::<Vec<_>>(), Value::Null));
+    // Page by page to the oldest.
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let (page, next) = last(&format!("order=desc&limit=77{after}")).await;
+        seen.extend(page);
+        let Some(next) = next.as_str() else { break };
+        after = format!("&from=afterId&afterId={next}");
+    }
+    assert_eq!(seen, (1..=1000).rev().collect::<Vec<_>>());
+    // Bounds. The ts of an event here is its seq less one.
+    assert_eq!(last("fromSeq=999").await.0, [999, 1000]);
+    assert_eq!(last("fromSeq=1001").await.0, Vec::<u64>::new());
+    assert_eq!(last("fromSeq=998&order=desc").await.0, [1000, 999, 998]);
+    assert_eq!(last("from=ts&ts=997&order=desc").await, (vec![1000, 999, 998], Value::Null));
+    assert_eq!(last("toTs=2").await.0, [1, 2, 3]);
+    assert_eq!(last("toTs=500&from=latest&limit=2").await.0, [500, 501]);
+    assert_eq!(last("toTs=500&order=desc&limit=2").await.0, [501, 500]);
+    assert_eq!(last("from=latest&fromSeq=999&limit=10").await.0, [999, 1000]);
+    for query in ["from=latest", "order=desc", "from=latest&order=desc", "fromSeq=7"] {
+        let none = rig.get(&format!("/replay?topic=none&{query}")).await.ok();
+        assert_eq!(none, json!({"topic": "none", "events": [], "count": 0, "next": null}), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn large_events_come_newest_first_one_by_one() {
+    let rig = Rig::open();
+    let large = "x".repeat(300_000);
+    for number in 0..12 {
+        let payload = if number % 3 == 0 { large.as_str() } else { "small" };
+        rig.bus.publish("t", payload).await.expect("published");
+    }
+    let page = rig.get("/replay?topic=t&order=desc").await;
+    assert_eq!(replayed(&page).0, (1..=12).rev().collect::<Vec<_>>());
+    assert_eq!(replayed(&rig.get("/replay?topic=t&from=latest&limit=5").await).0, [8, 9, 10, 11, 12]);
+}
+
+#[tokio::test]
+async fn times_are_numbers_dates_or_how_long_ago() {
+    let rig = Rig::open();
+    let now_ms = crate::gateway::now_ms();
+    let mut batch = rig.bus.batch();
+    for ago in [200_000_000, 7_000_000, 3_000_000, 0] {
+        let options = PublishOptions { ts: Some(now_ms - ago), ..PublishOptions::default() };
+        batch.push("t", &ago, &options).expect("an event");
+    }
+    rig.bus.publish_batch(batch).await.expect("published");
+    let date = prombus_protocol::instant_text(now_ms - 7_000_000);
+    for ts in ["-1d", "-7200s", "-120m", "-2h", date.as_str(), &(now_ms - 7_000_000).to_string()] {
+        assert_eq!(
+            replayed(&rig.get(&format!("/replay?topic=t&from=ts&ts={ts}")).await).0,
+            [2, 3, 4],
+            "{ts}"
+        );
+        assert_eq!(rig.get(&format!("/export?topic=t&fromTs={ts}")).await.lines().len(), 3, "{ts}");
+    }
+    assert_eq!(replayed(&rig.get("/replay?topic=t&toTs=-1h").await).0, [1, 2]);
+    assert_eq!(rig.get("/export?topic=t&toTs=-3000000000ms").await.lines().len(), 0);
+    assert_eq!(rig.get("/state/t?at=-1d").await.status, 200);
 }

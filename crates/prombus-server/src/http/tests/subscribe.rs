@@ -13,47 +13,66 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// Reads events as a browser does.
-struct Source {
+pub(super) struct Source {
     body: Body,
     text: String,
-    last_id: Option<String>,
+    pub(super) last_id: Option<String>,
+    /// Of a topic; those of a pattern are positions.
+    pub(super) has_event_ids: bool,
 }
 
 impl Source {
-    fn new(response: Response) -> Self {
+    pub(super) fn new(response: Response) -> Self {
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         assert_eq!(response.headers()["cache-control"], "no-cache");
         assert_eq!(response.headers()["x-accel-buffering"], "no");
-        Self { body: response.into_body(), text: String::new(), last_id: None }
+        Self { body: response.into_body(), text: String::new(), last_id: None, has_event_ids: true }
     }
 
-    async fn open(rig: &Rig, path: &str) -> Self {
+    pub(super) async fn open(rig: &Rig, path: &str) -> Self {
         Self::new(rig.start(get(path)).await)
     }
 
     /// The next event's record; `None` at the end.
-    async fn next(&mut self) -> Option<Value> {
+    pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
             while let Some((block, rest)) = self.text.split_once("\n\n") {
                 let (block, rest) = (block.to_owned(), rest.to_owned());
                 self.text = rest;
                 let field = |name| block.lines().find_map(|line| line.strip_prefix(name));
+                // As in a browser: a block without data sets the id, too.
+                self.last_id = field("id: ").map(str::to_owned).or(self.last_id.take());
                 if let Some(data) = field("data: ") {
                     let record: Value = serde_json::from_str(data).expect("a record");
-                    self.last_id = field("id: ").map(str::to_owned);
-                    assert_eq!(record["id"].as_str(), self.last_id.as_deref());
+                    if self.has_event_ids {
+                        assert_eq!(record["id"].as_str(), self.last_id.as_deref());
+                    }
                     return Some(record);
                 }
             }
-            let frame =
-                timeout(Duration::from_secs(10), self.body.frame()).await.expect("something in time")?;
-            let data = frame.expect("a frame").into_data().expect("data");
-            self.text.push_str(std::str::from_utf8(&data).expect("text"));
+            self.more().await?;
         }
     }
 
-    async fn seq(&mut self) -> u64 {
+    async fn more(&mut self) -> Option<()> {
+        let frame = timeout(Duration::from_secs(10), self.body.frame()).await.expect("something in time")?;
+        let data = frame.expect("a frame").into_data().expect("data");
+        self.text.push_str(std::str::from_utf8(&data).expect("text"));
+        Some(())
+    }
+
+    /// The id that comes before the first event.
+    pub(super) async fn first_id(&mut self) -> String {
+        self.more().await.expect("a greeting");
+        let (block, rest) = self.text.split_once("\n\n").expect("a block");
+        let id = block.lines().find_map(|line| line.strip_prefix("id: ")).expect("an id").to_owned();
+        self.text = rest.to_owned();
+        self.last_id = Some(id.clone());
+        id
+    }
+
+    pub(super) async fn seq(&mut self) -> u64 {
         self.next().await.expect("an event")["seq"].as_u64().expect("a seq")
     }
 }
@@ -89,7 +108,8 @@ async fn the_first_bytes_come_at_once() {
     let rig = Rig::open();
     let mut body = rig.start(get("/subscribe/none")).await.into_body();
     let hello = body.frame().await.expect("a frame").expect("data").into_data().expect("data");
-    assert!(hello.starts_with(b"retry: "), "{hello:?}");
+    assert!(hello.starts_with(b"retry: 1000\nid: p1."), "{hello:?}");
+    assert!(hello.ends_with(b"\n: connected\n\n"), "{hello:?}");
 }
 
 #[tokio::test]
@@ -189,7 +209,10 @@ async fn bad_places_are_refused_before_the_stream_begins() {
     refused(resumed("7")).await.error(400, "bad_request");
     refused(get("/subscribe/t?from=x")).await.error(400, "bad_request");
     refused(get("/subscribe/t?from=ts")).await.error(400, "bad_request");
-    refused(get("/subscribe/t.*")).await.error(400, "bad_topic");
+    refused(get("/subscribe/t.*x")).await.error(400, "bad_topic");
+    refused(resumed("p1.1.2")).await.error(400, "bad_request");
+    // A position that is ahead of everything.
+    refused(get("/subscribe/t.*?lastEventId=p1.7fffffffffffff.1.1")).await.error(404, "unknown_id");
     // An empty header is none.
     let mut source = Source::new(rig.start(resumed("")).await);
     assert_eq!(source.seq().await, 1);

@@ -59,7 +59,7 @@ impl Merge {
         for (part, range) in self.parts.iter_mut().zip(reserved) {
             let cursor = self.cursors.remove(&range.source).unwrap_or_else(|| {
                 let mut scanner = store.scanner();
-                scanner.set_read_ahead(READ_AHEAD_BYTES);
+                scanner.read_ahead(READ_AHEAD_BYTES);
                 Cursor { scanner, head: None }
             });
             part.cursor = Some(cursor);

@@ -1,0 +1,141 @@
+//! `POST /tickets`: tickets for places that cannot send a header.
+//!
+//! Without a body a ticket works once, on any topic that its token may read. With `{"topic", "query"?}` it is for that one
+//! subscription and survives reconnects.
+
+use super::admin::{body_of, options_of};
+use super::call::Call;
+use super::fields::{Ignored, Shape};
+use super::parameters::{self, Place};
+use super::query::Query;
+use super::{Answered, ApiError, answer};
+use crate::auth::{StreamTickets, Subscription, TicketRefused, stream_ticket_life_ms};
+use crate::gateway::{Gateway, now_ms};
+use crate::http::access::Requested;
+use axum::http::{HeaderValue, StatusCode, header};
+use prombus::StoreError;
+use prombus_protocol::{ErrorCode, Pattern};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// How long a ticket waits for its first use.
+const TICKET_MS: u64 = 30_000;
+
+/// The store keeps the key that signs tickets under this name.
+const KEY: &str = "ticket-key";
+
+/// What the body has.
+const WANTED: Shape = Shape::flat(&["topic", "query"]);
+
+#[derive(Deserialize)]
+struct Wanted {
+    topic: String,
+    #[serde(default)]
+    query: Option<WantedQuery>,
+}
+
+/// A query as it stands in an address, or its names and values.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WantedQuery {
+    Text(String),
+    Fields(Map<String, Value>),
+}
+
+#[derive(Serialize)]
+struct Ticket {
+    ticket: String,
+    expires_in_ms: u64,
+    /// How long it may be used to reconnect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reconnect_ms: Option<i64>,
+}
+
+/// `POST /tickets`.
+pub(super) async fn ticket(mut call: Call) -> Answered {
+    let body = body_of(&mut call).await?;
+    let now_ms = now_ms();
+    let ticket = if body.trim_ascii().is_empty() {
+        let ticket =
+            call.gateway.tickets.issue(Arc::clone(&call.principal), now_ms).map_err(|error| ApiError {
+                retry_after_ms: Some(TICKET_MS),
+                ..ApiError::new(ErrorCode::LimitReached, error).with_status(StatusCode::TOO_MANY_REQUESTS)
+            })?;
+        Ticket { ticket, expires_in_ms: TICKET_MS, reconnect_ms: None }
+    } else {
+        let Wanted { topic, query } = options_of(&body, &WANTED, &mut call.ignored)?;
+        let topic = Pattern::new(topic).map_err(|error| ApiError::from(error).at("\"topic\""))?;
+        call.check_may_read(topic.as_str())?;
+        let query = query.map_or_else(|| Ok(Query::default()), WantedQuery::read)?;
+        let query = named(query, &mut call.ignored)?;
+        let subscription = Subscription::new(topic.as_str(), query.pairs());
+        let key = StreamTickets::new_key().map_err(ApiError::internal)?;
+        let key = call.gateway.backend.keep_first(KEY, key).await.map_err(|error| match error {
+            StoreError::Full => ApiError::new(ErrorCode::StorageFull, error),
+            StoreError::Unavailable(_) => ApiError::new(ErrorCode::Unavailable, error),
+            error => ApiError::internal(error),
+        })?;
+        let issued = call.gateway.stream_tickets.issue(&key, &call.principal, subscription, now_ms);
+        let life_ms = stream_ticket_life_ms(&call.principal, now_ms);
+        Ticket {
+            ticket: issued.map_err(ApiError::internal)?,
+            expires_in_ms: TICKET_MS.min(life_ms.unsigned_abs()),
+            reconnect_ms: Some(life_ms),
+        }
+    };
+    let mut response = answer::done(&ticket, &call.ignored)?;
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// Names as the route has them: a request's query is compared when its names are spelled like that, too.
+fn named(query: Query, ignored: &mut Ignored) -> Result<Query, ApiError> {
+    let names = parameters::SUBSCRIBE.iter().filter(|it| it.place == Place::Query).map(|it| it.name);
+    let (query, unknown) =
+        query.with_names(&names.collect::<Vec<_>>()).map_err(|error| error.at("\"query\""))?;
+    unknown.names().iter().for_each(|name| ignored.add(name));
+    Ok(query)
+}
+
+impl WantedQuery {
+    fn read(self) -> Result<Query, ApiError> {
+        let fields = match self {
+            Self::Text(text) => {
+                let text = text.strip_prefix('?').unwrap_or(&text);
+                return Query::parse(text).map_err(|error| error.at("\"query\""));
+            }
+            Self::Fields(fields) => fields,
+        };
+        let mut pairs = Vec::new();
+        for (name, value) in fields {
+            let values = if let Value::Array(values) = value { values } else { vec![value] };
+            for value in values {
+                let value = match value {
+                    Value::String(text) => text,
+                    Value::Number(number) => number.to_string(),
+                    _ => {
+                        let message = "\"query\": a value is text, a number, or a list of them";
+                        return Err(ApiError::bad_request(message));
+                    }
+                };
+                pairs.push((name.clone(), value));
+            }
+        }
+        Ok(Query::of(pairs))
+    }
+}
+
+/// Who a ticket for a subscription lets in.
+pub(super) fn redeem(
+    gateway: &Gateway,
+    ticket: &str,
+    requested: &Requested<'_>,
+) -> Result<Arc<crate::auth::Principal>, TicketRefused> {
+    // Without a key no ticket was ever made.
+    let key = gateway.backend.kept(KEY).ok_or(TicketRefused::Bad)?;
+    let subscription = Subscription::new(requested.topic, requested.query.pairs());
+    let is_reconnect =
+        requested.headers.get("last-event-id").is_some_and(|id| !id.as_bytes().trim_ascii().is_empty());
+    gateway.stream_tickets.redeem(&key, ticket, subscription, is_reconnect, &gateway.auth, now_ms())
+}
