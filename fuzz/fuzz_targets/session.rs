@@ -1,10 +1,10 @@
 //! A whole WebSocket session. The input is lines, each a message, so that a fuzzer finds its way past the masks; a line that
-//! begins with a zero byte is sent as it is.
+//! begins with a zero byte is sent as it is, with a one compressed, with a two as if it were compressed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use prombus_protocol::Json;
-use prombus_server::test_util::{put_masked, talk};
+use prombus_server::test_util::{put_masked, put_masked_deflated, talk};
 
 fuzz_target!(|input: &[u8]| {
     let Some((&first, input)) = input.split_first() else { return };
@@ -12,10 +12,12 @@ fuzz_target!(|input: &[u8]| {
     for line in input.split(|&byte| byte == b'\n') {
         match line.split_first() {
             Some((0, raw)) => bytes.extend_from_slice(raw),
+            Some((1, text)) => put_masked_deflated(&mut bytes, text),
+            Some((2, deflated)) => put_masked(&mut bytes, 0xc1, deflated),
             _ => put_masked(&mut bytes, 0x81, line),
         }
     }
-    for text in talk(&bytes, 1 + usize::from(first) * 16, first % 2 == 1) {
+    for text in talk(&bytes, 1 + usize::from(first) * 16, first % 2 == 1, first % 4 > 1) {
         assert!(Json::new(&text).is_ok(), "{:?}", String::from_utf8_lossy(&text));
     }
 });

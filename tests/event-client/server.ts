@@ -10,6 +10,13 @@ const BINARY = resolve(process.env.PROMBUS_BIN ?? join(import.meta.dirname, "../
 /** How long the server has to start, and to stop. */
 const PATIENCE_MS = 15_000;
 
+export interface ServerOptions {
+  /** `host:port`; a free port of this machine if it is left out. */
+  listen?: string;
+  /** More variables of its environment, e.g. `PROMBUS_HTTP_CORS_ORIGINS`. */
+  variables?: Record<string, string>;
+}
+
 export class Server {
   /** E.g. `ws://127.0.0.1:40123`. */
   readonly url: string;
@@ -25,14 +32,14 @@ export class Server {
   }
 
   /** Without a token everybody on this machine gets in. */
-  static async start(data: string, token?: string): Promise<Server> {
+  static async start(data: string, token?: string, options: ServerOptions = {}): Promise<Server> {
     if (!existsSync(BINARY)) {
       throw new Error(`there is no ${BINARY}: run cargo build, or set PROMBUS_BIN`);
     }
     const ours = /^(PROMBUS_|WS_|HTTP_PORT$)/;
     const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !ours.test(name)));
-    const child = spawn(BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", data], {
-      env: token === undefined ? env : { ...env, WS_TOKEN: token },
+    const child = spawn(BINARY, ["serve", "--listen", options.listen ?? "127.0.0.1:0", "--data", data], {
+      env: { ...env, ...(token === undefined ? {} : { WS_TOKEN: token }), ...options.variables },
     });
     let stdout = "";
     let stderr = "";
@@ -57,10 +64,10 @@ export class Server {
     return new Server(url, child, () => stderr);
   }
 
-  /** Asks it to stop and answers its exit code. */
-  async stop(): Promise<number | null> {
+  /** Ends it and returns its exit code, or `null` if the signal ended it. */
+  async stop(signal: "SIGTERM" | "SIGKILL" = "SIGTERM"): Promise<number | null> {
     if (this.child.exitCode !== null) return this.child.exitCode;
-    this.child.kill("SIGTERM");
+    this.child.kill(signal);
     const late = setTimeout(() => {
       console.error(`the server does not stop: ${this.log()}`);
       this.child.kill("SIGKILL");

@@ -127,15 +127,27 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub async fn nack(self, reason: &str) -> Result<bool, ClientError> {
+        self.settle(self.nack_frame(reason, false)).await
+    }
+
+    /// The event failed for good: it becomes a dead letter at once. True as for [`Delivery::ack`].
+    ///
+    /// # Errors
+    /// As [`Delivery::ack`].
+    pub async fn give_up(self, reason: &str) -> Result<bool, ClientError> {
+        self.settle(self.nack_frame(reason, true)).await
+    }
+
+    fn nack_frame<'a>(&'a self, reason: &'a str, dead: bool) -> ClientFrame<'a> {
         let Member { topic, group, .. } = &*self.member;
-        let frame = ClientFrame::Nack {
+        ClientFrame::Nack {
             topic: topic.into(),
             group: group.into(),
             id: self.event.id,
             reason: Some(Cow::Borrowed(reason)),
             delay_ms: None,
-        };
-        self.settle(frame).await
+            dead,
+        }
     }
 
     async fn settle(&self, frame: ClientFrame<'_>) -> Result<bool, ClientError> {

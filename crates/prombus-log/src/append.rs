@@ -9,6 +9,7 @@ use crate::error::{AppendError, ReadError};
 use crate::id::{EventId, IdMaker, is_own};
 use crate::layout::SEGMENT_DATA_START;
 use crate::log::Shared;
+use crate::own_ids::OwnIds;
 use crate::recent_ids::RecentIds;
 use crate::record::{
     self, FLAG_CLIENT_ID, FLAG_DELETED, FLAG_KEY, FLAG_TOMBSTONE, HEADER_BYTES, Header, Kind, RUN_BYTES,
@@ -322,7 +323,7 @@ impl Shared {
             id_hash: event.id.map_or(0, |id| self.hash.of_id(event.topic.0, id)),
         }));
         let now_ms = self.options.clock.now_ms();
-        let mut looked_up = self.look_up_ids(append, outcomes)?;
+        let mut looked_up = self.look_up_ids(append, outcomes, wait)?;
 
         let mut state = self.append.lock();
         loop {
@@ -336,7 +337,7 @@ impl Shared {
             if looked_up.is_some_and(|count| count != state.recent_ids.forgotten()) {
                 // A segment's ids went from memory to its index file since they were looked up there.
                 drop(state);
-                looked_up = self.look_up_ids(append, outcomes)?;
+                looked_up = self.look_up_ids(append, outcomes, wait)?;
                 state = self.append.lock();
                 continue;
             }
@@ -395,24 +396,29 @@ impl Shared {
 
     /// Looks the publishers' ids up in what is durable. Answers how many segments' ids had been forgotten from memory before,
     /// or `None` when there was nothing to look up.
-    fn look_up_ids(&self, append: &Append<'_>, outcomes: &mut Outcomes) -> Result<Option<u64>, AppendError> {
+    fn look_up_ids(
+        &self,
+        append: &Append<'_>,
+        outcomes: &mut Outcomes,
+        wait: bool,
+    ) -> Result<Option<u64>, AppendError> {
         if append.events.iter().all(|event| event.id.is_none()) {
             return Ok(None);
         }
         let forgotten = self.forgotten_ids.load(Ordering::Acquire);
         let files = Arc::clone(&self.id_files.read());
+        let mut own_ids = OwnIds::default();
         for (event, prepared) in append.events.iter().zip(&mut outcomes.prepared) {
             let Some(id) = event.id else { continue };
             let topic = event.topic.0;
             if is_own(self.hash, id) && id > self.view.read().last_own_id {
-                // Made by this log and not durable yet, or it only looks like that: known after the next commit.
-                self.wait_for_pending()?;
+                self.wait_for_own_id(id, wait)?;
             }
-            let lookup = || -> Result<Option<u64>, ReadError> {
+            let mut lookup = || -> Result<Option<u64>, ReadError> {
                 if let Some(seq) = self.find_client_id(&files, topic, id, prepared.id_hash)? {
                     return Ok(Some(seq));
                 }
-                if is_own(self.hash, id) { self.find_own_id(topic, id) } else { Ok(None) }
+                if is_own(self.hash, id) { self.find_own_id(topic, id, &mut own_ids) } else { Ok(None) }
             };
             prepared.duplicate_of =
                 lookup().map_err(|error| AppendError::Lookup(error.to_string()))?.unwrap_or(0);
@@ -420,13 +426,22 @@ impl Shared {
         Ok(Some(forgotten))
     }
 
-    /// Waits until everything appended so far is durable.
-    fn wait_for_pending(&self) -> Result<(), AppendError> {
-        let ticket = self.append.lock().newest_ticket();
-        if !self.options.threads && self.durable.get() < ticket.batch {
-            return Err(AppendError::QueueFull);
+    /// An id that this log may have made is above all durable ones: waits until it is known whether an event has it.
+    fn wait_for_own_id(&self, id: EventId, wait: bool) -> Result<(), AppendError> {
+        let state = self.append.lock();
+        if id > state.ids.newest() {
+            // It only looks like one of the log's own, which has not made ids this high.
+            return Ok(());
         }
-        Ok(self.wait(ticket)?)
+        let ticket = state.newest_ticket();
+        drop(state);
+        if wait && self.options.threads {
+            return Ok(self.wait(ticket)?);
+        }
+        self.poison.check()?;
+        // First the wish, then the look: the committer does it the other way round.
+        self.wants_durable.store(true, Ordering::SeqCst);
+        if self.durable.get() < ticket.batch { Err(AppendError::QueueFull) } else { Ok(()) }
     }
 
     /// The id of a topic, which is made if it is not there.
@@ -449,16 +464,29 @@ impl Shared {
         Ok(id)
     }
 
-    /// Deletes a topic: its events are gone for readers once this is durable, and cleaning takes them.
-    pub(crate) fn delete_topic(&self, id: TopicId) -> Result<Ticket, AppendError> {
+    /// Deletes a topic: its events are gone for readers once this is durable, and cleaning takes them. The records become durable
+    /// with it.
+    pub(crate) fn delete_topic(
+        &self,
+        id: TopicId,
+        states: &[NewState<'_>],
+        wait: bool,
+    ) -> Result<Ticket, AppendError> {
         let name = self.topic_name(id.0).ok_or(AppendError::UnknownTopic(id.0))?;
+        let state_bytes: usize = states.iter().map(|record| HEADER_BYTES + record.body.len()).sum();
+        let state_bytes = if states.is_empty() { 0 } else { state_bytes + RUN_BYTES };
         // Also on a full disk: cleaning can then free what the topic took.
-        let mut state = self.room_for_topic_record(name.len(), true, true)?;
+        let mut state = self.room_for_topic_record(name.len() + state_bytes, true, wait)?;
         if !is_alive(&state.topics, id) {
             return Err(AppendError::UnknownTopic(id.0));
         }
         state.topics[id.0 as usize].is_deleted = true;
         self.topics.write().remove(id);
+        let now_ms = state.commit_ms(self.options.clock.now_ms());
+        let salt = state.place.salt;
+        for record in states {
+            state.pending.add_state(record, now_ms, salt);
+        }
         Ok(self.put_topic_record(state, id, &name, FLAG_DELETED))
     }
 
@@ -469,6 +497,7 @@ impl Shared {
         wait: bool,
     ) -> Result<parking_lot::MutexGuard<'_, AppendState>, AppendError> {
         let bytes = (HEADER_BYTES + name_length + RUN_BYTES) as u64;
+        self.check_size(bytes)?;
         let mut state = self.append.lock();
         loop {
             self.poison.check()?;

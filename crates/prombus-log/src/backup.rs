@@ -67,16 +67,20 @@ struct Snapshot {
 }
 
 impl Shared {
-    /// Backs the log up into a folder that is new or empty.
+    /// Backs the log up into a folder that is new or empty. Whether the folder will do is known before the first progress.
     pub(crate) fn backup(
         &self,
         destination: &Path,
         progress: &mut dyn FnMut(BackupProgress),
     ) -> Result<BackupReport, BackupError> {
         let folder = destination.display().to_string();
-        let open_error = |source| BackupError::Write { file: folder.clone(), source };
-        let is_new = !destination.try_exists().map_err(open_error)?;
-        let storage = Arc::new(Folder::open_or_create(destination).map_err(open_error)?);
+        let folder_error = |source| BackupError::Folder { folder: folder.clone(), source };
+        if is_inside(destination, Path::new(&self.storage.location())) {
+            return Err(BackupError::Inside { folder });
+        }
+        let is_new = !destination.try_exists().map_err(folder_error)?;
+        let storage = Arc::new(Folder::open_or_create(destination).map_err(folder_error)?);
+        check_writable(destination).map_err(folder_error)?;
         let report = self.backup_to(storage, progress);
         if report.is_err() && is_new {
             // Only if it is empty again.
@@ -166,6 +170,24 @@ impl Shared {
         let kept = self.kept.read().to_vec();
         Ok(Snapshot { manifest, mark, checkpoint, segments, kept })
     }
+}
+
+/// Whether a folder, which may not exist yet, is another one or inside of it.
+fn is_inside(folder: &Path, other: &Path) -> bool {
+    let Ok(other) = other.canonicalize() else { return false };
+    let existing = folder.ancestors().find_map(|ancestor| ancestor.canonicalize().ok());
+    existing.is_some_and(|existing| existing.starts_with(other))
+}
+
+fn check_writable(folder: &Path) -> io::Result<()> {
+    let file = folder.join("PROBE");
+    let made = std::fs::File::create_new(&file);
+    if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+        // The folder is not empty, which comes next.
+        return Ok(());
+    }
+    made?;
+    std::fs::remove_file(file)
 }
 
 struct Copy<'a> {

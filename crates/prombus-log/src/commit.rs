@@ -21,6 +21,7 @@ use crate::view::TopicChange;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Smaller batches are copied into a buffer of their own size: the large ones are for those who need them.
@@ -416,6 +417,9 @@ impl Committer {
         let checkpoint_due = view.since_checkpoint >= shared.options.checkpoint_bytes;
         drop(view);
         shared.durable.advance(pending.batch);
+        if shared.wants_durable.load(Ordering::SeqCst) && shared.wants_durable.swap(false, Ordering::SeqCst) {
+            shared.notify_room();
+        }
         if has_rolled || checkpoint_due {
             shared.wake_housekeeper();
         }

@@ -216,6 +216,20 @@ pub enum BackupError {
         /// What is in it.
         example: String,
     },
+    /// The log would be copied into itself.
+    #[error("{folder} is inside the folder of the log itself; name a folder outside of it")]
+    Inside {
+        /// The folder.
+        folder: String,
+    },
+    /// The folder cannot be made, opened or written.
+    #[error("{folder} cannot be used")]
+    Folder {
+        /// The folder.
+        folder: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// There is no room.
     #[error("the disk of {folder} is full: about {needed_bytes} bytes are needed for the backup")]
     Full {

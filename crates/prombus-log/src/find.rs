@@ -2,12 +2,13 @@
 
 use crate::error::{Fault, FaultKind, ReadError};
 use crate::id::{EventId, is_own};
-use crate::index::{Entry, EntrySearch, IdEntry, Index, KeyEntry, TopicSpan};
+use crate::index::{Entry, IdEntry, Index, KeyEntry, TopicSpan};
 use crate::index_file::{IndexError, IndexFile};
 use crate::kept_ids::KeptIds;
 use crate::layout::{SEGMENT_DATA_START, index_name};
 use crate::log::Shared;
 use crate::observer::Notice;
+use crate::own_ids::OwnIds;
 use crate::reader::{Chunk, ReadLimit};
 use crate::record::FLAG_KEY;
 use crate::record::HEADER_BYTES;
@@ -191,7 +192,7 @@ impl Shared {
         kept + segments.iter().map(of_segment).sum::<usize>()
     }
 
-    fn segments(&self) -> Arc<Vec<Arc<Segment>>> {
+    pub(crate) fn segments(&self) -> Arc<Vec<Arc<Segment>>> {
         Arc::clone(&self.view.read().segments)
     }
 
@@ -253,7 +254,7 @@ impl Shared {
     }
 
     /// Reads the events of an entry, chunk by chunk, until `look` finds something.
-    fn in_entry<R>(
+    pub(crate) fn in_entry<R>(
         &self,
         topic: u32,
         entry: &Entry,
@@ -262,8 +263,11 @@ impl Shared {
     ) -> Result<Option<R>, ReadError> {
         let mut seq = entry.first_seq;
         while seq <= entry.last_seq {
-            let limit = ReadLimit { events: (entry.last_seq - seq + 1) as usize, bytes: usize::MAX };
-            self.read(topic, seq, limit, chunk)?;
+            let limit = ReadLimit {
+                events: (entry.last_seq - seq + 1) as usize,
+                bytes: (entry.end - entry.position) as usize,
+            };
+            self.read_few(topic, seq, limit, chunk)?;
             if let Some(found) = look(chunk) {
                 return Ok(Some(found));
             }
@@ -287,7 +291,7 @@ impl Shared {
         if let Some(seq) = self.find_client_id(&files, topic, id, hash)? {
             return Ok(Some(seq));
         }
-        if is_own(self.hash, id) { self.find_own_id(topic, id) } else { Ok(None) }
+        if is_own(self.hash, id) { self.find_own_id(topic, id, &mut OwnIds::default()) } else { Ok(None) }
     }
 
     /// Looks a publisher's id up in the index files.
@@ -344,32 +348,6 @@ impl Shared {
         let kept = Arc::clone(&self.kept.read());
         let mut files = self.id_files.write();
         *files = Arc::new(id_files(&segments, &kept, &files));
-    }
-
-    /// Looks up an id that the log made: they rise with the log.
-    pub(crate) fn find_own_id(&self, topic: u32, id: EventId) -> Result<Option<u64>, ReadError> {
-        let segments = self.segments();
-        let may_have = |segment: &Segment| {
-            let view = self.view.read();
-            match &*segment.index.read() {
-                SegmentIndex::Growing => view.active_index.summary.may_have_own_id(id),
-                SegmentIndex::Memory(index) => index.summary.may_have_own_id(id),
-                SegmentIndex::File(file) => file.summary().may_have_own_id(id),
-            }
-        };
-        let mut chunk = Chunk::default();
-        for segment in segments.iter().rev().filter(|segment| may_have(segment)) {
-            let Some(entry) = self.with_entries(segment, topic, |entries| entries.for_own_id(id))? else {
-                continue;
-            };
-            let found = self.in_entry(topic, &entry, &mut chunk, |chunk| {
-                chunk.events().find(|event| event.id == id).map(|event| event.seq)
-            })?;
-            if found.is_some() {
-                return Ok(found);
-            }
-        }
-        Ok(None)
     }
 
     pub(crate) fn find_key(&self, topic: u32, key: &[u8]) -> Result<Option<u64>, ReadError> {

@@ -81,6 +81,11 @@ impl IdMaker {
         Self { millis: (value >> 80) as u64, counter, random: SmallRandom::new(seed), check }
     }
 
+    /// No id that was made so far is above this one.
+    pub(crate) fn newest(&self) -> EventId {
+        EventId(self.upper() | 0xffff)
+    }
+
     pub(crate) fn next(&mut self, now_ms: i64) -> EventId {
         let now = u64::try_from(now_ms).unwrap_or(0) & 0xffff_ffff_ffff;
         if now > self.millis {
@@ -94,13 +99,18 @@ impl IdMaker {
                 self.millis += 1;
             }
         }
+        let upper = self.upper();
+        EventId(upper | u128::from(check_bits(self.check, upper)))
+    }
+
+    /// The newest id without its check.
+    fn upper(&self) -> u128 {
         let counter = u128::from(self.counter);
-        let upper = u128::from(self.millis) << 80
+        u128::from(self.millis) << 80
             | VERSION
             | (counter >> 46) << 64
             | VARIANT
-            | (counter & 0x3fff_ffff_ffff) << 16;
-        EventId(upper | u128::from(check_bits(self.check, upper)))
+            | (counter & 0x3fff_ffff_ffff) << 16
     }
 }
 

@@ -53,6 +53,7 @@ mod manifest;
 mod named_faults;
 mod observer;
 mod options;
+mod own_ids;
 mod poison;
 mod reader;
 mod recent_ids;

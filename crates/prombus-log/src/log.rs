@@ -1,6 +1,6 @@
 //! The log itself: opening, appending, reading, closing. Everything else in this crate stands behind [`Log`].
 
-use crate::append::{Append, AppendState, Outcomes, Ticket, TopicId};
+use crate::append::{Append, AppendState, NewState, Outcomes, Ticket, TopicId};
 use crate::backup::{BackupProgress, BackupReport};
 use crate::clean::{CleanOptions, CleanReport, Liveness};
 use crate::commit::{Committer, Step};
@@ -85,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) poison: Poison,
     /// How many segments' ids went from memory to index files; mirrors `RecentIds`.
     pub(crate) forgotten_ids: AtomicU64,
+    /// An append was refused because it has to know which ids the batches under way have: it is told when they are durable.
+    pub(crate) wants_durable: AtomicBool,
     /// The ids of events that are gone, and still count as duplicates.
     pub(crate) kept: RwLock<Arc<Vec<Arc<KeptIds>>>>,
     /// Where publishers' ids are looked up.
@@ -225,6 +227,7 @@ impl Shared {
             view: RwLock::new(parts.view),
             poison: Poison::default(),
             forgotten_ids: AtomicU64::new(0),
+            wants_durable: AtomicBool::new(false),
             batch_pool: BufferPool::new(POOLED_BYTES),
             read_pool: BufferPool::new(POOLED_BYTES),
             state: Mutex::new(parts.state),
@@ -520,7 +523,16 @@ impl Log {
     /// # Errors
     /// See [`AppendError`].
     pub fn delete_topic(&self, topic: TopicId) -> Result<Ticket, AppendError> {
-        self.shared().delete_topic(topic)
+        self.shared().delete_topic(topic, &[], true)
+    }
+
+    /// Like [`delete_topic`](Self::delete_topic), but answers [`AppendError::QueueFull`] instead of waiting. The state records
+    /// become durable with the deletion or not at all.
+    ///
+    /// # Errors
+    /// See [`AppendError`]: nothing was deleted.
+    pub fn try_delete_topic(&self, topic: TopicId, states: &[NewState<'_>]) -> Result<Ticket, AppendError> {
+        self.shared().delete_topic(topic, states, false)
     }
 
     /// All topics that are durable, in the order they were made.
@@ -673,6 +685,15 @@ impl Log {
     /// [`ReadError`] when an index cannot be read.
     pub fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
         self.shared().usage()
+    }
+
+    /// What some topics take, in their order, at a cost that does not grow with the number of topics; `None` for one that is not
+    /// there, or not durable yet.
+    ///
+    /// # Errors
+    /// [`ReadError`] when an index cannot be read.
+    pub fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        self.shared().usage_of(topics)
     }
 
     /// The lowest seq such that what is kept from it on takes at most about this many bytes. The newest event counts as within

@@ -21,6 +21,10 @@ use std::sync::Arc;
 /// Entries this close to each other are read in one piece.
 const JOIN_BYTES: u32 = 16 * 1024;
 
+/// A read of a few events walks past this many others of a run in the tail; further inside of a long run the index finds them
+/// sooner.
+const WALK_MAX: u64 = 64;
+
 /// How much a read takes at most. At least one event is read whatever its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimit {
@@ -176,9 +180,34 @@ impl Shared {
         limit: ReadLimit,
         chunk: &mut Chunk,
     ) -> Result<(), ReadError> {
-        let read = self.read_from(topic, from.max(1), limit, chunk);
+        let walk_max = if limit.events == 1 { WALK_MAX } else { u64::MAX };
+        self.read_noting(topic, from.max(1), limit, walk_max, chunk)
+    }
+
+    /// Reads a few events that may be deep inside of a long run in the tail. Costs the same wherever they are.
+    pub(crate) fn read_few(
+        &self,
+        topic: u32,
+        from: u64,
+        limit: ReadLimit,
+        chunk: &mut Chunk,
+    ) -> Result<(), ReadError> {
+        // What the file does not give, the tail may still have.
+        self.read_noting(topic, from.max(1), limit, WALK_MAX, chunk)
+            .or_else(|_| self.read(topic, from, limit, chunk))
+    }
+
+    fn read_noting(
+        &self,
+        topic: u32,
+        from: u64,
+        limit: ReadLimit,
+        walk_max: u64,
+        chunk: &mut Chunk,
+    ) -> Result<(), ReadError> {
+        let read = self.read_from(topic, from, limit, walk_max, chunk);
         match &read {
-            Ok(()) if self.unreadable.is_any() => self.note_read(topic, from.max(1), chunk.next_seq),
+            Ok(()) if self.unreadable.is_any() => self.note_read(topic, from, chunk.next_seq),
             // An index that cannot be read was noted where that was found.
             Ok(()) | Err(ReadError::UnknownTopic(_) | ReadError::Io { .. }) => {}
             Err(error @ ReadError::Unreadable { .. }) => self.note_read_error(error),
@@ -186,13 +215,20 @@ impl Shared {
         read
     }
 
-    fn read_from(&self, topic: u32, from: u64, limit: ReadLimit, chunk: &mut Chunk) -> Result<(), ReadError> {
+    fn read_from(
+        &self,
+        topic: u32,
+        from: u64,
+        limit: ReadLimit,
+        walk_max: u64,
+        chunk: &mut Chunk,
+    ) -> Result<(), ReadError> {
         chunk.clear(from);
         let last_seq = self.durable_seq(topic)?;
         if from > last_seq {
             return Ok(());
         }
-        let is_in_tail = self.view.read().tail.collect(topic, from, limit, &mut chunk.buffers);
+        let is_in_tail = self.view.read().tail.collect(topic, from, limit, walk_max, &mut chunk.buffers);
         if is_in_tail {
             chunk.take_runs(from, limit);
             return Ok(());

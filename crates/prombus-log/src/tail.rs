@@ -9,9 +9,6 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// So many events of a run are passed on the way to a lone one.
-const WALK_MAX: u64 = 64;
-
 /// A run of one topic inside a committed batch.
 #[derive(Debug)]
 struct TailRun {
@@ -83,12 +80,15 @@ impl Tail {
         self.batches.push_back(TailBatch { bytes: batch.clone(), topics });
         while self.bytes > self.limit_bytes {
             let Some(mut oldest) = self.batches.pop_front() else { break };
+            let number = self.left;
             self.left += 1;
             self.bytes -= oldest.bytes.len();
             for topic in oldest.topics.drain(..) {
-                let runs =
-                    self.topics.get_mut(&topic).expect("a batch's topics are in the tail as long as it is");
-                runs.pop_front();
+                // One that was deleted has no runs here, or only later ones.
+                let Some(runs) = self.topics.get_mut(&topic) else { continue };
+                if runs.front().is_some_and(|run| run.batch == number) {
+                    runs.pop_front();
+                }
                 if runs.is_empty() {
                     self.topics.remove(&topic);
                 }
@@ -97,23 +97,25 @@ impl Tail {
         }
     }
 
-    /// Forgets a topic's runs.
+    /// Forgets a topic's runs; the lists of batches go on naming it.
     pub(crate) fn remove_topic(&mut self, topic: u32) {
-        if self.topics.remove(&topic).is_some() {
-            for batch in &mut self.batches {
-                batch.topics.retain(|&other| other != topic);
-            }
-        }
+        self.topics.remove(&topic);
     }
 
-    /// Takes the runs from `from` on that a read with this limit needs; false when the tail does not have `from`. They are
-    /// parsed outside the lock.
-    pub(crate) fn collect(&self, topic: u32, from: u64, limit: ReadLimit, into: &mut Vec<Bytes>) -> bool {
+    /// Takes the runs from `from` on that a read with this limit needs; false when the tail does not have `from`, or has it more
+    /// than `walk_max` events into a run. They are parsed outside the lock.
+    pub(crate) fn collect(
+        &self,
+        topic: u32,
+        from: u64,
+        limit: ReadLimit,
+        walk_max: u64,
+        into: &mut Vec<Bytes>,
+    ) -> bool {
         let Some(runs) = self.topics.get(&topic) else { return false };
         let at = runs.partition_point(|run| run.last_seq < from);
         match runs.get(at) {
-            // A lone event deep inside of a long run is found sooner through the index than by walking there.
-            Some(run) if limit.events == 1 && from.saturating_sub(run.first_seq) > WALK_MAX => return false,
+            Some(run) if from.saturating_sub(run.first_seq) > walk_max => return false,
             Some(run) if run.first_seq <= from => {}
             _ => return false,
         }

@@ -36,6 +36,28 @@ impl Shared {
         Ok(topics.into_values().filter(|usage| view.last_seq(usage.topic.0).is_some()).collect())
     }
 
+    /// What some topics take, by their own entries; `None` for one that is not there, or not durable yet.
+    pub(crate) fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        let segments = std::sync::Arc::clone(&self.view.read().segments);
+        let mut all: Vec<Option<TopicUsage>> = {
+            let view = self.view.read();
+            let usage =
+                |&topic: &TopicId| view.last_seq(topic.0).map(|_| TopicUsage { topic, events: 0, bytes: 0 });
+            topics.iter().map(usage).collect()
+        };
+        for segment in segments.iter() {
+            for usage in all.iter_mut().flatten() {
+                self.with_entries(segment, usage.topic.0, |entries| {
+                    for entry in entries {
+                        usage.events = usage.events.saturating_add(u64::from(entry.count));
+                        usage.bytes = usage.bytes.saturating_add(entry.frame_bytes());
+                    }
+                })?;
+            }
+        }
+        Ok(all)
+    }
+
     fn span_bytes(&self, segment: &Segment, span: &TopicSpan) -> Result<u64, ReadError> {
         match span.bytes {
             // Of an early build: by the places of its entries.

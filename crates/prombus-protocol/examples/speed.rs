@@ -65,7 +65,8 @@ fn main() {
     measure("body around a payload", body.len(), encode);
     let mut head = Vec::new();
     put_event_head(&mut head, "heartbeat.received", "ops");
-    let context = EventContext { attempt: 1, ack_deadline_ms: 30_000, max_attempts: 5, reason: None };
+    let context =
+        EventContext { attempt: 1, ack_deadline_ms: 30_000, max_attempts: 5, reason: None, last_error: None };
     measure("put_event", body.len(), |into| {
         put_event(into, &head, id, 1_234_567, black_box(&body), &context);
     });

@@ -29,6 +29,10 @@ pub enum ErrorCode {
     UnknownId,
     /// The group exists with other settings, such as another filter.
     GroupConflict,
+    /// HTTP: nothing is at this address: no such route, topic, group or key.
+    NotFound,
+    /// HTTP: the route does not have this method.
+    MethodNotAllowed,
     /// A configured limit is reached: topics, groups, connections.
     LimitReached,
     /// Too fast; `retry_after_ms` says when to try again.
@@ -49,7 +53,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes, in the order of the protocol's table.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::BadJson,
         Self::BadRequest,
         Self::BadTopic,
@@ -60,6 +64,8 @@ impl ErrorCode {
         Self::NotSubscribed,
         Self::UnknownId,
         Self::GroupConflict,
+        Self::NotFound,
+        Self::MethodNotAllowed,
         Self::LimitReached,
         Self::RateLimited,
         Self::TooLarge,
@@ -83,6 +89,8 @@ impl ErrorCode {
             Self::NotSubscribed => "not_subscribed",
             Self::UnknownId => "unknown_id",
             Self::GroupConflict => "group_conflict",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
             Self::LimitReached => "limit_reached",
             Self::RateLimited => "rate_limited",
             Self::TooLarge => "too_large",

@@ -149,6 +149,9 @@ pub struct DeliveryContext {
     /// How long the lease runs, from the delivery on.
     #[serde(default)]
     pub ack_deadline_ms: u64,
+    /// What the nack of the attempt before said, where it is known; cut to 256 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 /// What became of an ack or nack.

@@ -8,6 +8,7 @@
 
 mod client;
 mod client_parse;
+mod field_names;
 mod reader;
 mod server;
 
@@ -16,7 +17,7 @@ pub use client_parse::{FrameError, parse_client_frame};
 pub use reader::FrameReader;
 pub use server::{
     ErrFrame, EventContext, EventFrame, OkFrame, ServerFrame, put_err, put_event, put_event_head,
-    put_event_tail, put_ok, put_published,
+    put_event_tail, put_ignored, put_ok, put_published,
 };
 
 /// Appends `,"corr":` and the `corr`, as it came, if there is one.

@@ -28,6 +28,9 @@ pub enum GroupNameError {
         /// Where it stands.
         position: usize,
     },
+    /// A name for a new group that no address can have.
+    #[error("a group cannot be named {0:?}: clients take it out of the path of an address")]
+    DotSegment(String),
 }
 
 /// Checks a group's name without making a [`GroupName`] of it: nothing is allocated.
@@ -66,6 +69,18 @@ impl GroupName {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether a group of this name may be made. `.` and `..` are segments that browsers and `fetch` resolve before they send a
+    /// path, also as `%2E`, so the routes of such a group could not be reached.
+    ///
+    /// # Errors
+    /// [`GroupNameError::DotSegment`].
+    pub fn check_new(&self) -> Result<(), GroupNameError> {
+        match self.as_str() {
+            "." | ".." => Err(GroupNameError::DotSegment(self.to_string())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -121,6 +136,9 @@ mod tests {
     fn dots_are_free_in_group_names() {
         for name in ["ops", "a..b", ".", "A:b_c-9"] {
             assert_eq!(GroupName::new(name).unwrap().as_str(), name);
+        }
+        for (name, is_good) in [(".", false), ("..", false), ("...", true), ("a", true)] {
+            assert_eq!(GroupName::new(name).unwrap().check_new().is_ok(), is_good, "{name}");
         }
         assert_eq!(GroupName::new(""), Err(GroupNameError::Empty));
         assert_eq!(GroupName::new("a".repeat(256)), Err(GroupNameError::TooLong { bytes: 256 }));

@@ -39,7 +39,7 @@
 //! // ... and what a subscriber gets.
 //! let (mut head, mut delivery) = (Vec::new(), Vec::new());
 //! put_event_head(&mut head, "orders", "billing");
-//! let context = EventContext { attempt: 1, ack_deadline_ms: 30_000, max_attempts: 5, reason: None };
+//! let context = EventContext { attempt: 1, ack_deadline_ms: 30_000, max_attempts: 5, reason: None, last_error: None };
 //! put_event(&mut delivery, &head, id, 1, &body, &context);
 //! # Ok::<(), prombus_protocol::FrameError>(())
 //! ```
@@ -55,6 +55,7 @@ mod idempotency;
 mod instant;
 mod json;
 pub mod limits;
+pub mod names;
 mod options;
 mod pattern;
 mod scan;
@@ -66,8 +67,8 @@ pub use error_code::{ErrorCode, UnknownErrorCode};
 pub use event::{Ack, CursorPosition, DeadLetter, DeliveryContext, EventRecord, RedeliveryReason};
 pub use frame::{
     ClientFrame, ErrFrame, EventContext, EventFrame, FrameError, FrameReader, OkFrame, Parsed, ServerFrame,
-    Token, parse_client_frame, put_client_frame, put_err, put_event, put_event_head, put_event_tail, put_ok,
-    put_published,
+    Token, parse_client_frame, put_client_frame, put_err, put_event, put_event_head, put_event_tail,
+    put_ignored, put_ok, put_published,
 };
 pub use group_name::{GroupName, GroupNameError, check_group_name};
 pub use idempotency::id_of_key;

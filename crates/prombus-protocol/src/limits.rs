@@ -62,3 +62,12 @@ pub const MAX_SUBSCRIBED_TOPICS: usize = 100;
 pub const MIN_EXTEND_MS: u64 = 1000;
 /// The longest `delay_ms` of a NACK: an hour.
 pub const MAX_NACK_DELAY_MS: u64 = 3_600_000;
+
+/// Bytes of an idempotency key; at least 1.
+pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
+/// Bytes of a member's name; at least 1.
+pub const MAX_MEMBER_NAME_BYTES: usize = 128;
+/// The largest `expireMs`: a year. The smallest is 1.
+pub const MAX_EXPIRE_MS: u64 = 31_536_000_000;
+/// Bytes of the `last_error` that a delivery carries; the rest of a longer reason is cut.
+pub const MAX_LAST_ERROR_BYTES: usize = 256;

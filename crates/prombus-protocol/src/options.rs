@@ -1,9 +1,11 @@
 //! Options of publishers and subscribers, with their limits.
 //!
 //! Whatever a client sends as an option, the answer names the field as JSON has it, what came and what is allowed. So options
-//! are read loosely first ([`loose`]), then checked; a value that was read from JSON has passed its `check`. Unknown fields
-//! are ignored and `null` is the same as absent, except in a filter: one that is not understood must not let more through.
+//! are read loosely first ([`loose`]), then checked; a value that was read from JSON has passed its `check`. Both spellings of
+//! a name count ([`fields`]), a mistyped name is an error, and other unknown fields are ignored and listed. `null` is the same
+//! as absent. A filter refuses every unknown field: one that is not understood must not let more through.
 
+pub(crate) mod fields;
 mod filter;
 pub(crate) mod loose;
 mod publish;
@@ -11,8 +13,10 @@ mod start;
 mod subscribe;
 
 pub use filter::Filter;
+pub(crate) use publish::NAMES as PUBLISH_NAMES;
 pub use publish::PublishOptions;
 pub use start::Start;
+pub(crate) use subscribe::NAMES as SUBSCRIBE_NAMES;
 pub use subscribe::SubscribeOptions;
 
 use crate::topic::TopicError;
@@ -87,6 +91,38 @@ pub enum OptionError {
         field: String,
         /// The value of `from` that needs it.
         needed_by: &'static str,
+    },
+    /// A field that is not known, but nearly.
+    #[error("\"{field}\" is not known: did you mean \"{meant}\"?")]
+    Mistyped {
+        /// The field as it came.
+        field: String,
+        /// The known one.
+        meant: String,
+    },
+    /// A known field where it does not belong.
+    #[error("\"{field}\" has no effect here: did you mean \"{meant}\"?")]
+    Misplaced {
+        /// The field as it came.
+        field: String,
+        /// Where it belongs, with dots.
+        meant: String,
+    },
+    /// Both spellings of a field, with different values.
+    #[error("\"{field}\" and \"{other}\" are one option and have different values: send one of them")]
+    Contradiction {
+        /// The first.
+        field: String,
+        /// The second.
+        other: String,
+    },
+    /// Two fields of which only one may be there.
+    #[error("\"{field}\" and \"{other}\" exclude each other: send one of them")]
+    Exclusive {
+        /// The first.
+        field: &'static str,
+        /// The second.
+        other: &'static str,
     },
     /// A topic or pattern that breaks the rules.
     #[error("\"{field}\": {source}")]

@@ -8,6 +8,7 @@ mod guard;
 mod jwt;
 mod pattern;
 mod principal;
+mod refused_origins;
 mod rule;
 mod scope;
 mod stream_ticket;
@@ -18,7 +19,7 @@ mod tests;
 mod ticket;
 mod token;
 
-pub(crate) use guard::Guard;
+pub(crate) use guard::{Guard, GuardRefused};
 pub use jwt::{JwtKey, JwtOptions};
 pub use principal::Principal;
 pub use rule::{Action, Effect, Rule};

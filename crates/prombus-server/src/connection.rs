@@ -1,6 +1,7 @@
 //! One accepted socket: TLS if it is configured, HTTP, and WebSocket where a request asks for it.
 
 use crate::gateway::{Gateway, Peer, now_ms};
+use crate::head_timer::{HeadTimer, Phase, SharedPhase};
 use crate::http::{self, ApiError};
 use crate::request_body::RequestBody;
 use crate::session::Session;
@@ -14,7 +15,7 @@ use axum::response::IntoResponse as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -54,16 +55,22 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = &gateway.options.connections;
-    let socket = TokioIo::new(Stalling::new(socket, limits.stall_timeout));
+    let phase = SharedPhase::new();
+    let socket = Stalling::new(socket, limits.stall_timeout);
+    let socket = TokioIo::new(HeadTimer::new(socket, phase.clone(), limits.head_timeout, limits.keep_alive));
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, router, peer) = (Arc::clone(&gateway), router.clone(), Arc::clone(&peer));
-        async move { Ok::<_, Infallible>(answer::<S>(gateway, router, peer, request).await) }
+        let phase = phase.clone();
+        async move {
+            phase.set(Phase::Request);
+            let response = answer::<S>(gateway, router, peer, request).await;
+            phase.set(Phase::Idle);
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(limits.head_timeout)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .half_close(true);
+    // The socket has the timers.
+    http.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).half_close(true);
     let mut connection = pin!(http.serve_connection(socket, service).with_upgrades());
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -119,7 +126,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let refused = |error: ApiError| Box::new(error.into_response());
-    let accepted = upgrade::accept(parts).map_err(|bad| {
+    let accepted = upgrade::accept(parts, gateway.options.has_permessage_deflate).map_err(|bad| {
         let mut response = refused(ApiError::bad_request(bad).with_status(bad.status));
         if bad.status == StatusCode::UPGRADE_REQUIRED {
             response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
@@ -141,10 +148,10 @@ where
             Ok(upgraded) => upgraded,
             Err(error) => return tracing::debug!("an upgrade failed: {error}"),
         };
-        match upgraded.downcast::<TokioIo<Stalling<S>>>() {
+        match upgraded.downcast::<TokioIo<HeadTimer<Stalling<S>>>>() {
             Ok(whole) => {
-                let socket = whole.io.into_inner().into_inner();
-                WebSocket::new(socket, gateway, session).run(&whole.read_buf).await;
+                let socket = whole.io.into_inner().into_inner().into_inner();
+                WebSocket::new(socket, gateway, session, accepted.deflate).run(&whole.read_buf).await;
             }
             Err(_) => tracing::error!("an upgraded connection has an unknown socket"),
         }

@@ -26,6 +26,9 @@ pub(crate) struct Gateway {
     /// Bytes in the buffers of all connections.
     pub(crate) budget: Budget,
     pub(crate) stopping: Stopping,
+    /// Whether WebSockets send every message back and do nothing else.
+    #[cfg(feature = "test-util")]
+    pub(crate) is_echo: bool,
 }
 
 /// Whether the gateway shuts down.
@@ -83,6 +86,8 @@ impl Gateway {
             budget: Budget::new(options.connections.max_buffered_bytes),
             stopping,
             options,
+            #[cfg(feature = "test-util")]
+            is_echo: false,
         }
     }
 }

@@ -10,14 +10,20 @@ mod admin;
 mod answer;
 mod backup;
 mod body;
+mod body_rate;
 mod call;
+mod content_encoding;
 mod cors;
+mod entity_tag;
+mod envelope;
 mod error;
 mod export;
+mod fields;
 mod groups;
 mod headers;
 mod idempotency;
 mod lines;
+mod list;
 mod many;
 mod openapi;
 mod ops;
@@ -44,7 +50,7 @@ use crate::gateway::Gateway;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
 use call::Call;
@@ -71,6 +77,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
             if route.is_compressed {
                 // Fast: whoever exports much must not take the cores from those who publish.
                 methods = methods.layer(CompressionLayer::new().quality(CompressionLevel::Fastest));
+                methods = methods.layer(map_response(entity_tag::name_encoding));
             }
         }
         router = router.route(path, methods.fallback(wrong_method));
@@ -82,7 +89,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
 async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
-    let answered = match Call::new(route.access, gateway, request).await {
+    let answered = match Call::new(route, gateway, request).await {
         Ok(call) => (route.handler)(call).await,
         Err(refused) => Err(refused),
     };
@@ -96,6 +103,9 @@ async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -
 async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
     let origins = &gateway.options.cors_origins;
     let allowed = cors::allowed_origin(origins, request.headers());
+    if allowed.is_none() {
+        cors::note_refused(&gateway.guard, request.headers());
+    }
     let mut response = match cors::preflight(&request, allowed.as_ref()) {
         Some(response) => response,
         None => next.run(request).await,
@@ -115,7 +125,7 @@ async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Nex
 async fn wrong_method(request: Request) -> Response {
     tracing::debug!(method = %request.method(), status = 405, "request with a method that its path has not");
     let message = format!("{} is not possible here; the Allow header says what is", request.method());
-    ApiError::new(ErrorCode::BadRequest, message).with_status(StatusCode::METHOD_NOT_ALLOWED).into_response()
+    ApiError::new(ErrorCode::MethodNotAllowed, message).into_response()
 }
 
 async fn unknown_path(request: Request) -> Response {
@@ -126,7 +136,5 @@ async fn unknown_path(request: Request) -> Response {
         return response;
     }
     tracing::debug!(method = %request.method(), status = 404, "request for an unknown path");
-    ApiError::new(ErrorCode::BadRequest, "there is no such path; /openapi.json lists those that are")
-        .with_status(StatusCode::NOT_FOUND)
-        .into_response()
+    ApiError::not_found("unknown path; /openapi.json lists all routes").into_response()
 }

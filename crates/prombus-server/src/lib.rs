@@ -7,6 +7,7 @@ mod auth;
 mod budget;
 mod connection;
 mod gateway;
+mod head_timer;
 mod http;
 mod metrics;
 mod options;

@@ -177,6 +177,7 @@ fn put_groups(text: &mut Text, figures: &Figures, labels_max: usize) {
     });
     family("group_lag_events", Kind::Gauge, "Events that a group has not settled.", |it| it.lag);
     family("group_members", Kind::Gauge, "Members of a group.", |it| it.members as u64);
+    put_members(text, figures, labels_max);
     text.family("events_redelivered_total", Kind::Counter, "Deliveries again, and why.");
     for row in &rows {
         let counters = &row.figures.counters;
@@ -189,6 +190,29 @@ fn put_groups(text: &mut Text, figures: &Figures, labels_max: usize) {
         ] {
             text.sample(&[topic, group, ("reason", reason)], count);
         }
+    }
+}
+
+/// Members choose their names, so the names have a limit of their own.
+fn put_members(text: &mut Text, figures: &Figures, labels_max: usize) {
+    text.family(
+        "member_inflight",
+        Kind::Gauge,
+        "Deliveries that members of one name have and have not settled.",
+    );
+    let members = figures.groups.iter().flat_map(|group| {
+        group.by_name.iter().map(move |(name, &in_flight)| (group, name.as_str(), in_flight as u64))
+    });
+    let mut rest = None;
+    for (at, (group, name, in_flight)) in members.enumerate() {
+        if at < labels_max {
+            text.sample(&[("topic", &group.topic), ("group", &group.group), ("member", name)], in_flight);
+        } else {
+            *rest.get_or_insert(0) += in_flight;
+        }
+    }
+    if let Some(in_flight) = rest {
+        text.sample(&[("topic", OTHER), ("group", OTHER), ("member", OTHER)], in_flight);
     }
 }
 

@@ -29,6 +29,8 @@ pub struct ServerOptions {
     pub metrics_labels_max: usize,
     /// The largest payload of an event: the backend's limit.
     pub max_payload_bytes: usize,
+    /// Offer WebSocket clients to compress messages (permessage-deflate).
+    pub has_permessage_deflate: bool,
 }
 
 /// Files with a certificate chain and its key, in PEM.
@@ -59,6 +61,10 @@ pub struct ConnectionLimits {
     pub ping_interval: Duration,
     /// A client that takes nothing for this long, with data waiting, is closed; so is one whose frame stays half for so long.
     pub stall_timeout: Duration,
+    /// The least rate of a request's body, measured over 10 s in which the server waits for the client; 0 is no limit.
+    pub min_body_bytes_per_second: u64,
+    /// How long a connection may be idle between two requests.
+    pub keep_alive: Duration,
     /// How long the head of a request, the next piece of its body, or a TLS handshake may take.
     pub head_timeout: Duration,
     /// How long clients have to go when the gateway shuts down.
@@ -98,6 +104,7 @@ impl Default for ServerOptions {
             rates: RateOptions::default(),
             metrics_labels_max: 1_000,
             max_payload_bytes: limits::MAX_PAYLOAD_BYTES,
+            has_permessage_deflate: false,
         }
     }
 }
@@ -110,6 +117,8 @@ impl Default for ConnectionLimits {
             max_queued_bytes: 1 << 20,
             max_buffered_bytes: 256 << 20,
             max_body_bytes: 32 << 20,
+            min_body_bytes_per_second: 500,
+            keep_alive: Duration::from_secs(75),
             auth_timeout: Duration::from_secs(10),
             ping_interval: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(30),

@@ -173,3 +173,16 @@ impl Server {
         self.gateway.options.connections.max_connections as u64 + DESCRIPTORS_FOR_FILES
     }
 }
+
+#[cfg(feature = "test-util")]
+impl Server {
+    /// WebSockets send every message back and do nothing else: what suites that test the transport alone need.
+    ///
+    /// # Panics
+    /// If the server runs already.
+    #[must_use]
+    pub fn into_echo(mut self) -> Self {
+        Arc::get_mut(&mut self.gateway).expect("nobody uses it before it runs").is_echo = true;
+        self
+    }
+}

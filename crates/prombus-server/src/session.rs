@@ -17,11 +17,10 @@ use crate::rate::TokenBucket;
 use crate::ws::frame::put_text;
 use prombus::delivery::MemberSettings;
 use prombus::{BoxFuture, GroupError, GroupSpec, Joined, PullLimit};
-use prombus_protocol::{CursorPosition, ErrorCode, FrameReader, Topic, put_err, put_ok};
+use prombus_protocol::{CursorPosition, ErrorCode, FrameReader, Topic, put_err, put_ignored, put_ok};
 use publisher::Publisher;
 use ready::{ReadyList, SlotWaker};
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use subscription::{Pulled, Settling, Subscription};
@@ -44,7 +43,11 @@ pub(crate) struct Session {
     peer: Arc<Peer>,
     principal: Option<Arc<Principal>>,
     wrong_tokens: u32,
+    /// What the last subscription that has a name is called.
+    name: Option<String>,
     reader: FrameReader,
+    /// Fields of the frame that is being handled which nobody knows.
+    ignored: Vec<String>,
     /// The time, read once for all frames that are handled together.
     now: Option<Now>,
     /// Frames to be sent.
@@ -87,6 +90,7 @@ struct KnownTopic {
 
 struct Barrier {
     corr: Option<String>,
+    ignored: Vec<String>,
     future: BoxFuture<'static, Result<Passed, GroupError>>,
 }
 
@@ -106,7 +110,9 @@ impl Session {
             peer,
             principal,
             wrong_tokens: 0,
+            name: None,
             reader: FrameReader::default(),
+            ignored: Vec::new(),
             now: None,
             out: Vec::new(),
             publisher: Publisher::default(),
@@ -128,8 +134,13 @@ impl Session {
     }
 
     /// Where the client is.
-    pub(crate) fn remote(&self) -> SocketAddr {
-        self.peer.remote
+    /// Who is at the other end, for logs: what it or its token is called, and its address.
+    pub(crate) fn who(&self) -> String {
+        let remote = self.peer.remote;
+        match self.name.clone().or_else(|| self.token_name()) {
+            Some(name) => format!("{name:?} ({remote})"),
+            None => remote.to_string(),
+        }
     }
 
     /// Whether it is known who this is.
@@ -169,7 +180,12 @@ impl Session {
     }
 
     /// A message that is no text.
-    pub(crate) fn handle_binary(&mut self) {
+    #[cfg_attr(not(feature = "test-util"), expect(unused_variables, reason = "only an echo looks at it"))]
+    pub(crate) fn handle_binary(&mut self, payload: &[u8]) {
+        #[cfg(feature = "test-util")]
+        if self.gateway.is_echo {
+            return crate::ws::frame::put_binary(&mut self.out, payload);
+        }
         if self.principal.is_none() {
             return self.err_unauthorized(None);
         }
@@ -177,7 +193,10 @@ impl Session {
     }
 
     fn ok(&mut self, corr: Option<&str>) {
-        put_text(&mut self.out, 60, |into| put_ok(into, corr));
+        put_text(&mut self.out, 60, |into| {
+            put_ok(into, corr);
+            put_ignored(into, &self.ignored);
+        });
     }
 
     pub(crate) fn err(&mut self, corr: Option<&str>, code: ErrorCode, msg: &str) {
@@ -230,7 +249,8 @@ impl Session {
     fn slot(&mut self, corr: Option<&str>, topic: &str, group: &str) -> Option<usize> {
         let found = self.find(topic, group);
         if found.is_none() {
-            self.err(corr, ErrorCode::NotSubscribed, &format!("{topic}::{group}"));
+            let msg = format!("this connection is not subscribed to {topic} as group {group}");
+            self.err(corr, ErrorCode::NotSubscribed, &msg);
         }
         found
     }
@@ -287,8 +307,9 @@ impl Session {
         if let Some(barrier) = &mut self.barrier
             && let Poll::Ready(passed) = barrier.future.as_mut().poll(context)
         {
-            let corr = self.barrier.take().and_then(|barrier| barrier.corr);
-            self.pass(corr, passed);
+            if let Some(Barrier { corr, ignored, .. }) = self.barrier.take() {
+                self.pass(corr, ignored, passed);
+            }
         }
         self.ready.register(context.waker());
         self.pull(queued_bytes, sent_before);
@@ -346,7 +367,7 @@ impl Session {
     /// The group is gone, or its events cannot be read.
     fn end_subscription(&mut self, slot: usize, error: &GroupError) {
         let Some(subscription) = self.take(slot) else { return };
-        let msg = format!("{}::{}: {error}", subscription.topic, subscription.group);
+        let msg = format!("group {} on {}: {error}", subscription.group, subscription.topic);
         self.err(None, error.code(), &msg);
         subscription.leave();
     }

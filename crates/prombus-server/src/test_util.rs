@@ -5,7 +5,7 @@ use crate::auth::{Authenticator, TokenHash, TokenOptions};
 use crate::gateway::{Gateway, Peer, Slot, Stopping};
 use crate::options::ServerOptions;
 use crate::session::Session;
-use crate::ws::WebSocket;
+use crate::ws::{Deflate, WebSocket, inflate};
 use crate::{AuthOptions, Scope};
 use parking_lot::Mutex;
 use prombus::{Backend, Bus};
@@ -45,17 +45,26 @@ pub fn put_masked(into: &mut Vec<u8>, first: u8, payload: &[u8]) {
     into.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
 }
 
+/// The same for a text message that is compressed, if it is long enough for that.
+pub fn put_masked_deflated(into: &mut Vec<u8>, payload: &[u8]) {
+    let mut deflated = Vec::new();
+    match Deflate::plain().deflate(payload, &mut deflated) {
+        true => put_masked(into, 0xc1, &deflated),
+        false => put_masked(into, 0x81, payload),
+    }
+}
+
 /// Sends these bytes to a session of their own over a bus in memory, in pieces of these sizes, and answers the texts that came
-/// back. The session ends when the bytes do.
+/// back. The session ends when the bytes do. `deflates`: compression was agreed on.
 ///
 /// # Panics
 /// If what came back is not WebSocket: the fault that this looks for.
-pub fn talk(bytes: &[u8], piece_bytes: usize, has_auth: bool) -> Vec<Vec<u8>> {
+pub fn talk(bytes: &[u8], piece_bytes: usize, has_auth: bool, deflates: bool) -> Vec<Vec<u8>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime starts").block_on(talk_async(bytes, piece_bytes.max(1), has_auth))
+    runtime.expect("a runtime starts").block_on(talk_async(bytes, piece_bytes.max(1), has_auth, deflates))
 }
 
-async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool) -> Vec<Vec<u8>> {
+async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool, deflates: bool) -> Vec<Vec<u8>> {
     let bus = Bus::memory();
     let mut auth = AuthOptions::default();
     if has_auth {
@@ -68,7 +77,7 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool) -> Vec<Vec
     let (_stop, stopping) = Stopping::new();
     let gateway = Arc::new(Gateway::new(Arc::clone(bus.backend()), authenticator, options, stopping));
     let (client, server) = tokio::io::duplex(64 * 1024);
-    let web_socket = web_socket(gateway, server);
+    let web_socket = web_socket(gateway, server, deflates.then(Deflate::plain));
     let serving = web_socket.run(&[]);
     let (mut reading, mut writing) = tokio::io::split(client);
     let talking = async move {
@@ -91,7 +100,11 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool) -> Vec<Vec
 }
 
 /// A connection from nowhere.
-fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(gateway: Arc<Gateway>, socket: S) -> WebSocket<S> {
+fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(
+    gateway: Arc<Gateway>,
+    socket: S,
+    deflate: Option<Deflate>,
+) -> WebSocket<S> {
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("nobody else wants it");
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let peer = Arc::new(Peer {
@@ -102,7 +115,7 @@ fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(gateway: Arc<Gateway>, socket: 
         _slot: Slot::new(permit, &gateway.metrics.connections),
     });
     let session = Session::new(Arc::clone(&gateway), peer, None);
-    WebSocket::new(socket, gateway, session)
+    WebSocket::new(socket, gateway, session, deflate)
 }
 
 /// A session that stays open. It runs on the caller's thread, and only in [`turn`](Self::turn), so that it does the same each
@@ -152,7 +165,7 @@ impl Wire {
         let gateway = Arc::new(Gateway::new(Arc::clone(backend), authenticator, options, stopping));
         let open = || {
             let bytes = Arc::<Mutex<WireBytes>>::default();
-            let web_socket = web_socket(Arc::clone(&gateway), WireSocket(Arc::clone(&bytes)));
+            let web_socket = web_socket(Arc::clone(&gateway), WireSocket(Arc::clone(&bytes)), None);
             let is_due = Arc::new(Due(AtomicBool::new(true)));
             Self {
                 bytes,
@@ -235,7 +248,7 @@ impl AsyncWrite for WireSocket {
 fn texts_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut texts = Vec::new();
     while let [first, second, rest @ ..] = bytes {
-        assert_eq!((first & 0xf0, second & 0x80), (0x80, 0), "a server's frames are whole and not masked");
+        assert_eq!((first & 0xb0, second & 0x80), (0x80, 0), "a server's frames are whole and not masked");
         let number = |bytes: &[u8]| bytes.iter().fold(0, |all, &byte| all << 8 | usize::from(byte));
         let (skipped, length) = match second {
             126 => (2, number(rest.get(..2).unwrap_or_default())),
@@ -245,7 +258,12 @@ fn texts_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
         // The last frame may be cut off by a client that went away.
         let Some(payload) = rest.get(skipped..skipped + length) else { break };
         if first & 0x0f == 1 {
-            texts.push(payload.to_vec());
+            let is_deflated = first & 0x40 != 0;
+            texts.push(if is_deflated {
+                inflate(payload, 64 << 20).expect("deflate")
+            } else {
+                payload.to_vec()
+            });
         }
         bytes = &rest[skipped + length..];
     }

@@ -4,14 +4,21 @@
 //! say with one write. Bytes are read into memory of the thread, not of the connection; only a frame that is not there whole is
 //! kept. So a connection that is quiet costs next to nothing, and one that is busy has a large buffer.
 
+mod deflate;
 pub(crate) mod frame;
 mod timers;
 pub(crate) mod upgrade;
+mod utf8;
 
 use crate::budget::Share;
 use crate::gateway::{Gateway, now_ms, steady_ms};
 use crate::session::{Ending, Session};
-use frame::{Decoder, Incoming, Violation, close, end_of_frame_at, put_close, put_ping, put_pong};
+pub(crate) use deflate::Deflate;
+#[cfg(feature = "test-util")]
+pub(crate) use deflate::inflate;
+use frame::{
+    Decoder, Incoming, Violation, close, end_of_frame_at, put_close, put_deflated, put_ping, put_pong,
+};
 use prombus_protocol::ErrorCode;
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -22,7 +29,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use timers::Timers;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
 /// What a thread reads at once.
 const READ_BYTES: usize = 256 * 1024;
@@ -75,8 +82,14 @@ pub(crate) struct WebSocket<S> {
     /// What is being sent, from a frame's start on.
     writing: Vec<u8>,
     written: usize,
-    /// Bytes that were sent before `writing`.
+    /// Bytes of frames that were sent before `writing`, before they were compressed.
     sent_before: u64,
+    /// Bytes of the frames in `writing`, before they were compressed.
+    writing_bytes: usize,
+    /// How messages are compressed, if the client wants that.
+    deflate: Option<Deflate>,
+    /// Where the frames in `writing` end, before they were compressed and after; empty if they were not.
+    frame_ends: Vec<(usize, usize)>,
     phase: Phase,
     timers: Timers,
     share: Share,
@@ -87,13 +100,15 @@ pub(crate) struct WebSocket<S> {
     /// Whether what was written has left; TLS may keep some.
     is_flushed: bool,
     is_eof: bool,
+    /// The client sent what is not WebSocket: where its next frame begins is not known, so nothing is waited for.
+    is_failed: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
-    pub(crate) fn new(socket: S, gateway: Arc<Gateway>, session: Session) -> Self {
+    pub(crate) fn new(socket: S, gateway: Arc<Gateway>, session: Session, deflate: Option<Deflate>) -> Self {
         let limits = &gateway.options.connections;
         let timers = Timers::new(limits, steady_ms());
-        let decoder = Decoder::new(gateway.options.max_payload_bytes + FRAME_EXTRA_BYTES);
+        let decoder = Decoder::new(gateway.options.max_payload_bytes + FRAME_EXTRA_BYTES, deflate.is_some());
         gateway.metrics.ws_connections.fetch_add(1, Ordering::Relaxed);
         Self {
             socket,
@@ -104,6 +119,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             writing: Vec::new(),
             written: 0,
             sent_before: 0,
+            writing_bytes: 0,
+            deflate,
+            frame_ends: Vec::new(),
             phase: Phase::Open,
             timers,
             share: Share::default(),
@@ -111,6 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             is_starved: false,
             is_flushed: true,
             is_eof: false,
+            is_failed: false,
         }
     }
 
@@ -129,10 +148,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         .await;
         match outcome {
             Outcome::Clean => self.session.leave(),
-            Outcome::Broken => self.session.lose(self.sent_before + self.written as u64),
+            Outcome::Broken => self.session.lose(self.sent(self.written)),
         }
-        // Says goodbye in TLS too.
-        let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, self.socket.shutdown()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, self.shut()).await;
+    }
+
+    /// Ends the socket: says that nothing more comes, also in TLS, and waits for the client to do the same. A socket that is
+    /// closed with something unread in it would take the close frame with it.
+    async fn shut(&mut self) {
+        if self.socket.shutdown().await.is_err() || self.is_eof {
+            return;
+        }
+        let mut rest = [0; 1024];
+        while self.socket.read(&mut rest).await.is_ok_and(|count| count > 0) {}
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
@@ -145,7 +173,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             // Nothing comes behind the close frame.
             if !matches!(self.phase, Phase::Closing { .. }) {
                 self.session.flush();
-                self.session.poll(context, self.queued(), self.sent_before + self.writing.len() as u64);
+                self.session.poll(context, self.queued(), self.sent_before + self.writing_bytes as u64);
             }
             self.look_at_the_time();
             self.end_phase();
@@ -173,6 +201,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.writing.len() - self.written
     }
 
+    /// How many bytes of frames were sent when so many of `writing` were, counted as they were before they were compressed.
+    fn sent(&self, written: usize) -> u64 {
+        let ends = &self.frame_ends;
+        let of_writing = match ends.partition_point(|&(_, end)| end <= written) {
+            _ if ends.is_empty() => written,
+            0 => 0,
+            whole => ends[whole - 1].0,
+        };
+        self.sent_before + of_writing as u64
+    }
+
     fn can_handle(&self) -> bool {
         self.phase == Phase::Open && self.session.is_open_for_frames(self.queued())
     }
@@ -198,7 +237,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         } else {
             ready!(self.read_into_scratch(context))?
         };
-        self.is_eof = read_bytes == 0;
+        // Behind a close frame nothing more is expected, whatever else came with it.
+        self.is_eof |= read_bytes == 0;
         if read_bytes > 0 {
             self.timers.heard();
         }
@@ -283,7 +323,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 }
                 _ if is_closing => {}
                 Some(Incoming::Text(text)) => self.session.handle(text),
-                Some(Incoming::Binary) => self.session.handle_binary(),
+                Some(Incoming::Binary(payload)) => self.session.handle_binary(payload),
                 Some(Incoming::Ping(payload)) => put_pong(&mut self.session.out, payload),
                 Some(Incoming::Pong) | None => {}
             }
@@ -299,9 +339,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             self.session.err(None, ErrorCode::TooLarge, &violation.to_string());
         }
         tracing::debug!("a connection is closed: {violation}");
+        self.is_failed = true;
         let reason = match violation {
             Violation::TooLarge(_) => "the message is too large",
-            Violation::Protocol(what) => what,
+            Violation::Protocol(what) | Violation::Data(what) => what,
         };
         self.drain(Ending { code: violation.close_code(), reason });
     }
@@ -351,11 +392,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         if self.timers.is_stalled(is_behind, now) {
             // What has left in part must end; the rest was never seen, and goes to others now.
             let end = end_of_frame_at(&self.writing, self.written);
-            self.session.lose(self.sent_before + end as u64);
+            self.session.lose(self.sent(end));
             self.writing.truncate(end);
+            self.frame_ends.retain(|&(_, frame_end)| frame_end <= end);
             self.session.out = Vec::new();
             self.gateway.metrics.ws_stalled.fetch_add(1, Ordering::Relaxed);
-            tracing::info!("{} reads nothing and is closed", self.session.remote());
+            tracing::info!("{} reads nothing and is closed", self.session.who());
             return self.drain(Ending { code: close::TRY_LATER, reason: "nothing was read for too long" });
         }
         if self.timers.is_frame_late(now) && !self.is_blocked {
@@ -364,9 +406,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.session.hold(self.timers.is_blocked_long(self.is_blocked, now) || self.is_starved);
         if self.timers.is_ping_due(now) {
             if self.timers.is_silent() && !self.is_blocked && !self.is_starved {
-                self.session.lose(self.sent_before + self.written as u64);
+                self.session.lose(self.sent(self.written));
                 self.gateway.metrics.ws_silent.fetch_add(1, Ordering::Relaxed);
-                tracing::info!("{} answers no ping and is closed", self.session.remote());
+                tracing::info!("{} answers no ping and is closed", self.session.who());
                 self.drain(Ending { code: close::POLICY, reason: "no answer to a ping" });
                 self.is_eof = true;
                 return;
@@ -393,13 +435,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         let mut has_written = false;
         loop {
             if self.written == self.writing.len() {
-                self.sent_before += self.writing.len() as u64;
+                self.sent_before += self.writing_bytes as u64;
                 self.writing.clear();
-                self.written = 0;
+                (self.written, self.writing_bytes) = (0, 0);
+                self.frame_ends.clear();
                 if self.session.out.is_empty() {
                     break;
                 }
-                std::mem::swap(&mut self.writing, &mut self.session.out);
+                self.writing_bytes = self.session.out.len();
+                match self.deflate {
+                    None => std::mem::swap(&mut self.writing, &mut self.session.out),
+                    Some(deflate) => {
+                        let (frames, ends) = (&mut self.session.out, &mut self.frame_ends);
+                        put_deflated(deflate, frames, &mut self.writing, ends);
+                        frames.clear();
+                    }
+                }
             }
             let polled = Pin::new(&mut self.socket).poll_write(context, &self.writing[self.written..]);
             let Poll::Ready(count) = polled? else {
@@ -433,12 +484,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 *buffer = Vec::new();
             }
         }
+        if self.frame_ends.is_empty() {
+            self.frame_ends = Vec::new();
+        }
     }
 
     fn end(&mut self) -> Option<Outcome> {
         let is_sent = self.written == self.writing.len() && self.session.out.is_empty() && self.is_flushed;
         match self.phase {
-            Phase::Closing { is_answered } if is_sent && (is_answered || self.is_eof) => Some(Outcome::Clean),
+            Phase::Closing { is_answered } if is_sent && (is_answered || self.is_eof || self.is_failed) => {
+                Some(Outcome::Clean)
+            }
             Phase::Closing { .. } | Phase::Draining(_) if self.timers.is_close_over(steady_ms()) => {
                 Some(Outcome::Clean)
             }

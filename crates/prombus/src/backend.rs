@@ -36,6 +36,9 @@ pub struct GroupSpec {
     pub filter: Option<Filter>,
     /// Where a new group starts.
     pub from: Start,
+    /// A group that this creates is deleted after so many milliseconds without members. On a group that is there it has no
+    /// effect.
+    pub expire_ms: Option<u64>,
 }
 
 /// Looks at an event before it is delivered: false settles it.
@@ -48,7 +51,9 @@ pub struct MemberOptions {
     pub settings: MemberSettings,
     /// This member's own filter.
     pub filter: Option<EventFilter>,
-    /// What to call it in lists.
+    /// What to call it in lists, metrics and logs.
+    pub name: Option<String>,
+    /// Where it is, if it is outside of this process.
     pub label: Option<String>,
 }
 
@@ -137,6 +142,8 @@ pub struct DeliveryItem {
     pub reason: Option<RedeliveryReason>,
     /// How long the lease runs from the pull on.
     pub lease_ms: Millis,
+    /// Which of the batch's errors is that of the attempt before.
+    last_error: Option<u32>,
     deadline: Millis,
     topic: u32,
     start: usize,
@@ -150,6 +157,8 @@ pub struct DeliveryBatch {
     bytes: Vec<u8>,
     items: Vec<DeliveryItem>,
     topics: Vec<Topic>,
+    /// What the attempts before said, of the events that have it.
+    last_errors: Vec<Arc<str>>,
     /// Leases of other epochs than the group's are void.
     epoch: u64,
 }
@@ -192,10 +201,16 @@ impl DeliveryBatch {
         &self.bytes[item.start + usize::from(item.key_length.unwrap_or(0))..item.end]
     }
 
+    /// The reason of the nack of the attempt before, if it is known.
+    pub fn last_error(&self, item: &DeliveryItem) -> Option<&str> {
+        Some(&self.last_errors[item.last_error? as usize])
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.items.clear();
         self.topics.clear();
+        self.last_errors.clear();
     }
 
     pub(crate) fn byte_count(&self) -> usize {
@@ -216,6 +231,7 @@ impl DeliveryBatch {
             attempt: 1,
             reason: None,
             lease_ms: 0,
+            last_error: None,
             deadline: 0,
             topic: self.topics.len() as u32 - 1,
             start,
@@ -224,16 +240,28 @@ impl DeliveryBatch {
         });
     }
 
-    /// Says about the items how they were leased, and drops those that were not. `leases` is in the same order.
-    pub(crate) fn lease(&mut self, leases: &[crate::delivery::Leased], now: Millis, epoch: u64) {
+    /// Says about the items how they were leased, and drops those that were not. `leases` and `last_errors` are in the same
+    /// order.
+    pub(crate) fn lease(
+        &mut self,
+        leases: &[crate::delivery::Leased],
+        last_errors: Vec<(Position, Arc<str>)>,
+        now: Millis,
+        epoch: u64,
+    ) {
         self.epoch = epoch;
         let mut leases = leases.iter().peekable();
+        let mut last_errors = last_errors.into_iter().peekable();
         self.items.retain_mut(|item| {
             let Some(lease) = leases.next_if(|lease| lease.position == item.position) else { return false };
             item.attempt = lease.attempt;
             item.reason = lease.reason;
             item.lease_ms = lease.deadline.saturating_sub(now);
             item.deadline = lease.deadline;
+            if let Some((_, error)) = last_errors.next_if(|(position, _)| *position == item.position) {
+                item.last_error = Some(self.last_errors.len() as u32);
+                self.last_errors.push(error);
+            }
             true
         });
     }
@@ -248,6 +276,11 @@ pub enum Verdict<'a> {
     Nack {
         /// How long to wait at least.
         delay_ms: Option<u64>,
+        /// What went wrong.
+        reason: Option<&'a str>,
+    },
+    /// Failed for good: it becomes a dead letter at once.
+    GiveUp {
         /// What went wrong.
         reason: Option<&'a str>,
     },
@@ -606,6 +639,21 @@ pub trait Backend: Send + Sync + 'static {
         group: &'a str,
     ) -> BoxFuture<'a, Result<(), GroupError>>;
 
+    /// Names of topics that begin with `prefix`, past `after`, in order and at most `limit`.
+    fn topic_names(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Topic>;
+
+    /// The topics of these names that are there, in full and in their order.
+    fn topics_by_name(&self, names: Vec<Topic>) -> BoxFuture<'_, Result<Vec<TopicDetails>, ReadError>>;
+
+    /// Subscriptions and names of groups whose subscription begins with `prefix`, past `after`, in order and at most `limit`.
+    fn group_names(&self, prefix: &str, after: Option<(&str, &str)>, limit: usize) -> Vec<(String, String)>;
+
+    /// The groups of these names that are there, in their order and without their leases.
+    fn groups_by_name(
+        &self,
+        names: Vec<(String, String)>,
+    ) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>>;
+
     /// All topics.
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>>;
 
@@ -627,12 +675,13 @@ pub trait Backend: Send + Sync + 'static {
     /// How fast each topic may be published to: the first entry that fits a topic counts.
     fn publish_rates(&self) -> Vec<(Pattern, Option<PublishRate>)>;
 
-    /// Sets something about one topic, above the rules, in place of what was set before. Resolves when that is durable.
+    /// Sets something about one topic, above the rules, in place of what was set before. A topic that does not exist is made.
+    /// Resolves when that is durable, with whether the topic was made.
     fn set_topic<'a>(
         &'a self,
         topic: &'a Topic,
         options: TopicOptions,
-    ) -> BoxFuture<'a, Result<(), TopicAdminError>>;
+    ) -> BoxFuture<'a, Result<bool, TopicAdminError>>;
 
     /// Deletes a topic, its events, what was set about it, and the groups that read it alone. Resolves when that is durable. A
     /// topic made later under the same name is another one and starts at seq 1.
@@ -658,8 +707,11 @@ pub trait Backend: Send + Sync + 'static {
         group: &'a str,
     ) -> BoxFuture<'a, Result<Option<GroupInfo>, ReadError>>;
 
-    /// Figures for operators, cheap to get.
+    /// Figures for operators: of the store, and of each topic and group.
     fn figures(&self) -> Figures;
+
+    /// What the store keeps in bytes, all topics together.
+    fn stored_bytes(&self) -> u64;
 
     /// Makes everything durable and ends. Members leave.
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>>;

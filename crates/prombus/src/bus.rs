@@ -316,11 +316,11 @@ impl Bus {
     }
 
     /// Sets something about one topic, above the rules of the builder, in place of what was set before. It is kept with the
-    /// events.
+    /// events. A topic that does not exist is made; the answer is whether it was.
     ///
     /// # Errors
     /// See [`TopicAdminError`].
-    pub async fn set_topic(&self, topic: &Topic, options: TopicOptions) -> Result<(), TopicAdminError> {
+    pub async fn set_topic(&self, topic: &Topic, options: TopicOptions) -> Result<bool, TopicAdminError> {
         self.backend.set_topic(topic, options).await
     }
 

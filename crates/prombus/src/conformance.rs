@@ -113,6 +113,7 @@ macro_rules! conformance_suite {
             redelivery: [
                 a_nack_redelivers_after_a_backoff,
                 nack_after_waits_as_long_as_it_says,
+                what_a_nack_said_comes_with_the_next_attempt,
                 a_nacked_event_holds_up_no_other,
                 an_expired_lease_redelivers,
                 one_member_at_a_time_has_an_event,
@@ -131,6 +132,7 @@ macro_rules! conformance_suite {
             dead_letter: [
                 a_poison_event_becomes_a_dead_letter_and_the_group_goes_on,
                 a_dead_letter_has_the_fields_that_are_promised,
+                an_event_that_is_given_up_is_a_dead_letter_at_once,
                 an_event_that_times_out_becomes_a_dead_letter,
                 an_event_whose_members_are_lost_becomes_a_dead_letter,
                 the_limit_of_attempts_is_that_of_the_member_who_would_get_it,

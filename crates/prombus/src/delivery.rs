@@ -11,6 +11,7 @@
 //! | how an unsettled delivery is kept, and its timers | `lease.rs` |
 //! | ack, nack, extension, expiry, lost members | `redelivery.rs` |
 //! | what is given up after too many attempts | `dead_letter.rs` |
+//! | what the nack before said | `last_error.rs` |
 //! | windows, pauses | `member.rs` |
 //! | events that are gone before the group had them | `cut.rs` |
 //! | events that cannot be read now | `unreadable.rs` |
@@ -22,6 +23,7 @@ mod change;
 mod cut;
 mod dead_letter;
 mod group;
+mod last_error;
 mod lease;
 mod mark;
 mod member;
@@ -32,6 +34,7 @@ mod unreadable;
 pub use change::{AttemptsChange, Changes};
 pub use dead_letter::GiveUp;
 pub use group::{Group, GroupCounters, Leased, Restored, SourceStatus, UnsettledCounts};
+pub use last_error::ErrorBudget;
 pub use lease::{State, Unsettled};
 pub use mark::MARK_AHEAD;
 pub use member::{MemberId, MemberSettings, ReservedRange};

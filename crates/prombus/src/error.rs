@@ -110,6 +110,9 @@ pub enum TopicAdminError {
     /// A setting.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// There are as many topics as allowed.
+    #[error("topic limit reached (max_topics = {0})")]
+    TooManyTopics(usize),
     /// There is no room for the record.
     #[error("the storage is full")]
     StorageFull,
@@ -138,7 +141,13 @@ pub enum BackupError {
     /// What is kept nowhere cannot be backed up.
     #[error("this store keeps nothing on disk; there is nothing to back up")]
     NotDurable,
-    /// The folder is not empty, is not there, cannot be written, or has no room.
+    /// The folder is not empty, cannot be made or written, or is inside the data folder.
+    #[error("{0}")]
+    Folder(String),
+    /// The folder's disk has no room.
+    #[error("{0}")]
+    Full(String),
+    /// Copying failed.
     #[error("{0}")]
     Failed(String),
 }

@@ -136,6 +136,11 @@ impl Delivery {
         self.event.item().reason
     }
 
+    /// What the nack of the attempt before said, where it is known; cut to 256 bytes.
+    pub fn last_error(&self) -> Option<&str> {
+        self.event.batch.last_error(self.event.item())
+    }
+
     /// What goes with the event.
     pub fn context(&self) -> DeliveryContext {
         self.context_with(None)
@@ -149,6 +154,7 @@ impl Delivery {
             cursor,
             reason: item.reason,
             ack_deadline_ms: item.lease_ms,
+            last_error: self.event.batch.last_error(item).map(str::to_owned),
         }
     }
 
@@ -167,6 +173,11 @@ impl Delivery {
     pub fn nack_after(&self, delay: Duration, reason: &str) -> Settling {
         let delay_ms = delay.as_millis().min(3_600_000) as u64;
         self.settle(Verdict::Nack { delay_ms: Some(delay_ms), reason: Some(reason) })
+    }
+
+    /// It failed for good: it goes to the dead letters at once.
+    pub fn give_up(&self, reason: &str) -> Settling {
+        self.settle(Verdict::GiveUp { reason: Some(reason) })
     }
 
     /// Not looked at: it comes again at once, and the attempt does not count.

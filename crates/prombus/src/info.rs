@@ -29,6 +29,8 @@ pub struct GroupInfo {
     pub group: String,
     /// When it was made, in milliseconds since 1970.
     pub made_ms: i64,
+    /// It is deleted after so many milliseconds without members, as its creator said.
+    pub expire_ms: Option<u64>,
     /// How many members it has now.
     pub members: usize,
     /// Its members; at most [`MEMBERS_LISTED_MAX`].
@@ -60,7 +62,9 @@ pub const MEMBERS_LISTED_MAX: usize = 1_000;
 pub struct MemberInfo {
     /// Its number in the group.
     pub number: u64,
-    /// What it calls itself, or where it is.
+    /// What it is called, if anything.
+    pub name: Option<String>,
+    /// What it is called, and where it is.
     pub label: String,
     /// Deliveries that it has.
     pub in_flight: usize,

@@ -17,6 +17,7 @@ mod calls;
 mod cell;
 mod feed;
 mod flush;
+mod group_table;
 mod groups;
 mod keeper;
 mod kept;
@@ -28,12 +29,13 @@ pub(crate) mod quiet;
 mod states;
 mod stop_clock;
 mod timer;
+mod tombstones;
 mod topics;
 
 use crate::backend::uuid_of;
 use crate::clock::Clock;
 use crate::config::Limits;
-use crate::delivery::{GiveUp, Millis, SourceId};
+use crate::delivery::{ErrorBudget, GiveUp, Millis, SourceId};
 use crate::error::{OpenError, PublishError, ReadError, StoreError, Unavailable};
 use crate::publish::{Line as _, Place, PublishBatch, Published};
 use crate::settings::SettingsTable;
@@ -42,12 +44,14 @@ use arrival::Arrivals;
 use cell::{Core, GroupCell};
 use flush::Flusher;
 use foldhash::fast::RandomState;
+use group_table::GroupTable;
 use keeper::Keeper;
 use parking_lot::{Mutex, RwLock};
 use prombus_protocol::{Start, Topic};
 use quiet::{Quiet, wake};
 use states::States;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -81,9 +85,10 @@ pub(crate) struct Local {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     limits: Limits,
+    error_budget: ErrorBudget,
     pub(crate) watch: Arc<CommitWatch>,
     topics: RwLock<TopicTable>,
-    groups: RwLock<HashMap<(String, String), Arc<GroupCell>>>,
+    groups: RwLock<GroupTable>,
     /// Held while a topic or a group is made, so that no pattern misses a topic. The next group's number.
     registry: Mutex<u32>,
     pub(crate) flusher: Flusher,
@@ -109,6 +114,8 @@ pub(crate) struct Local {
 #[derive(Default)]
 struct TopicTable {
     by_name: HashMap<Topic, TopicId, RandomState>,
+    /// The same in order, for lists and patterns.
+    in_order: BTreeMap<Topic, TopicId>,
     /// How many of them are no dead letters: the bus makes those itself, and they do not count against the limit.
     counted: usize,
     readers: HashMap<TopicId, Vec<(Arc<GroupCell>, SourceId)>, RandomState>,
@@ -132,12 +139,28 @@ impl TopicTable {
     /// Forgets a topic; answers who reads it.
     fn remove(&mut self, name: &Topic) -> Vec<(Arc<GroupCell>, SourceId)> {
         let Some(id) = self.by_name.remove(name) else { return Vec::new() };
+        self.in_order.remove(name);
         self.counted -= usize::from(!name.is_dead_letter());
         self.readers.remove(&id).unwrap_or_default()
     }
 
+    /// Topics whose names begin with `prefix`, past `after`, in order.
+    fn named<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = (&'a Topic, TopicId)> + 'a {
+        let start = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let topics = self.in_order.range::<str, _>((start, Bound::Unbounded));
+        topics.take_while(move |(name, _)| name.as_str().starts_with(prefix)).map(|(name, &id)| (name, id))
+    }
+
     fn add(&mut self, name: Topic, id: TopicId, readers: Vec<(Arc<GroupCell>, SourceId)>) {
         self.counted += usize::from(!name.is_dead_letter());
+        self.in_order.insert(name.clone(), id);
         self.by_name.insert(name, id);
         // Commits look here: topics that nobody reads cost them nothing.
         if !readers.is_empty() {
@@ -187,6 +210,7 @@ impl LocalBackend {
         let local = Arc::new(Local {
             clock,
             limits,
+            error_budget: ErrorBudget::default(),
             watch: Arc::default(),
             topics: RwLock::default(),
             groups: RwLock::default(),
@@ -283,7 +307,7 @@ impl StoreObserver for Ears {
     fn unavailable(&self, reason: Unavailable) {
         let Some(local) = self.local.upgrade() else { return };
         local.watch.fail(reason);
-        let cells: Vec<_> = local.groups.read().values().cloned().collect();
+        let cells = local.groups.read().all();
         cells.iter().for_each(|cell| cell.wake_all());
         local.arrivals.wake_all();
     }
@@ -330,7 +354,7 @@ impl Local {
             return Err(TopicRefused::TooMany(limit));
         }
         let id = self.store.ensure_topic(topic).map_err(TopicRefused::Store)?;
-        let cells: Vec<_> = self.groups.read().values().filter(|cell| cell.wants(topic)).cloned().collect();
+        let cells = self.groups.read().wanting(topic);
         let readers = cells.into_iter().map(|cell| {
             let source = cell.add_topic(id, topic, crate::delivery::Restored::default());
             // The lease mark of the new topic rides on the commit of its first event, so that no pull waits for it.
@@ -343,6 +367,9 @@ impl Local {
         let readers = readers.collect();
         self.topics.write().add(topic.clone(), id, readers);
         self.arrivals.made(id, topic);
+        if self.settings.read().settings(topic.as_str()).has_snapshots() {
+            self.keeper.made(id, self.clock.steady_ms());
+        }
         Ok(id)
     }
 
@@ -549,7 +576,7 @@ impl Local {
                 break;
             }
         }
-        let cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let cells = self.groups.read().all();
         let now = self.clock.steady_ms();
         for cell in &cells {
             let mut core = cell.core.lock();

@@ -3,6 +3,7 @@
 
 use crate::delivery::GroupCounters;
 use prombus_protocol::Topic;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts values into buckets. Reading while others count may see a value in the count and not yet in the sum.
@@ -122,6 +123,8 @@ pub struct GroupFigures {
     pub in_flight_outside: usize,
     /// How many members it has.
     pub members: usize,
+    /// Deliveries that members with a name have, by name.
+    pub by_name: BTreeMap<String, usize>,
 }
 
 /// Milliseconds that a commit may take.

@@ -85,6 +85,13 @@ pub struct TopicSettings {
     pub publish_burst: Option<f64>,
 }
 
+impl TopicSettings {
+    /// Whether what changes is published to a snapshot topic.
+    pub(crate) fn has_snapshots(&self) -> bool {
+        self.compaction && self.snapshot_topic.is_some() && self.snapshot_interval_ms > 0
+    }
+}
+
 impl TopicRule {
     /// A rule for a topic or a pattern.
     ///

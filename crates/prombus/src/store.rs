@@ -194,6 +194,11 @@ pub trait Store: Send + Sync + 'static {
     /// [`ReadError`] when the system refuses to read.
     fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError>;
 
+    /// [`has_key_before`](Self::has_key_before) for several keys, in their order.
+    fn have_keys_before(&self, topic: TopicId, keys: &[(u64, Vec<u8>)]) -> Vec<Result<bool, ReadError>> {
+        keys.iter().map(|(seq, key)| self.has_key_before(topic, key, *seq)).collect()
+    }
+
     /// Has topics begin at these seqs: nothing below them is read or counted from now on. First seqs only rise.
     ///
     /// # Errors
@@ -215,11 +220,18 @@ pub trait Store: Send + Sync + 'static {
     /// [`ReadError`] when the system refuses to read.
     fn usage(&self) -> Result<Vec<TopicUsage>, ReadError>;
 
-    /// Deletes a topic with all its events. It is gone for good when the batch whose number this answers is durable. A topic
-    /// made later under the same name is another one.
+    /// What these topics take, at a cost that does not grow with the number of topics; `None` for one that is not there, or not
+    /// durable yet.
     ///
     /// # Errors
-    /// [`StoreError`]: nothing was deleted.
+    /// [`ReadError`] when the system refuses to read.
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError>;
+
+    /// Deletes a topic with all its events. It is gone for good when the batch whose number this answers is durable. A topic
+    /// made later under the same name is another one. Does not wait.
+    ///
+    /// # Errors
+    /// [`StoreError`]: nothing was deleted. [`StoreError::Busy`]: there may be room later, as for an append.
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError>;
 
     /// Gives back the room of what is dead. It takes its time; one thread does it.

@@ -102,6 +102,18 @@ impl Subscribe {
         self
     }
 
+    /// What to call this member in lists, metrics and logs.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.options.name = Some(name.into());
+        self
+    }
+
+    /// A group that this creates is deleted after so long without members.
+    pub fn expire(mut self, after: Duration) -> Self {
+        self.options.expire_ms = Some(after.as_millis().try_into().unwrap_or(u64::MAX));
+        self
+    }
+
     /// At this many unsettled events the group gets nothing new. Default: 100,000.
     pub fn max_unsettled(mut self, events: u32) -> Self {
         self.options.max_unsettled = Some(events);
@@ -151,6 +163,7 @@ impl Subscribe {
             topics: self.options.topics.iter().map(Pattern::new).collect::<Result<_, _>>()?,
             filter: self.options.filter.clone().filter(|filter| !filter.is_empty()),
             from: self.options.from,
+            expire_ms: self.options.expire_ms,
         };
         let settings = MemberSettings {
             max_in_flight: self.options.max_in_flight(),
@@ -160,7 +173,7 @@ impl Subscribe {
             max_unsettled: self.options.max_unsettled(),
             passes_unreadable: !self.is_in_order,
         };
-        let member = MemberOptions { settings, filter: self.filter, label: None };
+        let member = MemberOptions { settings, filter: self.filter, name: self.options.name, label: None };
         let Joined { membership, created } = self.backend.join(spec, member).await?;
         Ok(Subscription {
             member: membership,

@@ -36,6 +36,9 @@ Examples:
 pub enum TopicCommand {
     /// All topics
     List {
+        /// Only topics whose names begin with this
+        #[arg(long, value_name = "TEXT")]
+        prefix: Option<String>,
         /// Print JSON instead of a table
         #[arg(long)]
         json: bool,

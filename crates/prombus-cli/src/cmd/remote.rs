@@ -3,6 +3,7 @@
 use crate::args::ServerArgs;
 use prombus_client::{Client, ClientError};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// What a server says about a topic.
 #[derive(Debug, Default, Deserialize)]
@@ -33,6 +34,47 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
     // A thread that reads standard input may never end.
     runtime.shutdown_background();
     done
+}
+
+/// A page of topics.
+#[derive(Debug, Deserialize)]
+pub struct TopicPage<T> {
+    pub topics: Vec<T>,
+    #[serde(default)]
+    pub bytes: u64,
+    #[serde(default)]
+    next: Option<String>,
+}
+
+/// Topics in the order of their names, page by page.
+pub struct TopicPages<'a> {
+    prefix: &'a str,
+    with_settings: bool,
+    next: Option<String>,
+    is_done: bool,
+}
+
+impl<'a> TopicPages<'a> {
+    pub fn new(prefix: &'a str, with_settings: bool) -> Self {
+        Self { prefix, with_settings, next: None, is_done: false }
+    }
+
+    /// The next page; none after the last one.
+    pub async fn next<T: DeserializeOwned>(
+        &mut self,
+        client: &Client,
+    ) -> anyhow::Result<Option<TopicPage<T>>> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let settings = if self.with_settings { "1" } else { "0" };
+        let mut query = vec![("prefix", self.prefix), ("limit", "5000"), ("settings", settings)];
+        query.extend(self.next.as_deref().map(|next| ("next", next)));
+        let page: TopicPage<T> = client.get_json(&Client::path(&["topics"], &query)).await?;
+        self.next.clone_from(&page.next);
+        self.is_done = page.next.is_none();
+        Ok(Some(page))
+    }
 }
 
 /// What the server says about a topic; none if it has no such topic.

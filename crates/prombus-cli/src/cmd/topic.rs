@@ -1,22 +1,16 @@
 //! `prombus topic`: what topics there are, what is set about them, deletion.
 
 use super::instant;
-use super::remote::{self, TopicView};
+use super::remote::{self, TopicPages, TopicView};
 use super::table::{Side, lines};
 use crate::args::TopicCommand;
 use anyhow::{Context, bail};
 use indicatif::HumanBytes;
 use prombus::TopicOptions;
 use prombus_client::{Client, ClientError};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
-
-#[derive(Deserialize)]
-struct Topics {
-    topics: Vec<TopicView>,
-}
 
 /// Runs the command.
 ///
@@ -25,7 +19,9 @@ struct Topics {
 pub fn run(command: &TopicCommand) -> anyhow::Result<ExitCode> {
     remote::block_on(async {
         match command {
-            TopicCommand::List { json, server } => list(&remote::client(server)?, *json).await,
+            TopicCommand::List { prefix, json, server } => {
+                list(&remote::client(server)?, prefix.as_deref().unwrap_or(""), *json).await
+            }
             TopicCommand::Show { topic, json, server } => show(&remote::client(server)?, topic, *json).await,
             TopicCommand::Set { topic, settings, server } => {
                 set(&remote::client(server)?, topic, settings).await
@@ -38,23 +34,18 @@ pub fn run(command: &TopicCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
+async fn list(client: &Client, prefix: &str, json: bool) -> anyhow::Result<()> {
     if json {
-        let answer: Value = client.get_json("/topics").await?;
-        writeln!(stdout(), "{answer}")?;
-        return Ok(());
+        return list_json(client, prefix).await;
     }
-    let Topics { topics } = client.get_json("/topics").await?;
-    if topics.is_empty() {
+    let mut pages = TopicPages::new(prefix, true);
+    let mut rows = Vec::new();
+    while let Some(page) = pages.next::<TopicView>(client).await? {
+        rows.extend(page.topics.iter().map(row));
+    }
+    if rows.is_empty() {
         writeln!(stdout(), "no topics")?;
         return Ok(());
-    }
-    let mut rows = Vec::new();
-    for topic in topics {
-        // One that was deleted meanwhile is not there.
-        if let Some(topic) = remote::topic(client, &topic.topic).await? {
-            rows.push(row(&topic));
-        }
     }
     let columns = [
         ("TOPIC", Side::Left),
@@ -66,6 +57,23 @@ async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
         ("KEEPS", Side::Left),
     ];
     write!(stdout(), "{}", lines(&columns, &rows))?;
+    Ok(())
+}
+
+/// All topics as one answer of the server would have them.
+async fn list_json(client: &Client, prefix: &str) -> anyhow::Result<()> {
+    let mut pages = TopicPages::new(prefix, false);
+    let mut out = stdout().lock();
+    let mut bytes = 0;
+    write!(out, "{{\"topics\":[")?;
+    let mut is_first = true;
+    while let Some(page) = pages.next::<Value>(client).await? {
+        for topic in page.topics {
+            write!(out, "{}{topic}", if std::mem::take(&mut is_first) { "" } else { "," })?;
+        }
+        bytes = page.bytes;
+    }
+    writeln!(out, "],\"bytes\":{bytes}}}")?;
     Ok(())
 }
 

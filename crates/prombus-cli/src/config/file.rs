@@ -37,7 +37,10 @@ pub struct TlsSection {
 pub struct HttpSection {
     pub allowed_hosts: Vec<String>,
     pub cors_origins: Vec<String>,
+    pub permessage_deflate: Option<bool>,
     pub max_body_bytes: Option<u64>,
+    pub min_body_bytes_per_second: Option<u64>,
+    pub keep_alive_ms: Option<u64>,
 }
 
 /// `[limits]`

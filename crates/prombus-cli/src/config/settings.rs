@@ -162,8 +162,12 @@ fn http(checker: &mut Checker, file: &FileConfig, server: &mut ServerOptions) {
     }
     server.allowed_hosts.clone_from(&file.http.allowed_hosts);
     server.cors_origins.clone_from(&file.http.cors_origins);
+    server.has_permessage_deflate = file.http.permessage_deflate.unwrap_or(server.has_permessage_deflate);
     let body = &mut server.connections.max_body_bytes;
     checker.number("http.max_body_bytes", file.http.max_body_bytes, 1..=1 << 32, body);
+    let rate = &mut server.connections.min_body_bytes_per_second;
+    checker.number("http.min_body_bytes_per_second", file.http.min_body_bytes_per_second, 0..=1 << 20, rate);
+    checker.duration("http.keep_alive_ms", file.http.keep_alive_ms, &mut server.connections.keep_alive);
 }
 
 fn connections(checker: &mut Checker, file: &FileConfig, server: &mut ServerOptions) {

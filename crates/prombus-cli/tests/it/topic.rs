@@ -17,6 +17,10 @@ fn topics_are_listed_in_a_table() {
     assert!(table.lines().nth(2).unwrap().ends_with("newest of each key, 7 d"), "{table}");
     let json: Value = serde_json::from_str(&server.ok(&["topic", "list", "--json"])).unwrap();
     assert_eq!(json["topics"][1]["count"], 12);
+    assert!(json["bytes"].as_u64().unwrap() > 0);
+    let table = server.ok(&["topic", "list", "--prefix", "ord"]);
+    assert_eq!(table.lines().count(), 2, "{table}");
+    assert_eq!(server.ok(&["topic", "list", "--prefix", "none"]), "no topics\n");
 }
 
 #[test]

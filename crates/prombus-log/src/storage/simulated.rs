@@ -15,7 +15,7 @@
 //! what still works on it before the power comes back.
 
 use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -42,6 +42,14 @@ const EROFS: i32 = 30;
 #[derive(Clone)]
 pub struct Disk {
     state: Arc<Mutex<State>>,
+    held_syncs: Arc<HeldSyncs>,
+}
+
+/// Where syncs of log data wait while they are held.
+#[derive(Default)]
+struct HeldSyncs {
+    are_held: Mutex<bool>,
+    changed: Condvar,
 }
 
 /// A mutating operation: what [`Disk::cut_after`] counts and what [`Disk::last_cut`] names.
@@ -87,7 +95,13 @@ impl Disk {
     }
 
     fn from_state(state: State) -> Self {
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Mutex::new(state)), held_syncs: Arc::default() }
+    }
+
+    /// Syncs of log data wait until they are no longer held, as on a slow disk.
+    pub fn hold_syncs(&self, are_held: bool) {
+        *self.held_syncs.are_held.lock() = are_held;
+        self.held_syncs.changed.notify_all();
     }
 
     /// Cuts the power, settles what survived, and switches the power on again. Files and locks from before
@@ -401,6 +415,13 @@ impl StorageFile for OpenFile {
     }
 
     fn sync(&self, point: SyncPoint) -> io::Result<()> {
+        if point == SyncPoint::LogData {
+            let held = &self.disk.held_syncs;
+            let mut are_held = held.are_held.lock();
+            while *are_held {
+                held.changed.wait(&mut are_held);
+            }
+        }
         let mut state = self.disk.powered_to_write()?;
         self.alive(&state)?;
         let verdict = state.begin(Step::Sync(point));

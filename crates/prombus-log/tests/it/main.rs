@@ -19,6 +19,7 @@ mod kill;
 mod lookup;
 mod lost_seqs;
 mod open;
+mod own_ids;
 mod poison;
 mod power_cut;
 mod read_errors;

@@ -41,6 +41,8 @@ pub struct Parsed<'a> {
     pub corr: Option<&'a str>,
     /// The frame.
     pub frame: ClientFrame<'a>,
+    /// Fields that nobody knows; the OK lists them.
+    pub ignored: Vec<String>,
 }
 
 /// A frame of a client. In a parsed one, topics, groups and options keep their rules.
@@ -97,6 +99,8 @@ pub enum ClientFrame<'a> {
         reason: Option<Cow<'a, str>>,
         /// When it should come again; the server's backoff if absent.
         delay_ms: Option<u64>,
+        /// It should not come again: it becomes a dead letter at once.
+        dead: bool,
     },
     /// An event needs more time.
     Modack {
@@ -195,13 +199,16 @@ pub fn put_client_frame(into: &mut Vec<u8>, corr: Option<&str>, frame: &ClientFr
             put_subscription(into, topic, group);
             put_id(into, *id);
         }
-        ClientFrame::Nack { topic, group, id, reason, delay_ms } => {
+        ClientFrame::Nack { topic, group, id, reason, delay_ms, dead } => {
             put_subscription(into, topic, group);
             put_id(into, *id);
             if let Some(reason) = reason {
                 put_text(into, "reason", reason);
             }
             put_number(into, "delay_ms", *delay_ms);
+            if *dead {
+                into.extend_from_slice(b",\"dead\":true");
+            }
         }
         ClientFrame::Modack { topic, group, id, extend_ms } => {
             put_subscription(into, topic, group);

@@ -1,11 +1,13 @@
 //! Reading what a client sends: one pass over the bytes, no tree, no copy of the payload.
 
 use super::client::{ClientFrame, Parsed, Token};
+use super::field_names::FieldNames;
 use crate::body::unescaped;
 use crate::error_code::ErrorCode;
 use crate::group_name::check_group_name;
 use crate::json::{Json, JsonError};
 use crate::limits::{MAX_ACK_TIMEOUT_MS, MAX_CORR_BYTES, MAX_NACK_DELAY_MS, MAX_REASON_BYTES, MIN_EXTEND_MS};
+use crate::options::fields::Ignored;
 use crate::options::loose::Loose;
 use crate::options::{OptionError, PublishOptions, Start, SubscribeOptions};
 use crate::pattern::check_pattern;
@@ -29,12 +31,13 @@ pub struct FrameError {
     pub corr: Option<String>,
 }
 
-/// Reads a client's frame. Unknown fields are ignored, `null` is the same as absent (but as a payload), and of two fields
-/// with one name the last counts.
+/// Reads a client's frame. Names count in camelCase and snake_case, `null` is the same as absent (but as a payload), and of two
+/// fields with one spelling the last counts. Unknown fields are ignored and listed in [`Parsed::ignored`], unless they look
+/// like a mistake.
 ///
 /// # Errors
 /// `bad_json` if it is not JSON; `bad_topic` if the topic's name breaks the rules; `bad_request` if it is no frame, has an
-/// option out of range, or is nested deeper than [`MAX_NESTING`](crate::limits::MAX_NESTING).
+/// option out of range or a mistyped field, or is nested deeper than [`MAX_NESTING`](crate::limits::MAX_NESTING).
 pub fn parse_client_frame(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
     parse_with(bytes, |_, _| ())
 }
@@ -45,18 +48,22 @@ pub(super) fn parse_with<'a>(
     show: impl FnOnce(&Fields<'a>, &ClientFrame<'a>),
 ) -> Result<Parsed<'a>, FrameError> {
     let mut fields = Fields::default();
+    let mut ignored = Ignored::default();
     let read = fields.read(bytes);
     let corr = fields.corr();
     let result = match (read, &corr) {
         (Err(refusal), _) => Err(refusal),
         (Ok(()), Err(refusal)) => Err(refusal.clone()),
-        (Ok(()), Ok(_)) => fields.frame(),
+        (Ok(()), Ok(_)) => fields.frame(&mut ignored),
     };
     let corr = corr.unwrap_or(None);
     match result {
         Ok(frame) => {
-            show(&fields, &frame);
-            Ok(Parsed { corr, frame })
+            // What has ignored fields is rare, and read anew each time.
+            if ignored.0.is_empty() {
+                show(&fields, &frame);
+            }
+            Ok(Parsed { corr, frame, ignored: ignored.0 })
         }
         Err(Refusal { code, msg, too_deep }) => {
             let corr = corr.map(str::to_owned).or_else(|| if too_deep { corr_anyhow(bytes) } else { None });
@@ -124,6 +131,11 @@ pub(super) struct Fields<'a> {
     to: Option<Json<'a>>,
     ts: Option<Json<'a>>,
     after_id: Option<Json<'a>>,
+    dead: Option<Json<'a>>,
+    /// The rest.
+    others: Vec<(Cow<'a, str>, Json<'a>)>,
+    /// A field that came in two spellings, with different values.
+    contradiction: Option<(&'static str, Cow<'a, str>)>,
 }
 
 impl<'a> Fields<'a> {
@@ -138,6 +150,9 @@ impl<'a> Fields<'a> {
             return Err(Refusal::bad_request("a frame is a JSON object with an \"op\""));
         }
         self.read_object(&mut scanner, text).map_err(|fault| JsonError::at(&scanner, fault))?;
+        if !self.others.is_empty() {
+            self.take_other_spellings();
+        }
         Ok(())
     }
 
@@ -174,7 +189,8 @@ impl<'a> Fields<'a> {
         scanner.skip_whitespace();
         let value = Json::scan(scanner, text)?;
         // A name that cannot be unescaped is none of ours.
-        let slot = match &*unescaped(name).unwrap_or_default() {
+        let name = unescaped(name).unwrap_or(Cow::Borrowed(name));
+        let slot = match &*name {
             "op" => &mut self.op,
             "corr" => &mut self.corr,
             "token" => &mut self.token,
@@ -192,10 +208,69 @@ impl<'a> Fields<'a> {
             "to" => &mut self.to,
             "ts" => &mut self.ts,
             "afterId" => &mut self.after_id,
-            _ => return Ok(()),
+            "dead" => &mut self.dead,
+            _ => {
+                if value.get() != "null" {
+                    self.others.push((name, value));
+                }
+                return Ok(());
+            }
         };
         *slot = (value.get() != "null").then_some(value);
         Ok(())
+    }
+
+    /// Puts names in their other spelling where they belong.
+    fn take_other_spellings(&mut self) {
+        for (name, value) in std::mem::take(&mut self.others) {
+            let (known, slot) = match &*name {
+                "delayMs" => ("delay_ms", &mut self.delay_ms),
+                "extendMs" => ("extend_ms", &mut self.extend_ms),
+                "after_id" => ("afterId", &mut self.after_id),
+                _ => {
+                    self.others.push((name, value));
+                    continue;
+                }
+            };
+            if slot.is_some_and(|slot| slot.get() != value.get()) {
+                self.contradiction = Some((known, name));
+            }
+            *slot = Some(value);
+        }
+    }
+
+    /// Looks at what the frame does not use: a mistake is refused, the rest is listed.
+    fn check_unused(&self, op: &str, ignored: &mut Ignored) -> Result<(), Refusal> {
+        if let Some((field, other)) = &self.contradiction {
+            let (field, other) = ((*field).to_owned(), other.to_string());
+            return Err(OptionError::Contradiction { field, other }.into());
+        }
+        let Some(names) = FieldNames::of(op) else { return Ok(()) };
+        let slots = [
+            ("token", self.token.is_some()),
+            ("topic", self.topic.is_some()),
+            ("group", self.group.is_some()),
+            ("payload", self.payload.is_some_and(|payload| payload.get() != "null")),
+            ("opts", self.opts.is_some()),
+            ("id", self.id.is_some()),
+            ("reason", self.reason.is_some()),
+            ("delay_ms", self.delay_ms.is_some()),
+            ("extend_ms", self.extend_ms.is_some()),
+            ("to", self.to.is_some()),
+            ("ts", self.ts.is_some()),
+            ("afterId", self.after_id.is_some()),
+            ("dead", self.dead.is_some()),
+        ];
+        for (name, _) in slots.iter().filter(|(name, is_there)| *is_there && !names.frame.contains(name)) {
+            names.judge(name, ignored)?;
+        }
+        for (name, _) in &self.others {
+            names.judge(name, ignored)?;
+        }
+        match self.opts {
+            Some(opts) if names.opts.is_empty() => Ok(names.judge_useless_opts(&loose(opts)?)?),
+            _ => Ok(()),
+        }
     }
 
     fn corr(&self) -> Result<Option<&'a str>, Refusal> {
@@ -209,8 +284,9 @@ impl<'a> Fields<'a> {
         Ok(Some(corr))
     }
 
-    fn frame(&self) -> Result<ClientFrame<'a>, Refusal> {
+    fn frame(&self, ignored: &mut Ignored) -> Result<ClientFrame<'a>, Refusal> {
         let op = text(self.op, "op")?;
+        self.check_unused(&op, ignored)?;
         Ok(match &*op {
             "PUBLISH" => {
                 let topic = text(self.topic, "topic")?;
@@ -218,7 +294,7 @@ impl<'a> Fields<'a> {
                 let payload = self.payload.ok_or_else(|| missing("payload"))?;
                 let opts = match self.opts {
                     None => PublishOptions::default(),
-                    Some(opts) => PublishOptions::from_json(opts.get())?,
+                    Some(opts) => PublishOptions::from_json_noting(opts.get(), ignored)?,
                 };
                 ClientFrame::Publish { topic, payload, opts }
             }
@@ -230,7 +306,7 @@ impl<'a> Fields<'a> {
                 let group = text(self.group, "group")?;
                 check_group_name(&group)
                     .map_err(|error| Refusal::bad_request(format_args!("\"group\": {error}")))?;
-                self.group_frame(&op, topic, group)?
+                self.group_frame(&op, topic, group, ignored)?
             }
             _ => {
                 let shown: String = op.chars().take(40).collect();
@@ -245,12 +321,13 @@ impl<'a> Fields<'a> {
         op: &str,
         topic: Cow<'a, str>,
         group: Cow<'a, str>,
+        ignored: &mut Ignored,
     ) -> Result<ClientFrame<'a>, Refusal> {
         Ok(match op {
             "SUBSCRIBE" => {
                 let opts = match self.opts {
                     None => SubscribeOptions::default(),
-                    Some(opts) => SubscribeOptions::from_json(opts.get())?,
+                    Some(opts) => SubscribeOptions::from_json_noting(opts.get(), ignored)?,
                 };
                 ClientFrame::Subscribe { topic, group, opts }
             }
@@ -262,7 +339,12 @@ impl<'a> Fields<'a> {
                     None => None,
                     Some(delay) => Some(loose(delay)?.whole("delay_ms", 0, MAX_NACK_DELAY_MS as i64)? as u64),
                 };
-                ClientFrame::Nack { topic, group, id: self.id()?, reason, delay_ms }
+                let dead = self.dead.map(loose).transpose()?.map(|dead| dead.bool("dead")).transpose()?;
+                let dead = dead.unwrap_or_default();
+                if dead && delay_ms.is_some() {
+                    return Err(OptionError::Exclusive { field: "dead", other: "delay_ms" }.into());
+                }
+                ClientFrame::Nack { topic, group, id: self.id()?, reason, delay_ms, dead }
             }
             "MODACK" => ClientFrame::Modack { topic, group, id: self.id()?, extend_ms: self.extend_ms()? },
             "PAUSE" => ClientFrame::Pause { topic, group },
@@ -272,7 +354,7 @@ impl<'a> Fields<'a> {
                 let to = loose(self.to.ok_or_else(|| missing("to"))?)?;
                 let ts = self.ts.map(loose).transpose()?;
                 let after_id = self.after_id.map(loose).transpose()?;
-                let to = Start::from_field("to", to, ts, after_id)?;
+                let to = Start::from_field("to", to, ts, after_id, ignored)?;
                 ClientFrame::Seek { topic, group, to }
             }
         })

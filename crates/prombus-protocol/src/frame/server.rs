@@ -38,15 +38,18 @@ pub struct OkFrame {
     /// ACK, NACK: the lease was no longer the sender's, so nothing changed.
     #[serde(default)]
     pub stale: bool,
-    /// SUBSCRIBE: the group is new.
+    /// SUBSCRIBE: whether the group is new. If it is not, `from` had no effect.
     #[serde(default)]
-    pub created: bool,
+    pub created: Option<bool>,
     /// AUTH: the server's version of the protocol.
     #[serde(default)]
     pub protocol: Option<u32>,
     /// CURSOR, SEEK: how far the group is.
     #[serde(default)]
     pub cursor: Option<CursorPosition>,
+    /// Fields of the frame that the server does not know; at most 100.
+    #[serde(default)]
+    pub ignored: Vec<String>,
 }
 
 /// The answer ERR.
@@ -80,7 +83,7 @@ pub struct EventFrame<T = Box<RawValue>> {
 }
 
 /// Attempt and lease of a delivery, as EVENT has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventContext {
     /// Which delivery of the event this is, from 1.
     pub attempt: u32,
@@ -92,12 +95,15 @@ pub struct EventContext {
     /// Why it is delivered again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<RedeliveryReason>,
+    /// What the nack of the attempt before said, where it is known; cut to 256 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 impl From<EventContext> for DeliveryContext {
     fn from(context: EventContext) -> Self {
-        let EventContext { attempt, ack_deadline_ms, max_attempts, reason } = context;
-        Self { attempt, max_attempts, cursor: None, reason, ack_deadline_ms }
+        let EventContext { attempt, ack_deadline_ms, max_attempts, reason, last_error } = context;
+        Self { attempt, max_attempts, cursor: None, reason, ack_deadline_ms, last_error }
     }
 }
 
@@ -150,10 +156,11 @@ impl OkFrame {
             into.extend_from_slice(b",\"seq\":");
             put_u64(into, seq);
         }
-        let flags: [(&[u8], bool); 3] = [
+        let flags: [(&[u8], bool); 4] = [
             (b",\"duplicate\":true", self.duplicate),
             (b",\"stale\":true", self.stale),
-            (b",\"created\":true", self.created),
+            (b",\"created\":true", self.created == Some(true)),
+            (b",\"created\":false", self.created == Some(false)),
         ];
         for (text, _) in flags.into_iter().filter(|(_, set)| *set) {
             into.extend_from_slice(text);
@@ -167,7 +174,19 @@ impl OkFrame {
             serde_json::to_writer(&mut *into, cursor).expect("a Vec takes every write");
         }
         into.push(b'}');
+        put_ignored(into, &self.ignored);
     }
+}
+
+/// Adds a list of ignored fields to an OK that was just appended; nothing if there are none.
+pub fn put_ignored(into: &mut Vec<u8>, ignored: &[String]) {
+    if ignored.is_empty() {
+        return;
+    }
+    into.pop_if(|last| *last == b'}');
+    into.extend_from_slice(b",\"ignored\":");
+    serde_json::to_writer(&mut *into, ignored).expect("a Vec takes every write");
+    into.push(b'}');
 }
 
 /// Appends an OK that says no more. `corr` is JSON text, as it came.
@@ -232,6 +251,10 @@ pub fn put_event_tail(into: &mut Vec<u8>, context: &EventContext) {
         into.extend_from_slice(b",\"reason\":\"");
         into.extend_from_slice(reason.as_str().as_bytes());
         into.push(b'"');
+    }
+    if let Some(error) = &context.last_error {
+        into.extend_from_slice(b",\"last_error\":");
+        put_string(into, error);
     }
     into.extend_from_slice(b"}}");
 }

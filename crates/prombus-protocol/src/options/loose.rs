@@ -7,7 +7,7 @@ use std::fmt;
 use uuid::Uuid;
 
 /// What came; borrowed where it can be.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Loose<'a> {
     Null,
     Bool(bool),

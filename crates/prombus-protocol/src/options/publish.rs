@@ -1,10 +1,12 @@
 //! Options of a publish.
 
+use super::fields::{Ignored, sorted};
 use super::loose::Loose;
 use super::{OptionError, check_count, check_length, check_range};
+use crate::idempotency::id_of_key;
 use crate::limits::{
-    MAX_CAUSED_BY, MAX_HEADER_NAME_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_TAG_BYTES,
-    MAX_TAGS, MAX_TS_MS,
+    MAX_CAUSED_BY, MAX_HEADER_NAME_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_BYTES,
+    MAX_KEY_BYTES, MAX_TAG_BYTES, MAX_TAGS, MAX_TS_MS,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -36,6 +38,10 @@ pub struct PublishOptions {
     pub sid: Option<Uuid>,
 }
 
+/// The names that `opts` of a PUBLISH may have.
+pub(crate) const NAMES: [&str; 8] =
+    ["id", "ts", "key", "headers", "tags", "caused_by", "sid", "idempotencyKey"];
+
 impl PublishOptions {
     /// Whether nothing is said.
     pub fn is_empty(&self) -> bool {
@@ -61,36 +67,37 @@ impl PublishOptions {
         check_count("caused_by", self.caused_by.len(), MAX_CAUSED_BY)
     }
 
-    /// Reads and checks options.
+    /// Reads and checks options. `idempotencyKey` becomes the id that [`id_of_key`] makes of it. Unknown fields are ignored.
     ///
     /// # Errors
     /// Names the field, what came and what is allowed.
     pub fn from_json(json: &str) -> Result<Self, OptionError> {
-        Self::from_loose(Loose::parse(json).map_err(OptionError::unreadable)?)
+        Self::from_json_noting(json, &mut Ignored::default())
     }
 
-    pub(crate) fn from_loose(value: Loose<'_>) -> Result<Self, OptionError> {
+    pub(crate) fn from_json_noting(json: &str, ignored: &mut Ignored) -> Result<Self, OptionError> {
+        Self::from_loose(Loose::parse(json).map_err(OptionError::unreadable)?, ignored)
+    }
+
+    fn from_loose(value: Loose<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
         let mut options = Self::default();
         let Some(value) = value.into_option() else { return Ok(options) };
-        for (name, value) in value.map("opts")? {
-            let value = value.into_option();
-            match &*name {
-                "id" => options.id = value.map(|id| id.uuid("id")).transpose()?,
-                "ts" => options.ts = value.map(|ts| ts.whole("ts", 0, MAX_TS_MS)).transpose()?,
-                "key" => options.key = value.map(|key| key.text("key")).transpose()?.map(Into::into),
-                "headers" => options.headers = value.map(headers_of).transpose()?.unwrap_or_default(),
-                "tags" => {
-                    let tags = value.map(|tags| tags.list("tags")).transpose()?.unwrap_or_default();
-                    options.tags =
-                        tags.into_iter().map(|tag| Ok(tag.text("tags")?.into())).collect::<Result<_, _>>()?;
-                }
-                "caused_by" => {
-                    let ids = value.map(|ids| ids.list("caused_by")).transpose()?.unwrap_or_default();
-                    options.caused_by =
-                        ids.into_iter().map(|id| id.uuid("caused_by")).collect::<Result<_, _>>()?;
-                }
-                "sid" => options.sid = value.map(|sid| sid.uuid("sid")).transpose()?,
-                _ => {}
+        let [id, ts, key, headers, tags, caused_by, sid, idempotency_key] =
+            sorted(value.map("opts")?, &NAMES, ignored)?;
+        options.id = id.map(|id| id.uuid("id")).transpose()?;
+        options.ts = ts.map(|ts| ts.whole("ts", 0, MAX_TS_MS)).transpose()?;
+        options.key = key.map(|key| key.text("key")).transpose()?.map(Into::into);
+        options.headers = headers.map(headers_of).transpose()?.unwrap_or_default();
+        let tags = tags.map(|tags| tags.list("tags")).transpose()?.unwrap_or_default();
+        options.tags = tags.into_iter().map(|tag| Ok(tag.text("tags")?.into())).collect::<Result<_, _>>()?;
+        let ids = caused_by.map(|ids| ids.list("caused_by")).transpose()?.unwrap_or_default();
+        options.caused_by = ids.into_iter().map(|id| id.uuid("caused_by")).collect::<Result<_, _>>()?;
+        options.sid = sid.map(|sid| sid.uuid("sid")).transpose()?;
+        if let Some(key) = idempotency_key {
+            let key = key.text("idempotencyKey")?;
+            check_length("idempotencyKey", &key, 1, MAX_IDEMPOTENCY_KEY_BYTES)?;
+            if options.id.replace(id_of_key(&key)).is_some() {
+                return Err(OptionError::Exclusive { field: "id", other: "idempotencyKey" });
             }
         }
         options.check()?;
@@ -117,6 +124,7 @@ pub(super) fn check_headers(field: &str, headers: &BTreeMap<String, String>) -> 
 
 impl<'de> Deserialize<'de> for PublishOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_loose(Loose::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        let value = Loose::deserialize(deserializer)?;
+        Self::from_loose(value, &mut Ignored::default()).map_err(serde::de::Error::custom)
     }
 }

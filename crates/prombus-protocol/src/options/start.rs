@@ -1,6 +1,7 @@
 //! Where a group starts, or is moved to.
 
 use super::OptionError;
+use super::fields::{Ignored, sorted};
 use super::loose::Loose;
 use crate::limits::MAX_TS_MS;
 use serde::ser::SerializeMap;
@@ -51,11 +52,12 @@ impl Start {
         from: Option<Loose<'_>>,
         ts: Option<Loose<'_>>,
         after_id: Option<Loose<'_>>,
+        ignored: &mut Ignored,
     ) -> Result<Self, OptionError> {
         let missing = |field: &str, needed_by| OptionError::Missing { field: field.to_owned(), needed_by };
         let Some(from) = from else { return Ok(Self::Latest) };
         if let (Loose::Map(_), None, None) = (&from, &ts, &after_id) {
-            return Self::from_loose("from", from);
+            return Self::from_loose("from", from, ignored);
         }
         let name = match &from {
             Loose::Text(name) => &**name,
@@ -80,17 +82,22 @@ impl Start {
         value: Loose<'_>,
         ts: Option<Loose<'_>>,
         after_id: Option<Loose<'_>>,
+        ignored: &mut Ignored,
     ) -> Result<Self, OptionError> {
         match &value {
             Loose::Text(name) if matches!(&**name, "ts" | "afterId") => {
-                Self::from_parts(Some(value), ts, after_id)
+                Self::from_parts(Some(value), ts, after_id, ignored)
             }
-            _ => Self::from_loose(field, value),
+            _ => Self::from_loose(field, value, ignored),
         }
     }
 
     /// The value of a field that stands alone.
-    pub(crate) fn from_loose(field: &str, value: Loose<'_>) -> Result<Self, OptionError> {
+    pub(crate) fn from_loose(
+        field: &str,
+        value: Loose<'_>,
+        ignored: &mut Ignored,
+    ) -> Result<Self, OptionError> {
         let allowed = "\"latest\", \"earliest\", {\"ts\": …} or {\"afterId\": …}";
         let fields = match value {
             Loose::Text(name) if name == "latest" => return Ok(Self::Latest),
@@ -98,22 +105,14 @@ impl Start {
             Loose::Map(fields) => fields,
             other => return Err(OptionError::refused(field, &other, allowed)),
         };
-        let (mut from, mut ts, mut after_id) = (None, None, None);
-        for (name, value) in fields {
-            match &*name {
-                "from" => from = value.into_option(),
-                "ts" => ts = value.into_option(),
-                "afterId" => after_id = value.into_option(),
-                _ => {}
-            }
-        }
+        let [from, ts, after_id] = sorted(fields, &["from", "ts", "afterId"], ignored)?;
         let clear = match (&from, &ts, &after_id) {
             (Some(_), ..) => from,
             (None, Some(_), None) => Some(Loose::Text("ts".into())),
             (None, None, Some(_)) => Some(Loose::Text("afterId".into())),
             _ => return Err(OptionError::refused(field, &Loose::Map(Vec::new()), allowed)),
         };
-        Self::from_parts(clear, ts, after_id)
+        Self::from_parts(clear, ts, after_id, ignored)
     }
 }
 
@@ -135,6 +134,7 @@ impl Serialize for Start {
 
 impl<'de> Deserialize<'de> for Start {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_loose("from", Loose::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        let value = Loose::deserialize(deserializer)?;
+        Self::from_loose("from", value, &mut Ignored::default()).map_err(serde::de::Error::custom)
     }
 }

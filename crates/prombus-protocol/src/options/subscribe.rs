@@ -1,11 +1,12 @@
 //! Options of a subscription.
 
+use super::fields::{Ignored, sorted};
 use super::loose::Loose;
-use super::{Filter, OptionError, Start, check_count, check_range};
+use super::{Filter, OptionError, Start, check_count, check_length, check_range};
 use crate::limits::{
     DEFAULT_ACK_TIMEOUT_MS, DEFAULT_BATCH_SIZE, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_IN_FLIGHT,
-    DEFAULT_MAX_UNSETTLED, MAX_ACK_TIMEOUT_MS, MAX_BATCH_SIZE, MAX_MAX_ATTEMPTS, MAX_MAX_IN_FLIGHT,
-    MAX_MAX_UNSETTLED, MAX_SUBSCRIBED_TOPICS,
+    DEFAULT_MAX_UNSETTLED, MAX_ACK_TIMEOUT_MS, MAX_BATCH_SIZE, MAX_EXPIRE_MS, MAX_MAX_ATTEMPTS,
+    MAX_MAX_IN_FLIGHT, MAX_MAX_UNSETTLED, MAX_MEMBER_NAME_BYTES, MAX_SUBSCRIBED_TOPICS,
 };
 use crate::pattern::check_pattern;
 use serde::ser::SerializeMap;
@@ -43,7 +44,28 @@ pub struct SubscribeOptions {
     pub manual_ack: bool,
     /// Which events the group wants; all if there is none.
     pub filter: Option<Filter>,
+    /// What to call the member in lists, metrics and logs.
+    pub name: Option<String>,
+    /// `expireMs`: a group that this creates is deleted after so long without members.
+    pub expire_ms: Option<u64>,
 }
+
+/// The names that `opts` of a SUBSCRIBE may have.
+pub(crate) const NAMES: [&str; 13] = [
+    "from",
+    "ts",
+    "afterId",
+    "batchSize",
+    "maxInFlight",
+    "ackTimeoutMs",
+    "maxAttempts",
+    "maxUnsettled",
+    "topics",
+    "manualAck",
+    "filter",
+    "name",
+    "expireMs",
+];
 
 impl SubscribeOptions {
     /// Events that one pull leases; 100 unless said.
@@ -89,11 +111,15 @@ impl SubscribeOptions {
             ("ackTimeoutMs", self.ack_timeout_ms, MAX_ACK_TIMEOUT_MS),
             ("maxAttempts", self.max_attempts.map(u64::from), u64::from(MAX_MAX_ATTEMPTS)),
             ("maxUnsettled", self.max_unsettled.map(u64::from), u64::from(MAX_MAX_UNSETTLED)),
+            ("expireMs", self.expire_ms, MAX_EXPIRE_MS),
         ];
         for (field, number, most) in numbers {
             if let Some(number) = number {
                 check_range(field, i64::try_from(number).unwrap_or(i64::MAX), 1, most as i64)?;
             }
+        }
+        if let Some(name) = &self.name {
+            check_length("name", name, 1, MAX_MEMBER_NAME_BYTES)?;
         }
         check_count("topics", self.topics.len(), MAX_SUBSCRIBED_TOPICS)?;
         for topic in &self.topics {
@@ -103,65 +129,71 @@ impl SubscribeOptions {
         self.filter.as_ref().map_or(Ok(()), Filter::check)
     }
 
-    /// Reads and checks options.
+    /// Reads and checks options. Unknown fields are ignored.
     ///
     /// # Errors
     /// Names the field, what came and what is allowed.
     pub fn from_json(json: &str) -> Result<Self, OptionError> {
-        Self::from_loose(Loose::parse(json).map_err(OptionError::unreadable)?)
+        Self::from_json_noting(json, &mut Ignored::default())
     }
 
-    pub(crate) fn from_loose(value: Loose<'_>) -> Result<Self, OptionError> {
-        let mut options = Self::default();
-        let Some(value) = value.into_option() else { return Ok(options) };
-        let (mut from, mut ts, mut after_id) = (None, None, None);
-        for (name, value) in value.map("opts")? {
-            let value = value.into_option();
-            match &*name {
-                "from" => from = value,
-                "ts" => ts = value,
-                "afterId" => after_id = value,
-                "batchSize" => options.batch_size = whole(value, "batchSize", MAX_BATCH_SIZE)?,
-                "maxInFlight" => options.max_in_flight = whole(value, "maxInFlight", MAX_MAX_IN_FLIGHT)?,
-                "ackTimeoutMs" => {
-                    options.ack_timeout_ms =
-                        whole(value, "ackTimeoutMs", MAX_ACK_TIMEOUT_MS as u32)?.map(u64::from);
-                }
-                "maxAttempts" => options.max_attempts = whole(value, "maxAttempts", MAX_MAX_ATTEMPTS)?,
-                "maxUnsettled" => options.max_unsettled = whole(value, "maxUnsettled", MAX_MAX_UNSETTLED)?,
-                "topics" => {
-                    let topics = value.map(|topics| topics.list("topics")).transpose()?.unwrap_or_default();
-                    options.topics = topics
-                        .into_iter()
-                        .map(|topic| Ok(topic.text("topics")?.into()))
-                        .collect::<Result<_, _>>()?;
-                }
-                "manualAck" => {
-                    options.manual_ack =
-                        value.map(|flag| flag.bool("manualAck")).transpose()?.unwrap_or_default();
-                }
-                "filter" => {
-                    let filter = value.map(Filter::from_loose).transpose()?;
-                    // Two members, one with no filter and one with an empty one, agree.
-                    options.filter = filter.filter(|filter| !filter.is_empty());
-                }
-                _ => {}
-            }
-        }
-        options.from = Start::from_parts(from, ts, after_id)?;
+    pub(crate) fn from_json_noting(json: &str, ignored: &mut Ignored) -> Result<Self, OptionError> {
+        Self::from_loose(Loose::parse(json).map_err(OptionError::unreadable)?, ignored)
+    }
+
+    fn from_loose(value: Loose<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
+        let Some(value) = value.into_option() else { return Ok(Self::default()) };
+        let [
+            from,
+            ts,
+            after_id,
+            batch,
+            in_flight,
+            lease,
+            attempts,
+            unsettled,
+            topics,
+            manual,
+            filter,
+            name,
+            expire,
+        ] = sorted(value.map("opts")?, &NAMES, ignored)?;
+        let topics = topics.map(|topics| topics.list("topics")).transpose()?.unwrap_or_default();
+        let options = Self {
+            from: Start::from_parts(from, ts, after_id, ignored)?,
+            batch_size: whole(batch, "batchSize", MAX_BATCH_SIZE)?,
+            max_in_flight: whole(in_flight, "maxInFlight", MAX_MAX_IN_FLIGHT)?,
+            ack_timeout_ms: whole_ms(lease, "ackTimeoutMs", MAX_ACK_TIMEOUT_MS)?,
+            max_attempts: whole(attempts, "maxAttempts", MAX_MAX_ATTEMPTS)?,
+            max_unsettled: whole(unsettled, "maxUnsettled", MAX_MAX_UNSETTLED)?,
+            topics: topics
+                .into_iter()
+                .map(|topic| Ok(topic.text("topics")?.into()))
+                .collect::<Result<_, _>>()?,
+            manual_ack: manual.map(|flag| flag.bool("manualAck")).transpose()?.unwrap_or_default(),
+            // Two members, one with no filter and one with an empty one, agree.
+            filter: filter.map(Filter::from_loose).transpose()?.filter(|filter| !filter.is_empty()),
+            name: name.map(|name| name.text("name")).transpose()?.map(Into::into),
+            expire_ms: whole_ms(expire, "expireMs", MAX_EXPIRE_MS)?,
+        };
         options.check()?;
         Ok(options)
     }
 }
 
 fn whole(value: Option<Loose<'_>>, field: &str, most: u32) -> Result<Option<u32>, OptionError> {
-    let number = value.map(|value| value.whole(field, 1, i64::from(most))).transpose()?;
-    Ok(number.map(|number| number as u32))
+    Ok(whole_ms(value, field, u64::from(most))?.map(|number| number as u32))
+}
+
+fn whole_ms(value: Option<Loose<'_>>, field: &str, most: u64) -> Result<Option<u64>, OptionError> {
+    let number = value.map(|value| value.whole(field, 1, most as i64)).transpose()?;
+    Ok(number.map(i64::unsigned_abs))
 }
 
 impl<'de> Deserialize<'de> for SubscribeOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_loose(Loose::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        let value = Loose::deserialize(deserializer)?;
+        Self::from_loose(value, &mut Ignored::default()).map_err(serde::de::Error::custom)
     }
 }
 
@@ -182,6 +214,7 @@ impl Serialize for SubscribeOptions {
             ("ackTimeoutMs", self.ack_timeout_ms),
             ("maxAttempts", self.max_attempts.map(u64::from)),
             ("maxUnsettled", self.max_unsettled.map(u64::from)),
+            ("expireMs", self.expire_ms),
         ];
         for (field, number) in numbers {
             if let Some(number) = number {
@@ -196,6 +229,9 @@ impl Serialize for SubscribeOptions {
         }
         if let Some(filter) = &self.filter {
             map.serialize_entry("filter", filter)?;
+        }
+        if let Some(name) = &self.name {
+            map.serialize_entry("name", name)?;
         }
         map.end()
     }

@@ -11,6 +11,9 @@ struct Good {
     name: String,
     text: String,
     canonical: Option<String>,
+    /// Fields that nobody knows.
+    #[serde(default)]
+    ignored: Vec<String>,
 }
 
 impl Good {
@@ -34,6 +37,7 @@ fn client_frames_are_read_and_written() {
     for good in fixture::<Vec<Good>>("client-frames") {
         let parsed =
             parse_client_frame(good.text.as_bytes()).unwrap_or_else(|error| panic!("{}: {error}", good.name));
+        assert_eq!(parsed.ignored, good.ignored, "{}", good.name);
         let mut written = Vec::new();
         put_client_frame(&mut written, parsed.corr, &parsed.frame);
         assert_eq!(String::from_utf8_lossy(&written), good.canonical(), "{}", good.name);

@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod tests;
 
+use super::refused_origins::RefusedOrigins;
 use crate::options::ServerOptions;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use thiserror::Error;
@@ -40,6 +41,7 @@ pub(crate) struct Guard {
     allowed_hosts: Vec<Host>,
     allows_any_origin: bool,
     allowed_origins: Vec<String>,
+    refused_origins: RefusedOrigins,
 }
 
 impl Guard {
@@ -49,6 +51,7 @@ impl Guard {
             allowed_hosts: options.allowed_hosts.iter().filter_map(|host| configured_host(host)).collect(),
             allows_any_origin: options.cors_origins.iter().any(|origin| origin == "*"),
             allowed_origins: options.cors_origins.clone(),
+            refused_origins: RefusedOrigins::default(),
         }
     }
 
@@ -78,7 +81,20 @@ impl Guard {
         if Origin::parse(origin).as_ref() == Some(&own) || self.allows_origin(origin) {
             return Ok(());
         }
+        self.refused_origins.note(&shown(origin));
         Err(GuardRefused::ForeignOrigin(shown(origin)))
+    }
+
+    /// Logs a page whose requests are served without CORS headers, so that its browser does not show it the answers. The scheme
+    /// is not compared: a proxy may have taken TLS off.
+    pub(crate) fn note_without_cors(&self, host: &str, origin: &str) {
+        let own = host_and_port(host);
+        let is_own = Origin::parse(origin).zip(own).is_some_and(|(origin, (host, port))| {
+            origin.host == host && origin.port == port.unwrap_or(origin.scheme.default_port())
+        });
+        if !is_own {
+            self.refused_origins.note(&shown(origin));
+        }
     }
 
     /// As text too, for apps whose origin is none of the web, such as `tauri://localhost`.

@@ -6,10 +6,10 @@
 use super::ApiError;
 use super::query::Query;
 use super::tickets;
-use crate::auth::{AuthRefused, Principal, StreamTickets};
+use crate::auth::{AuthRefused, GuardRefused, Principal, StreamTickets};
 use crate::gateway::{Gateway, Peer, now_ms};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::response::{IntoResponse as _, Response};
 use prombus_protocol::ErrorCode;
 use std::sync::Arc;
@@ -30,7 +30,33 @@ pub(super) enum Access {
 /// Whether a request may be looked at at all. Comes before everything else, upgrades included.
 #[allow(clippy::result_large_err, reason = "the answer is what the caller sends")]
 pub(crate) fn admit(gateway: &Gateway, parts: &Parts) -> Result<(), Response> {
+    check_framing(parts).map_err(|refused| {
+        let mut response = refused.into_response();
+        // Where this request ends is not certain, so nothing after it is read.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+    })?;
     check_guard(gateway, parts).map_err(ApiError::into_response)
+}
+
+/// What two readers of a request, such as a proxy and this server, could read as two different requests.
+fn check_framing(parts: &Parts) -> Result<(), ApiError> {
+    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next() {
+        let is_chunked = coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+        if !is_chunked || codings.next().is_some() {
+            let error = ApiError::bad_request("unsupported Transfer-Encoding; supported: chunked");
+            return Err(error.with_status(StatusCode::NOT_IMPLEMENTED));
+        }
+    }
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) if parts.version == Version::HTTP_11 => {
+            Err(ApiError::bad_request("the request has no Host header"))
+        }
+        (_, Some(_)) => Err(ApiError::bad_request("the request has several Host headers")),
+        _ => Ok(()),
+    }
 }
 
 fn check_guard(gateway: &Gateway, parts: &Parts) -> Result<(), ApiError> {
@@ -40,7 +66,10 @@ fn check_guard(gateway: &Gateway, parts: &Parts) -> Result<(), ApiError> {
     let origin = only(&parts.headers, &header::ORIGIN)?;
     let check = |host| {
         let checked = gateway.guard.check(host, origin, peer.local.ip(), peer.is_tls);
-        checked.map_err(ApiError::forbidden)
+        checked.map_err(|refused| match refused {
+            GuardRefused::NoHost | GuardRefused::BadHost => ApiError::bad_request(refused),
+            _ => ApiError::forbidden(refused),
+        })
     };
     check(host)?;
     // A request to an absolute address names the host there too.

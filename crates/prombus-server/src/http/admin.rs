@@ -3,21 +3,47 @@
 
 use super::body::{Held, Incoming};
 use super::call::Call;
+use super::fields::{self, Ignored, Shape, object};
+use super::groups::may_see;
 use super::{Answered, ApiError, answer};
 use bytes::Bytes;
 use prombus::{GroupError, GroupSpec, MemberOptions, SettleOutcome, Verdict};
 use prombus_protocol::{
-    ClientFrame, CursorPosition, ErrorCode, GroupName, Json, JsonError, Pattern, RawValue, SubscribeOptions,
+    ClientFrame, CursorPosition, ErrorCode, GroupName, Json, JsonError, Pattern, SubscribeOptions,
     parse_client_frame,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
 
 /// Bodies here are small.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-type Fields<'a> = BTreeMap<&'a str, &'a RawValue>;
+/// Where a group starts.
+const START: Shape = Shape::flat(&["from", "ts", "afterId"]);
+/// Names of headers are the user's.
+const FILTER: Shape = Shape::flat(&["key", "tag", "header"]);
+/// The options of SUBSCRIBE.
+const GROUP: Shape = Shape {
+    names: &[
+        "from",
+        "ts",
+        "afterId",
+        "topics",
+        "filter",
+        "batchSize",
+        "maxInFlight",
+        "ackTimeoutMs",
+        "maxAttempts",
+        "maxUnsettled",
+        "manualAck",
+        "name",
+        "expireMs",
+        "group",
+    ],
+    nested: &[("from", START), ("filter", FILTER)],
+};
+const SEEK: Shape = Shape { names: &["to", "ts", "afterId"], nested: &[("to", START)] };
+const SETTLE: Shape = Shape::flat(&["id", "verdict", "reason", "delay_ms", "dead"]);
 
 #[derive(Serialize)]
 struct Created {
@@ -45,49 +71,73 @@ pub(super) async fn make(mut call: Call) -> Answered {
     let body = body_of(&mut call).await?;
     let options = match body.trim_ascii() {
         [] => SubscribeOptions::default(),
-        body => SubscribeOptions::from_json(checked(body)?)?,
+        body => SubscribeOptions::from_json(&object(&fields_of(body, &GROUP, &mut call.ignored)?))?,
     };
     let topics = options.topics.iter().map(Pattern::new).collect::<Result<_, _>>()?;
-    let spec = GroupSpec { subscription, group, topics, filter: options.filter, from: options.from };
+    let spec = GroupSpec {
+        subscription,
+        group,
+        topics,
+        filter: options.filter,
+        from: options.from,
+        expire_ms: options.expire_ms,
+    };
     let joined = call.gateway.backend.join(spec, MemberOptions::default()).await?;
     joined.membership.leave().await?;
-    answer::json(&Created { created: joined.created })
+    answer::done(&Created { created: joined.created }, &call.ignored)
 }
 
-/// `DELETE /groups/{topic}/{group}`.
+/// `DELETE /groups/{topic}/{group}`: for admins; a group that was made to expire also for whoever may join it.
 pub(super) async fn delete(call: Call) -> Answered {
     let (topic, group) = call.group()?;
+    if !call.principal.is_admin() {
+        let forbidden = || ApiError::forbidden("this needs a token with the scope \"admin\"");
+        // Before looking: whether it is there is not everybody's business.
+        if !call.principal.may_subscribe(topic.as_str(), Some(group.as_str())) {
+            return Err(forbidden());
+        }
+        let info = call.gateway.backend.group(topic.as_str(), group.as_str()).await?;
+        if info.is_none_or(|info| info.expire_ms.is_none() || !may_see(&call.principal, &info)) {
+            return Err(forbidden());
+        }
+    }
     call.gateway.backend.delete_group(topic.as_str(), group.as_str()).await?;
-    answer::json(&Deleted { deleted: true })
+    answer::done(&Deleted { deleted: true }, &call.ignored)
 }
 
 /// `POST /groups/{topic}/{group}/seek`.
 pub(super) async fn seek(mut call: Call) -> Answered {
     let (topic, group) = call.group()?;
     let body = body_of(&mut call).await?;
-    let frame = frame_of("SEEK", &topic, &group, &fields_of(&body)?);
+    let frame = frame_of("SEEK", &topic, &group, &fields_of(&body, &SEEK, &mut call.ignored)?);
     let ClientFrame::Seek { to, .. } = parse_client_frame(&frame)?.frame else {
         return Err(ApiError::internal("SEEK was read as something else"));
     };
     let backend = &call.gateway.backend;
     backend.seek(topic.as_str(), group.as_str(), to).await?;
-    answer::json(&Sought { cursor: backend.cursor(topic.as_str(), group.as_str()).await? })
+    let cursor = backend.cursor(topic.as_str(), group.as_str()).await?;
+    answer::done(&Sought { cursor }, &call.ignored)
 }
 
 /// `POST /groups/{topic}/{group}/settle`: an ack or a nack on behalf of whoever has the event.
 pub(super) async fn settle(mut call: Call) -> Answered {
     let (topic, group) = call.group()?;
     let body = body_of(&mut call).await?;
-    let mut fields = fields_of(&body)?;
-    let op = match fields.remove("verdict").map(RawValue::get) {
-        Some("\"ack\"") => "ACK",
-        Some("\"nack\"") => "NACK",
+    let mut fields = fields_of(&body, &SETTLE, &mut call.ignored)?;
+    let verdict = fields.iter().position(|(name, _)| *name == "verdict").map(|at| fields.remove(at).1);
+    let verdict = verdict.and_then(|json| serde_json::from_str::<String>(&json).ok());
+    let op = match verdict.as_deref() {
+        Some("ack") => "ACK",
+        Some("nack") => "NACK",
         _ => return Err(ApiError::bad_request("\"verdict\": \"ack\" or \"nack\" is needed")),
     };
     let frame = frame_of(op, &topic, &group, &fields);
     let parsed = parse_client_frame(&frame)?.frame;
     let (id, verdict) = match &parsed {
         ClientFrame::Ack { id, .. } => (*id, Verdict::Ack),
+        ClientFrame::Nack { id, reason, dead: true, .. } => {
+            (*id, Verdict::GiveUp { reason: reason.as_deref() })
+        }
         ClientFrame::Nack { id, reason, delay_ms, .. } => {
             (*id, Verdict::Nack { delay_ms: *delay_ms, reason: reason.as_deref() })
         }
@@ -98,7 +148,7 @@ pub(super) async fn settle(mut call: Call) -> Answered {
         GroupError::Store(_) => ApiError::new(ErrorCode::AckFailed, error),
         error => error.into(),
     })?;
-    answer::json(&Settled { stale: outcome == SettleOutcome::Stale })
+    answer::done(&Settled { stale: outcome == SettleOutcome::Stale }, &call.ignored)
 }
 
 pub(super) async fn body_of(call: &mut Call) -> Result<Bytes, ApiError> {
@@ -118,40 +168,35 @@ fn checked(body: &[u8]) -> Result<&str, ApiError> {
     })
 }
 
-/// The object that a body is. (serde would take a list of values in the order of fields, too.)
-pub(super) fn object_of<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    let json = checked(body)?;
-    if !json.trim_start().starts_with('{') {
-        return Err(ApiError::bad_request("the body: an object was expected"));
-    }
-    serde_json::from_str(json).map_err(|error| ApiError::bad_request(format!("the body: {error}")))
+/// The options in a body, as an object with the names of a shape; the others are noted as ignored.
+pub(super) fn options_of<T: DeserializeOwned>(
+    body: &[u8],
+    shape: &Shape,
+    ignored: &mut Ignored,
+) -> Result<T, ApiError> {
+    let json = object(&fields_of(body, shape, ignored)?);
+    serde_json::from_str(&json).map_err(|error| {
+        // Where it is in the text is of no use: names were put in order.
+        let message = error.to_string();
+        let message = message.split(" at line ").next().unwrap_or_default();
+        ApiError::bad_request(format!("the body: {message}"))
+    })
 }
 
-fn fields_of(body: &[u8]) -> Result<Fields<'_>, ApiError> {
-    serde_json::from_str(checked(body)?)
-        .map_err(|_| ApiError::bad_request("the body: an object with plain names was expected"))
+fn fields_of(
+    body: &[u8],
+    shape: &Shape,
+    ignored: &mut Ignored,
+) -> Result<Vec<(&'static str, String)>, ApiError> {
+    let fields = fields::canonical(checked(body)?, shape, ignored)?;
+    fields.ok_or_else(|| ApiError::bad_request("the body: an object was expected"))
 }
 
 /// The frame that would say the same.
-fn frame_of(op: &str, topic: &Pattern, group: &GroupName, fields: &Fields<'_>) -> Vec<u8> {
+fn frame_of(op: &str, topic: &Pattern, group: &GroupName, fields: &[(&str, String)]) -> Vec<u8> {
+    let text = |text: &str| format!("{text:?}");
     // Names of topics and groups need no escapes.
-    let mut frame = format!("{{\"op\":\"{op}\",\"topic\":\"{topic}\",\"group\":\"{group}\"");
-    let own = ["op", "topic", "group", "corr"];
-    for (name, value) in fields.iter().filter(|(name, _)| !own.contains(name)) {
-        let name = RawName(name);
-        frame.push_str(&format!(",{name}:{}", value.get()));
-    }
-    frame.push('}');
-    frame.into_bytes()
-}
-
-/// A name as a JSON string.
-struct RawName<'a>(&'a str);
-
-impl std::fmt::Display for RawName<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut text = Vec::new();
-        prombus_protocol::put_string(&mut text, self.0);
-        f.write_str(&String::from_utf8_lossy(&text))
-    }
+    let mut all = vec![("op", text(op)), ("topic", text(topic.as_str())), ("group", text(group.as_str()))];
+    all.extend(fields.iter().map(|(name, value)| (*name, value.clone())));
+    object(&all).into_bytes()
 }

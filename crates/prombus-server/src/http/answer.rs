@@ -1,16 +1,32 @@
 //! Good answers.
 
+use super::fields::Ignored;
 use super::{Answered, ApiError};
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// A value as JSON.
 pub(super) fn json<T: Serialize>(value: &T) -> Answered {
     let json = serde_json::to_vec(value)
         .map_err(|error| ApiError::internal(format!("the answer cannot be written: {error}")))?;
     Ok(typed("application/json", Body::from(json)))
+}
+
+/// What an operation did, with the names in the request that meant nothing to it.
+pub(super) fn done<T: Serialize>(value: &T, ignored: &Ignored) -> Answered {
+    #[derive(Serialize)]
+    struct Done<'a, T> {
+        #[serde(flatten)]
+        value: &'a T,
+        ignored: &'a BTreeSet<String>,
+    }
+    if ignored.is_empty() {
+        return json(value);
+    }
+    json(&Done { value, ignored: ignored.names() })
 }
 
 /// A body with its type.

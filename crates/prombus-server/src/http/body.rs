@@ -1,6 +1,8 @@
 //! Bodies of requests: bounded, timed, and counted against what all connections may have in memory.
 
 use super::ApiError;
+use super::body_rate::BodyRate;
+use super::content_encoding::Decoder;
 use crate::budget::Share;
 use crate::gateway::Gateway;
 use axum::body::Body;
@@ -17,12 +19,17 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// So much a request may always have.
 const FREE_BYTES: usize = 64 * 1024;
 
-/// A body as it comes.
+/// A body as it comes, decompressed.
 pub(super) struct Incoming {
     body: Body,
+    decoder: Option<Decoder>,
+    /// What came and was not decompressed yet.
+    compressed: Bytes,
     limit_bytes: usize,
+    received_bytes: usize,
     read_bytes: usize,
     pause_max: Duration,
+    rate: BodyRate,
 }
 
 impl Incoming {
@@ -38,13 +45,56 @@ impl Incoming {
         if length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|it| it > limit_bytes as u64) {
             return Err(too_large(limit_bytes));
         }
-        let pause_max = gateway.options.connections.head_timeout;
-        Ok(Self { body, limit_bytes, read_bytes: 0, pause_max })
+        let limits = &gateway.options.connections;
+        Ok(Self {
+            body,
+            decoder: Decoder::of(headers)?,
+            compressed: Bytes::new(),
+            limit_bytes,
+            received_bytes: 0,
+            read_bytes: 0,
+            pause_max: limits.head_timeout,
+            rate: BodyRate::new(limits.min_body_bytes_per_second),
+        })
+    }
+
+    /// Memory that decompression takes.
+    pub(super) fn decoder_bytes(&self) -> usize {
+        self.decoder.as_ref().map_or(0, Decoder::memory_bytes)
     }
 
     /// The next piece; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
+            let data = match &mut self.decoder {
+                Some(decoder) if !self.compressed.is_empty() || decoder.may_have_more() => {
+                    decoder.decode(&mut self.compressed)?
+                }
+                _ => match (self.receive().await?, self.decoder.take()) {
+                    (Some(received), None) => received,
+                    (Some(received), decoder) => {
+                        (self.compressed, self.decoder) = (received, decoder);
+                        continue;
+                    }
+                    (None, Some(decoder)) if self.received_bytes > 0 => decoder.finish()?,
+                    (None, _) => return Ok(None),
+                },
+            };
+            if data.is_empty() {
+                continue;
+            }
+            self.read_bytes = self.read_bytes.saturating_add(data.len());
+            if self.read_bytes > self.limit_bytes {
+                return Err(too_large(self.limit_bytes));
+            }
+            return Ok(Some(data));
+        }
+    }
+
+    /// The next piece as the client sent it; `None` at the end.
+    async fn receive(&mut self) -> Result<Option<Bytes>, ApiError> {
+        loop {
+            let asked_at = Instant::now();
             let frame = timeout(self.pause_max, self.body.frame()).await.map_err(|_| {
                 let message = format!("the body stopped coming for {} s", self.pause_max.as_secs_f32());
                 ApiError::bad_request(message).with_status(StatusCode::REQUEST_TIMEOUT)
@@ -53,11 +103,17 @@ impl Incoming {
             let frame =
                 frame.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
             let Ok(data) = frame.into_data() else { continue };
+            if !self.rate.is_enough(asked_at.elapsed(), data.len()) {
+                let least = self.rate.min_bytes_per_second();
+                let message =
+                    format!("the body arrives too slowly: at least {least} bytes per second are expected");
+                return Err(ApiError::bad_request(message).with_status(StatusCode::REQUEST_TIMEOUT));
+            }
             if data.is_empty() {
                 continue;
             }
-            self.read_bytes = self.read_bytes.saturating_add(data.len());
-            if self.read_bytes > self.limit_bytes {
+            self.received_bytes = self.received_bytes.saturating_add(data.len());
+            if self.received_bytes > self.limit_bytes {
                 return Err(too_large(self.limit_bytes));
             }
             return Ok(Some(data));
@@ -71,7 +127,7 @@ impl Incoming {
         let mut whole = Vec::from(first);
         let mut next = Some(second);
         while let Some(data) = next {
-            held.grow_to(whole.len() + data.len()).await?;
+            held.grow_to(whole.len() + data.len() + self.decoder_bytes()).await?;
             whole.extend_from_slice(&data);
             next = self.next().await?;
         }

@@ -1,8 +1,11 @@
 //! A request whose caller is known.
 
 use super::ApiError;
-use super::access::{self, Access, Requested};
+use super::access::{self, Requested};
+use super::fields::Ignored;
+use super::parameters::Place;
 use super::query::Query;
+use super::route::Route;
 use crate::auth::Principal;
 use crate::gateway::{Gateway, Peer};
 use axum::body::Body;
@@ -18,6 +21,8 @@ pub(super) struct Call {
     pub(super) peer: Arc<Peer>,
     pub(super) headers: HeaderMap,
     pub(super) query: Query,
+    /// Names in the query that the route does not know; a handler adds those in its body.
+    pub(super) ignored: Ignored,
     pub(super) body: Body,
     /// Decoded parameters of the path.
     path: Vec<(String, String)>,
@@ -26,7 +31,7 @@ pub(super) struct Call {
 impl Call {
     /// Finds out who calls, and whether they may use the route at all.
     pub(super) async fn new(
-        access: Access,
+        route: &Route,
         gateway: Arc<Gateway>,
         request: Request,
     ) -> Result<Self, ApiError> {
@@ -39,11 +44,13 @@ impl Call {
         })?;
         let path: Vec<(String, String)> =
             path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let query = Query::parse(parts.uri.query().unwrap_or_default())?;
+        let names = route.parameters.iter().filter(|it| it.place == Place::Query).map(|it| it.name);
+        let (query, ignored) =
+            Query::parse(parts.uri.query().unwrap_or_default())?.with_names(&names.collect::<Vec<_>>())?;
         let topic = path.iter().find(|(name, _)| name == "topic").map_or("", |(_, value)| value);
         let requested = Requested { topic, headers: &parts.headers, query: &query };
-        let principal = access::authenticate(&gateway, access, &requested)?;
-        Ok(Self { gateway, principal, peer, headers: parts.headers, query, body, path })
+        let principal = access::authenticate(&gateway, route.access, &requested)?;
+        Ok(Self { gateway, principal, peer, headers: parts.headers, query, ignored, body, path })
     }
 
     fn path(&self, name: &str) -> &str {

@@ -2,6 +2,9 @@
 //!
 //! Tokens go in a header that a page has to set itself, so credentials of the browser (cookies) are never allowed.
 
+use super::parameters::Place;
+use super::route::ROUTES;
+use crate::auth::Guard;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -9,8 +12,11 @@ use axum::response::Response;
 
 /// Methods that routes have.
 const METHODS: &str = "GET, HEAD, POST, PUT, DELETE";
-/// What a page may read of an answer, beside what it always may.
-const EXPOSED: &str = "retry-after, www-authenticate";
+/// Headers of requests that any route reads; those of single routes are in the table of routes.
+const REQUEST_HEADERS: [&str; 4] = ["accept", "authorization", "content-encoding", "content-type"];
+/// Headers of answers that a page may read, besides those that it always may.
+const EXPOSED: &str =
+    "accept-encoding, allow, etag, location, retry-after, www-authenticate, x-position-id, x-position-seq";
 /// How long a browser may remember a preflight.
 const MAX_AGE_SECONDS: &str = "600";
 
@@ -23,6 +29,14 @@ pub(super) fn allowed_origin(origins: &[String], headers: &HeaderMap) -> Option<
     let text = origin.to_str().ok()?;
     let is_same = |allowed: &String| allowed.trim_end_matches('/').eq_ignore_ascii_case(text);
     origins.iter().any(is_same).then(|| origin.clone())
+}
+
+/// Logs an origin that gets no CORS headers.
+pub(super) fn note_refused(guard: &Guard, headers: &HeaderMap) {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    if let Some(origin) = text(header::ORIGIN) {
+        guard.note_without_cors(text(header::HOST).unwrap_or_default(), origin);
+    }
 }
 
 /// The answer to a preflight of an origin that may.
@@ -49,11 +63,16 @@ fn allowed_headers(headers: &HeaderMap) -> Option<HeaderValue> {
     let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS)?.to_str().ok()?;
     let is_allowed = |name: &&str| {
         let name = name.to_ascii_lowercase();
-        let known = ["authorization", "content-type", "idempotency-key", "last-event-id"];
-        known.contains(&name.as_str()) || name.starts_with("x-")
+        name.starts_with("x-") || REQUEST_HEADERS.contains(&name.as_str()) || is_header_of_a_route(&name)
     };
     let names: Vec<&str> = wanted.split(',').map(str::trim).filter(is_allowed).collect();
     if names.is_empty() { None } else { HeaderValue::from_str(&names.join(", ")).ok() }
+}
+
+fn is_header_of_a_route(name: &str) -> bool {
+    let parameters = ROUTES.iter().flat_map(|route| route.parameters);
+    let mut headers = parameters.filter(|parameter| parameter.place == Place::Header);
+    headers.any(|header| header.name.eq_ignore_ascii_case(name))
 }
 
 /// What every answer has where origins are configured.

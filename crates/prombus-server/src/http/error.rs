@@ -28,7 +28,8 @@ pub(crate) fn status_of(code: ErrorCode) -> StatusCode {
         ErrorCode::BadJson | ErrorCode::BadRequest | ErrorCode::BadTopic => StatusCode::BAD_REQUEST,
         ErrorCode::Unauthorized | ErrorCode::BadToken => StatusCode::UNAUTHORIZED,
         ErrorCode::Forbidden => StatusCode::FORBIDDEN,
-        ErrorCode::NotSubscribed | ErrorCode::UnknownId => StatusCode::NOT_FOUND,
+        ErrorCode::NotSubscribed | ErrorCode::UnknownId | ErrorCode::NotFound => StatusCode::NOT_FOUND,
+        ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ErrorCode::AlreadySubscribed | ErrorCode::GroupConflict | ErrorCode::LimitReached => {
             StatusCode::CONFLICT
         }
@@ -50,6 +51,10 @@ impl ApiError {
 
     pub(crate) fn bad_request(message: impl ToString) -> Self {
         Self::new(ErrorCode::BadRequest, message)
+    }
+
+    pub(crate) fn not_found(message: impl ToString) -> Self {
+        Self::new(ErrorCode::NotFound, message)
     }
 
     pub(crate) fn forbidden(message: impl ToString) -> Self {
@@ -98,6 +103,10 @@ impl IntoResponse for ApiError {
             };
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
+        if status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            let supported = HeaderValue::from_static(super::content_encoding::SUPPORTED);
+            headers.insert(header::ACCEPT_ENCODING, supported);
+        }
         if let Some(retry_after_ms) = retry_after_ms {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_ms.div_ceil(1000)));
         }
@@ -115,7 +124,7 @@ impl From<RateLimited> for ApiError {
 impl From<ReadError> for ApiError {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::UnknownTopic(_) => Self::bad_request(error).with_status(StatusCode::NOT_FOUND),
+            ReadError::UnknownTopic(_) => Self::not_found(error),
             ReadError::UnknownId(_) | ReadError::UnknownPosition => Self::new(ErrorCode::UnknownId, error),
             ReadError::TooManyKeys { .. } => Self::new(ErrorCode::LimitReached, error),
             ReadError::Unavailable(_) | ReadError::Io(_) | ReadError::Unreadable { .. } => {
@@ -123,6 +132,17 @@ impl From<ReadError> for ApiError {
             }
             error => Self::internal(error),
         }
+    }
+}
+
+impl From<GroupError> for ApiError {
+    fn from(error: GroupError) -> Self {
+        let code = match error.code() {
+            // A request is not a subscription that could end: the group it names does not exist.
+            ErrorCode::NotSubscribed => ErrorCode::NotFound,
+            code => code,
+        };
+        Self::new(code, error)
     }
 }
 
@@ -140,7 +160,6 @@ macro_rules! from_coded {
 
 from_coded! {
     PublishError => PublishError::code,
-    GroupError => GroupError::code,
     AuthRefused => |error| error.code(),
     OptionError => |_| ErrorCode::BadRequest,
     TopicError => |_| ErrorCode::BadTopic,

@@ -2,6 +2,7 @@
 //! all.
 
 use super::call::Call;
+use super::list::{ListQuery, NAMES_AT_ONCE};
 use super::{Answered, ApiError, answer};
 use crate::auth::Principal;
 use crate::gateway::now_ms;
@@ -13,6 +14,9 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct Groups {
     groups: Vec<GroupView>,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -20,6 +24,7 @@ struct GroupView {
     topic: String,
     group: String,
     made_ts: i64,
+    expire_ms: Option<u64>,
     members: usize,
     lag: u64,
     in_flight: usize,
@@ -67,6 +72,7 @@ struct Counters {
 #[derive(Serialize)]
 struct MemberView {
     member: u64,
+    name: Option<String>,
     label: String,
     in_flight: usize,
     paused: bool,
@@ -102,12 +108,48 @@ struct Holder {
 
 pub(super) async fn groups(call: Call) -> Answered {
     let wanted = call.query.one("topic")?.map(Pattern::new).transpose()?;
-    let mut groups = call.gateway.backend.groups().await?;
-    groups.retain(|info| {
-        wanted.as_ref().is_none_or(|topic| topic.as_str() == info.topic) && may_see(&call.principal, info)
-    });
-    groups.sort_by(|one, other| (&one.topic, &one.group).cmp(&(&other.topic, &other.group)));
-    answer::json(&Groups { groups: groups.into_iter().map(GroupView::from).collect() })
+    let query = ListQuery::of(&call.query)?;
+    let mut after = query.next.map(place_of).transpose()?;
+    // Only the groups of one subscription stand together: the list begins with them.
+    let prefix = match &wanted {
+        Some(topic) if !topic.as_str().starts_with(query.prefix) => {
+            return answer::json(&Groups { groups: Vec::new(), next: None });
+        }
+        Some(topic) => topic.as_str(),
+        None => query.prefix,
+    };
+    let backend = &*call.gateway.backend;
+    let mut groups: Vec<GroupInfo> = Vec::new();
+    loop {
+        let from = after.as_ref().map(|(topic, group)| (topic.as_str(), group.as_str()));
+        let wanted_count = (query.limit + 1 - groups.len()).min(NAMES_AT_ONCE);
+        let mut names = backend.group_names(prefix, from, wanted_count);
+        let mut is_last = names.len() < wanted_count;
+        if let Some(topic) = &wanted {
+            // Longer names with the same beginning come after it.
+            let count = names.partition_point(|(subscription, _)| subscription == topic.as_str());
+            is_last |= count < names.len();
+            names.truncate(count);
+        }
+        after = names.last().cloned();
+        let infos = backend.groups_by_name(names).await?;
+        groups.extend(infos.into_iter().filter(|info| may_see(&call.principal, info)));
+        if is_last || groups.len() > query.limit {
+            break;
+        }
+    }
+    let has_more = groups.len() > query.limit;
+    groups.truncate(query.limit);
+    let next = groups.last().filter(|_| has_more).map(|last| format!("{}/{}", last.topic, last.group));
+    answer::json(&Groups { groups: groups.into_iter().map(GroupView::from).collect(), next })
+}
+
+/// Where a page goes on: subscription and group, with a slash between them that subscriptions cannot have.
+fn place_of(next: &str) -> Result<(String, String), ApiError> {
+    match next.split_once('/') {
+        Some((topic, group)) => Ok((topic.to_owned(), group.to_owned())),
+        None => Err(ApiError::bad_request("\"next\": not what an answer gave as next")),
+    }
 }
 
 pub(super) async fn group(call: Call) -> Answered {
@@ -130,7 +172,7 @@ pub(super) async fn group(call: Call) -> Answered {
 }
 
 /// Also the other topics that the group reads, if it has any.
-fn may_see(principal: &Principal, info: &GroupInfo) -> bool {
+pub(super) fn may_see(principal: &Principal, info: &GroupInfo) -> bool {
     let may_read = |topic: &str| principal.may_subscribe(topic, Some(&info.group));
     principal.is_admin()
         || (may_read(&info.topic) && info.topics.iter().all(|place| may_read(place.topic.as_str())))
@@ -173,6 +215,7 @@ impl From<GroupInfo> for GroupView {
             topic: info.topic,
             group: info.group,
             made_ts: info.made_ms,
+            expire_ms: info.expire_ms,
             members: info.members,
             lag: info.lag,
             in_flight: info.in_flight,
@@ -192,8 +235,8 @@ impl From<OldestUnacked> for OldestView {
 
 impl From<MemberInfo> for MemberView {
     fn from(info: MemberInfo) -> Self {
-        let MemberInfo { number, label, in_flight, is_paused } = info;
-        Self { member: number, label, in_flight, paused: is_paused }
+        let MemberInfo { number, name, label, in_flight, is_paused } = info;
+        Self { member: number, name, label, in_flight, paused: is_paused }
     }
 }
 

@@ -117,6 +117,13 @@ fn contents(contents: &[Content]) -> Value {
 fn responses(route: &Route) -> Value {
     let mut responses = Map::new();
     responses.insert("200".to_owned(), json!({ "description": "Done.", "content": contents(route.answers) }));
+    if route.created {
+        let place = json!({ "description": "Where it is.", "schema": { "type": "string" } });
+        let created = json!({
+            "description": "Made.", "content": contents(route.answers), "headers": { "Location": place },
+        });
+        responses.insert("201".to_owned(), created);
+    }
     let error =
         Content { content_type: "application/json", schema: r##"{"$ref":"#/components/schemas/Error"}"## };
     for status in statuses(route) {

@@ -111,11 +111,17 @@ const IF_NONE_MATCH: Parameter =
 
 pub(super) const STATE: &[Parameter] = &[
     query(
+        "key",
+        r##"{"$ref":"#/components/schemas/Key"}"##,
+        "Only this key: the answer is the one of /state/{topic}/{key}, also for the keys . and .., which clients take out of a path.",
+    ),
+    query(
         "limit",
         r#"{"type":"integer","minimum":1,"maximum":1000000}"#,
         "The most events that come; 1000 if absent, as lines all.",
     ),
     query("next", TEXT, "Goes on where an answer ended: its next."),
+    query("after", TEXT, "The same as next."),
     AT,
     query("ndjson", OFF, "1: one event a line, as with Accept: application/x-ndjson. 0: a JSON object."),
     IF_NONE_MATCH,
@@ -143,8 +149,27 @@ pub(super) const SUBSCRIBE: &[Parameter] = &[
     HEADER,
 ];
 
-pub(super) const GROUPS: &[Parameter] = &[query(
-    "topic",
-    r##"{"$ref":"#/components/schemas/Pattern"}"##,
-    "Only groups of this subscription, as written.",
-)];
+const LIST_LIMIT: &str = r#"{"type":"integer","minimum":1,"maximum":10000,"default":1000}"#;
+const LIST_NEXT: Parameter = query("next", TEXT, "Continues where an answer ended: its next.");
+
+pub(super) const TOPICS: &[Parameter] = &[
+    query("prefix", TEXT, "Only topics whose names begin with this."),
+    query("limit", LIST_LIMIT, "The most topics that come."),
+    LIST_NEXT,
+    query(
+        "settings",
+        OFF,
+        "1: each topic has the settings that apply to it, and what was set about it alone.",
+    ),
+];
+
+pub(super) const GROUPS: &[Parameter] = &[
+    query(
+        "topic",
+        r##"{"$ref":"#/components/schemas/Pattern"}"##,
+        "Only groups of this subscription, as written.",
+    ),
+    query("prefix", TEXT, "Only groups whose subscription, as written, begins with this."),
+    query("limit", LIST_LIMIT, "The most groups that come."),
+    LIST_NEXT,
+];

@@ -2,14 +2,13 @@
 
 use super::body::{Held, Incoming};
 use super::call::Call;
+use super::fields::Ignored;
 use super::lines::Lines;
-use super::{Answered, ApiError, answer, headers, idempotency};
+use super::{Answered, ApiError, answer, envelope, headers, idempotency};
 use axum::http::{HeaderMap, header};
 use prombus::{PublishBatch, Published};
-use prombus_protocol::{ErrorCode, PublishOptions, RawValue, Topic, Uuid};
-use serde::{Deserialize, Serialize};
-use serde_json::error::Category;
-use std::borrow::Cow;
+use prombus_protocol::{ErrorCode, PublishOptions, Topic, Uuid};
+use serde::Serialize;
 
 /// What the events of one request may take in memory; a commit holds about as much.
 const BATCH_BYTES_MAX: usize = 64 << 20;
@@ -30,29 +29,6 @@ struct Outcomes {
     events: Vec<Outcome>,
 }
 
-/// A whole record, its parts not looked at yet. `seq` and what else it may have is ignored.
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    payload: &'a RawValue,
-    #[serde(borrow, default)]
-    topic: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    ts: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    key: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    headers: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    tags: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    caused_by: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    sid: Option<&'a RawValue>,
-}
-
 /// Events on their way into a batch.
 struct Intake {
     batch: PublishBatch,
@@ -61,6 +37,8 @@ struct Intake {
     defaults: PublishOptions,
     is_envelope: bool,
     key: Option<Uuid>,
+    /// Names in the query and in records that mean nothing.
+    ignored: Ignored,
 }
 
 pub(super) async fn publish(call: Call) -> Answered {
@@ -80,8 +58,8 @@ pub(super) async fn publish(call: Call) -> Answered {
         return Err(ApiError::bad_request(message));
     }
     let is_envelope = call.query.flag("envelope")?.unwrap_or(false);
-    let Call { gateway, peer, headers, body, .. } = call;
-    let mut intake = Intake { batch: gateway.backend.batch(), topic, defaults, is_envelope, key };
+    let Call { gateway, peer, headers, body, ignored, .. } = call;
+    let mut intake = Intake { batch: gateway.backend.batch(), topic, defaults, is_envelope, key, ignored };
     let mut held = Held::new(&gateway);
 
     let envelope_bytes = if is_envelope { ENVELOPE_BYTES_MAX } else { 0 };
@@ -101,10 +79,10 @@ pub(super) async fn publish(call: Call) -> Answered {
     let published = gateway.backend.publish(intake.batch).await?;
     let mut events: Vec<Outcome> = published.into_iter().map(Outcome::from).collect();
     match events.pop() {
-        Some(event) if !is_many => answer::json(&event),
+        Some(event) if !is_many => answer::done(&event, &intake.ignored),
         last => {
             events.extend(last);
-            answer::json(&Outcomes { count: events.len(), events })
+            answer::done(&Outcomes { count: events.len(), events }, &intake.ignored)
         }
     }
 }
@@ -122,7 +100,8 @@ async fn read_lines(
         if refused.is_some() {
             continue;
         }
-        held.grow_to(intake.batch.byte_count() + lines.rest_bytes() + piece.len()).await?;
+        let decoder_bytes = incoming.decoder_bytes();
+        held.grow_to(intake.batch.byte_count() + lines.rest_bytes() + piece.len() + decoder_bytes).await?;
         let pushed = lines.push(&piece, &mut |number, line| intake.add_line(number, line));
         refused = pushed.err();
         if intake.batch.byte_count() > BATCH_BYTES_MAX {
@@ -152,59 +131,10 @@ impl Intake {
             self.defaults.id = id.or(self.defaults.id);
             return Ok(self.batch.push_json(self.topic.clone(), json, &self.defaults)?);
         }
-        let (payload, mut options) = open(json, &self.topic, &self.defaults)?;
+        let (payload, mut options) = envelope::open(json, &self.topic, &self.defaults, &mut self.ignored)?;
         options.id = options.id.or(id);
         Ok(self.batch.push_json(self.topic.clone(), payload.get().as_bytes(), &options)?)
     }
-}
-
-/// Takes a record apart.
-fn open<'a>(
-    json: &'a [u8],
-    topic: &Topic,
-    defaults: &PublishOptions,
-) -> Result<(&'a RawValue, PublishOptions), ApiError> {
-    // A list would be read as the fields in their order.
-    if json.trim_ascii_start().first() == Some(&b'[') {
-        return Err(ApiError::bad_request("not a record {\"payload\": …}: a list"));
-    }
-    let envelope: Envelope<'_> = serde_json::from_slice(json).map_err(|error| {
-        let code = match error.classify() {
-            Category::Data => ErrorCode::BadRequest,
-            Category::Io | Category::Syntax | Category::Eof => ErrorCode::BadJson,
-        };
-        ApiError::new(code, format!("not a record {{\"payload\": …}}: {error}"))
-    })?;
-    if let Some(other) = envelope.topic.as_deref().filter(|other| *other != topic.as_str()) {
-        let message = format!("\"topic\": the record is of {other:?}, the request of {:?}", topic.as_str());
-        return Err(ApiError::bad_request(message));
-    }
-    let parts = [
-        ("id", envelope.id),
-        ("ts", envelope.ts),
-        ("key", envelope.key),
-        ("headers", envelope.headers),
-        ("tags", envelope.tags),
-        ("caused_by", envelope.caused_by),
-        ("sid", envelope.sid),
-    ];
-    let parts: Vec<String> = parts
-        .into_iter()
-        .filter_map(|(name, value)| value.map(|value| format!("\"{name}\":{}", value.get())))
-        .collect();
-    let own = PublishOptions::from_json(&format!("{{{}}}", parts.join(",")))?;
-    let mut headers = defaults.headers.clone();
-    headers.extend(own.headers);
-    let options = PublishOptions {
-        id: own.id.or(defaults.id),
-        ts: own.ts.or(defaults.ts),
-        key: own.key.or_else(|| defaults.key.clone()),
-        headers,
-        tags: if own.tags.is_empty() { defaults.tags.clone() } else { own.tags },
-        caused_by: if own.caused_by.is_empty() { defaults.caused_by.clone() } else { own.caused_by },
-        sid: own.sid.or(defaults.sid),
-    };
-    Ok((envelope.payload, options))
 }
 
 /// What the query and the headers say about the events.

@@ -1,9 +1,10 @@
 //! The query string, read by hand so that each error names its value.
 //!
-//! Names that a route does not know are ignored; a name that may stand once must not stand twice, because proxies and servers
-//! differ in which of two they take.
+//! A name that may stand once must not stand twice, because proxies and servers differ in which of two they take. `fields.rs`
+//! says which names are the same.
 
 use super::ApiError;
+use super::fields::{self, Ignored};
 use crate::gateway::now_ms;
 use prombus::BusPosition;
 use prombus_protocol::{Filter, MAX_TS_MS, Start, Uuid, parse_instant};
@@ -55,6 +56,35 @@ impl Query {
             pairs.push((name, value));
         }
         Ok(Self { pairs })
+    }
+
+    /// Puts names in the spelling that the route has, and takes out those that it does not know.
+    pub(super) fn with_names(self, known: &[&'static str]) -> Result<(Self, Ignored), ApiError> {
+        let (mut kept, mut ignored) = (Vec::new(), Ignored::default());
+        // The spellings of each name that came.
+        let mut spellings: Vec<(&'static str, String)> = Vec::new();
+        for (name, value) in &self.pairs {
+            let Some(meant) = fields::known("parameter", name, known)? else {
+                ignored.add(name);
+                continue;
+            };
+            let first = spellings.iter().find(|(known, _)| *known == meant).map(|(_, first)| first.clone());
+            match first {
+                None => spellings.push((meant, name.clone())),
+                Some(first) if first == *name => {}
+                Some(first) => {
+                    if !spellings.iter().any(|(_, spelling)| spelling == name) {
+                        if !self.all(&first).eq(self.all(name)) {
+                            return Err(fields::differing(&first, name));
+                        }
+                        spellings.push((meant, name.clone()));
+                    }
+                    continue;
+                }
+            }
+            kept.push((meant.to_owned(), value.clone()));
+        }
+        Ok((Self { pairs: kept }, ignored))
     }
 
     /// From names and values that need no decoding.
@@ -220,6 +250,36 @@ mod tests {
         assert_eq!(query.one("ab").expect("once"), Some("é"));
         assert_eq!(query.one("d").expect("once"), Some("+"));
         assert_eq!(query.one("e").expect("none"), None);
+    }
+
+    #[test]
+    fn both_spellings_of_a_parameter_are_taken_and_near_misses_are_not() {
+        let known = ["fromTs", "caused_by", "limit"];
+        let named = |text: &str| Query::parse(text).expect("a query").with_names(&known);
+        for text in ["fromTs=1&limit=2", "from_ts=1&limit=2", "from%5Fts=1&fromTs=1&limit=2"] {
+            let (query, ignored) = named(text).expect(text);
+            assert_eq!(
+                (query.one("fromTs").expect("once"), query.one("limit").expect("once")),
+                (Some("1"), Some("2"))
+            );
+            assert!(ignored.is_empty());
+        }
+        let (query, ignored) = named("causedBy=1&causedBy=2&colour=red&colour=blue&a").expect("a query");
+        assert_eq!(query.all("caused_by").collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(ignored.names().iter().collect::<Vec<_>>(), ["a", "colour"]);
+        assert!(named("fromTs=1&fromTs=1").expect("a query").0.one("fromTs").is_err());
+        for (text, expected) in [
+            ("fromts=1", "unknown parameter \"fromts\": did you mean \"fromTs\"?"),
+            ("causd_by=1", "unknown parameter \"causd_by\": did you mean \"caused_by\"?"),
+            ("LIMIT=1", "unknown parameter \"LIMIT\": did you mean \"limit\"?"),
+            ("fromTs=1&from_ts=2", "\"fromTs\" and \"from_ts\" are the same name with different values"),
+            (
+                "caused_by=1&causedBy=1&caused_by=2",
+                "\"caused_by\" and \"causedBy\" are the same name with different values",
+            ),
+        ] {
+            assert_eq!(message(named(text).expect_err(text)), expected);
+        }
     }
 
     #[test]

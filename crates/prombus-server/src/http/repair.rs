@@ -1,17 +1,17 @@
 //! `POST /repair`: lists unreadable events and, when the operator accepts the loss, marks them as damaged.
 
-use super::admin::{body_of, object_of};
+use super::admin::{body_of, options_of};
 use super::call::Call;
-use super::{Answered, ApiError, answer};
+use super::fields::Shape;
+use super::{Answered, answer};
 use prombus::UnreadableRange;
 use serde::{Deserialize, Serialize};
 
+const OPTIONS: Shape = Shape::flat(&["accept_loss"]);
+
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RepairOptions {
     accept_loss: Option<bool>,
-    #[serde(rename = "acceptLoss")]
-    accept_loss_camel: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -43,14 +43,9 @@ pub(super) async fn repair(mut call: Call) -> Answered {
     let body = body_of(&mut call).await?;
     let options = match body.trim_ascii() {
         [] => RepairOptions::default(),
-        body => object_of::<RepairOptions>(body)?,
+        body => options_of::<RepairOptions>(body, &OPTIONS, &mut call.ignored)?,
     };
-    let accept_loss = match (options.accept_loss, options.accept_loss_camel) {
-        (Some(one), Some(other)) if one != other => {
-            return Err(ApiError::bad_request("accept_loss and acceptLoss differ: say one of them"));
-        }
-        (one, other) => one.or(other).unwrap_or(false),
-    };
+    let accept_loss = options.accept_loss.unwrap_or(false);
     let backend = &call.gateway.backend;
     let ranges = if accept_loss { backend.accept_losses().await? } else { backend.unreadable().await? };
     if accept_loss && !ranges.is_empty() {
@@ -58,5 +53,6 @@ pub(super) async fn repair(mut call: Call) -> Answered {
         tracing::warn!("{} gave up {events} events that cannot be read", call.principal.name());
     }
     let accepted = accept_loss && !ranges.is_empty();
-    answer::json(&Repair { accepted, unreadable: ranges.into_iter().map(Range::from).collect() })
+    let unreadable = ranges.into_iter().map(Range::from).collect();
+    answer::done(&Repair { accepted, unreadable }, &call.ignored)
 }

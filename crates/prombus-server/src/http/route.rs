@@ -34,6 +34,8 @@ pub(super) struct Route {
     pub(super) is_body_optional: bool,
     /// Good answers.
     pub(super) answers: &'static [Content],
+    /// Whether it also answers 201, with the same content and a `Location`.
+    pub(super) created: bool,
     /// Statuses of errors, but for those that come with the access.
     pub(super) errors: &'static [u16],
 }
@@ -86,6 +88,7 @@ const ROUTE: Route = Route {
     bodies: &[],
     is_body_optional: false,
     answers: &[],
+    created: false,
     errors: &[],
 };
 
@@ -199,8 +202,13 @@ pub(super) static ROUTES: &[Route] = &[
                 misses nothing and gets nothing twice; the headers X-Position-Id and X-Position-Seq say the same. All pages \
                 of a list have the position of the first. As lines on request: all keys at once.",
         parameters: parameters::STATE,
-        answers: &[json(r##"{"$ref":"#/components/schemas/State"}"##), LINES],
-        errors: &[304, 500, 503],
+        answers: &[
+            json(
+                r##"{"oneOf":[{"$ref":"#/components/schemas/State"},{"$ref":"#/components/schemas/EventRecord"}]}"##,
+            ),
+            LINES,
+        ],
+        errors: &[304, 404, 500, 503],
         ..ROUTE
     },
     Route {
@@ -218,7 +226,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/topics",
         access: Access::Token,
         handler: |call| Box::pin(topics::topics(call)),
-        about: "The topics that the token may read.",
+        about: "The topics that the token may read, by name, in pages.",
+        parameters: parameters::TOPICS,
         answers: &[json(r##"{"$ref":"#/components/schemas/Topics"}"##)],
         errors: &[500, 503],
         ..ROUTE
@@ -238,10 +247,11 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Admin,
         handler: |call| Box::pin(topics::set(call)),
         about: "Sets something about a topic, above what the configuration says, in place of what was set before; {} takes it \
-                back.",
+                back. A topic that does not exist is made: 201.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/TopicOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
-        errors: &[404, 408, 413, 500, 503, 507],
+        created: true,
+        errors: &[408, 409, 413, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -263,7 +273,7 @@ pub(super) static ROUTES: &[Route] = &[
                 far it is, and at last done or an error.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
         answers: &[LINES],
-        errors: &[408, 409, 413, 500, 503],
+        errors: &[408, 409, 413, 500, 503, 507],
         ..ROUTE
     },
     Route {
@@ -282,7 +292,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups",
         access: Access::Token,
         handler: |call| Box::pin(groups::groups(call)),
-        about: "The groups that the token could join.",
+        about: "The groups that the token could join, by subscription and name, in pages.",
         parameters: parameters::GROUPS,
         answers: &[json(r##"{"$ref":"#/components/schemas/Groups"}"##)],
         errors: &[500, 503],
@@ -311,9 +321,9 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         verb: Verb::Delete,
         path: "/groups/{topic}/{group}",
-        access: Access::Admin,
+        access: Access::Token,
         handler: |call| Box::pin(admin::delete(call)),
-        about: "Deletes a group; its members get an error.",
+        about: "Deletes a group; its members get an error. A group that was made with expireMs may be deleted by whoever may join it, others by admins.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
         errors: &[404, 500, 503, 507],
         ..ROUTE

@@ -6,13 +6,13 @@
 
 use super::call::Call;
 use super::pages::{CHUNK, Outlet, Pages, Pieces, StreamError, body_of, put_event_of};
-use super::{Answered, ApiError, answer};
+use super::{Answered, ApiError, answer, entity_tag};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use prombus::{EventPosition, Keys, LatestPage, LatestQuery, PullLimit, ReadError, Uuid};
-use prombus_protocol::{Start, put_string};
+use prombus_protocol::{Start, Topic, put_string};
 
 const LIMIT_DEFAULT: i64 = 1_000;
 const LIMIT_MAX: i64 = 1_000_000;
@@ -26,27 +26,32 @@ const POSITION_SEQ: HeaderName = HeaderName::from_static("x-position-seq");
 /// `GET /state/{topic}/{key}`.
 pub(super) async fn one(call: Call) -> Answered {
     let topic = call.topic()?;
+    let key = call.key().to_owned();
+    of_key(call, topic, &key).await
+}
+
+async fn of_key(call: Call, topic: Topic, key: &str) -> Answered {
     call.check_may_read(topic.as_str())?;
-    let keys = Keys::These(vec![call.key().to_owned()]);
+    let keys = Keys::These(vec![key.to_owned()]);
     let query = LatestQuery { keys, at_ts: call.query.bound_ts("at")?, ..LatestQuery::default() };
     let page = match call.gateway.backend.latest(&topic, query).await {
         Err(ReadError::UnknownTopic(_)) => LatestPage::default(),
         page => page?,
     };
     let Some(item) = page.events.items().first() else {
-        let message = format!("{topic} has no key {:?}", super::query::shown(call.key()));
-        let mut error = ApiError::bad_request(message).with_status(StatusCode::NOT_FOUND).into_response();
+        let message = format!("{topic} has no key {:?}", super::query::shown(key));
+        let mut error = ApiError::not_found(message).into_response();
         put_position(error.headers_mut(), page.position);
         return Ok(error);
     };
     let tag = format!("\"{}\"", super::pages::id_of(item));
-    if is_known(&call.headers, &tag) {
-        return Ok(not_modified(&tag, page.position));
+    if let Some(known) = entity_tag::known_as(&call.headers, &tag) {
+        return Ok(not_modified(&known, page.position));
     }
     let mut record = Vec::with_capacity(page.events.body(item).len() + 80);
     put_event_of(&mut record, &page.events, item);
     let mut response = answer::typed("application/json", Body::from(record));
-    put_tag(response.headers_mut(), &tag);
+    entity_tag::put(response.headers_mut(), &tag);
     put_position(response.headers_mut(), page.position);
     Ok(response)
 }
@@ -54,6 +59,10 @@ pub(super) async fn one(call: Call) -> Answered {
 /// `GET /state/{topic}`.
 pub(super) async fn all(call: Call) -> Answered {
     let topic = call.topic()?;
+    // The only form that has every key: clients resolve `.` and `..` in paths before they send them.
+    if let Some(key) = call.query.one("key")?.map(str::to_owned) {
+        return of_key(call, topic, &key).await;
+    }
     let limit = call.query.whole("limit", 1, LIMIT_MAX)?;
     let at_ts = call.query.bound_ts("at")?;
     let is_lines = call.query.flag("ndjson")?.unwrap_or_else(|| wants_lines(&call.headers));
@@ -82,8 +91,12 @@ pub(super) async fn all(call: Call) -> Answered {
     let form = if is_lines { "lines" } else { "page" };
     let tag =
         position.map(|it| format!("\"{}-{}-{}-{left}-{form}\"", it.id, first.key_count, query.after_seq));
-    if let Some(tag) = tag.as_deref().filter(|tag| is_known(&call.headers, tag)) {
-        return Ok(not_modified(tag, position));
+    if let Some(known) = tag.as_deref().and_then(|tag| entity_tag::known_as(&call.headers, tag)) {
+        let mut response = not_modified(&known, position);
+        // As on the answer itself, to which compression adds the second.
+        response.headers_mut().append(header::VARY, HeaderValue::from_static("accept"));
+        response.headers_mut().append(header::VARY, HeaderValue::from_static("accept-encoding"));
+        return Ok(response);
     }
     query.to_seq = position.map(|position| position.seq);
     let pages = Pages::locate(Outlet::new(&call.gateway, &call.principal), topic, Start::Earliest).await?;
@@ -102,7 +115,7 @@ pub(super) async fn all(call: Call) -> Answered {
     let mut response = answer::typed(content_type, body_of(list));
     response.headers_mut().append(header::VARY, HeaderValue::from_static("accept"));
     if let Some(tag) = tag {
-        put_tag(response.headers_mut(), &tag);
+        entity_tag::put(response.headers_mut(), &tag);
     }
     put_position(response.headers_mut(), position);
     Ok(response)
@@ -226,29 +239,12 @@ fn wants_lines(headers: &HeaderMap) -> bool {
     accepted.into_iter().any(|value| value.contains("application/x-ndjson"))
 }
 
-/// Whether the caller has what the tag stands for.
-fn is_known(headers: &HeaderMap, tag: &str) -> bool {
-    let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    known
-        .flat_map(|value| value.split(','))
-        .map(str::trim)
-        .any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
-}
-
 fn not_modified(tag: &str, position: Option<EventPosition>) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
-    put_tag(response.headers_mut(), tag);
+    entity_tag::put(response.headers_mut(), tag);
     put_position(response.headers_mut(), position);
     response
-}
-
-fn put_tag(headers: &mut HeaderMap, tag: &str) {
-    if let Ok(tag) = HeaderValue::from_str(tag) {
-        headers.insert(header::ETAG, tag);
-    }
-    // It may be kept, but must be asked for.
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
 }
 
 fn put_position(headers: &mut HeaderMap, position: Option<EventPosition>) {
@@ -271,14 +267,5 @@ mod tests {
         for text in ["", "1", "1.2", "1.2.x", "x.2.00000000-0000-0000-0000-000000000007", "-1.2.3"] {
             assert!(Cursor::parse(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn tags_are_compared_one_by_one() {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"a\", W/\"b\""));
-        assert!(is_known(&headers, "\"a\"") && is_known(&headers, "\"b\"") && !is_known(&headers, "\"c\""));
-        headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
-        assert!(is_known(&headers, "\"c\""));
     }
 }

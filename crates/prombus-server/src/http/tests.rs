@@ -2,7 +2,9 @@
 //! [`admit`](super::admit), then the router.
 
 mod access;
+mod bodies;
 mod groups;
+mod list;
 mod openapi;
 mod ops;
 mod patterns;
@@ -88,6 +90,7 @@ impl Rig {
             metrics: Metrics::new(options.metrics_labels_max),
             budget: Budget::new(options.connections.max_buffered_bytes),
             stopping,
+            is_echo: false,
             options,
         });
         let router = router(Arc::clone(&gateway));

@@ -3,8 +3,10 @@
 //! Without a body a ticket works once, on any topic that its token may read. With `{"topic", "query"?}` it is for that one
 //! subscription and survives reconnects.
 
-use super::admin::{body_of, object_of};
+use super::admin::{body_of, options_of};
 use super::call::Call;
+use super::fields::{Ignored, Shape};
+use super::parameters::{self, Place};
 use super::query::Query;
 use super::{Answered, ApiError, answer};
 use crate::auth::{StreamTickets, Subscription, TicketRefused, stream_ticket_life_ms};
@@ -15,6 +17,7 @@ use prombus::StoreError;
 use prombus_protocol::{ErrorCode, Pattern};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// How long a ticket waits for its first use.
 const TICKET_MS: u64 = 30_000;
@@ -22,8 +25,10 @@ const TICKET_MS: u64 = 30_000;
 /// The store keeps the key that signs tickets under this name.
 const KEY: &str = "ticket-key";
 
+/// What the body has.
+const WANTED: Shape = Shape::flat(&["topic", "query"]);
+
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Wanted {
     topic: String,
     #[serde(default)]
@@ -52,16 +57,18 @@ pub(super) async fn ticket(mut call: Call) -> Answered {
     let body = body_of(&mut call).await?;
     let now_ms = now_ms();
     let ticket = if body.trim_ascii().is_empty() {
-        let ticket = call.gateway.tickets.issue(call.principal, now_ms).map_err(|error| ApiError {
-            retry_after_ms: Some(TICKET_MS),
-            ..ApiError::new(ErrorCode::LimitReached, error).with_status(StatusCode::TOO_MANY_REQUESTS)
-        })?;
+        let ticket =
+            call.gateway.tickets.issue(Arc::clone(&call.principal), now_ms).map_err(|error| ApiError {
+                retry_after_ms: Some(TICKET_MS),
+                ..ApiError::new(ErrorCode::LimitReached, error).with_status(StatusCode::TOO_MANY_REQUESTS)
+            })?;
         Ticket { ticket, expires_in_ms: TICKET_MS, reconnect_ms: None }
     } else {
-        let Wanted { topic, query } = object_of(&body)?;
+        let Wanted { topic, query } = options_of(&body, &WANTED, &mut call.ignored)?;
         let topic = Pattern::new(topic).map_err(|error| ApiError::from(error).at("\"topic\""))?;
         call.check_may_read(topic.as_str())?;
         let query = query.map_or_else(|| Ok(Query::default()), WantedQuery::read)?;
+        let query = named(query, &mut call.ignored)?;
         let subscription = Subscription::new(topic.as_str(), query.pairs());
         let key = StreamTickets::new_key().map_err(ApiError::internal)?;
         let key = call.gateway.backend.keep_first(KEY, key).await.map_err(|error| match error {
@@ -77,9 +84,18 @@ pub(super) async fn ticket(mut call: Call) -> Answered {
             reconnect_ms: Some(life_ms),
         }
     };
-    let mut response = answer::json(&ticket)?;
+    let mut response = answer::done(&ticket, &call.ignored)?;
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
+}
+
+/// Names as the route has them: a request's query is compared when its names are spelled like that, too.
+fn named(query: Query, ignored: &mut Ignored) -> Result<Query, ApiError> {
+    let names = parameters::SUBSCRIBE.iter().filter(|it| it.place == Place::Query).map(|it| it.name);
+    let (query, unknown) =
+        query.with_names(&names.collect::<Vec<_>>()).map_err(|error| error.at("\"query\""))?;
+    unknown.names().iter().for_each(|name| ignored.add(name));
+    Ok(query)
 }
 
 impl WantedQuery {
@@ -115,7 +131,7 @@ pub(super) fn redeem(
     gateway: &Gateway,
     ticket: &str,
     requested: &Requested<'_>,
-) -> Result<std::sync::Arc<crate::auth::Principal>, TicketRefused> {
+) -> Result<Arc<crate::auth::Principal>, TicketRefused> {
     // Without a key no ticket was ever made.
     let key = gateway.backend.kept(KEY).ok_or(TicketRefused::Bad)?;
     let subscription = Subscription::new(requested.topic, requested.query.pairs());

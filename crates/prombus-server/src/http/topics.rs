@@ -1,17 +1,37 @@
 //! `/topics`: which topics there are, what is set about them, deletion. A token sees those that it may read; an admin sees all.
 
-use super::admin::{Deleted, body_of, object_of};
+use super::admin::{Deleted, body_of, options_of};
 use super::call::Call;
+use super::fields::{Ignored, Shape};
+use super::list::{ListQuery, NAMES_AT_ONCE};
 use super::{Answered, ApiError, answer};
-use axum::http::StatusCode;
+use crate::auth::Principal;
+use axum::http::{HeaderValue, StatusCode, header};
 use prombus::{Backend, TopicAdminError, TopicDetails, TopicInfo, TopicOptions, TopicSettings};
 use prombus_protocol::{ErrorCode, Topic};
 use serde::Serialize;
+
+/// The fields of [`TopicOptions`]; a test compares them.
+const OPTIONS: Shape = Shape::flat(&[
+    "retention_days",
+    "retention_ms",
+    "retention_bytes",
+    "compaction",
+    "tombstone_ms",
+    "snapshot_interval_ms",
+    "snapshot_topic",
+    "max_attempts",
+    "publish_rate",
+    "publish_burst",
+]);
 
 #[derive(Serialize)]
 struct Topics {
     topics: Vec<TopicView>,
     bytes: u64,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -50,12 +70,40 @@ impl From<TopicDetails> for TopicView {
 }
 
 pub(super) async fn topics(call: Call) -> Answered {
-    let mut topics = call.gateway.backend.topics().await?;
-    let principal = &call.principal;
-    topics.retain(|info| principal.is_admin() || principal.may_subscribe(info.topic.as_str(), None));
-    topics.sort_by(|one, other| one.topic.as_str().cmp(other.topic.as_str()));
-    let topics = topics.into_iter().map(TopicView::from).collect();
-    answer::json(&Topics { topics, bytes: call.gateway.backend.figures().store.bytes })
+    let query = ListQuery::of(&call.query)?;
+    let with_settings = call.query.flag("settings")?.unwrap_or(false);
+    let backend = &*call.gateway.backend;
+    let (names, has_more) = visible_names(backend, &call.principal, &query).await;
+    let next = names.last().filter(|_| has_more).map(Topic::to_string);
+    let topics = backend.topics_by_name(names).await?.into_iter();
+    let topics = topics.map(|it| if with_settings { TopicView::from(it) } else { TopicView::from(it.info) });
+    answer::json(&Topics { topics: topics.collect(), bytes: backend.stored_bytes(), next })
+}
+
+/// The names of a page, and whether more come after it.
+async fn visible_names(
+    backend: &dyn Backend,
+    principal: &Principal,
+    query: &ListQuery<'_>,
+) -> (Vec<Topic>, bool) {
+    let mut names: Vec<Topic> = Vec::new();
+    let mut after = query.next.map(str::to_owned);
+    loop {
+        let part = backend.topic_names(query.prefix, after.as_deref(), NAMES_AT_ONCE);
+        let is_last = part.len() < NAMES_AT_ONCE;
+        after = part.last().map(Topic::to_string);
+        names.extend(
+            part.into_iter()
+                .filter(|name| principal.is_admin() || principal.may_subscribe(name.as_str(), None)),
+        );
+        let has_more = names.len() > query.limit;
+        if is_last || has_more {
+            names.truncate(query.limit);
+            return (names, has_more);
+        }
+        // A token that may read few of very many topics.
+        tokio::task::yield_now().await;
+    }
 }
 
 pub(super) async fn topic(call: Call) -> Answered {
@@ -63,39 +111,74 @@ pub(super) async fn topic(call: Call) -> Answered {
     if !call.principal.is_admin() {
         call.check_may_read(topic.as_str())?;
     }
-    show(&*call.gateway.backend, &topic).await
+    show(&*call.gateway.backend, &topic, &Ignored::default()).await
 }
 
-async fn show(backend: &dyn Backend, topic: &Topic) -> Answered {
+async fn show(backend: &dyn Backend, topic: &Topic, ignored: &Ignored) -> Answered {
     match backend.topic_details(topic).await? {
-        Some(details) => answer::json(&TopicView::from(details)),
+        Some(details) => answer::done(&TopicView::from(details), ignored),
         None => Err(TopicAdminError::UnknownTopic(topic.to_string()).into()),
     }
 }
 
-/// `PUT /topics/{topic}`: sets something about a topic, in place of what was set before.
+/// `PUT /topics/{topic}`: sets something about a topic, in place of what was set before. A topic that does not exist is made.
 pub(super) async fn set(mut call: Call) -> Answered {
     let topic = call.topic()?;
     let body = body_of(&mut call).await?;
-    let options: TopicOptions = object_of(&body)?;
-    call.gateway.backend.set_topic(&topic, options).await?;
-    show(&*call.gateway.backend, &topic).await
+    let options: TopicOptions = options_of(&body, &OPTIONS, &mut call.ignored)?;
+    let is_new = call.gateway.backend.set_topic(&topic, options).await?;
+    let mut response = show(&*call.gateway.backend, &topic, &call.ignored).await?;
+    if is_new {
+        *response.status_mut() = StatusCode::CREATED;
+        // A topic's name needs no escapes.
+        let place = HeaderValue::from_str(&format!("/topics/{topic}")).map_err(ApiError::internal)?;
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    Ok(response)
 }
 
 /// `DELETE /topics/{topic}`.
 pub(super) async fn delete(call: Call) -> Answered {
     call.gateway.backend.delete_topic(&call.topic()?).await?;
-    answer::json(&Deleted { deleted: true })
+    answer::done(&Deleted { deleted: true }, &call.ignored)
 }
 
 impl From<TopicAdminError> for ApiError {
     fn from(error: TopicAdminError) -> Self {
         match error {
-            TopicAdminError::UnknownTopic(_) => Self::bad_request(error).with_status(StatusCode::NOT_FOUND),
+            TopicAdminError::UnknownTopic(_) => Self::not_found(error),
             TopicAdminError::Setting(_) => Self::bad_request(error),
+            TopicAdminError::TooManyTopics(_) => Self::new(ErrorCode::LimitReached, error),
             TopicAdminError::StorageFull => Self::new(ErrorCode::StorageFull, error),
             TopicAdminError::Unavailable(_) => Self::new(ErrorCode::Unavailable, error),
             error => Self::internal(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_of_a_topic_has_its_name() {
+        let options = TopicOptions {
+            retention_days: Some(1.0),
+            retention_ms: Some(1),
+            retention_bytes: Some(1),
+            compaction: Some(true),
+            tombstone_ms: Some(1),
+            snapshot_interval_ms: Some(1),
+            snapshot_topic: Some("t".to_owned()),
+            max_attempts: Some(1),
+            publish_rate: Some(1.0),
+            publish_burst: Some(1.0),
+        };
+        let json = serde_json::to_value(options).expect("JSON");
+        let mut names: Vec<&str> = json.as_object().expect("an object").keys().map(String::as_str).collect();
+        let mut known = OPTIONS.names.to_vec();
+        names.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(names, known);
     }
 }

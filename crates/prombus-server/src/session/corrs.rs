@@ -1,10 +1,12 @@
-//! The `corr`s of frames that wait for an answer, all in one piece of memory.
+//! What answers echo of frames that wait for one: the `corr`s, all in one piece of memory, and the fields that were ignored.
 
 /// `corr`s in order, as JSON text.
 #[derive(Debug, Default)]
 pub(super) struct Corrs {
     text: String,
     ends: Vec<u32>,
+    /// The ignored fields of those frames that had some, by the number of the frame.
+    ignored: Vec<(u32, Vec<String>)>,
 }
 
 impl Corrs {
@@ -12,6 +14,23 @@ impl Corrs {
         // A corr is a JSON string or a number, so it is never empty: empty stands for none.
         self.text.push_str(corr.unwrap_or(""));
         self.ends.push(self.text.len() as u32);
+    }
+
+    /// The same for a frame of which fields were ignored.
+    pub(super) fn push_noting(&mut self, corr: Option<&str>, ignored: &[String]) {
+        if !ignored.is_empty() {
+            self.ignored.push((self.ends.len() as u32, ignored.to_vec()));
+        }
+        self.push(corr);
+    }
+
+    /// The ignored fields of a frame, by number.
+    pub(super) fn ignored(&self, number: usize) -> &[String] {
+        if self.ignored.is_empty() {
+            return &[];
+        }
+        let found = self.ignored.binary_search_by_key(&(number as u32), |(number, _)| *number);
+        found.map_or(&[], |at| &self.ignored[at].1)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -34,10 +53,12 @@ impl Corrs {
     pub(super) fn clear(&mut self) {
         self.text.clear();
         self.ends.clear();
+        self.ignored.clear();
     }
 
     pub(super) fn byte_count(&self) -> usize {
-        self.text.capacity() + self.ends.capacity() * 4
+        let ignored = self.ignored.iter().flat_map(|(_, names)| names).map(|name| name.len() + 24);
+        self.text.capacity() + self.ends.capacity() * 4 + ignored.sum::<usize>()
     }
 }
 
@@ -56,5 +77,18 @@ mod tests {
         corrs.clear();
         corrs.push(None);
         assert!(corrs.is_silent());
+    }
+
+    #[test]
+    fn ignored_fields_stay_with_their_frame() {
+        let mut corrs = Corrs::default();
+        corrs.push(Some("1"));
+        corrs.push_noting(None, &["a".to_owned()]);
+        corrs.push_noting(Some("3"), &[]);
+        corrs.push_noting(Some("4"), &["b".to_owned(), "c".to_owned()]);
+        let ignored: Vec<_> = (0..4).map(|number| corrs.ignored(number).join(",")).collect();
+        assert_eq!(ignored, ["", "a", "", "b,c"]);
+        corrs.clear();
+        assert!(corrs.ignored(1).is_empty());
     }
 }

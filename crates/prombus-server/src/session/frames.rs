@@ -4,9 +4,9 @@ use super::publisher::put_refused;
 use super::subscription::put_stale;
 use super::{Barrier, Ending, KnownTopic, Passed, Session};
 use crate::gateway::now_ms;
-use crate::ws::frame::{close, put_text};
+use crate::ws::frame::{NOT_UTF8, close, put_text};
 use prombus::delivery::MemberSettings;
-use prombus::{GroupError, GroupName, GroupSpec, MemberOptions, Pattern, max_attempts};
+use prombus::{GroupError, GroupName, GroupSpec, MemberOptions, Pattern, Verdict, max_attempts};
 use prombus_protocol::{
     ClientFrame, ErrorCode, Json, OkFrame, PublishOptions, RawValue, SubscribeOptions, Topic, limits, put_err,
 };
@@ -18,14 +18,22 @@ const WRONG_TOKENS_MAX: u32 = 3;
 impl Session {
     /// Handles a message.
     pub(crate) fn handle(&mut self, text: &[u8]) {
+        #[cfg(feature = "test-util")]
+        if self.gateway.is_echo {
+            return self.echo(text);
+        }
         let parsed = match self.reader.read(text) {
             Ok(parsed) => parsed,
+            Err(error) if error.code == ErrorCode::BadJson && std::str::from_utf8(text).is_err() => {
+                return self.end_for_bad_text();
+            }
             Err(error) if self.principal.is_some() || error.code == ErrorCode::BadJson => {
                 return self.err(error.corr.as_deref(), error.code, &error.msg);
             }
             Err(error) => return self.err_unauthorized(error.corr.as_deref()),
         };
         let corr = parsed.corr;
+        self.ignored = parsed.ignored;
         if let ClientFrame::Auth { token } = &parsed.frame {
             return self.authenticate(corr, token.as_deref());
         }
@@ -46,21 +54,31 @@ impl Session {
             ClientFrame::Ack { topic, group, id } => {
                 let Some(slot) = self.slot(corr, &topic, &group) else { return };
                 let now = self.now();
-                match self.subscription(slot).ack(id, corr, now) {
+                match self.subscriptions[slot].as_mut().and_then(|it| it.ack(id, corr, &self.ignored, now)) {
                     Some(true) => self.unsettled_slots.push(slot),
                     Some(false) => {}
-                    None if corr.is_some() => put_text(&mut self.out, 60, |into| put_stale(into, corr)),
+                    None if corr.is_some() => {
+                        put_text(&mut self.out, 60, |into| put_stale(into, corr, &self.ignored));
+                    }
                     None => {}
                 }
             }
-            ClientFrame::Nack { topic, group, id, reason, delay_ms } => {
+            ClientFrame::Nack { topic, group, id, reason, delay_ms, dead } => {
                 let Some(slot) = self.slot(corr, &topic, &group) else { return };
                 // In order: what was acked before comes before.
                 self.settle(slot);
                 let now = self.now();
-                match self.subscription(slot).nack(id, corr, reason.as_deref(), delay_ms, now) {
+                let reason = reason.as_deref();
+                let verdict = match dead {
+                    true => Verdict::GiveUp { reason },
+                    false => Verdict::Nack { delay_ms, reason },
+                };
+                let subscription = self.subscriptions[slot].as_mut();
+                match subscription.and_then(|it| it.nack(id, corr, &self.ignored, verdict, now)) {
                     Some(settling) => self.answer_later(settling),
-                    None if corr.is_some() => put_text(&mut self.out, 60, |into| put_stale(into, corr)),
+                    None if corr.is_some() => {
+                        put_text(&mut self.out, 60, |into| put_stale(into, corr, &self.ignored));
+                    }
                     None => {}
                 }
             }
@@ -94,6 +112,20 @@ impl Session {
         }
     }
 
+    /// A text message that is no UTF-8 is no message: the connection ends (RFC 6455, section 8.1).
+    fn end_for_bad_text(&mut self) {
+        self.ending = Some(Ending { code: close::INVALID_DATA, reason: NOT_UTF8 });
+    }
+
+    /// Sends a message back, for a suite that tests the transport alone.
+    #[cfg(feature = "test-util")]
+    fn echo(&mut self, text: &[u8]) {
+        if std::str::from_utf8(text).is_err() {
+            return self.end_for_bad_text();
+        }
+        put_text(&mut self.out, text.len(), |into| into.extend_from_slice(text));
+    }
+
     fn authenticate(&mut self, corr: Option<&str>, token: Option<&str>) {
         match self.gateway.auth.authenticate(token, now_ms()) {
             Ok(principal) => {
@@ -103,7 +135,13 @@ impl Session {
                 let corr = corr.and_then(|corr| RawValue::from_string(corr.to_owned()).ok());
                 let protocol = Some(limits::PROTOCOL_VERSION);
                 put_text(&mut self.out, 60, |into| {
-                    OkFrame { corr, protocol, ..OkFrame::default() }.put(into);
+                    OkFrame {
+                        corr,
+                        protocol,
+                        ignored: std::mem::take(&mut self.ignored),
+                        ..OkFrame::default()
+                    }
+                    .put(into);
                 });
             }
             Err(refused) => {
@@ -125,7 +163,8 @@ impl Session {
             if subscription.patterns().all(|pattern| principal.may_subscribe(pattern, group)) {
                 continue;
             }
-            let msg = format!("{}::{}: this token may not", subscription.topic, subscription.group);
+            let msg =
+                format!("this token may not subscribe to {} as {}", subscription.topic, subscription.group);
             self.err(None, ErrorCode::Forbidden, &msg);
             if let Some(subscription) = self.take(slot) {
                 subscription.leave();
@@ -159,7 +198,8 @@ impl Session {
         }
         known.is_there = known.is_there || self.gateway.backend.topic(topic).is_some();
         let to = (&known.topic, known.is_there);
-        let pushed = self.publisher.push(&*self.gateway.backend, corr, to, payload, opts);
+        let answer = (corr, self.ignored.as_slice());
+        let pushed = self.publisher.push(&*self.gateway.backend, answer, to, payload, opts);
         if let Err(error) = pushed {
             put_refused(&mut self.out, corr, &error);
         }
@@ -177,7 +217,8 @@ impl Session {
 
     fn subscribe(&mut self, corr: Option<&str>, topic: &str, group: &str, opts: &SubscribeOptions) {
         if self.find(topic, group).is_some() {
-            return self.err(corr, ErrorCode::AlreadySubscribed, &format!("{topic}::{group}"));
+            let msg = format!("this connection is already subscribed to {topic} as group {group}");
+            return self.err(corr, ErrorCode::AlreadySubscribed, &msg);
         }
         if !self.may_read(corr, topic, group) || !opts.topics.iter().all(|it| self.may_read(corr, it, group))
         {
@@ -201,12 +242,22 @@ impl Session {
             ..MemberSettings::default()
         };
         let label = Some(format!("ws {}", self.peer.remote));
-        let member = MemberOptions { settings, filter: None, label };
+        if opts.name.is_some() {
+            self.name.clone_from(&opts.name);
+        }
+        let name = opts.name.clone().or_else(|| self.token_name());
+        let member = MemberOptions { settings, filter: None, name, label };
         let backend = Arc::clone(&self.gateway.backend);
         self.wait(corr, async move {
             let joined = backend.join(spec.clone(), member).await?;
             Ok(Passed::Subscribed { spec, settings, joined })
         });
+    }
+
+    /// What the token is called; none where nobody needs one.
+    pub(super) fn token_name(&self) -> Option<String> {
+        let principal = self.principal.as_ref().filter(|_| self.gateway.auth.is_configured());
+        principal.map(|principal| principal.name().to_owned())
     }
 
     /// Nothing behind this frame is handled before it is done. What came before it goes before it.
@@ -216,12 +267,18 @@ impl Session {
         future: impl Future<Output = Result<Passed, GroupError>> + Send + 'static,
     ) {
         self.flush();
-        self.barrier = Some(Barrier { corr: corr.map(str::to_owned), future: Box::pin(future) });
+        let (corr, ignored) = (corr.map(str::to_owned), std::mem::take(&mut self.ignored));
+        self.barrier = Some(Barrier { corr, ignored, future: Box::pin(future) });
     }
 
-    pub(super) fn pass(&mut self, corr: Option<String>, passed: Result<Passed, GroupError>) {
+    pub(super) fn pass(
+        &mut self,
+        corr: Option<String>,
+        ignored: Vec<String>,
+        passed: Result<Passed, GroupError>,
+    ) {
         let raw = corr.clone().and_then(|corr| RawValue::from_string(corr).ok());
-        let ok = OkFrame { corr: raw, ..OkFrame::default() };
+        let ok = OkFrame { corr: raw, ignored, ..OkFrame::default() };
         let ok = match passed {
             Err(error) => return self.err(corr.as_deref(), error.code(), &error.to_string()),
             Ok(Passed::Cursor(cursor)) => OkFrame { cursor, ..ok },
@@ -230,7 +287,7 @@ impl Session {
                 return self.err(corr.as_deref(), ErrorCode::Unavailable, "the connection is being closed");
             }
             Ok(Passed::Subscribed { spec, settings, joined }) => {
-                let created = joined.created;
+                let created = Some(joined.created);
                 self.add(&spec, settings, joined);
                 OkFrame { created, ..ok }
             }
@@ -256,5 +313,6 @@ fn group_spec(topic: &str, group: &str, opts: &SubscribeOptions) -> Result<Group
         topics: opts.topics.iter().map(Pattern::new).collect::<Result<_, _>>()?,
         filter: opts.filter.clone().filter(|filter| !filter.is_empty()),
         from: opts.from,
+        expire_ms: opts.expire_ms,
     })
 }

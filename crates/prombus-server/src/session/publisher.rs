@@ -3,7 +3,7 @@
 use super::corrs::Corrs;
 use crate::ws::frame::put_text;
 use prombus::{Backend, PublishBatch, PublishError, Published, Publishing};
-use prombus_protocol::{Json, PublishOptions, Topic, put_err, put_published};
+use prombus_protocol::{Json, PublishOptions, Topic, put_err, put_ignored, put_published};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -63,7 +63,7 @@ impl Publisher {
     pub(super) fn push(
         &mut self,
         backend: &dyn Backend,
-        corr: Option<&str>,
+        (corr, ignored): (Option<&str>, &[String]),
         (topic, is_known): (&Topic, bool),
         payload: &Json<'_>,
         options: &PublishOptions,
@@ -74,7 +74,7 @@ impl Publisher {
         let batch = self.batch.get_or_insert_with(|| backend.batch());
         let pushed = batch.push_parsed(topic, payload, options);
         if pushed.is_ok() {
-            self.corrs.push(corr);
+            self.corrs.push_noting(corr, ignored);
             if !is_known || batch.byte_count() >= BATCH_BYTES_MAX || batch.len() >= BATCH_EVENTS_MAX {
                 self.flush(backend);
             }
@@ -133,8 +133,11 @@ impl Publisher {
 
 fn put_outcomes(out: &mut Vec<u8>, corrs: &Corrs, outcomes: &[Published]) {
     out.reserve(outcomes.len() * 112);
-    for (corr, outcome) in corrs.iter().zip(outcomes) {
-        put_text(out, 100, |into| put_published(into, corr, outcome.id, outcome.seq, outcome.duplicate));
+    for (number, (corr, outcome)) in corrs.iter().zip(outcomes).enumerate() {
+        put_text(out, 100, |into| {
+            put_published(into, corr, outcome.id, outcome.seq, outcome.duplicate);
+            put_ignored(into, corrs.ignored(number));
+        });
     }
 }
 

@@ -114,10 +114,10 @@ impl Subscription {
     }
 
     /// Gathers an ack. Answers whether it is the first since they were handed over; `None` when the id is not in flight.
-    pub(super) fn ack(&mut self, id: Uuid, corr: Option<&str>, now: Now) -> Option<bool> {
+    pub(super) fn ack(&mut self, id: Uuid, corr: Option<&str>, ignored: &[String], now: Now) -> Option<bool> {
         let sent = self.take_delivered(id)?;
         self.acks.push((sent.position, Verdict::Ack));
-        self.ack_corrs.push(corr);
+        self.ack_corrs.push_noting(corr, ignored);
         self.observe(&sent, true, now);
         Some(self.acks.len() == 1)
     }
@@ -171,18 +171,17 @@ impl Subscription {
         &mut self,
         id: Uuid,
         corr: Option<&str>,
-        reason: Option<&str>,
-        delay_ms: Option<u64>,
+        ignored: &[String],
+        verdict: Verdict<'_>,
         now: Now,
     ) -> Option<Settling> {
         let sent = self.take_delivered(id)?;
         self.observe(&sent, false, now);
         self.count_observed();
         let mut outcomes = Vec::with_capacity(1);
-        let verdict = (sent.position, Verdict::Nack { delay_ms, reason });
-        let ticket = self.membership.settle(&[verdict], &mut outcomes);
+        let ticket = self.membership.settle(&[(sent.position, verdict)], &mut outcomes);
         let mut corrs = Corrs::default();
-        corrs.push(corr);
+        corrs.push_noting(corr, ignored);
         Some(Settling { ticket, corrs, stale: vec![outcomes.contains(&SettleOutcome::Stale)] })
     }
 
@@ -227,8 +226,9 @@ impl Subscription {
                     ack_deadline_ms: item.lease_ms,
                     max_attempts: self.settings.max_attempts,
                     reason: item.reason,
+                    last_error: batch.last_error(item).map(str::to_owned),
                 };
-                if self.tail_context != Some(context) {
+                if self.tail_context.as_ref() != Some(&context) {
                     self.tail.clear();
                     put_event_tail(&mut self.tail, &context);
                     self.tail_context = Some(context);
@@ -292,9 +292,10 @@ impl Settling {
     /// Writes the answers when they are due; false while they are not.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let Poll::Ready(result) = Pin::new(&mut self.ticket).poll(context) else { return false };
-        for (corr, &stale) in self.corrs.iter().zip(&self.stale) {
+        for (number, (corr, &stale)) in self.corrs.iter().zip(&self.stale).enumerate() {
             if corr.is_some() || result.is_err() {
-                put_text(out, 100, |into| put_settled(into, corr, stale, result.as_ref().err()));
+                let (ignored, failed) = (self.corrs.ignored(number), result.as_ref().err());
+                put_text(out, 100, |into| put_settled(into, corr, ignored, stale, failed));
             }
         }
         true
@@ -307,17 +308,23 @@ impl Settling {
 }
 
 /// The answer to an ACK or NACK.
-fn put_settled(into: &mut Vec<u8>, corr: Option<&str>, stale: bool, failed: Option<&Unavailable>) {
+fn put_settled(
+    into: &mut Vec<u8>,
+    corr: Option<&str>,
+    ignored: &[String],
+    stale: bool,
+    failed: Option<&Unavailable>,
+) {
     match failed {
         Some(reason) => put_err(into, corr, reason.code(), &reason.to_string(), None),
         None => {
             let corr = corr.and_then(|corr| RawValue::from_string(corr.to_owned()).ok());
-            OkFrame { corr, stale, ..OkFrame::default() }.put(into);
+            OkFrame { corr, stale, ignored: ignored.to_vec(), ..OkFrame::default() }.put(into);
         }
     }
 }
 
 /// The OK of an ACK or NACK for an id that is not in flight.
-pub(super) fn put_stale(into: &mut Vec<u8>, corr: Option<&str>) {
-    put_settled(into, corr, true, None);
+pub(super) fn put_stale(into: &mut Vec<u8>, corr: Option<&str>, ignored: &[String]) {
+    put_settled(into, corr, ignored, true, None);
 }

@@ -1,7 +1,10 @@
 //! WebSocket framing (RFC 6455), the server's side, without a socket.
 //!
 //! Written by hand, because what counts is that all frames that were read are handled in place and all frames that are to be sent
-//! lie in one buffer. No extensions are offered, so the reserved bits must be zero.
+//! lie in one buffer. The reserved bits must be zero, but for the one that marks a compressed message where that was agreed on.
+
+use super::deflate::{Deflate, InflateError, give_back, inflate};
+use super::utf8::Utf8Check;
 
 /// A frame's head takes at most this: two bytes, eight of length, four of mask.
 const HEAD_BYTES_MAX: usize = 14;
@@ -14,6 +17,8 @@ pub(crate) mod close {
     pub(crate) const GOING_AWAY: u16 = 1001;
     /// Not WebSocket.
     pub(crate) const PROTOCOL_ERROR: u16 = 1002;
+    /// A text message that is no text, or compressed data that is none.
+    pub(crate) const INVALID_DATA: u16 = 1007;
     /// No token, or one that is no longer good.
     pub(crate) const POLICY: u16 = 1008;
     /// A frame over the limit.
@@ -34,10 +39,10 @@ pub(crate) mod close {
 /// What a client sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Incoming<'a> {
-    /// A whole message; its UTF-8 is not checked yet.
+    /// A whole message; whether it is UTF-8 is for the reader to check.
     Text(&'a [u8]),
     /// A whole binary message.
-    Binary,
+    Binary(&'a [u8]),
     Ping(&'a [u8]),
     Pong,
     /// The client closes; the code, if it gave one.
@@ -49,14 +54,20 @@ pub(crate) enum Incoming<'a> {
 pub(crate) enum Violation {
     #[error("not WebSocket: {0}")]
     Protocol(&'static str),
+    #[error("bad data: {0}")]
+    Data(&'static str),
     #[error("a message of more than {0} bytes")]
     TooLarge(usize),
 }
+
+/// What is said about a text message that is no UTF-8.
+pub(crate) const NOT_UTF8: &str = "a text message is not UTF-8";
 
 impl Violation {
     pub(crate) fn close_code(self) -> u16 {
         match self {
             Self::Protocol(_) => close::PROTOCOL_ERROR,
+            Self::Data(_) => close::INVALID_DATA,
             Self::TooLarge(_) => close::TOO_LARGE,
         }
     }
@@ -68,23 +79,34 @@ const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
+/// The bit of a frame's first byte that marks a compressed message.
+const DEFLATED: u8 = 0x40;
 
 /// A message that comes in pieces.
 #[derive(Debug, Default)]
 struct Pieces {
     opcode: Option<u8>,
+    is_deflated: bool,
     bytes: Vec<u8>,
+    utf8: Utf8Check,
 }
 
 /// Takes frames from bytes, one after another.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     max_message_bytes: usize,
+    /// Whether messages may be compressed.
+    may_inflate: bool,
     pieces: Pieces,
+    /// How many bytes of a text frame that is not there whole were looked at.
+    checked_bytes: usize,
+    /// A message that was compressed.
+    inflated: Vec<u8>,
 }
 
 struct Head {
     is_last: bool,
+    is_deflated: bool,
     opcode: u8,
     mask: [u8; 4],
     head_bytes: usize,
@@ -92,13 +114,14 @@ struct Head {
 }
 
 impl Decoder {
-    pub(crate) fn new(max_message_bytes: usize) -> Self {
-        Self { max_message_bytes, pieces: Pieces::default() }
+    pub(crate) fn new(max_message_bytes: usize, may_inflate: bool) -> Self {
+        let (pieces, inflated) = (Pieces::default(), Vec::new());
+        Self { max_message_bytes, may_inflate, pieces, checked_bytes: 0, inflated }
     }
 
     /// Bytes of a message that came in pieces so far.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.pieces.bytes.capacity()
+        self.pieces.bytes.capacity() + self.inflated.capacity()
     }
 
     /// Whether a message is half there.
@@ -121,10 +144,12 @@ impl Decoder {
         let Some(head) = self.head(bytes)? else { return Ok((0, None)) };
         let end = head.head_bytes + head.payload_bytes;
         if bytes.len() < end {
+            self.check_partial(&head, &bytes[head.head_bytes..])?;
             return Ok((0, None));
         }
         let payload = &mut bytes[head.head_bytes..end];
         unmask(payload, head.mask);
+        let checked_bytes = std::mem::take(&mut self.checked_bytes);
         let incoming = match head.opcode {
             PING => Incoming::Ping(payload),
             PONG => Incoming::Pong,
@@ -132,32 +157,66 @@ impl Decoder {
                 [] => Incoming::Close(None),
                 [_] => return Err(Violation::Protocol("half a close code")),
                 [_, _, reason @ ..] if std::str::from_utf8(reason).is_err() => {
-                    return Err(Violation::Protocol("a close reason that is not UTF-8"));
+                    return Err(Violation::Data("a close reason is not UTF-8"));
                 }
                 [high, low, ..] => Incoming::Close(Some(u16::from_be_bytes([*high, *low]))),
             },
-            opcode if opcode != CONTINUATION && head.is_last => match opcode {
-                TEXT => Incoming::Text(payload),
-                _ => Incoming::Binary,
-            },
+            opcode if opcode != CONTINUATION && head.is_last => {
+                self.pieces.utf8 = Utf8Check::default();
+                let payload = match head.is_deflated {
+                    true => inflated(&mut self.inflated, payload, self.max_message_bytes)?,
+                    false => payload,
+                };
+                message(opcode, payload)
+            }
             opcode => {
                 if opcode != CONTINUATION {
                     self.pieces.opcode = Some(opcode);
+                    self.pieces.is_deflated = head.is_deflated;
                 }
-                // What a binary message says is not looked at.
-                if self.pieces.opcode == Some(TEXT) {
-                    self.pieces.bytes.extend_from_slice(payload);
+                let Pieces { opcode: kind, is_deflated, bytes, utf8 } = &mut self.pieces;
+                let is_text = *kind == Some(TEXT) && !*is_deflated;
+                if is_text && !(utf8.feed(&payload[checked_bytes..]) && (utf8.is_whole() || !head.is_last)) {
+                    return Err(Violation::Data(NOT_UTF8));
                 }
+                bytes.extend_from_slice(payload);
                 if !head.is_last {
                     return Ok((end, None));
                 }
-                match self.pieces.opcode.take() {
-                    Some(TEXT) => Incoming::Text(&self.pieces.bytes),
-                    _ => Incoming::Binary,
-                }
+                *utf8 = Utf8Check::default();
+                let opcode = kind.take().unwrap_or(BINARY);
+                let payload = match is_deflated {
+                    true => inflated(&mut self.inflated, bytes, self.max_message_bytes)?,
+                    false => bytes,
+                };
+                message(opcode, payload)
             }
         };
         Ok((end, Some(incoming)))
+    }
+
+    /// Looks at what is new of a text frame that is not there whole.
+    fn check_partial(&mut self, head: &Head, masked: &[u8]) -> Result<(), Violation> {
+        let opcode = if head.opcode == CONTINUATION { self.pieces.opcode } else { Some(head.opcode) };
+        let is_deflated = head.is_deflated || (head.opcode == CONTINUATION && self.pieces.is_deflated);
+        if opcode != Some(TEXT) || is_deflated {
+            return Ok(());
+        }
+        let mut plain = [0; 1024];
+        while self.checked_bytes < masked.len() {
+            let piece = &masked[self.checked_bytes..];
+            let piece = &piece[..piece.len().min(plain.len())];
+            let plain = &mut plain[..piece.len()];
+            plain.copy_from_slice(piece);
+            let mut mask = head.mask;
+            mask.rotate_left(self.checked_bytes % 4);
+            unmask(plain, mask);
+            if !self.pieces.utf8.feed(plain) {
+                return Err(Violation::Data(NOT_UTF8));
+            }
+            self.checked_bytes += piece.len();
+        }
+        Ok(())
     }
 
     /// Lets go of a message that came in pieces and was handled.
@@ -165,12 +224,18 @@ impl Decoder {
         if self.pieces.opcode.is_none() && self.pieces.bytes.capacity() > 0 {
             self.pieces.bytes = Vec::new();
         }
+        if self.inflated.capacity() > 0 {
+            give_back(std::mem::take(&mut self.inflated));
+        }
     }
 
     fn head(&self, bytes: &[u8]) -> Result<Option<Head>, Violation> {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
         let (is_last, opcode) = (first & 0x80 != 0, first & 0x0f);
-        if first & 0x70 != 0 {
+        let is_deflated = first & DEFLATED != 0;
+        // Only the first frame of a message says that it is compressed.
+        let may_be_deflated = self.may_inflate && matches!(opcode, TEXT | BINARY);
+        if first & 0x30 != 0 || (is_deflated && !may_be_deflated) {
             return Err(Violation::Protocol("reserved bits are set"));
         }
         if second & 0x80 == 0 {
@@ -204,12 +269,28 @@ impl Decoder {
         let head_bytes = 2 + length_bytes + 4;
         Ok(Some(Head {
             is_last,
+            is_deflated,
             opcode,
             mask: [a, b, c, d],
             head_bytes,
             payload_bytes: payload_bytes as usize,
         }))
     }
+}
+
+fn message(opcode: u8, payload: &[u8]) -> Incoming<'_> {
+    match opcode {
+        TEXT => Incoming::Text(payload),
+        _ => Incoming::Binary(payload),
+    }
+}
+
+fn inflated<'a>(into: &'a mut Vec<u8>, payload: &[u8], most: usize) -> Result<&'a [u8], Violation> {
+    *into = inflate(payload, most).map_err(|error| match error {
+        InflateError::TooLarge => Violation::TooLarge(most),
+        InflateError::Bad => Violation::Data("a message is not deflate"),
+    })?;
+    Ok(into)
 }
 
 fn unmask(payload: &mut [u8], mask: [u8; 4]) {
@@ -227,6 +308,16 @@ fn unmask(payload: &mut [u8], mask: [u8; 4]) {
 
 /// Appends a text frame. `write` appends its payload; `expected_bytes` is a guess that saves moving it.
 pub(crate) fn put_text(into: &mut Vec<u8>, expected_bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
+    put_message(into, TEXT, expected_bytes, write);
+}
+
+/// Appends a binary frame.
+#[cfg(feature = "test-util")]
+pub(crate) fn put_binary(into: &mut Vec<u8>, payload: &[u8]) {
+    put_message(into, BINARY, payload.len(), |into| into.extend_from_slice(payload));
+}
+
+fn put_message(into: &mut Vec<u8>, first: u8, expected_bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
     let start = into.len();
     let guessed = head_bytes(expected_bytes);
     into.extend_from_slice(&[0; HEAD_BYTES_MAX][..guessed]);
@@ -241,7 +332,48 @@ pub(crate) fn put_text(into: &mut Vec<u8>, expected_bytes: usize, write: impl Fn
         into.copy_within(start + guessed..end, start + needed);
         into.truncate(start + needed + payload_bytes);
     }
-    write_head(&mut into[start..start + needed], TEXT, payload_bytes);
+    write_head(&mut into[start..start + needed], first, payload_bytes);
+}
+
+/// Appends frames of this server, their messages compressed where that makes them smaller, and notes where each ends: in
+/// `frames`, and in what was appended.
+pub(crate) fn put_deflated(
+    deflate: Deflate,
+    frames: &[u8],
+    into: &mut Vec<u8>,
+    ends: &mut Vec<(usize, usize)>,
+) {
+    let mut at = 0;
+    while at < frames.len() {
+        let (payload_at, end) = extent_of(frames, at);
+        let (payload, start) = (&frames[payload_at..end], into.len());
+        let first = frames[at];
+        let mut is_deflated = false;
+        if matches!(first & 0x0f, TEXT | BINARY) {
+            put_message(into, first & 0x0f | DEFLATED, payload.len() / 2, |into| {
+                is_deflated = deflate.deflate(payload, into);
+            });
+        }
+        if !is_deflated {
+            into.truncate(start);
+            into.extend_from_slice(&frames[at..end]);
+        }
+        at = end;
+        ends.push((end, into.len()));
+    }
+}
+
+/// Where the payload of the frame of this server that begins there is, and where it ends.
+fn extent_of(frames: &[u8], at: usize) -> (usize, usize) {
+    let length = |range: std::ops::Range<usize>| {
+        frames.get(range).map_or(0, |bytes| bytes.iter().fold(0, |all, &byte| all << 8 | usize::from(byte)))
+    };
+    let (head, payload) = match frames.get(at + 1).map_or(0, |second| second & 0x7f) {
+        126 => (4, length(at + 2..at + 4)),
+        127 => (10, length(at + 2..at + 10)),
+        short => (2, usize::from(short)),
+    };
+    ((at + head).min(frames.len()), (at + head + payload).min(frames.len()))
 }
 
 fn head_bytes(payload_bytes: usize) -> usize {
@@ -294,20 +426,10 @@ pub(crate) fn put_close(into: &mut Vec<u8>, code: u16, reason: &str) {
 /// Where, in frames of this server, the frame ends in which `sent` lies: what is behind it can be thrown away.
 pub(crate) fn end_of_frame_at(frames: &[u8], sent: usize) -> usize {
     let mut at = 0;
-    while at < sent {
-        let Some(second) = frames.get(at + 1) else { return frames.len() };
-        let length = |range: std::ops::Range<usize>| {
-            frames
-                .get(range)
-                .map_or(0, |bytes| bytes.iter().fold(0, |all, &byte| all << 8 | usize::from(byte)))
-        };
-        at += match second & 0x7f {
-            126 => 4 + length(at + 2..at + 4),
-            127 => 10 + length(at + 2..at + 10),
-            short => 2 + usize::from(short),
-        };
+    while at < sent.min(frames.len()) {
+        (_, at) = extent_of(frames, at);
     }
-    at.min(frames.len())
+    at
 }
 
 #[cfg(test)]
@@ -338,8 +460,8 @@ mod tests {
     #[test]
     fn texts_of_all_lengths_are_read_and_written() {
         for length in [0, 1, 7, 8, 9, 125, 126, 127, 1000, 65_535, 65_536, 100_000] {
-            let payload: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
-            let mut decoder = Decoder::new(1 << 20);
+            let payload: Vec<u8> = (0..length).map(|at| (at % 127) as u8).collect();
+            let mut decoder = Decoder::new(1 << 20, false);
             let mut bytes = masked(0x81, &payload);
             for cut in [0, 1, 2, bytes.len() - 1] {
                 assert_eq!(decoder.next(&mut bytes[..cut].to_vec()), Ok((0, None)), "cut at {cut}");
@@ -361,7 +483,7 @@ mod tests {
 
     #[test]
     fn pieces_become_a_message_and_control_frames_may_come_between() {
-        let mut decoder = Decoder::new(100);
+        let mut decoder = Decoder::new(100, false);
         let mut bytes =
             [masked(0x01, b"he"), masked(0x89, b"p"), masked(0x00, b"l"), masked(0x80, b"lo")].concat();
         let (mut at, mut seen) = (0, Vec::new());
@@ -387,7 +509,7 @@ mod tests {
     fn what_is_not_websocket_is_refused() {
         let mut unmasked = Vec::new();
         put_text(&mut unmasked, 0, |into| into.extend_from_slice(b"x"));
-        let mut unfinished = Decoder::new(100);
+        let mut unfinished = Decoder::new(100, false);
         assert_eq!(unfinished.next(&mut masked(0x01, b"a")), Ok((7, None)));
         assert!(matches!(unfinished.next(&mut masked(0x81, b"b")), Err(Violation::Protocol(_))));
         let bad = [
@@ -400,13 +522,16 @@ mod tests {
             masked(0x89, &[0; 126]),
         ];
         for mut bytes in bad {
-            assert!(matches!(Decoder::new(1000).next(&mut bytes), Err(Violation::Protocol(_))), "{bytes:?}");
+            assert!(
+                matches!(Decoder::new(1000, false).next(&mut bytes), Err(Violation::Protocol(_))),
+                "{bytes:?}"
+            );
         }
     }
 
     #[test]
     fn a_message_over_the_limit_is_refused_by_its_head_alone() {
-        let mut decoder = Decoder::new(100);
+        let mut decoder = Decoder::new(100, false);
         assert_eq!(decoder.next(&mut masked(0x81, &[b' '; 101])[..4]), Err(Violation::TooLarge(100)));
         let mut huge = vec![0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
         assert_eq!(decoder.next(&mut huge), Err(Violation::TooLarge(100)));
@@ -426,5 +551,95 @@ mod tests {
             let expected = ends.iter().copied().find(|&end| end >= sent).expect("within");
             assert_eq!(end_of_frame_at(&frames, sent), expected, "sent {sent}");
         }
+    }
+
+    /// What comes of a message, in frames of these first bytes and payloads, that arrives in pieces of this size.
+    fn arriving(frames: &[(u8, &[u8])], piece_bytes: usize) -> Result<Vec<Vec<u8>>, Violation> {
+        let bytes: Vec<u8> = frames.iter().flat_map(|(first, payload)| masked(*first, payload)).collect();
+        let (mut decoder, mut unread, mut texts) = (Decoder::new(1 << 20, true), Vec::new(), Vec::new());
+        for piece in bytes.chunks(piece_bytes) {
+            unread.extend_from_slice(piece);
+            loop {
+                let (used, incoming) = decoder.next(&mut unread)?;
+                if let Some(Incoming::Text(text) | Incoming::Binary(text)) = incoming {
+                    texts.push(text.to_vec());
+                }
+                decoder.release();
+                unread.drain(..used);
+                if used == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(texts)
+    }
+
+    #[test]
+    fn a_text_that_is_no_utf8_is_refused_as_soon_as_it_can_be_known() {
+        let (good, bad) = ("κόσμε€𝄞".as_bytes(), b"\xce\xba\xed\xa0\x80 and more that never comes");
+        for piece_bytes in 1..40 {
+            let frames: [&[(u8, &[u8])]; 3] = [
+                &[(0x81, good)],
+                &[(0x01, &good[..5]), (0x89, b"ping"), (0x00, &good[5..6]), (0x80, &good[6..])],
+                &[(0x01, b""), (0x00, good), (0x80, b"")],
+            ];
+            for frames in frames {
+                assert_eq!(arriving(frames, piece_bytes), Ok(vec![good.to_vec()]), "{piece_bytes}");
+            }
+            // The frame is not even there whole.
+            let mut half = masked(0x81, bad);
+            half.truncate(6 + 4);
+            let mut decoder = Decoder::new(1 << 20, false);
+            assert_eq!(decoder.next(&mut half), Err(Violation::Data(NOT_UTF8)));
+            assert_eq!(arriving(&[(0x01, bad)], piece_bytes), Err(Violation::Data(NOT_UTF8)));
+            let cut_short = [(0x01, &good[..1]), (0x80, b"".as_slice())];
+            assert_eq!(arriving(&cut_short, piece_bytes), Err(Violation::Data(NOT_UTF8)));
+            // What is not text may be anything.
+            assert_eq!(arriving(&[(0x02, bad), (0x80, b"")], piece_bytes), Ok(vec![bad.to_vec()]));
+        }
+        assert_eq!(
+            arriving(&[(0x88, b"\x03\xe8\xff")], 99),
+            Err(Violation::Data("a close reason is not UTF-8"))
+        );
+    }
+
+    #[test]
+    fn compressed_messages_are_read_and_written_whole_or_in_pieces() {
+        let headers = [(
+            axum::http::header::SEC_WEBSOCKET_EXTENSIONS,
+            axum::http::HeaderValue::from_static("permessage-deflate"),
+        )];
+        let deflate = Deflate::negotiate(&headers.into_iter().collect()).expect("an offer");
+        let texts: Vec<String> = [0, 10, 200, 70_000].map(|length| "abc €".repeat(length)).to_vec();
+        let mut frames = Vec::new();
+        for text in &texts {
+            put_text(&mut frames, 0, |into| into.extend_from_slice(text.as_bytes()));
+        }
+        put_ping(&mut frames);
+        let (mut sent, mut ends) = (Vec::new(), Vec::new());
+        put_deflated(deflate, &frames, &mut sent, &mut ends);
+        assert!(sent.len() < 20_000 && ends.last() == Some(&(frames.len(), sent.len())), "{}", sent.len());
+        let mut start = 0;
+        for (text, &(_, end)) in texts.iter().zip(&ends) {
+            let (payload_at, payload_end) = extent_of(&sent, start);
+            assert_eq!(payload_end, end);
+            let (first, payload) = (sent[start], &sent[payload_at..end]);
+            assert_eq!(first & DEFLATED != 0, text.len() >= 64);
+            // As a client would send it.
+            let whole = [(first, payload)];
+            assert!(arriving(&whole, 1_000) == Ok(vec![text.as_bytes().to_vec()]), "{}", text.len());
+            let cut = payload.len() / 2;
+            let in_pieces = [(first & 0x7f, &payload[..cut]), (0x80, &payload[cut..])];
+            assert!(arriving(&in_pieces, 7) == Ok(vec![text.as_bytes().to_vec()]), "{}", text.len());
+            start = end;
+        }
+        assert!(matches!(arriving(&[(0xc9, b"x")], 9), Err(Violation::Protocol(_))), "a compressed ping");
+        let twice = [(0x41, b"x".as_slice()), (0xc0, b"x")];
+        assert!(matches!(arriving(&twice, 9), Err(Violation::Protocol(_))), "a compressed continuation");
+        let bad = arriving(&[(0xc1, &[0xff; 9])], 99);
+        assert_eq!(bad, Err(Violation::Data("a message is not deflate")));
+        let mut bomb = Vec::new();
+        assert!(deflate.deflate(&vec![b' '; 2 << 20], &mut bomb));
+        assert_eq!(arriving(&[(0xc1, &bomb)], 99), Err(Violation::TooLarge(1 << 20)));
     }
 }

@@ -1,5 +1,6 @@
 //! From an HTTP request to a WebSocket.
 
+use super::deflate::Deflate;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version, header};
@@ -22,7 +23,9 @@ pub(crate) struct BadUpgrade {
 /// The headers of the answer to an upgrade.
 #[derive(Debug)]
 pub(crate) struct Accepted {
-    pub(crate) headers: [Option<(HeaderName, HeaderValue)>; 4],
+    pub(crate) headers: [Option<(HeaderName, HeaderValue)>; 5],
+    /// How messages are compressed.
+    pub(crate) deflate: Option<Deflate>,
 }
 
 /// Whether the request asks for a WebSocket at all, and at a place that has one.
@@ -36,7 +39,8 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     values.flat_map(|value| value.split(',')).any(|it| it.trim().eq_ignore_ascii_case(token))
 }
 
-pub(crate) fn accept(parts: &Parts) -> Result<Accepted, BadUpgrade> {
+/// `may_deflate`: whether compression is offered to clients that ask for it.
+pub(crate) fn accept(parts: &Parts, may_deflate: bool) -> Result<Accepted, BadUpgrade> {
     let bad = |what| Err(BadUpgrade { status: StatusCode::BAD_REQUEST, what });
     if parts.version < Version::HTTP_11 {
         return bad("it must be HTTP/1.1");
@@ -61,12 +65,16 @@ pub(crate) fn accept(parts: &Parts) -> Result<Accepted, BadUpgrade> {
     // To the letter: a client compares what it offered.
     let names_us = offered.map(str::trim).any(|offer| offer == SUBPROTOCOL);
     let protocol = names_us.then(|| (header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL)));
+    let deflate = may_deflate.then(|| Deflate::negotiate(&parts.headers)).flatten();
+    let extensions = deflate.map(|deflate| (header::SEC_WEBSOCKET_EXTENSIONS, deflate.answer()));
     Ok(Accepted {
+        deflate,
         headers: [
             Some((header::CONNECTION, HeaderValue::from_static("Upgrade"))),
             Some((header::UPGRADE, HeaderValue::from_static("websocket"))),
             Some((header::SEC_WEBSOCKET_ACCEPT, accept)),
             protocol,
+            extensions,
         ],
     })
 }
@@ -98,25 +106,25 @@ mod tests {
     fn the_key_is_answered_as_the_rfc_has_it() {
         let parts = parts(&GOOD);
         assert!(is_wanted(&request(&GOOD)));
-        let accepted = accept(&parts).expect("a good upgrade");
+        let accepted = accept(&parts, true).expect("a good upgrade");
         let value = accepted.headers.iter().flatten().find(|(name, _)| name == header::SEC_WEBSOCKET_ACCEPT);
         assert_eq!(value.expect("an answer").1, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-        assert!(accepted.headers[3].is_none());
+        assert!(accepted.headers[3].is_none() && accepted.headers[4].is_none());
     }
 
     #[test]
     fn what_is_no_upgrade_is_refused() {
         for left_out in &GOOD[1..] {
             let headers: Vec<_> = GOOD.iter().filter(|header| *header != left_out).copied().collect();
-            assert!(accept(&parts(&headers)).is_err(), "without {}", left_out.0);
+            assert!(accept(&parts(&headers), true).is_err(), "without {}", left_out.0);
         }
         let mut headers = GOOD.to_vec();
         headers[3].1 = "short";
-        assert!(accept(&parts(&headers)).is_err());
+        assert!(accept(&parts(&headers), true).is_err());
         headers[3].1 = GOOD[3].1;
         headers[2].1 = "8";
         assert_eq!(
-            accept(&parts(&headers)).expect_err("an old version").status,
+            accept(&parts(&headers), true).expect_err("an old version").status,
             StatusCode::UPGRADE_REQUIRED
         );
     }

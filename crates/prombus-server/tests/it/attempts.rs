@@ -16,7 +16,7 @@ const SECRET: &str = "a secret of more than thirty-two bytes, for tests only";
 const MASTER: &str = "master";
 
 /// Status and body of a request, as a client without any manners sends it.
-async fn http(
+pub async fn http(
     address: SocketAddr,
     method: &str,
     path: &str,

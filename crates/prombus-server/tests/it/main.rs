@@ -1,6 +1,7 @@
 //! The gateway as its clients see it: a real server on a free port of loopback, real sockets.
 
 mod attempts;
+mod frame_options;
 mod http;
 mod limits;
 mod placeholders;

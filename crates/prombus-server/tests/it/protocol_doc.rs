@@ -16,8 +16,10 @@ fn document() -> String {
     std::fs::read_to_string(path).expect("the document is there")
 }
 
-/// Codes that need a failing or full disk.
-const NOT_PLAYED: [ErrorCode; 5] = [
+/// Codes of HTTP alone, and those that need a failing or full disk.
+const NOT_PLAYED: [ErrorCode; 7] = [
+    ErrorCode::NotFound,
+    ErrorCode::MethodNotAllowed,
     ErrorCode::StorageFull,
     ErrorCode::Unavailable,
     ErrorCode::PublishFailed,

@@ -2,7 +2,7 @@
 //! `PROMBUS_SEED=7` repeats one.
 
 use prombus_protocol::Json;
-use prombus_server::test_util::{TOKEN, put_masked, talk};
+use prombus_server::test_util::{TOKEN, put_masked, put_masked_deflated, talk};
 use std::time::{Duration, Instant};
 
 /// A small generator: splitmix64.
@@ -92,16 +92,16 @@ const FIELDS: &[&str] = &[
 fn frame(random: &mut Random) -> Vec<u8> {
     if random.below(20) == 0 {
         let length = random.below(200);
-        return (0..length).map(|_| random.next() as u8).collect();
+        // Bytes that are no UTF-8 end the connection, so they are rare.
+        let mask = if random.below(20) == 0 { 0xff } else { 0x7f };
+        return (0..length).map(|_| random.next() as u8 & mask).collect();
     }
-    let mut text = format!(
-        "{{\"op\":\"{}\"",
-        if random.below(3) == 0 {
-            random.pick(OPS)
-        } else {
-            random.pick(&["PUBLISH", "SUBSCRIBE", "ACK", "NACK"])
-        }
-    );
+    let op = if random.below(3) == 0 {
+        random.pick(OPS)
+    } else {
+        random.pick(&["PUBLISH", "SUBSCRIBE", "ACK", "NACK"])
+    };
+    let mut text = format!("{{\"op\":\"{op}\"");
     // Mostly what belongs there, so that most frames get far.
     if random.below(8) > 0 {
         let is_good = random.below(8) > 0;
@@ -112,8 +112,11 @@ fn frame(random: &mut Random) -> Vec<u8> {
         text += &format!(",\"topic\":\"{topic}\",\"group\":\"{group}\",\"payload\":{value}");
         text += &format!(",\"corr\":{}", random.below(1000));
         let id = format!("\"018f0000-0000-7000-8000-{:012}\"", random.below(5));
-        text += &format!(",\"id\":{id}");
-        if is_good {
+        let has_opts = matches!(op, "PUBLISH" | "SUBSCRIBE");
+        if !has_opts || random.below(20) == 0 {
+            text += &format!(",\"id\":{id}");
+        }
+        if is_good && has_opts {
             text += &format!(",\"opts\":{{\"id\":{id},\"from\":\"earliest\"}}");
         }
     }
@@ -127,7 +130,7 @@ fn frame(random: &mut Random) -> Vec<u8> {
     let mut bytes = text.into_bytes();
     if random.below(10) == 0 && !bytes.is_empty() {
         let at = random.below(bytes.len() as u64) as usize;
-        bytes[at] = random.next() as u8;
+        bytes[at] = random.next() as u8 & if random.below(20) == 0 { 0xff } else { 0x7f };
     }
     bytes
 }
@@ -140,9 +143,12 @@ fn conversation(seed: u64) -> [u64; 3] {
     if has_auth && random.below(4) > 0 {
         put_masked(&mut bytes, 0x81, format!("{{\"op\":\"AUTH\",\"token\":\"{TOKEN}\"}}").as_bytes());
     }
+    let deflates = random.below(4) == 0;
     for _ in 0..random.below(60) {
         let frame = frame(&mut random);
         match random.below(150) {
+            5..=60 if deflates => put_masked_deflated(&mut bytes, &frame),
+            61 if deflates => put_masked(&mut bytes, 0xc1, &frame),
             0 => put_masked(&mut bytes, 0x82, &frame),
             1 => put_masked(&mut bytes, 0x89, &frame[..frame.len().min(125)]),
             2 => put_masked(&mut bytes, random.next() as u8, &frame),
@@ -157,7 +163,7 @@ fn conversation(seed: u64) -> [u64; 3] {
     }
     let piece_bytes = 1 + random.below(300) as usize * random.below(300) as usize;
     let mut counts = [0; 3];
-    for text in talk(&bytes, piece_bytes, has_auth) {
+    for text in talk(&bytes, piece_bytes, has_auth, deflates) {
         let text = String::from_utf8(text).expect("texts are UTF-8");
         // Not serde_json: it refuses numbers and escapes that are JSON, and that come back as they were sent.
         if let Err(error) = Json::new(text.as_bytes()) {

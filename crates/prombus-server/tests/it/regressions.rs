@@ -1,6 +1,6 @@
 //! Faults that were there once.
 
-use crate::rig::{Rig, options};
+use crate::rig::{Rig, Seen, options};
 use prombus::Bus;
 use prombus_server::ServerOptions;
 use prombus_server::test_util::put_masked;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
+use tokio_tungstenite::MaybeTlsStream;
 
 /// A client that sees every byte.
 struct Raw {
@@ -773,4 +774,74 @@ async fn a_refused_publish_leaves_nothing_behind() {
     assert!(stopping.elapsed() < Duration::from_secs(2), "{:?}", stopping.elapsed());
     drop(client);
     rig.stop().await;
+}
+
+/// RFC 6455, section 7.1.1: after both close frames the server closes the TCP connection, at once. Clients wait for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_socket_ends_with_the_answer_to_a_close_frame() {
+    let rig = Rig::memory().await;
+    for leave_unread in [false, true] {
+        let mut client = rig.client().await;
+        client.subscribe("t", "g", json!({"maxInFlight": 10})).await;
+        if leave_unread {
+            client.publish("t", json!(1)).await;
+        }
+        let began = std::time::Instant::now();
+        client.socket.close(None).await.expect("it closes");
+        while !matches!(client.see().await, Seen::Gone) {}
+        // It was 2 s; a slow machine may take a while for nothing.
+        assert!(began.elapsed() < Duration::from_millis(1_500), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_is_no_utf8_closes_with_1007_and_what_came_before_is_answered() {
+    let rig = Rig::memory().await;
+    let mut frames = Vec::new();
+    put_masked(&mut frames, 0x81, br#"{"op":"PUBLISH","topic":"t","payload":1,"corr":1}"#);
+    put_masked(&mut frames, 0x81, b"{\"op\":\"PUBLISH\",\"topic\":\"t\",\"payload\":\"\xff\",\"corr\":2}");
+    put_masked(&mut frames, 0x81, br#"{"op":"PUBLISH","topic":"t","payload":3,"corr":3}"#);
+    let mut client = rig.client().await;
+    let MaybeTlsStream::Plain(socket) = client.socket.get_mut() else { panic!("no TLS here") };
+    socket.write_all(&frames).await.expect("it sends");
+    assert_eq!(client.answer().await["corr"], 1);
+    assert_eq!(client.see().await, Seen::Close(Some(1007)));
+    assert_eq!(rig.bus.topics().await.expect("topics")[0].last_seq, 1);
+}
+
+/// A client without tungstenite, which knows no compression: sends and reads raw frames.
+async fn with_deflate(rig: &Rig, offer: &str) -> (TcpStream, String) {
+    let mut socket = TcpStream::connect(rig.address).await.expect("it connects");
+    let request = format!(
+        "GET /ws HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: {offer}\r\n\r\n",
+        rig.address
+    );
+    socket.write_all(request.as_bytes()).await.expect("it sends");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(socket.read_u8().await.expect("a head"));
+    }
+    (socket, String::from_utf8(head).expect("text").to_lowercase())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compression_is_offered_only_if_it_is_set() {
+    let rig = Rig::memory().await;
+    assert!(!with_deflate(&rig, "permessage-deflate").await.1.contains("sec-websocket-extensions"));
+    let rig = Rig::start(ServerOptions { has_permessage_deflate: true, ..options() }).await;
+    let (mut socket, head) = with_deflate(&rig, "permessage-deflate; client_max_window_bits").await;
+    let agreed = "sec-websocket-extensions: permessage-deflate; server_no_context_takeover; client_no_context_takeover\r\n";
+    assert!(head.contains(agreed), "{head}");
+    // A bomb: a block of 2 MiB of spaces, as stored by no honest client.
+    let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+    std::io::Write::write_all(&mut encoder, &vec![b' '; 8 << 20]).expect("a vector takes it");
+    let mut frame = Vec::new();
+    put_masked(&mut frame, 0xc1, &encoder.finish().expect("it ends"));
+    socket.write_all(&frame).await.expect("it sends");
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).await.expect("it is closed");
+    let close = answer.windows(2).position(|two| two == 1009_u16.to_be_bytes());
+    assert!(close.is_some(), "{answer:?}");
+    assert!(String::from_utf8_lossy(&answer).contains("too_large"), "{answer:?}");
 }

@@ -57,6 +57,11 @@ impl Rig {
         Self { address, bus, stop: Some(stop), served: Some(served), folder: None }
     }
 
+    /// The folder of a log on disk.
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.as_deref().expect("a log on disk")
+    }
+
     pub async fn client(&self) -> Client {
         Client::connect(self.address).await
     }

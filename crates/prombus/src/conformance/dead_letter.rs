@@ -66,6 +66,19 @@ pub async fn a_dead_letter_has_the_fields_that_are_promised(bus: Bus) {
     assert_eq!(fields, HashSet::from(["topic", "group", "original", "err", "attempts", "ts"]));
 }
 
+/// Who knows that an event can never work need not try it five times.
+pub async fn an_event_that_is_given_up_is_a_dead_letter_at_once(bus: Bus) {
+    publish(&bus, "orders", "poison").await;
+    let mut orders = with_attempts(&bus, "orders", "billing", 5).await;
+    next(&mut orders).await.give_up("no such customer").await.expect("gives up");
+    let letter = &dead_letters(&bus, "orders", 1).await[0];
+    assert_eq!((letter.err.as_str(), letter.attempts), ("no such customer", 1));
+    until_floor(&bus, "orders", "billing", 1).await;
+    nothing(&mut orders).await;
+    let info = group_info(&bus, "orders", "billing").await;
+    assert_eq!((info.counters.dead_lettered, info.counters.nacked, info.in_flight), (1, 1, 0));
+}
+
 /// A lease that ran out is a failure too; the letter says so.
 pub async fn an_event_that_times_out_becomes_a_dead_letter(bus: Bus) {
     publish(&bus, "orders", "slow").await;

@@ -101,6 +101,7 @@ pub async fn a_group_says_who_its_members_are(bus: Bus) {
         topics: Vec::new(),
         filter: None,
         from: crate::Start::Earliest,
+        expire_ms: None,
     };
     let options = crate::MemberOptions { label: Some("ann".to_owned()), ..crate::MemberOptions::default() };
     let joined = bus.backend().join(spec, options).await.expect("joins");

@@ -48,6 +48,26 @@ pub async fn nack_after_waits_as_long_as_it_says(bus: Bus) {
     assert_eq!(next(&mut orders).await.attempt(), 3);
 }
 
+/// The reason of a nack comes with the attempt behind it, cut to 256 bytes, and with no other.
+pub async fn what_a_nack_said_comes_with_the_next_attempt(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let lease = Duration::from_millis(60);
+    let orders = bus.subscribe("orders", "billing").from_earliest().ack_timeout(lease);
+    let mut orders = orders.await.expect("subscribes");
+    let first = next(&mut orders).await;
+    assert_eq!(first.last_error(), None);
+    first.nack_after(Duration::ZERO, &"é".repeat(200)).await.expect("nacks");
+    let second = next(&mut orders).await;
+    assert_eq!(second.last_error(), Some("é".repeat(128).as_str()));
+    assert_eq!(second.context().last_error.as_deref(), second.last_error());
+    // Its lease runs out: nobody said anything about that.
+    let third = next(&mut orders).await;
+    assert_eq!((third.attempt(), third.last_error()), (3, None));
+    third.nack_after(Duration::ZERO, "").await.expect("nacks");
+    let fourth = next(&mut orders).await;
+    assert_eq!((fourth.attempt(), fourth.last_error()), (4, None));
+}
+
 /// A nacked event holds up no other one, and comes before fresh ones when it is due.
 pub async fn a_nacked_event_holds_up_no_other(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;

@@ -5,6 +5,7 @@
 
 use super::change::Changes;
 use super::dead_letter::GiveUp;
+use super::last_error::{ErrorBudget, LastErrors};
 use super::lease::{State, Timers, Unsettled, UnsettledMap};
 use super::mark::{LeaseMark, MARK_AHEAD};
 use super::member::{Member, MemberId, MemberSettings, ReservedRange};
@@ -13,6 +14,7 @@ use super::unreadable::Unreadable;
 use super::{Millis, Position, SourceId};
 use prombus_protocol::RedeliveryReason;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// A delivery to hand out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +175,7 @@ pub struct Group {
     pub(super) retry_reads_at: Millis,
     /// The number of unsettled events that are unreadable.
     pub(super) unreadable_unsettled: usize,
+    pub(super) last_errors: LastErrors,
 }
 
 impl Group {
@@ -186,6 +189,22 @@ impl Group {
     pub fn with_mark_ahead(mut self, seqs: u64) -> Self {
         self.mark_ahead = seqs.max(2);
         self
+    }
+
+    /// Takes the room for the reasons of nacks from a budget that others share.
+    #[must_use]
+    pub fn with_error_budget(mut self, budget: ErrorBudget) -> Self {
+        self.last_errors = LastErrors::new(budget);
+        self
+    }
+
+    /// What the nack before said about the events of these leases, of those that have it, in order.
+    pub fn last_errors(&self, leased: &[Leased]) -> Vec<(Position, Arc<str>)> {
+        if self.last_errors.is_empty() {
+            return Vec::new();
+        }
+        let nacked = leased.iter().filter(|lease| lease.reason == Some(RedeliveryReason::Nacked));
+        nacked.filter_map(|lease| Some((lease.position, self.last_errors.get(lease.position)?))).collect()
     }
 
     /// Adds a topic, with what was kept of its progress. Nothing of it is granted yet.
@@ -596,6 +615,7 @@ impl Group {
     pub(super) fn remove_unsettled(&mut self, position: Position) -> Option<Unsettled> {
         let unsettled = self.unsettled.remove(&position)?;
         self.unreadable_unsettled -= usize::from(unsettled.is_unreadable);
+        self.last_errors.remove(position);
         Some(unsettled)
     }
 

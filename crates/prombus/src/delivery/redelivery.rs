@@ -88,6 +88,7 @@ impl Group {
             return Settling::Stale;
         };
         self.counters.nacked += 1;
+        self.last_errors.put(position, error);
         let attempts = self.unsettled[&position].attempts;
         let delay = delay
             .unwrap_or_else(|| backoff_ms(attempts, self.jitter ^ position.seq.wrapping_mul(0x2545_f491)));
@@ -107,6 +108,20 @@ impl Group {
             // Due now: if a member waits for it, the start of its next attempt goes into the same record.
             self.advance(now);
         }
+        Settling::Counted
+    }
+
+    /// The event failed for good: it is given up now.
+    pub fn nack_dead(&mut self, sender: Sender, position: Position, error: Option<&str>) -> Settling {
+        let Some(state) = self.is_from(sender, position) else {
+            self.counters.stale += 1;
+            return Settling::Stale;
+        };
+        self.counters.nacked += 1;
+        if state == State::Leased {
+            self.release(self.unsettled[&position].holder);
+        }
+        self.give_up(position, error.unwrap_or("nacked").to_owned());
         Settling::Counted
     }
 

@@ -196,6 +196,34 @@ impl Backend for LocalBackend {
         Box::pin(groups::delete(Arc::clone(&self.handle.local), subscription, group))
     }
 
+    fn topic_names(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Topic> {
+        let topics = self.handle.local.topics.read();
+        topics.named(prefix, after).take(limit).map(|(name, _)| name.clone()).collect()
+    }
+
+    fn topics_by_name(&self, names: Vec<Topic>) -> BoxFuture<'_, Result<Vec<TopicDetails>, ReadError>> {
+        Box::pin(async move {
+            self.handle.local.check_open()?;
+            let local = Arc::clone(&self.handle.local);
+            aside(move || local.topics_by_name(&names)).await
+        })
+    }
+
+    fn group_names(&self, prefix: &str, after: Option<(&str, &str)>, limit: usize) -> Vec<(String, String)> {
+        self.handle.local.groups.read().names(prefix, after, limit)
+    }
+
+    fn groups_by_name(
+        &self,
+        names: Vec<(String, String)>,
+    ) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>> {
+        Box::pin(async move {
+            self.handle.local.check_open()?;
+            let local = Arc::clone(&self.handle.local);
+            aside(move || local.groups_by_name(&names)).await
+        })
+    }
+
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>> {
         Box::pin(async move {
             self.handle.local.check_open()?;
@@ -238,7 +266,7 @@ impl Backend for LocalBackend {
         &'a self,
         topic: &'a Topic,
         options: TopicOptions,
-    ) -> BoxFuture<'a, Result<(), TopicAdminError>> {
+    ) -> BoxFuture<'a, Result<bool, TopicAdminError>> {
         Box::pin(self.handle.local.set_topic(topic, options))
     }
 
@@ -266,7 +294,8 @@ impl Backend for LocalBackend {
     fn groups(&self) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>> {
         Box::pin(async move {
             self.handle.local.check_open()?;
-            self.handle.local.group_infos()
+            let local = Arc::clone(&self.handle.local);
+            aside(move || local.group_infos()).await
         })
     }
 
@@ -283,6 +312,10 @@ impl Backend for LocalBackend {
 
     fn figures(&self) -> Figures {
         self.handle.local.figures()
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        self.handle.local.store.figures().bytes
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>> {

@@ -6,7 +6,7 @@
 use super::quiet::wake;
 use crate::backend::GroupSpec;
 use crate::clock::Clock;
-use crate::delivery::{AttemptsChange, Changes, Group, MemberId, Millis, Restored, SourceId};
+use crate::delivery::{AttemptsChange, Changes, ErrorBudget, Group, MemberId, Millis, Restored, SourceId};
 use crate::store::{GroupAttempts, GroupProgress, StateRecord, TopicId};
 use parking_lot::Mutex;
 use prombus_protocol::Topic;
@@ -45,8 +45,10 @@ pub(crate) struct Core {
     pub(crate) topics: Vec<GroupTopic>,
     /// Topics of which retention took events before the group had them, and it was said.
     pub(crate) told_missed: HashSet<SourceId>,
-    /// What members are called.
+    /// Where members outside of this process are.
     pub(crate) labels: HashMap<MemberId, String>,
+    /// What members are called.
+    pub(crate) names: HashMap<MemberId, String>,
 }
 
 /// A topic that a group reads.
@@ -114,17 +116,24 @@ pub(crate) struct Flushed {
 }
 
 impl GroupCell {
-    pub(crate) fn new(number: u32, spec: GroupSpec, made_ms: i64, made_in: u64) -> Self {
+    pub(crate) fn new(
+        number: u32,
+        spec: GroupSpec,
+        made_ms: i64,
+        made_in: u64,
+        error_budget: &ErrorBudget,
+    ) -> Self {
         Self {
             number,
             spec,
             made_ms,
             made_in,
             core: Mutex::new(Core {
-                machine: Group::new(u64::from(number) << 20),
+                machine: Group::new(u64::from(number) << 20).with_error_budget(error_budget.clone()),
                 topics: Vec::new(),
                 told_missed: HashSet::new(),
                 labels: HashMap::new(),
+                names: HashMap::new(),
             }),
             bell: Mutex::default(),
             delta: Mutex::new(Delta { generation: 1, ..Delta::default() }),

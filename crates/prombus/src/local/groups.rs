@@ -15,6 +15,7 @@ use crate::info::{
 use crate::metrics::{Figures, GroupFigures, TopicFigures};
 use crate::store::{EventHead, EventId, GroupProgress, GroupState, Scanner, StateRecord, TopicId, Visit};
 use prombus_protocol::{CursorPosition, Filter, GroupName, Pattern, Start, Topic, Uuid};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -84,6 +85,7 @@ pub(super) async fn join(
         // The lease marks ride on the next commit.
         local.queue_changes(&cell, &mut core);
         core.labels.extend(options.label.clone().map(|label| (id, label)));
+        core.names.extend(options.name.clone().map(|name| (id, name)));
         cell.deserted_at.store(u64::MAX, Ordering::Release);
         drop(core);
         if !cell.is_deleted.load(Ordering::Acquire) {
@@ -97,8 +99,7 @@ pub(super) async fn join(
 
 impl Local {
     fn find(&self, subscription: &str, group: &str) -> Result<Arc<GroupCell>, GroupError> {
-        let key = (subscription.to_owned(), group.to_owned());
-        self.groups.read().get(&key).cloned().ok_or_else(|| GroupError::UnknownGroup {
+        self.groups.read().get(subscription, group).ok_or_else(|| GroupError::UnknownGroup {
             topic: subscription.to_owned(),
             group: group.to_owned(),
         })
@@ -114,6 +115,7 @@ impl Local {
             check_conflict(&cell.spec, spec)?;
             return Ok(Tried::Done((cell, false)));
         }
+        spec.group.check_new()?;
         if self.groups.read().len() >= self.limits.max_groups {
             return Err(GroupError::TooManyGroups(self.limits.max_groups));
         }
@@ -139,6 +141,7 @@ impl Local {
             topics: spec.topics.iter().map(|pattern| pattern.as_str().to_owned()).collect(),
             filter: filter_text(spec.filter.as_ref()),
             made_ms,
+            expire_ms: spec.expire_ms,
             starts: ids.iter().copied().zip(floors.iter().copied()).collect(),
         };
         // The first lease mark is in the same commit, so that the first pull does not wait for another one.
@@ -149,7 +152,7 @@ impl Local {
             Err(error) => return busy_or(error),
         };
         self.flusher.appended(made_in);
-        let cell = Arc::new(GroupCell::new(*registry, spec.clone(), made_ms, made_in));
+        let cell = Arc::new(GroupCell::new(*registry, spec.clone(), made_ms, made_in, &self.error_budget));
         *registry += 1;
         let restored = floors.into_iter().map(|floor| Restored {
             settled: crate::delivery::Settled::up_to(floor),
@@ -163,12 +166,19 @@ impl Local {
     /// All topics that a group reads.
     fn topics_of(&self, spec: &GroupSpec) -> Vec<(TopicId, Topic)> {
         let known = self.topics.read();
-        let wanted = known
-            .by_name
-            .iter()
-            .filter(|(name, _)| patterns(spec).any(|pattern| pattern.matches(name.as_str())));
-        let mut topics: Vec<(TopicId, Topic)> = wanted.map(|(name, &id)| (id, name.clone())).collect();
+        let mut topics: Vec<(TopicId, Topic)> = Vec::new();
+        for pattern in patterns(spec) {
+            // What stands before the first wildcard; "a.**" matches "a" too.
+            let text = pattern.as_str();
+            let literal = text.split('*').next().unwrap_or(text).trim_end_matches('.');
+            let wanted = known.named(literal, None).filter(|(name, _)| pattern.matches(name.as_str()));
+            match pattern.as_topic() {
+                Some(topic) => topics.extend(known.by_name.get(&topic).map(|&id| (id, topic.clone()))),
+                None => topics.extend(wanted.map(|(name, id)| (id, name.clone()))),
+            }
+        }
         topics.sort_unstable();
+        topics.dedup();
         topics
     }
 
@@ -193,8 +203,7 @@ impl Local {
             let (called, _) = cell.notice(source, self.store.last_seq(*id));
             debug_assert!(called.is_none(), "a group that is just made has no members");
         }
-        let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
-        self.groups.write().insert(key, Arc::clone(cell));
+        self.groups.write().insert(cell);
     }
 
     /// Takes up topics and groups as the store has them.
@@ -209,7 +218,7 @@ impl Local {
         for mut state in self.store.groups() {
             *registry = (*registry).max(state.number + 1);
             let spec = spec_of(&state).map_err(OpenError::Groups)?;
-            let cell = Arc::new(GroupCell::new(state.number, spec, state.made_ms, 0));
+            let cell = Arc::new(GroupCell::new(state.number, spec, state.made_ms, 0, &self.error_budget));
             let topics = self.topics_of(&cell.spec);
             let restored = topics.iter().map(|(id, _)| {
                 let progress = state.progress.remove(id).unwrap_or_default();
@@ -236,9 +245,14 @@ impl Local {
         Ok(())
     }
 
+    /// How long a group may be without members: what its creator said, or what holds for all.
+    fn expires_after(&self, cell: &GroupCell) -> Option<Millis> {
+        cell.spec.expire_ms.or(self.limits.group_expire_ms)
+    }
+
     /// A group has no members from now on. If it stays like that for too long it is deleted.
     pub(super) fn deserted(&self, cell: &Arc<GroupCell>, now: Millis) {
-        if let Some(after) = self.limits.group_expire_ms {
+        if let Some(after) = self.expires_after(cell) {
             cell.deserted_at.store(now, Ordering::Release);
             self.timer.arm(cell, now.saturating_add(after));
         }
@@ -246,7 +260,7 @@ impl Local {
 
     /// Deletes a group that had no members for too long. Answers whether it is gone.
     pub(super) fn expire(&self, cell: &Arc<GroupCell>, now: Millis) -> bool {
-        let Some(after) = self.limits.group_expire_ms else { return false };
+        let Some(after) = self.expires_after(cell) else { return false };
         let deserted_at = cell.deserted_at.load(Ordering::Acquire);
         let due = deserted_at.saturating_add(after);
         if due > now {
@@ -396,22 +410,30 @@ impl Local {
     }
 
     pub(super) fn group_infos(&self) -> Result<Vec<GroupInfo>, ReadError> {
-        let mut cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let mut cells = self.groups.read().all();
         cells.sort_unstable_by_key(|cell| cell.number);
-        cells.iter().map(|cell| self.group_info(cell)).collect()
+        cells.iter().map(|cell| self.group_info(cell, LEASES_LISTED_MAX)).collect()
+    }
+
+    /// The groups of these names that are there, without their leases.
+    pub(super) fn groups_by_name(&self, names: &[(String, String)]) -> Result<Vec<GroupInfo>, ReadError> {
+        let cells: Vec<_> = {
+            let groups = self.groups.read();
+            names.iter().filter_map(|(topic, group)| groups.get(topic, group)).collect()
+        };
+        cells.iter().map(|cell| self.group_info(cell, 0)).collect()
     }
 
     pub(super) fn group_of(&self, subscription: &str, group: &str) -> Result<Option<GroupInfo>, ReadError> {
-        let key = (subscription.to_owned(), group.to_owned());
-        let cell = self.groups.read().get(&key).cloned();
-        cell.map(|cell| self.group_info(&cell)).transpose()
+        let cell = self.groups.read().get(subscription, group);
+        cell.map(|cell| self.group_info(&cell, LEASES_LISTED_MAX)).transpose()
     }
 
     pub(super) fn figures(&self) -> Figures {
         let mut topics: Vec<_> = self.store.topics();
         topics.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let topics = topics.into_iter().map(|it| TopicFigures { topic: it.name, published: it.last_seq });
-        let mut cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let mut cells = self.groups.read().all();
         cells.sort_unstable_by_key(|cell| cell.number);
         let groups = cells.iter().map(|cell| self.group_figures(cell));
         let (cleaned_events, cleaned_bytes) = self.keeper.cleaned();
@@ -441,10 +463,11 @@ impl Local {
             in_flight: core.machine.counts().leased,
             in_flight_outside: outside.map(|(in_flight, _)| in_flight as usize).sum(),
             members: core.machine.member_count(),
+            by_name: in_flight_by_name(&core),
         }
     }
 
-    fn group_info(&self, cell: &Arc<GroupCell>) -> Result<GroupInfo, ReadError> {
+    fn group_info(&self, cell: &Arc<GroupCell>, leases_max: usize) -> Result<GroupInfo, ReadError> {
         let now = self.clock.steady_ms();
         let mut core = cell.core.lock();
         // Also what was kept from before a restart and nobody has asked for yet.
@@ -469,15 +492,19 @@ impl Local {
             });
         }
         let counts = core.machine.counts();
-        let leased = core.machine.unsettled().filter(|(_, it)| it.state == State::Leased);
-        let mut leased: Vec<_> = leased.map(|(position, it)| (position, *it)).collect();
-        leased.sort_unstable_by_key(|&(position, _)| position);
-        leased.truncate(LEASES_LISTED_MAX);
+        let mut leased: Vec<_> = Vec::new();
+        if leases_max > 0 {
+            let all = core.machine.unsettled().filter(|(_, it)| it.state == State::Leased);
+            leased.extend(all.map(|(position, it)| (position, *it)));
+            leased.sort_unstable_by_key(|&(position, _)| position);
+            leased.truncate(leases_max);
+        }
         let names = core.topics.clone();
         let mut info = GroupInfo {
             topic: cell.spec.subscription.as_str().to_owned(),
             group: cell.spec.group.as_str().to_owned(),
             made_ms: cell.made_ms,
+            expire_ms: cell.spec.expire_ms,
             members: core.machine.member_count(),
             member_list: member_list(&core),
             lag: topics.iter().map(|topic| topic.lag).sum(),
@@ -538,14 +565,29 @@ impl GroupCell {
     }
 }
 
+/// What the members of one name have, of all names.
+fn in_flight_by_name(core: &super::Core) -> BTreeMap<String, usize> {
+    let mut by_name = BTreeMap::new();
+    for (&id, name) in &core.names {
+        let Some((in_flight, _)) = core.machine.member_status(id) else { continue };
+        match by_name.get_mut(name) {
+            Some(sum) => *sum += in_flight as usize,
+            None => drop(by_name.insert(name.clone(), in_flight as usize)),
+        }
+    }
+    by_name
+}
+
 fn member_list(core: &super::Core) -> Vec<MemberInfo> {
     let mut members: Vec<_> = core.machine.members().collect();
     members.sort_unstable();
     members.truncate(MEMBERS_LISTED_MAX);
     let infos = members.into_iter().filter_map(|id| {
         let (in_flight, is_paused) = core.machine.member_status(id)?;
-        let label = core.labels.get(&id).cloned().unwrap_or_else(|| "in process".to_owned());
-        Some(MemberInfo { number: id.0, label, in_flight: in_flight as usize, is_paused })
+        let place = core.labels.get(&id).map_or("in process", String::as_str);
+        let name = core.names.get(&id).cloned();
+        let label = name.as_ref().map_or_else(|| place.to_owned(), |name| format!("{name} ({place})"));
+        Some(MemberInfo { number: id.0, name, label, in_flight: in_flight as usize, is_paused })
     });
     infos.collect()
 }
@@ -637,6 +679,7 @@ fn spec_of(state: &GroupState) -> Result<GroupSpec, String> {
         topics: state.topics.iter().map(pattern).collect::<Result<_, _>>()?,
         filter,
         from: Start::Latest,
+        expire_ms: state.expire_ms,
     })
 }
 
@@ -667,7 +710,7 @@ pub(super) async fn settle_by_id(
         DurableTicket::new(Arc::new(records), generation).await?;
         return Ok(outcomes[0]);
     }
-    if !is_known && matches!(verdict, Verdict::Ack | Verdict::Nack { .. }) {
+    if !is_known && matches!(verdict, Verdict::Ack | Verdict::Nack { .. } | Verdict::GiveUp { .. }) {
         cell.core.lock().machine.count_stale();
     }
     Ok(SettleOutcome::Stale)
@@ -763,6 +806,7 @@ impl Local {
                 // It has no leases any more.
                 core.machine.leave(other, self.clock.steady_ms());
                 core.labels.remove(&other);
+                core.names.remove(&other);
             }
         }
         cell.epoch_rises();
@@ -818,13 +862,19 @@ impl Local {
         self.flusher.appended(batch);
         cell.is_deleted.store(true, Ordering::Release);
         cell.epoch_rises();
+        let read: Vec<TopicId> = core.live_topics().map(|(_, topic)| topic.id).collect();
         drop(core);
-        let key = (cell.spec.subscription.as_str().to_owned(), cell.spec.group.as_str().to_owned());
-        self.groups.write().remove(&key);
-        self.topics.write().readers.retain(|_, readers| {
-            readers.retain(|(reader, _)| !Arc::ptr_eq(reader, cell));
-            !readers.is_empty()
-        });
+        self.groups.write().remove(cell);
+        let mut topics = self.topics.write();
+        for id in read {
+            if let Some(readers) = topics.readers.get_mut(&id) {
+                readers.retain(|(reader, _)| !Arc::ptr_eq(reader, cell));
+                if readers.is_empty() {
+                    topics.readers.remove(&id);
+                }
+            }
+        }
+        drop(topics);
         cell.wake_all();
         Ok(Tried::Done(batch))
     }

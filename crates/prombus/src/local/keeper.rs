@@ -2,6 +2,7 @@
 //! and holds nobody up; what it finds to do it finds out itself, round by round.
 
 use super::age_samples::AgeSamples;
+use super::tombstones::{OldTombstones, SweepBudget, TombstoneSweep};
 use super::{Local, LocalBackend};
 use crate::backend::{BoxFuture, LatestPage, LatestQuery};
 use crate::delivery::Millis;
@@ -29,8 +30,12 @@ const COMPACT_AFTER_MS: Millis = 60_000;
 const STATE_UNUSED_MS: Millis = 5 * 60_000;
 /// So many topics are cut with one record.
 const CUTS_MAX: usize = 250;
-/// So many old tombstones of a topic are looked at in a round.
-const TOMBSTONES_MAX: usize = 1_000;
+/// A new topic with snapshots is durable after this time, or its snapshots begin with the round that finds it.
+const MADE_MAX_MS: Millis = 10_000;
+/// What died is cleaned away this early if many tombstones are in it.
+const COMPACT_TOMBSTONES_AFTER_MS: Millis = 15_000;
+/// How many tombstones are many.
+const TOMBSTONES_MANY: u64 = 1_000;
 
 /// Wakes the thread, and remembers what rounds need to know of each other.
 #[derive(Default)]
@@ -41,6 +46,8 @@ pub(super) struct Keeper {
     cleaned_events: AtomicU64,
     cleaned_bytes: AtomicU64,
     memory: Mutex<Memory>,
+    /// Topics with snapshots that were made since the last round, and when.
+    made: Mutex<Vec<(TopicId, Millis)>>,
 }
 
 #[derive(Default)]
@@ -59,6 +66,10 @@ struct Memory {
     clean_full_at: Millis,
     /// It was said that the disk has no room for the records of retention.
     has_told_full: bool,
+    /// Tombstones that went since the last compaction.
+    tombstones_dropped: u64,
+    /// Old tombstones are left that were not looked at: the next round begins soon.
+    has_more_tombstones: bool,
 }
 
 #[derive(Default)]
@@ -73,6 +84,8 @@ struct TopicMemory {
     snapshot_to: u64,
     /// How old its events are, for when their commit times do not tell.
     ages: AgeSamples,
+    /// How far its old tombstones were looked at.
+    tombstones: TombstoneSweep,
     /// What went wrong is said once.
     has_complained: bool,
 }
@@ -82,6 +95,12 @@ impl Keeper {
     pub(super) fn wake(&self) {
         self.state.lock().is_woken = true;
         self.changed.notify_all();
+    }
+
+    /// A topic with snapshots was made: its first one is due an interval from now, not from the next round.
+    pub(super) fn made(&self, topic: TopicId, now: Millis) {
+        self.made.lock().push((topic, now));
+        self.wake();
     }
 
     /// Has a round begin soon that cleans.
@@ -159,12 +178,16 @@ impl Local {
         let is_cut = local.apply_retention(&topics, &mut memory);
         let compacted: Vec<_> = topics.iter().filter(|(_, settings)| settings.compaction).collect();
         local.clean_if_due(&compacted, is_cut, &mut memory);
-        let is_needed = |id| compacted.iter().any(|(topic, _)| topic.id == id);
+        let compacted_ids: HashSet<TopicId> = compacted.iter().map(|(topic, _)| topic.id).collect();
+        let is_needed = |id| compacted_ids.contains(&id);
         let now = local.clock.steady_ms();
         local.states.forget_unused(now.saturating_sub(STATE_UNUSED_MS), is_needed);
         let next = self.take_snapshots(&compacted, &mut memory);
         let known: HashSet<TopicId> = topics.iter().map(|(topic, _)| topic.id).collect();
         memory.topics.retain(|id, _| known.contains(id));
+        if memory.has_more_tombstones {
+            return 0;
+        }
         next.map_or(ROUND_MS, |at| at.saturating_sub(local.clock.steady_ms()).min(ROUND_MS))
     }
 
@@ -176,17 +199,20 @@ impl Local {
     ) -> Option<Millis> {
         let local = self;
         let mut next: Option<Millis> = None;
+        let mut made: HashMap<TopicId, Millis> =
+            std::mem::take(&mut *local.keeper.made.lock()).into_iter().collect();
         for (topic, settings) in compacted {
             let Some(snapshots) = &settings.snapshot_topic else { continue };
-            if settings.snapshot_interval_ms == 0 || local.keeper.is_stopped() {
+            if !settings.has_snapshots() || local.keeper.is_stopped() {
                 continue;
             }
             let now = local.clock.steady_ms();
             let own = memory.topics.entry(topic.id).or_default();
-            let at = own.snapshot_at.get_or_insert(now + settings.snapshot_interval_ms);
-            *at = (*at).min(now + settings.snapshot_interval_ms);
+            let since = made.remove(&topic.id).unwrap_or(now);
+            let at = own.snapshot_at.get_or_insert(since.saturating_add(settings.snapshot_interval_ms));
+            *at = (*at).min(now.saturating_add(settings.snapshot_interval_ms));
             if *at <= now {
-                *at = now + settings.snapshot_interval_ms;
+                *at = now.saturating_add(settings.snapshot_interval_ms);
                 let last_seq = local.store.last_seq(topic.id);
                 match block_on(snapshot_of(self, &topic.name, snapshots)) {
                     Ok(_) => {
@@ -199,6 +225,13 @@ impl Local {
             }
             let at = own.snapshot_at.unwrap_or(now);
             next = Some(next.map_or(at, |next| next.min(at)));
+        }
+        // Those that are not durable yet are not in the list.
+        let now = local.clock.steady_ms();
+        made.retain(|_, since| now.saturating_sub(*since) < MADE_MAX_MS);
+        if !made.is_empty() {
+            local.keeper.made.lock().extend(made);
+            next = Some(now);
         }
         next
     }
@@ -383,16 +416,18 @@ impl Local {
         let now = self.clock.steady_ms();
         let (mut live_bytes, mut dead_bytes) = (0, 0);
         let mut states = HashMap::new();
+        let mut budget = SweepBudget::new(now);
         for (topic, settings) in compacted {
             let own = memory.topics.entry(topic.id).or_default();
             match self.state(topic.id, &topic.name) {
                 Ok(state) => {
-                    let has_snapshots =
-                        settings.snapshot_topic.is_some() && settings.snapshot_interval_ms > 0;
                     // What the snapshots have not heard of they would keep for ever.
-                    let to_seq = if has_snapshots { own.snapshot_to } else { u64::MAX };
+                    let to_seq = if settings.has_snapshots() { own.snapshot_to } else { u64::MAX };
                     let old_seq = own.ages.seq_of_age(now, settings.tombstone_ms);
-                    self.drop_tombstones(topic.id, settings, &state, old_seq, to_seq);
+                    let by_ms = self.clock.wall_ms().saturating_sub_unsigned(settings.tombstone_ms);
+                    let old = OldTombstones { topic: topic.id, by_ms, old_seq, to_seq };
+                    memory.tombstones_dropped +=
+                        self.drop_tombstones(&old, &state, &mut own.tombstones, &mut budget);
                     let state_now = state.lock();
                     live_bytes += state_now.map.live_bytes();
                     dead_bytes += state_now.map.dead_bytes();
@@ -404,7 +439,10 @@ impl Local {
             }
         }
         let is_worth = dead_bytes >= live_bytes.max(self.store.worth_cleaning_bytes());
-        let is_old = now.saturating_sub(memory.compacted_at) >= COMPACT_AFTER_MS;
+        memory.has_more_tombstones = budget.is_used_up();
+        let are_many = memory.tombstones_dropped >= TOMBSTONES_MANY && !memory.has_more_tombstones;
+        let compact_after_ms = if are_many { COMPACT_TOMBSTONES_AFTER_MS } else { COMPACT_AFTER_MS };
+        let is_old = now.saturating_sub(memory.compacted_at) >= compact_after_ms;
         let compact = dead_bytes > 0 && (is_worth || is_old);
         let is_again = memory.clean_again_at.take_if(|at| *at <= now).is_some();
         // Segments that hold nothing but old group records are dead without any retention.
@@ -420,6 +458,7 @@ impl Local {
         let mut taken = Vec::new();
         if compact {
             memory.compacted_at = now;
+            memory.tombstones_dropped = 0;
             let take = |state: &Arc<Mutex<super::states::TopicState>>| {
                 let dead_bytes = state.lock().map.take_dead_bytes();
                 (Arc::clone(state), dead_bytes)
@@ -439,33 +478,15 @@ impl Local {
                 self.keeper.cleaned_events.fetch_add(report.events_removed, Ordering::Relaxed);
                 self.keeper.cleaned_bytes.fetch_add(report.bytes_removed, Ordering::Relaxed);
                 if report.events_removed > 0 {
+                    if compact {
+                        // Older events of a key may be gone with that, and nothing keeps its tombstone any more.
+                        memory.topics.values_mut().for_each(|own| own.tombstones.restart());
+                    }
                     tracing::debug!(?report, "cleaned");
                 }
             }
             Err(error) if !self.is_closed() => tracing::error!("cleaning: {error}"),
             Err(_) => {}
-        }
-    }
-
-    /// Lets deletions of keys go that were kept for long enough. One stays as long as something older of its key is left
-    /// anywhere: without it that would come back when the map is made anew.
-    fn drop_tombstones(
-        &self,
-        id: TopicId,
-        settings: &TopicSettings,
-        state: &Mutex<super::states::TopicState>,
-        old_seq: u64,
-        to_seq: u64,
-    ) {
-        let by_ms = self.clock.wall_ms().saturating_sub_unsigned(settings.tombstone_ms);
-        let old = state.lock().old_tombstones(by_ms, old_seq, TOMBSTONES_MAX);
-        for (seq, key) in old.into_iter().take_while(|&(seq, _)| seq <= to_seq) {
-            if self.is_closed() {
-                return;
-            }
-            if matches!(self.store.has_key_before(id, &key, seq), Ok(false)) {
-                state.lock().drop_tombstone(seq);
-            }
         }
     }
 }

@@ -299,8 +299,9 @@ impl LocalMember {
         let aftermath = local.write_down(&self.cell, &mut core);
         let has_more = core.machine.has_work();
         let epoch = self.cell.epoch.load(Ordering::Acquire);
+        let last_errors = core.machine.last_errors(leased);
         drop(core);
-        into.lease(leased, now, epoch);
+        into.lease(leased, last_errors, now, epoch);
         local.follow_up(&self.cell, aftermath);
         if has_more {
             local.call(&self.cell);
@@ -336,6 +337,7 @@ impl LocalMember {
         let mut core = self.cell.core.lock();
         how(&mut core, self.id, now);
         core.labels.remove(&self.id);
+        core.names.remove(&self.id);
         self.cell.stop_waiting(self.id);
         let aftermath = local.write_down(&self.cell, &mut core);
         let generation = self.cell.delta.lock().current_generation();
@@ -550,6 +552,10 @@ impl super::Local {
                 Verdict::Nack { delay_ms, reason } => {
                     let reason = reason.map(|text| cut(text, MAX_REASON_BYTES));
                     settling(core.machine.nack(sender, position, delay_ms, reason, now))
+                }
+                Verdict::GiveUp { reason } => {
+                    let reason = reason.map(|text| cut(text, MAX_REASON_BYTES));
+                    settling(core.machine.nack_dead(sender, position, reason))
                 }
                 Verdict::Release => match sender {
                     Sender::Member(member) if core.machine.is_leased_to(member, position) => {

@@ -85,15 +85,21 @@ impl TopicState {
     }
 
     /// See [`LatestMap::old_tombstones`].
-    pub(super) fn old_tombstones(&mut self, by_ms: i64, to_seq: u64, limit: usize) -> Vec<(u64, Vec<u8>)> {
-        let old = self.map.old_tombstones(by_ms, to_seq, limit);
+    pub(super) fn old_tombstones(
+        &mut self,
+        after: u64,
+        by_ms: i64,
+        to_seq: u64,
+        limit: usize,
+    ) -> Vec<(u64, Vec<u8>)> {
+        let old = self.map.old_tombstones(after, by_ms, to_seq, limit);
         self.count(usize::MAX);
         old
     }
 
-    /// A deletion has done its work.
-    pub(super) fn drop_tombstone(&mut self, seq: u64) {
-        self.map.drop_tombstone(seq);
+    /// These deletions have done their work.
+    pub(super) fn drop_tombstones(&mut self, seqs: impl Iterator<Item = u64>) {
+        seqs.for_each(|seq| self.map.drop_tombstone(seq));
         self.count(usize::MAX);
     }
 

@@ -1,8 +1,8 @@
 //! What is done to whole topics: settings, lists, deletion.
 
-use super::Local;
 use super::groups::{Tried, with_room};
 use super::quiet::Quiet;
+use super::{Local, TopicRefused};
 use crate::backend::{TopicDetails, UnreadableRange};
 use crate::delivery::SourceId;
 use crate::error::{OpenError, ReadError, StoreError, TopicAdminError};
@@ -51,6 +51,32 @@ impl Local {
         Ok(infos)
     }
 
+    /// The topics of these names that are there.
+    pub(super) fn topics_by_name(&self, names: &[Topic]) -> Result<Vec<TopicDetails>, ReadError> {
+        let stored: Vec<StoredTopic> = {
+            let known = self.topics.read();
+            let stored = names.iter().filter_map(|name| {
+                let id = *known.by_name.get(name)?;
+                Some(StoredTopic { id, name: name.clone(), last_seq: 0 })
+            });
+            stored.collect()
+        };
+        let ids: Vec<TopicId> = stored.iter().map(|topic| topic.id).collect();
+        let mut all = Vec::with_capacity(stored.len());
+        for (topic, usage) in stored.iter().zip(self.store.usage_of(&ids)?) {
+            // One that is not durable yet is not there.
+            let Some(usage) = usage else { continue };
+            let info = match self.topic_info(topic, Some(&usage)) {
+                Err(ReadError::UnknownTopic(_)) => continue,
+                info => info?,
+            };
+            let settings = self.settings.read();
+            let name = topic.name.as_str();
+            all.push(TopicDetails { info, settings: settings.settings(name), own: settings.own(name) });
+        }
+        Ok(all)
+    }
+
     fn topic_info(&self, topic: &StoredTopic, usage: Option<&TopicUsage>) -> Result<TopicInfo, ReadError> {
         let first_seq = self.store.first_seq(topic.id)?;
         let last_seq = self.store.last_seq(topic.id);
@@ -67,24 +93,15 @@ impl Local {
     }
 
     pub(super) fn topic_details(&self, topic: &Topic) -> Result<Option<TopicDetails>, ReadError> {
-        let stored = self.store.topics().into_iter().find(|stored| stored.name == *topic);
-        let Some(stored) = stored else { return Ok(None) };
-        let usage = self.store.usage()?;
-        let info = match self.topic_info(&stored, usage.iter().find(|usage| usage.topic == stored.id)) {
-            Err(ReadError::UnknownTopic(_)) => return Ok(None),
-            info => info?,
-        };
-        let settings = self.settings.read();
-        let own = settings.own(topic.as_str());
-        Ok(Some(TopicDetails { info, settings: settings.settings(topic.as_str()), own }))
+        Ok(self.topics_by_name(std::slice::from_ref(topic))?.pop())
     }
 
-    /// Sets something about a topic that is there.
+    /// Sets something about a topic, which is made if it does not exist. Answers whether it was made.
     pub(super) async fn set_topic(
         &self,
         topic: &Topic,
         options: TopicOptions,
-    ) -> Result<(), TopicAdminError> {
+    ) -> Result<bool, TopicAdminError> {
         self.check_open()?;
         options.check()?;
         options.check_for(topic.as_str())?;
@@ -92,12 +109,18 @@ impl Local {
             serde_json::to_string(&options).map_err(|error| TopicAdminError::Store(error.to_string()))?;
         let settings = if options.is_empty() { String::new() } else { json };
         let record = StateRecord::TopicSet { topic: topic.to_string(), settings };
+        let mut is_new = false;
         let batch = with_room(self, || {
             let _quiet = Quiet::enter();
             // The topic is not deleted meanwhile: the next one of its name would have what is set here.
-            let _registry = self.registry.lock();
+            let registry = self.registry.lock();
             if self.topic_id(topic).is_none() {
-                return Err(TopicAdminError::UnknownTopic(topic.to_string()));
+                match self.ensure_topic_locked(topic, Some(self.limits.max_topics), &registry) {
+                    Ok(_) => is_new = true,
+                    Err(TopicRefused::TooMany(limit)) => return Err(TopicAdminError::TooManyTopics(limit)),
+                    Err(TopicRefused::Store(StoreError::Busy)) => return Ok(Tried::Busy),
+                    Err(TopicRefused::Store(error)) => return Err(error.into()),
+                }
             }
             // One after the other, so that what counts now is what the log says last.
             let mut table = self.settings.write();
@@ -117,7 +140,7 @@ impl Local {
         self.settings_version.fetch_add(1, Ordering::AcqRel);
         self.keeper.wake();
         poll_fn(|context| self.watch.poll_durable(batch, context)).await?;
-        Ok(())
+        Ok(is_new)
     }
 
     /// Deletes a topic and the groups that read nothing else.
@@ -137,10 +160,11 @@ impl Local {
         let Some(id) = self.topic_id(topic) else {
             return Err(TopicAdminError::UnknownTopic(topic.to_string()));
         };
-        let cells: Vec<_> = self.groups.read().values().cloned().collect();
+        let readers = self.topics.read().readers.get(&id).cloned().unwrap_or_default();
         let is_topic = |pattern: &Pattern| pattern.as_topic().as_ref() == Some(topic);
-        for cell in cells
+        for cell in readers
             .iter()
+            .map(|(cell, _)| cell)
             .filter(|cell| is_topic(&cell.spec.subscription) && cell.spec.topics.iter().all(is_topic))
         {
             match self.try_delete_locked(cell, None, &registry) {

@@ -77,11 +77,7 @@ impl LatestMap {
             }
         };
         if event.is_tombstone {
-            if self.tombstones.len() > 2 * self.live_tombstones + 64 {
-                // Most of them are of keys that came again.
-                let by_seq = &self.by_seq;
-                self.tombstones.retain(|(seq, _)| by_seq.get(seq).is_some_and(|newest| newest.is_tombstone));
-            }
+            self.prune_tombstones();
             self.tombstones.push_back((event.seq, event.commit_ms));
             self.live_tombstones += 1;
         }
@@ -130,23 +126,34 @@ impl LatestMap {
         }
     }
 
-    /// Deletions that were committed at this time or before, or have this seq or a lower one, and are still the newest of their key,
-    /// the oldest first.
-    pub fn old_tombstones(&mut self, committed_by_ms: i64, to_seq: u64, limit: usize) -> Vec<(u64, Vec<u8>)> {
-        while let Some(&(seq, _)) = self.tombstones.front()
-            && !self.by_seq.get(&seq).is_some_and(|newest| newest.is_tombstone)
-        {
-            self.tombstones.pop_front();
-        }
+    /// Deletions past `after` that were committed at this time or before, or have this seq or a lower one, and are still the
+    /// newest of their key, the oldest first.
+    pub fn old_tombstones(
+        &mut self,
+        after: u64,
+        committed_by_ms: i64,
+        to_seq: u64,
+        limit: usize,
+    ) -> Vec<(u64, Vec<u8>)> {
+        self.prune_tombstones();
+        let start = self.tombstones.partition_point(|&(seq, _)| seq <= after);
         let old = self
             .tombstones
-            .iter()
+            .range(start..)
             .take_while(|&&(seq, commit_ms)| commit_ms <= committed_by_ms || seq <= to_seq);
         let old = old.filter_map(|&(seq, _)| {
             let newest = self.by_seq.get(&seq).filter(|newest| newest.is_tombstone)?;
             Some((seq, newest.key.to_vec()))
         });
         old.take(limit).collect()
+    }
+
+    /// Forgets deletions of keys that came again or are gone, once they are most of the list.
+    fn prune_tombstones(&mut self) {
+        if self.tombstones.len() > 2 * self.live_tombstones + 64 {
+            let by_seq = &self.by_seq;
+            self.tombstones.retain(|(seq, _)| by_seq.get(seq).is_some_and(|newest| newest.is_tombstone));
+        }
     }
 
     /// A deletion has done its work: nothing older of its key is left.
@@ -265,7 +272,7 @@ mod tests {
                     }
                     1 => {
                         let by = next(seq * 10) as i64;
-                        for (seq, key) in map.old_tombstones(by, 0, 3) {
+                        for (seq, key) in map.old_tombstones(0, by, 0, 3) {
                             let known = live.remove(&seq);
                             assert_eq!(known.map(|it| (it.0, it.1)), Some((Some(key), true)), "seed {seed}");
                             map.drop_tombstone(seq);
@@ -316,8 +323,10 @@ mod tests {
             map.apply(&seen(2 * round + 1, Some(b"k"), true));
         }
         assert!(map.memory_bytes() < 4_096, "{} bytes for two keys", map.memory_bytes());
-        let old = map.old_tombstones(i64::MAX, 0, 9);
+        let old = map.old_tombstones(0, i64::MAX, 0, 9);
         assert_eq!(old, [(1, b"first".to_vec()), (19_999, b"k".to_vec())]);
+        assert_eq!(map.old_tombstones(1, i64::MAX, 0, 9), [(19_999, b"k".to_vec())]);
+        assert!(map.old_tombstones(19_999, i64::MAX, 0, 9).is_empty());
     }
 
     #[test]
@@ -329,6 +338,6 @@ mod tests {
         assert_eq!(map.dead_bytes(), 101);
         map.apply(&seen(3, Some(b"k"), false));
         assert_eq!((map.get(b"k"), map.key_count(), map.is_live(2)), (Some(3), 1, false));
-        assert!(map.old_tombstones(i64::MIN, u64::MAX, 9).is_empty());
+        assert!(map.old_tombstones(0, i64::MIN, u64::MAX, 9).is_empty());
     }
 }

@@ -33,6 +33,8 @@ pub struct GroupState {
     pub filter: String,
     /// When it was made, in milliseconds since 1970.
     pub made_ms: i64,
+    /// It is deleted after so long without members.
+    pub expire_ms: Option<u64>,
     /// By topic; in topics that are not here it starts at the first event.
     pub progress: BTreeMap<TopicId, TopicProgress>,
 }
@@ -59,6 +61,7 @@ impl GroupState {
             topics: self.topics.clone(),
             filter: self.filter.clone(),
             made_ms: self.made_ms,
+            expire_ms: self.expire_ms,
             starts: self.progress.iter().map(|(&topic, it)| (topic, it.settled.floor())).collect(),
         };
         let above = self.progress.iter().map(|(&topic, it)| GroupProgress {
@@ -92,14 +95,15 @@ impl Groups {
         let record = StateRecord::parse(tag, body)
             .ok_or_else(|| format!("a group record of kind {tag} is not one that this version writes"))?;
         match record {
-            StateRecord::Made { group, subscription, name, topics, filter, made_ms, starts } => {
+            StateRecord::Made { group, subscription, name, topics, filter, made_ms, expire_ms, starts } => {
                 let progress = starts.into_iter().map(|(topic, floor)| {
                     (topic, TopicProgress { settled: Settled::up_to(floor), ..TopicProgress::default() })
                 });
                 let progress = progress.collect();
+                let number = group;
                 let state =
-                    GroupState { number: group, subscription, name, topics, filter, made_ms, progress };
-                self.groups.insert(group, state);
+                    GroupState { number, subscription, name, topics, filter, made_ms, expire_ms, progress };
+                self.groups.insert(number, state);
             }
             StateRecord::Progress { group, topics } => {
                 // A group that was deleted meanwhile may still have had something under way.
@@ -258,6 +262,7 @@ mod tests {
             topics: vec!["b".into()],
             filter: String::new(),
             made_ms: 5,
+            expire_ms: Some(60_000),
             starts: vec![(topic, 10)],
         });
         let attempts = GroupAttempts { seq: 12, attempts: 2, not_before_ms: 9, reason: None };

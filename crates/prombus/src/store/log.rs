@@ -10,6 +10,7 @@ use crate::error::{BackupError, OpenError, ReadError, StoreError, Unavailable};
 use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram, StoreFigures};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
+use prombus_log::BackupError as LogBackupError;
 use prombus_log::storage::Storage;
 use prombus_log::{
     Append, AppendError, Chunk, CleanOptions, CleanReport, Committed, EventId, Liveness, Log, LogStats,
@@ -411,18 +412,15 @@ impl Store for LogStore {
         Ok(self.log.usage()?)
     }
 
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        Ok(self.log.usage_of(topics)?)
+    }
+
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
-        let deleted = self.log.delete_topic(topic)?;
-        let records = [StateRecord::TopicDeleted { topic, name: name.to_string() }];
-        let batch = AppendBatch { records: &records, use_reserve: true, events: &[] };
-        loop {
-            match self.append(&batch, &mut Vec::new()) {
-                Err(StoreError::Busy) if self.wait_for_room() => {}
-                Ok(batch) => return Ok(batch),
-                // Deleted it is; the rest is forgotten when it is deleted again, if there ever is one of its name.
-                Err(_) => return Ok(deleted.batch()),
-            }
-        }
+        let record = StateRecord::TopicDeleted { topic, name: name.to_string() };
+        let mut body = Vec::new();
+        record.put(&mut body);
+        Ok(self.log.try_delete_topic(topic, &[NewState { tag: record.tag(), body: &body }])?.batch())
     }
 
     fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {
@@ -443,7 +441,16 @@ impl Store for LogStore {
 
     fn backup(&self, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackupError> {
         let copied = self.log.backup(folder, &mut |it| progress(it.bytes_done, it.bytes_total));
-        copied.map(|_| ()).map_err(|error| BackupError::Failed(with_causes(&error)))
+        copied.map(|_| ()).map_err(|error| {
+            let text = with_causes(&error);
+            match error {
+                LogBackupError::NotEmpty { .. }
+                | LogBackupError::Inside { .. }
+                | LogBackupError::Folder { .. } => BackupError::Folder(text),
+                LogBackupError::Full { .. } => BackupError::Full(text),
+                _ => BackupError::Failed(text),
+            }
+        })
     }
 
     fn is_durable(&self) -> bool {

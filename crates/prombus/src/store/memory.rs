@@ -169,6 +169,11 @@ impl Events {
         (removed, total - kept)
     }
 
+    fn usage(&self, topic: TopicId) -> TopicUsage {
+        let kept = &self.places[self.at(1)..];
+        TopicUsage { topic, events: kept.len() as u64, bytes: kept.iter().map(Place::bytes).sum() }
+    }
+
     /// Where the first event at or past a seq stands.
     fn at(&self, seq: u64) -> usize {
         let seq = seq.max(self.first_seq);
@@ -454,6 +459,24 @@ impl Store for MemoryStore {
         Ok(older.iter().any(|place| events.event(place).key == Some(key)))
     }
 
+    /// One pass over the topic for all keys: it has no index of them.
+    fn have_keys_before(&self, topic: TopicId, keys: &[(u64, Vec<u8>)]) -> Vec<Result<bool, ReadError>> {
+        let topic = match self.shared.topic(topic) {
+            Ok(topic) => topic,
+            Err(error) => return keys.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let mut first_seqs: HashMap<&[u8], u64> =
+            keys.iter().map(|(_, key)| (key.as_slice(), u64::MAX)).collect();
+        let last = keys.iter().map(|&(seq, _)| seq).max().unwrap_or(0);
+        let events = topic.events.read();
+        for place in events.places.iter().take_while(|place| place.seq < last) {
+            if let Some(first) = events.event(place).key.and_then(|key| first_seqs.get_mut(key)) {
+                *first = (*first).min(place.seq);
+            }
+        }
+        keys.iter().map(|(seq, key)| Ok(first_seqs[key.as_slice()] < *seq)).collect()
+    }
+
     fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
         for &(id, first_seq) in firsts {
             if let Ok(topic) = self.shared.topic(id) {
@@ -485,13 +508,16 @@ impl Store for MemoryStore {
     fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
         let topics = self.shared.topics.read();
         let usage = topics.all.iter().zip(1..).filter_map(|(topic, number)| {
-            let events = topic.as_ref()?.events.read();
-            let kept = &events.places[events.at(1)..];
-            Some(TopicUsage {
-                topic: TopicId::from_number(number),
-                events: kept.len() as u64,
-                bytes: kept.iter().map(Place::bytes).sum(),
-            })
+            Some(topic.as_ref()?.events.read().usage(TopicId::from_number(number)))
+        });
+        Ok(usage.collect())
+    }
+
+    fn usage_of(&self, wanted: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        let usage = wanted.iter().map(|&id| {
+            let topic = self.shared.topic(id).ok()?;
+            let usage = topic.events.read().usage(id);
+            Some(usage)
         });
         Ok(usage.collect())
     }

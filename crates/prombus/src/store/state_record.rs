@@ -57,6 +57,8 @@ pub enum StateRecord {
         filter: String,
         /// When, in milliseconds since 1970.
         made_ms: i64,
+        /// It is deleted after so long without members.
+        expire_ms: Option<u64>,
         /// The topics that were there, with the seq behind which the group starts. In others it starts at the first event.
         starts: Vec<(TopicId, u64)>,
     },
@@ -116,6 +118,8 @@ const TOPIC_SET: u32 = 6;
 const TOPIC_DELETED: u32 = 7;
 /// Progress with lease marks. Programs of before do not know it, and refuse the log.
 const PROGRESS_2: u32 = 8;
+/// A group with a time to expire. The same holds for it.
+const MADE_2: u32 = 9;
 /// Written only where it is used: programs of before do not know it, and refuse the log.
 const KEPT: u32 = 16;
 
@@ -123,6 +127,7 @@ impl StateRecord {
     /// Tells kinds of records apart in the log.
     pub fn tag(&self) -> u32 {
         match self {
+            Self::Made { expire_ms: Some(_), .. } => MADE_2,
             Self::Made { .. } => MADE,
             Self::Progress { topics, .. } if topics.iter().any(GroupProgress::is_of_version_2) => PROGRESS_2,
             Self::Progress { .. } => PROGRESS,
@@ -138,7 +143,7 @@ impl StateRecord {
     /// Writes the record.
     pub fn put(&self, into: &mut Vec<u8>) {
         match self {
-            Self::Made { group, subscription, name, topics, filter, made_ms, starts } => {
+            Self::Made { group, subscription, name, topics, filter, made_ms, expire_ms, starts } => {
                 put_number(into, u64::from(*group));
                 put_text(into, subscription);
                 put_text(into, name);
@@ -146,6 +151,9 @@ impl StateRecord {
                 topics.iter().for_each(|topic| put_text(into, topic));
                 put_text(into, filter);
                 put_signed(into, *made_ms);
+                if let Some(expire_ms) = expire_ms {
+                    put_number(into, *expire_ms);
+                }
                 put_places(into, starts);
             }
             Self::Progress { group, topics } => {
@@ -184,13 +192,14 @@ impl StateRecord {
     pub fn parse(tag: u32, bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields { bytes };
         let record = match tag {
-            MADE => Self::Made {
+            MADE | MADE_2 => Self::Made {
                 group: fields.small()?,
                 subscription: fields.text()?,
                 name: fields.text()?,
                 topics: fields.list(Fields::text)?,
                 filter: fields.text()?,
                 made_ms: fields.signed()?,
+                expire_ms: if tag == MADE_2 { Some(fields.number()?) } else { None },
                 starts: fields.list(Fields::place)?,
             },
             PROGRESS => Self::Progress { group: fields.small()?, topics: fields.list(Fields::progress)? },
@@ -370,6 +379,17 @@ mod tests {
                 topics: vec!["a".into(), "b.**".into()],
                 filter: r#"{"tag":"x"}"#.into(),
                 made_ms: 1_700_000_000_000,
+                expire_ms: None,
+                starts: vec![(topic(1), 0), (topic(300), u64::MAX)],
+            },
+            StateRecord::Made {
+                group: 7,
+                subscription: "orders.*".into(),
+                name: "billing".into(),
+                topics: vec!["a".into(), "b.**".into()],
+                filter: r#"{"tag":"x"}"#.into(),
+                made_ms: 1_700_000_000_000,
+                expire_ms: Some(90_000),
                 starts: vec![(topic(1), 0), (topic(300), u64::MAX)],
             },
             StateRecord::Progress {

@@ -31,4 +31,5 @@ mod snapshots;
 mod state_power_cut;
 mod stress;
 mod support;
+mod tombstones;
 mod unreadable_model;

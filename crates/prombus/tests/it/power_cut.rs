@@ -372,6 +372,7 @@ impl History {
             topics: Vec::new(),
             filter: None,
             from: Start::Earliest,
+            expire_ms: None,
         };
         let settings = MemberSettings {
             max_in_flight: self.random.between(1, 40) as u32,
@@ -563,6 +564,7 @@ impl History {
                 topics: Vec::new(),
                 filter: None,
                 from: Start::Latest,
+                expire_ms: None,
             };
             let settings = MemberSettings { max_attempts: max_attempts + 100, ..MemberSettings::default() };
             let backend = life.backend.clone();

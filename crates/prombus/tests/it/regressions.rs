@@ -1,5 +1,6 @@
 //! Faults that were there once, each with the least that shows it.
 
+use crate::folder::Folder;
 use crate::rig::{Rig, poll};
 use prombus::store::{
     AppendBatch, CleanOptions, CleanReport, EventHead, EventId, GroupState, Liveness, LogStore,
@@ -244,6 +245,9 @@ impl Store for Hooked {
     fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
         self.inner.usage()
     }
+    fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
+        self.inner.usage_of(topics)
+    }
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
         self.inner.delete_topic(topic, name)
     }
@@ -479,6 +483,7 @@ fn member(backend: &LocalBackend, topic: &str, options: MemberOptions) -> Arc<dy
         topics: Vec::new(),
         filter: None,
         from: Start::Earliest,
+        expire_ms: None,
     };
     let mut joining = backend.join(spec, options);
     match pin!(&mut joining).poll(&mut Context::from_waker(Waker::noop())) {
@@ -685,6 +690,61 @@ fn a_deserted_group_is_deleted_after_its_time() {
     clock.advance_ms(2);
     assert_eq!(groups(), 0);
     assert!(join().created());
+}
+
+/// A group that was made to expire does so whatever holds for the others, also after a restart; only its creator's word counts.
+#[test]
+fn a_group_expires_as_its_creator_said() {
+    let clock = ManualClock::new(1_700_000_000_000);
+    let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+    let store = Arc::new(MemoryStore::new(1 << 20, Arc::clone(&shared)));
+    let backend = LocalBackend::open_without_timer(store, shared, Limits::default()).expect("opens");
+    let bus = Bus::with_backend(Arc::new(backend.clone()));
+    let names = || {
+        backend.tick();
+        let Poll::Ready(Ok(groups)) = poll(&mut Box::pin(bus.groups())) else { panic!("lists groups") };
+        let mut names: Vec<_> = groups.into_iter().map(|it| (it.group, it.expire_ms)).collect();
+        names.sort();
+        names
+    };
+    let join = |group: &str, expire_ms: Option<u64>| {
+        let mut subscribe = bus.subscribe("orders", group);
+        if let Some(ms) = expire_ms {
+            subscribe = subscribe.expire(Duration::from_millis(ms));
+        }
+        let Poll::Ready(Ok(member)) = poll(&mut subscribe.into_future()) else { panic!("joins") };
+        member
+    };
+    let (short, long) = (join("short", Some(5_000)), join("long", None));
+    let expected = vec![("long".to_owned(), None), ("short".to_owned(), Some(5_000))];
+    clock.advance_ms(60_000);
+    assert_eq!(names(), expected, "it has a member");
+    drop((short, long));
+    clock.advance_ms(4_000);
+    // Who joins a group that is there changes nothing about it.
+    drop((join("short", Some(1)), join("long", Some(1))));
+    clock.advance_ms(4_999);
+    assert_eq!(names(), expected);
+    clock.advance_ms(2);
+    assert_eq!(names(), expected[..1]);
+}
+
+#[tokio::test]
+async fn a_group_that_was_made_to_expire_does_so_after_a_restart() {
+    let folder = Folder::new();
+    let bus = Bus::open(folder.path()).await.expect("opens");
+    let member = bus.subscribe("orders", "short").expire(Duration::from_millis(300)).await.expect("joins");
+    drop(member);
+    bus.close().await.expect("closes");
+    let bus = Bus::open(folder.path()).await.expect("opens again");
+    assert_eq!(bus.groups().await.expect("lists groups")[0].expire_ms, Some(300));
+    for _ in 0..1_000 {
+        if bus.groups().await.expect("lists groups").is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the group is still there");
 }
 
 #[tokio::test]

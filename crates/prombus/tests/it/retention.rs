@@ -428,3 +428,50 @@ fn what_was_deleted_before_a_restart_is_cleaned_after_it() {
     assert!(rig.store.stats().bytes < used, "{} of {used} are left", rig.store.stats().bytes);
     assert_eq!(rig.payloads("kept").len(), 100);
 }
+
+/// A topic is deleted while the disk is slow and the queue is full: whoever asks for it waits without a thread.
+#[test]
+fn deleting_a_topic_does_not_block_the_thread_that_asks_for_it() {
+    let disk = prombus_log::storage::simulated::Disk::new(9);
+    let mut options = crate::rig::small_options();
+    options.threads = true;
+    let clock: std::sync::Arc<dyn prombus::Clock> =
+        std::sync::Arc::new(prombus::ManualClock::new(1_700_000_000_000));
+    let options = prombus::store::LogStoreOptions { log: options };
+    let store =
+        prombus::store::LogStore::open_storage(std::sync::Arc::new(disk.clone()), options, clock.clone());
+    let store = std::sync::Arc::new(store.expect("opens"));
+    let backend = prombus::LocalBackend::open_without_timer(store, clock, prombus::Limits::default());
+    let bus = prombus::Bus::with_backend(std::sync::Arc::new(backend.expect("opens")));
+    let mut made = bus.publish("orders", "first").send();
+    while crate::rig::poll(&mut made).is_pending() {
+        std::thread::yield_now();
+    }
+    disk.hold_syncs(true);
+    // One batch is being written, the next one is full.
+    for _ in 0..200 {
+        let mut publishing = bus.publish_json("orders", "1").send();
+        assert!(crate::rig::poll(&mut publishing).is_pending(), "nothing is durable");
+    }
+    let deleting_bus = bus.clone();
+    let deleting = std::thread::spawn(move || {
+        let orders = topic("orders");
+        let mut deleting = Box::pin(deleting_bus.delete_topic(&orders));
+        assert!(crate::rig::poll(&mut deleting).is_pending(), "nothing is durable");
+        disk.hold_syncs(false);
+        loop {
+            if let std::task::Poll::Ready(deleted) = crate::rig::poll(&mut deleting) {
+                return deleted;
+            }
+            std::thread::yield_now();
+        }
+    });
+    let started = std::time::Instant::now();
+    while !deleting.is_finished() {
+        assert!(started.elapsed().as_secs() < 20, "the thread is blocked");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    deleting.join().expect("does not panic").expect("deletes");
+    let topics = crate::rig::poll(&mut Box::pin(bus.topics()));
+    assert!(matches!(topics, std::task::Poll::Ready(Ok(topics)) if topics.is_empty()));
+}

@@ -1,8 +1,11 @@
 //! Snapshots of compacted topics.
 
 use prombus::state::{MARKER_TAG, SnapshotError, SnapshotMarker, take_snapshot};
-use prombus::{Bus, Topic};
+use prombus::store::MemoryStore;
+use prombus::{Backend as _, Bus, Clock, Limits, LocalBackend, ManualClock, Topic, TopicOptions, TopicRule};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 fn topic(name: &str) -> Topic {
     Topic::new(name).expect("a good name")
@@ -127,4 +130,45 @@ async fn a_topic_with_too_many_keys_is_refused_and_others_are_not() {
     }
     assert_eq!(bus.load_state("small").await.expect("loads").len(), 1);
     assert!(bus.backend().figures().state_memory_bytes <= 20_000);
+}
+
+/// The topic is made between two rounds of maintenance: its first snapshot is due an interval after its first event.
+#[test]
+fn the_first_snapshot_of_a_topic_is_not_late() {
+    let clock = ManualClock::new(1_700_000_000_000);
+    let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+    let store = Arc::new(MemoryStore::new(1 << 20, Arc::clone(&shared)));
+    let backend = LocalBackend::open_without_timer(store, shared, Limits::default()).expect("opens");
+    let options =
+        TopicOptions { compaction: Some(true), snapshot_interval_ms: Some(500), ..TopicOptions::default() };
+    backend.set_topic_rules(vec![TopicRule::new("kv", options).expect("a good rule")]);
+    let bus = Bus::with_backend(Arc::new(backend.clone()));
+    backend.keep_house();
+    clock.advance_ms(1_000);
+    let mut publishing = bus.publish("kv", "1").key("k").send();
+    assert!(crate::rig::poll(&mut publishing).is_ready());
+    clock.advance_ms(300);
+    let wait_ms = backend.keep_house();
+    assert!(backend.topic("kv.snapshot").is_none());
+    assert_eq!(wait_ms, 200);
+    clock.advance_ms(200);
+    backend.keep_house();
+    assert!(backend.topic("kv.snapshot").is_some());
+}
+
+#[tokio::test]
+async fn a_new_topic_with_snapshots_wakes_maintenance() {
+    let options =
+        TopicOptions { compaction: Some(true), snapshot_interval_ms: Some(200), ..TopicOptions::default() };
+    let rule = TopicRule::new("kv", options).expect("a good rule");
+    let bus = Bus::builder().topics(vec![rule]).memory().expect("opens");
+    // The first round is over by then, and the next one is 5 s away.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    bus.publish("kv", "1").key("k").await.expect("publishes");
+    let published = Instant::now();
+    while bus.backend().topic("kv.snapshot").is_none() {
+        assert!(published.elapsed() < Duration::from_millis(3_500), "there is no snapshot yet");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(published.elapsed() >= Duration::from_millis(190), "{:?}", published.elapsed());
 }

@@ -3,17 +3,12 @@
 use super::{Letter, PREFIX, letters_of, next_letter};
 use crate::args::{DlqListArgs, DlqShowArgs};
 use crate::cmd::instant;
-use crate::cmd::remote::{self, TopicView};
+use crate::cmd::remote::{self, TopicPages, TopicView};
 use crate::cmd::table::{Side, lines, shortened};
 use prombus_client::{Client, HistoryQuery};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Write, stdout};
-
-#[derive(Deserialize)]
-struct Topics {
-    topics: Vec<TopicView>,
-}
 
 /// The letters of a topic, counted.
 #[derive(Default, Serialize)]
@@ -34,10 +29,12 @@ fn is_zero(count: &u64) -> bool {
 
 pub async fn list(args: &DlqListArgs) -> anyhow::Result<()> {
     let client = remote::client(&args.server)?;
-    let Topics { topics } = client.get_json("/topics").await?;
+    let mut pages = TopicPages::new(PREFIX, false);
     let mut all = Vec::new();
-    for topic in topics.into_iter().filter(|topic| topic.topic.starts_with(PREFIX) && topic.count > 0) {
-        all.push(count(&client, topic).await?);
+    while let Some(page) = pages.next::<TopicView>(&client).await? {
+        for topic in page.topics.into_iter().filter(|topic| topic.count > 0) {
+            all.push(count(&client, topic).await?);
+        }
     }
     if args.json {
         writeln!(stdout(), "{}", serde_json::to_string(&all)?)?;

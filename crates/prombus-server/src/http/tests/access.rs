@@ -119,10 +119,10 @@ async fn without_auth_no_page_of_another_origin_gets_in() {
         }
     }
     for name in ["host", "origin"] {
-        let twice =
-            request("GET", "/healthz").header("host", "localhost").header(name, "http://localhost:8090");
+        let twice = request("GET", "/healthz").header(name, "http://localhost:8090");
         let twice = twice.header(name, "localhost").body(Body::empty()).expect("a request");
-        assert_eq!(rig.send(twice).await.status, 403);
+        let status = if name == "host" { 400 } else { 403 };
+        assert_eq!(rig.send(twice).await.status, status);
     }
     let absolute = request("GET", "http://evil.example/healthz").body(Body::empty()).expect("a request");
     assert_eq!(rig.send(absolute).await.status, 403);

@@ -28,7 +28,7 @@ async fn topics_are_listed_with_their_counts() {
     let settings = one.as_object_mut().expect("an object").remove("settings").expect("what counts");
     assert_eq!(one.as_object_mut().expect("an object").remove("set"), Some(json!({})));
     assert_eq!((one, &settings["compaction"]), (b, &json!(false)));
-    rig.get("/topics/c").await.error(404, "bad_request");
+    rig.get("/topics/c").await.error(404, "not_found");
     rig.get("/topics/a..b").await.error(400, "bad_topic");
 }
 
@@ -54,8 +54,8 @@ async fn a_group_is_made_without_a_member_and_deleted() {
     put(&rig, "/groups/t/a%20b", "").await.error(400, "bad_request");
 
     assert_eq!(delete(&rig, "/groups/t/g").await.ok(), json!({"deleted": true}));
-    delete(&rig, "/groups/t/g").await.error(404, "not_subscribed");
-    rig.get("/groups/t/g").await.error(404, "not_subscribed");
+    delete(&rig, "/groups/t/g").await.error(404, "not_found");
+    rig.get("/groups/t/g").await.error(404, "not_found");
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn a_lease_says_who_has_what_until_when() {
     }
     rig.post("/groups/t/none/settle", json!({"id": id, "verdict": "ack"}).to_string())
         .await
-        .error(404, "not_subscribed");
+        .error(404, "not_found");
     drop((first, second));
 }
 
@@ -141,5 +141,58 @@ async fn seek_takes_the_forms_of_the_wire() {
         assert!(["\"to\"", "\"ts\"", "to"].iter().any(|name| message.contains(name)), "{to}: {message}");
     }
     rig.post("/groups/t/g/seek", "").await.error(400, "bad_json");
-    rig.post("/groups/t/none/seek", r#"{"to":"latest"}"#).await.error(404, "not_subscribed");
+    rig.post("/groups/t/none/seek", r#"{"to":"latest"}"#).await.error(404, "not_found");
+}
+
+#[tokio::test]
+async fn bodies_of_admin_routes_take_both_spellings_and_list_what_they_ignore() {
+    let rig = Rig::open();
+    rig.fill("t", 0..3).await;
+    let id = rig.get("/replay?topic=t").await.ok()["events"][0]["id"].clone();
+    for (at, body) in [
+        json!({"from": "afterId", "after_id": id, "max_in_flight": 5, "colour": 1}),
+        json!({"from": {"after_id": id}, "colour": 1}),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let answer = put(&rig, &format!("/groups/t/g{at}?x=1"), &body.to_string()).await.ok();
+        assert_eq!(answer, json!({"created": true, "ignored": ["colour", "x"]}));
+        assert_eq!(rig.get(&format!("/groups/t/g{at}")).await.ok()["lag"], 2);
+    }
+    let post = async |path: &str, body: Value| rig.post(path, body.to_string()).await;
+    let sought = post("/groups/t/g0/seek", json!({"to": {"after_id": id}, "why": 1})).await.ok();
+    assert_eq!((&sought["cursor"]["lastId"], &sought["ignored"]), (&id, &json!(["why"])));
+    let settle = json!({"verdict": "nack", "id": id, "delayMs": 5, "topic": "t"});
+    let settled = post("/groups/t/g0/settle", settle).await.ok();
+    assert_eq!(settled, json!({"stale": true, "ignored": ["topic"]}));
+    let escaped =
+        r#"{"\u0076erdict": "\u0061ck", "id": "0196f1d0-1c2a-7b3c-8d4e-5f6071829304", "\u0061bc": 1}"#;
+    let settled = rig.post("/groups/t/g0/settle", escaped).await.ok();
+    assert_eq!(settled, json!({"stale": true, "ignored": ["abc"]}));
+    let set = put(&rig, "/topics/t", r#"{"retentionMs": 60000, "retention_ms": 60000.0, "colour": 1}"#).await;
+    assert_eq!(set.status, 400);
+    let set = put(&rig, "/topics/t", r#"{"retentionMs": 60000, "colour": 1}"#).await.ok();
+    assert_eq!((&set["set"], &set["ignored"]), (&json!({"retention_ms": 60000}), &json!(["colour"])));
+    assert_eq!(post("/repair", json!({"acceptLoss": false, "x": 1})).await.ok()["ignored"], json!(["x"]));
+    let request = request("DELETE", "/groups/t/g1?colour=1").body(Body::empty()).expect("a request");
+    assert_eq!(rig.send(request).await.ok(), json!({"deleted": true, "ignored": ["colour"]}));
+    // Answers with data have no such list.
+    assert!(rig.get("/topics?colour=1").await.ok().get("ignored").is_none());
+
+    for (path, body, expected) in [
+        ("/groups/t/g0/seek", r#"{"to": {"afterid": 1}}"#, "\"afterid\": did you mean \"afterId\"?"),
+        (
+            "/groups/t/g0/settle",
+            r#"{"verdict": "nack", "delay": 1, "delayms": 1}"#,
+            "\"delayms\": did you mean \"delay_ms\"?",
+        ),
+        ("/groups/t/g0/settle", r#"{"delayMs": 1, "delay_ms": 2}"#, "the same name with different values"),
+        ("/repair", r#"{"accept-loss": true}"#, "\"accept-loss\": did you mean \"accept_loss\"?"),
+        ("/repair", r#"{"accept_loss": true, "acceptLoss": false}"#, "the same name with different values"),
+        ("/backup", r#"{"foldr": "/x"}"#, "\"foldr\": did you mean \"folder\"?"),
+    ] {
+        let message = rig.post(path, body).await.error(400, "bad_request");
+        assert!(message.contains(expected), "{path} {body}: {message}");
+    }
 }

@@ -38,7 +38,7 @@ async fn unknown_paths_and_methods_are_told_as_json() {
     for path in
         ["/none", "/publish", "/publish/", "/groups/a", "/topics/", "/publish/a/b", "//", "/state/t/k/x"]
     {
-        rig.get(path).await.error(404, "bad_request");
+        rig.get(path).await.error(404, "not_found");
     }
     for (method, path, allowed) in [
         ("POST", "/export", "GET,HEAD"),
@@ -48,7 +48,7 @@ async fn unknown_paths_and_methods_are_told_as_json() {
         ("TRACE", "/", "GET,HEAD"),
     ] {
         let answer = rig.send(request(method, path).body(Body::empty()).expect("a request")).await;
-        answer.error(405, "bad_request");
+        answer.error(405, "method_not_allowed");
         assert_eq!(answer.headers["allow"], allowed, "{method} {path}");
     }
 }
@@ -95,12 +95,35 @@ async fn a_listed_origin_may_and_others_may_not() {
     assert_eq!(answer.headers["access-control-allow-methods"], "GET, HEAD, POST, PUT, DELETE");
     assert_eq!(answer.headers["vary"], "origin");
     assert!(answer.headers.contains_key("access-control-max-age"));
+    for name in [
+        "If-None-Match",
+        "Idempotency-Key",
+        "Last-Event-ID",
+        "Authorization",
+        "Content-Type",
+        "Content-Encoding",
+        "Accept",
+        "X-Anything",
+    ] {
+        let preflight = request("OPTIONS", "/state/t/k")
+            .header("origin", "https://app.example.com")
+            .header("access-control-request-method", "GET")
+            .header("access-control-request-headers", name.to_ascii_lowercase());
+        let answer = rig.send(preflight.body(Body::empty()).expect("a request")).await;
+        assert_eq!(answer.headers["access-control-allow-headers"], name.to_ascii_lowercase());
+    }
     assert_eq!(rig.send(preflight("https://evil.example")).await.status, 403);
 
     let publish = request("POST", "/publish/t").header("origin", "https://app.example.com");
     let answer = rig.send(publish.body("1".into()).expect("a request")).await;
     answer.ok();
     assert_eq!(answer.headers["access-control-allow-origin"], "https://app.example.com");
+    let exposed = answer.headers["access-control-expose-headers"].to_str().expect("text");
+    for name in
+        ["etag", "x-position-id", "x-position-seq", "retry-after", "location", "www-authenticate", "allow"]
+    {
+        assert!(exposed.split(", ").any(|exposed| exposed == name), "{name}: {exposed}");
+    }
     // Errors too, or the page could not read them.
     let wrong = request("GET", "/replay").header("origin", "https://app.example.com");
     let answer = rig.send(wrong.body(Body::empty()).expect("a request")).await;
@@ -125,4 +148,57 @@ async fn with_auth_any_origin_may_be_listed() {
     let answer = rig.send(bare.body(Body::empty()).expect("a request")).await;
     answer.error(401, "unauthorized");
     assert_eq!(answer.headers["access-control-allow-origin"], "*");
+}
+
+/// Counts WARN lines that name a text.
+struct Warnings(&'static str, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{value:?}");
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        if text.0.contains(self.0) && text.0.contains("http.cors_origins") {
+            self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn a_refused_origin_is_logged_once_with_what_to_configure() {
+    let open = Rig::open();
+    let locked = Rig::with_tokens(&[("t", &["subscribe:**"])]);
+    for (rig, status) in [(open, 403), (locked, 200)] {
+        let lines = std::sync::Arc::default();
+        let warnings = Warnings("https://page.example", std::sync::Arc::clone(&lines));
+        let _guard = tracing::subscriber::set_default(warnings);
+        for origin in ["https://page.example", "https://page.example", "http://localhost:8090"] {
+            let request =
+                request("GET", "/topics").header("origin", origin).header("authorization", "Bearer t");
+            let answer = rig.send(request.body(Body::empty()).expect("a request")).await;
+            assert_eq!(answer.status.as_u16(), if origin.contains("page") { status } else { 200 });
+        }
+        assert_eq!(lines.load(std::sync::atomic::Ordering::SeqCst), 1, "{status}");
+    }
 }

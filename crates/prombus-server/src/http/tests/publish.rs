@@ -246,3 +246,52 @@ async fn large_requests_wait_for_room_and_give_it_back() {
     // Small ones always have room.
     lines(&rig, "/publish/t", "1\n2").await.ok();
 }
+
+#[tokio::test]
+async fn names_are_taken_in_both_spellings_and_unknown_ones_are_listed() {
+    let rig = Rig::open();
+    let id = "0196f1d0-1c2a-7b3c-8d4e-5f6071829304";
+    for path in [format!("/publish/t?caused_by={id}"), format!("/publish/t?causedBy={id}")] {
+        let answer = rig.post(&path, "1").await.ok();
+        assert!(answer.get("ignored").is_none(), "{answer}");
+    }
+    for record in [
+        format!("{{\"payload\":1,\"caused_by\":[\"{id}\"]}}"),
+        format!("{{\"payload\":1,\"causedBy\":[\"{id}\"]}}"),
+        format!("{{\"payload\":1,\"caused\\u0042y\":[\"{id}\"],\"caused_by\":[ \"{id}\" ]}}"),
+    ] {
+        let answer = rig.post("/publish/t?envelope=1", record).await.ok();
+        assert!(answer.get("ignored").is_none(), "{answer}");
+    }
+    let events = events(&rig, "t").await;
+    assert_eq!(events.len(), 5);
+    assert!(events.iter().all(|event| event["caused_by"][0] == id), "{events:?}");
+
+    let answer = rig.post("/publish/t?colour=red&keys=1", "1").await.ok();
+    assert_eq!(answer["ignored"], serde_json::json!(["colour", "keys"]));
+    let record = "{\"payload\":{\"colour\":1},\"seq\":1,\"partition\":0,\"\\u0061bc\":1,\"xyz\":2}\n";
+    let answer = lines(&rig, "/publish/t?envelope=1&shape=2", record.repeat(3)).await.ok();
+    assert_eq!(
+        (&answer["count"], &answer["ignored"]),
+        (&3.into(), &serde_json::json!(["abc", "shape", "xyz"]))
+    );
+
+    for (path, body, expected) in [
+        ("/publish/t?causedby=1", "1", "unknown parameter \"causedby\": did you mean \"caused_by\"?"),
+        ("/publish/t?envelop=1", "1", "unknown parameter \"envelop\": did you mean \"envelope\"?"),
+        ("/publish/t?envelope=1", r#"{"paylod":1}"#, "unknown field \"paylod\": did you mean \"payload\"?"),
+        (
+            "/publish/t?envelope=1",
+            r#"{"payload":1,"Key":"k"}"#,
+            "unknown field \"Key\": did you mean \"key\"?",
+        ),
+        (
+            "/publish/t?envelope=1",
+            r#"{"payload":1,"causedBy":[],"caused_by":["0196f1d0-1c2a-7b3c-8d4e-5f6071829304"]}"#,
+            "\"caused_by\" is given twice with different values",
+        ),
+    ] {
+        let message = rig.post(path, body).await.error(400, "bad_request");
+        assert!(message.contains(expected), "{path}: {message}");
+    }
+}

@@ -40,10 +40,10 @@ async fn the_state_of_a_key_is_its_newest_event_with_tag_and_position() {
     assert_eq!((same.status.as_u16(), same.body.len(), header(&same, "etag")), (304, 0, tag.as_str()));
     rig.set("kv", "a/b c", 4).await;
     assert_eq!(rig.with_tag("/state/kv/a%2Fb%20c", &tag).await.ok()["seq"], 4);
-    rig.get("/state/kv/nobody").await.error(404, "bad_request");
-    rig.get("/state/none/a").await.error(404, "bad_request");
+    rig.get("/state/kv/nobody").await.error(404, "not_found");
+    rig.get("/state/none/a").await.error(404, "not_found");
     rig.bus.publish_json("kv", "null").key("other").await.expect("published");
-    rig.get("/state/kv/other").await.error(404, "bad_request");
+    rig.get("/state/kv/other").await.error(404, "not_found");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_state_as_of_a_time_is_told() {
     assert_eq!(at(20).await, [json!(10), json!(20)]);
     assert_eq!(at(30).await, [json!(20), json!(30)]);
     assert_eq!(rig.get("/state/kv/a?at=29").await.ok()["payload"], 10);
-    rig.get("/state/kv/b?at=19").await.error(404, "bad_request");
+    rig.get("/state/kv/b?at=19").await.error(404, "not_found");
     rig.get("/state/kv?at=soon").await.error(400, "bad_request");
 }
 
@@ -174,8 +174,41 @@ async fn topics_are_set_shown_and_deleted_by_admins_alone() {
         assert_eq!(call("PUT", "boss", bad).await.status, 400, "{bad}");
     }
     assert_eq!(call("DELETE", "boss", "").await.ok(), json!({"deleted": true}));
-    call("DELETE", "boss", "").await.error(404, "bad_request");
-    call("GET", "boss", "").await.error(404, "bad_request");
+    call("DELETE", "boss", "").await.error(404, "not_found");
+    call("GET", "boss", "").await.error(404, "not_found");
+
+    // Before its first event.
+    let made = call("PUT", "boss", r#"{"max_attempts": 2}"#).await;
+    assert_eq!((made.status.as_u16(), header(&made, "location")), (201, "/topics/orders"));
+    assert_eq!((&made.json()["set"], &made.json()["count"]), (&json!({"max_attempts": 2}), &json!(0)));
+    let again = call("PUT", "boss", "{}").await;
+    assert!(again.ok()["set"] == json!({}) && !again.headers.contains_key("location"));
+    assert_eq!(call("GET", "boss", "").await.ok()["last_seq"], 0);
+}
+
+#[tokio::test]
+async fn keys_that_clients_take_out_of_a_path_are_reached_by_query() {
+    let rig = Rig::open();
+    for key in [".", "..", "a/../b", "%2e", "?", "#"] {
+        rig.set("kv", key, 1).await;
+        let encoded: String = key.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let answer = rig.get(&format!("/state/kv?key={encoded}")).await;
+        let record = answer.ok();
+        assert_eq!(record["key"], key);
+        assert_eq!(header(&answer, "etag"), format!("\"{}\"", record["id"].as_str().expect("an id")));
+        assert_eq!(
+            rig.with_tag(&format!("/state/kv?key={encoded}"), header(&answer, "etag")).await.status,
+            304
+        );
+        // A client that sends the path as it is.
+        assert_eq!(rig.get(&format!("/state/kv/{encoded}")).await.ok()["key"], key);
+    }
+    rig.get("/state/kv?key=none").await.error(404, "not_found");
+    for group in [".", "..", "%2E", "%2e%2e"] {
+        let message = rig.put(&format!("/groups/kv/{group}"), "{}").await.error(400, "bad_request");
+        assert!(message.contains("cannot be named"), "{message}");
+    }
+    rig.put("/groups/kv/...", "{}").await.ok();
 }
 
 #[tokio::test]
@@ -194,9 +227,46 @@ async fn a_backup_is_refused_where_there_is_nothing_to_back_up() {
     let rig = Rig::open();
     rig.post("/backup", r#"{"folder": "here"}"#).await.error(400, "bad_request");
     rig.post("/backup", "{}").await.error(400, "bad_request");
-    let answer = rig.post("/backup", r#"{"folder": "/nowhere/at/all"}"#).await;
-    assert_eq!(answer.status, 200);
-    let last = answer.lines().pop().expect("a line");
-    assert!(last["error"].as_str().is_some_and(|error| error.contains("nothing on disk")), "{last}");
+    let message = rig.post("/backup", r#"{"folder": "/nowhere/at/all"}"#).await.error(400, "bad_request");
+    assert!(message.contains("nothing on disk"), "{message}");
     assert!(rig.send(get("/backup")).await.status == 405);
+}
+
+#[tokio::test]
+async fn each_encoding_of_a_state_has_a_tag_of_its_own() {
+    let rig = Rig::open();
+    for number in 0..30 {
+        rig.set("kv", &format!("k{number}"), number).await;
+    }
+    let ask = async |path: &str, encoding: &str, tag: &str| {
+        let request = request("GET", path).header("accept-encoding", encoding).header("if-none-match", tag);
+        rig.send(request.body(Body::empty()).expect("a request")).await
+    };
+    let mut tags = Vec::new();
+    for encoding in ["identity", "gzip", "zstd"] {
+        let answer = ask("/state/kv", encoding, "\"none\"").await;
+        assert_eq!(answer.status, 200);
+        let is_plain = encoding == "identity";
+        assert_eq!(answer.headers.get("content-encoding").is_none(), is_plain, "{answer:?}");
+        let vary: Vec<_> = answer.headers.get_all("vary").iter().collect();
+        assert!(vary.iter().any(|name| *name == "accept-encoding"), "{vary:?}");
+        tags.push(header(&answer, "etag").to_owned());
+    }
+    assert!(tags[0] != tags[1] && tags[1] != tags[2] && tags[0] != tags[2], "{tags:?}");
+    assert_eq!(tags[1], tags[0].trim_end_matches('"').to_owned() + "-gzip\"");
+    for tag in &tags {
+        for encoding in ["identity", "gzip", "zstd"] {
+            let answer = ask("/state/kv", encoding, tag).await;
+            assert_eq!((answer.status.as_u16(), header(&answer, "etag")), (304, tag.as_str()));
+            assert!(answer.headers.get_all("vary").iter().any(|name| name == "accept-encoding"));
+        }
+    }
+    // One key is small: never compressed, and its tag is the event's id.
+    for encoding in ["identity", "gzip"] {
+        let answer = ask("/state/kv/k1", encoding, "\"none\"").await;
+        assert!(!answer.headers.contains_key("content-encoding"));
+        assert_eq!(header(&answer, "etag"), format!("\"{}\"", answer.ok()["id"].as_str().expect("an id")));
+    }
+    rig.set("kv", "k1", 31).await;
+    assert_eq!(ask("/state/kv", "gzip", &tags[1]).await.status, 200);
 }

@@ -245,6 +245,15 @@ impl History {
         }
     }
 
+    pub fn nack_dead(&mut self, sender: Sender, position: Position, error: Option<&str>) {
+        let settling = self.machine.nack_dead(sender, position, error);
+        self.tell(format!("nack for good {sender:?} {position:?} {error:?} -> {settling:?}"));
+        assert_eq!(settling, self.model.nack_dead(sender, position, error), "a nack for good");
+        if settling == Settling::Counted {
+            self.promises.ended(position);
+        }
+    }
+
     pub fn extend(&mut self, sender: Sender, position: Position, extend_ms: Millis) {
         let deadline = self.machine.extend(sender, position, extend_ms, self.now);
         self.tell(format!("extend {sender:?} {position:?} by {extend_ms} -> {deadline:?}"));

@@ -340,7 +340,7 @@ impl Model {
         hungry.map(|(&id, _)| self.window(id)).sum()
     }
 
-    fn give_up(&mut self, position: Position, error: &str) {
+    pub(super) fn give_up(&mut self, position: Position, error: &str) {
         let event = self.event(position);
         event.place = Place::GivingUp;
         let attempts = event.attempts;

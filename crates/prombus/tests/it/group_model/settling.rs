@@ -79,6 +79,16 @@ impl Model {
         Settling::Counted
     }
 
+    pub fn nack_dead(&mut self, sender: Sender, position: Position, error: Option<&str>) -> Settling {
+        if !self.is_theirs(sender, position) {
+            self.counters.stale += 1;
+            return Settling::Stale;
+        }
+        self.counters.nacked += 1;
+        self.give_up(position, error.unwrap_or("nacked"));
+        Settling::Counted
+    }
+
     pub fn extend(
         &mut self,
         sender: Sender,

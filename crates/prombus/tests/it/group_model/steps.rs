@@ -228,7 +228,11 @@ impl History {
         let sender = self.any_sender(position);
         let delay = self.random.one_of([None, None, Some(0), Some(50), Some(2_000), Some(HOUR_MS)]);
         let error = self.random.one_of([None, Some("it does not work")]);
-        self.nack(sender, position, delay, error);
+        if self.random.chance(10) {
+            self.nack_dead(sender, position, error);
+        } else {
+            self.nack(sender, position, delay, error);
+        }
     }
 
     fn extend_one(&mut self) {

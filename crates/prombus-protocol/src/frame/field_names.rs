@@ -1,0 +1,72 @@
+//! Which fields a frame may have, and what is said about the others.
+
+use crate::names::{Found, find};
+use crate::options::OptionError;
+use crate::options::fields::{Ignored, SKETCH, shown};
+use crate::options::loose::Loose;
+use crate::options::{PUBLISH_NAMES, SUBSCRIBE_NAMES};
+
+/// The names of one kind of frame.
+pub(super) struct FieldNames {
+    /// Beside `op`.
+    pub(super) frame: &'static [&'static str],
+    /// Inside `opts`; none if the frame has no options.
+    pub(super) opts: &'static [&'static str],
+}
+
+impl FieldNames {
+    /// The names of the frame with this `op`; `None` if there is no such frame.
+    pub(super) fn of(op: &str) -> Option<Self> {
+        let (frame, opts): (&[&str], &[&str]) = match op {
+            "AUTH" => (&["op", "corr", "token"], &[]),
+            "PUBLISH" => (&["op", "corr", "topic", "payload", "opts"], &PUBLISH_NAMES),
+            "SUBSCRIBE" => (&["op", "corr", "topic", "group", "opts"], &SUBSCRIBE_NAMES),
+            "UNSUBSCRIBE" | "PAUSE" | "RESUME" | "CURSOR" => (&["op", "corr", "topic", "group"], &[]),
+            "ACK" => (&["op", "corr", "topic", "group", "id"], &[]),
+            "NACK" => (&["op", "corr", "topic", "group", "id", "reason", "delay_ms", "dead"], &[]),
+            "MODACK" => (&["op", "corr", "topic", "group", "id", "extend_ms"], &[]),
+            "SEEK" => (&["op", "corr", "topic", "group", "to", "ts", "afterId"], &[]),
+            _ => return None,
+        };
+        Some(Self { frame, opts })
+    }
+
+    /// Judges a field beside `op` that the frame does not use.
+    pub(super) fn judge(&self, name: &str, ignored: &mut Ignored) -> Result<(), OptionError> {
+        let inside = |meant: &str| format!("opts.{meant}");
+        match (find(name, self.opts), find(name, self.frame)) {
+            (Found::Known(index), _) => Err(misplaced(name, inside(self.opts[index]))),
+            (_, Found::Near(meant)) => Err(mistyped(name, meant.to_owned())),
+            (Found::Near(meant), _) => Err(mistyped(name, inside(meant))),
+            (Found::Unknown, _) => {
+                ignored.add(name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Judges `opts` of a frame that has none.
+    pub(super) fn judge_useless_opts(&self, opts: &Loose<'_>) -> Result<(), OptionError> {
+        let Loose::Map(fields) = opts else { return Ok(()) };
+        for (name, _) in
+            fields.iter().filter(|(name, value)| *value != Loose::Null && !SKETCH.contains(&&**name))
+        {
+            match find(name, self.frame) {
+                Found::Known(index) => {
+                    return Err(misplaced(&format!("opts.{name}"), self.frame[index].to_owned()));
+                }
+                Found::Near(meant) => return Err(mistyped(&format!("opts.{name}"), meant.to_owned())),
+                Found::Unknown => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn misplaced(field: &str, meant: String) -> OptionError {
+    OptionError::Misplaced { field: shown(field), meant }
+}
+
+fn mistyped(field: &str, meant: String) -> OptionError {
+    OptionError::Mistyped { field: shown(field), meant }
+}

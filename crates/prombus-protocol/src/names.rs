@@ -1,0 +1,169 @@
+//! Names of fields as people type them: both spellings are the same name, and a near miss is told from a name that is just
+//! unknown.
+//!
+//! ```
+//! use prombus_protocol::names::{Found, find};
+//!
+//! let known = ["maxInFlight", "key"];
+//! assert_eq!(find("max_in_flight", &known), Found::Known(0));
+//! assert_eq!(find("maxinflight", &known), Found::Near("maxInFlight"));
+//! assert_eq!(find("max_in_fligt", &known), Found::Near("maxInFlight"));
+//! assert_eq!(find("colour", &known), Found::Unknown);
+//! ```
+
+/// A mistyped name is told from another name only where the known one has at least this many letters.
+const SHORTEST_TO_MISTYPE: usize = 6;
+
+/// What a name is, beside the names that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// The known name at this index, in either spelling.
+    Known(usize),
+    /// Not known, but probably this one was meant: the same without case, `_` and `-`, or one edit from a name of six letters
+    /// or more.
+    Near(&'a str),
+    /// Something else.
+    Unknown,
+}
+
+/// Looks a name up. `known` has one spelling of each name, camelCase or snake_case.
+pub fn find<'a>(name: &str, known: &[&'a str]) -> Found<'a> {
+    // As it is spelled in the table, it is found without a look at its letters.
+    let exact = known.iter().position(|known| *known == name);
+    if let Some(index) = exact.or_else(|| known.iter().position(|known| is_same(name, known))) {
+        return Found::Known(index);
+    }
+    let near = |known: &&&str| is_folded_same(name, known) || is_one_edit(name, known);
+    known.iter().find(near).map_or(Found::Unknown, |known| Found::Near(known))
+}
+
+/// Whether two texts are one name, each in camelCase or in snake_case.
+pub fn is_same(left: &str, right: &str) -> bool {
+    left == right || (is_one_style(left) && is_one_style(right) && camel(left).eq(camel(right)))
+}
+
+/// A text with both `_` and capitals is in neither spelling.
+fn is_one_style(name: &str) -> bool {
+    !(name.contains('_') && name.contains(|letter: char| letter.is_ascii_uppercase()))
+}
+
+/// The letters of a name in camelCase.
+fn camel(name: &str) -> impl Iterator<Item = u8> + '_ {
+    let bytes = name.as_bytes();
+    (0..bytes.len()).filter_map(move |at| match bytes[at] {
+        b'_' if at > 0 && bytes.get(at + 1).is_some_and(u8::is_ascii_lowercase) => None,
+        letter if at > 1 && bytes[at - 1] == b'_' && letter.is_ascii_lowercase() => {
+            Some(letter.to_ascii_uppercase())
+        }
+        letter => Some(letter),
+    })
+}
+
+fn folded(name: &str) -> impl Iterator<Item = u8> + '_ {
+    name.bytes().filter(|byte| !matches!(byte, b'_' | b'-')).map(|byte| byte.to_ascii_lowercase())
+}
+
+fn is_folded_same(left: &str, right: &str) -> bool {
+    folded(left).eq(folded(right))
+}
+
+/// Whether a letter more, less or changed, or two neighbours swapped, makes one of the other.
+fn is_one_edit(name: &str, known: &str) -> bool {
+    // The bound keeps a long name of a stranger from being copied.
+    if name.len() > known.len() * 2 + 2 {
+        return false;
+    }
+    let (name, known): (Vec<u8>, Vec<u8>) = (folded(name).collect(), folded(known).collect());
+    if known.len() < SHORTEST_TO_MISTYPE || name.len().abs_diff(known.len()) > 1 {
+        return false;
+    }
+    let start = name.iter().zip(&known).take_while(|(left, right)| left == right).count();
+    let (name, known) = (&name[start..], &known[start..]);
+    match name.len().cmp(&known.len()) {
+        std::cmp::Ordering::Less => name == &known[1..],
+        std::cmp::Ordering::Greater => &name[1..] == known,
+        std::cmp::Ordering::Equal => match (name, known) {
+            ([_, name @ ..], [_, known @ ..]) if name == known => true,
+            ([a, b, name @ ..], [c, d, known @ ..]) => a == d && b == c && name == known,
+            _ => false,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: [&str; 7] =
+        ["maxInFlight", "ackTimeoutMs", "caused_by", "delay_ms", "key", "payload", "from"];
+
+    #[test]
+    fn both_spellings_are_the_name() {
+        for (name, index) in [
+            ("maxInFlight", 0),
+            ("max_in_flight", 0),
+            ("ack_timeout_ms", 1),
+            ("caused_by", 2),
+            ("causedBy", 2),
+            ("delayMs", 3),
+            ("key", 4),
+        ] {
+            assert_eq!(find(name, &KNOWN), Found::Known(index), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_near_miss_is_told_from_another_name() {
+        for (name, meant) in [
+            ("max_inFlight", "maxInFlight"),
+            ("MaxInFlight", "maxInFlight"),
+            ("max-in-flight", "maxInFlight"),
+            ("maxinflight", "maxInFlight"),
+            ("maxInFligth", "maxInFlight"),
+            ("max_in_flights", "maxInFlight"),
+            ("axInFlight", "maxInFlight"),
+            ("causedby", "caused_by"),
+            ("caused__by", "caused_by"),
+            ("KEY", "key"),
+            ("_key", "key"),
+            ("key_", "key"),
+            ("payloads", "payload"),
+            ("paylaod", "payload"),
+            ("Paylod", "payload"),
+        ] {
+            assert_eq!(find(name, &KNOWN), Found::Near(meant), "{name}");
+        }
+        for name in ["", "keys", "form", "froms", "paylo", "payloadid", "max", "x", "maxFlightIn", "é", "kéy"]
+        {
+            assert_eq!(find(name, &KNOWN), Found::Unknown, "{name}");
+        }
+    }
+
+    /// Against the definition: every text that one edit makes of a name.
+    #[test]
+    fn every_single_edit_is_found() {
+        for known in KNOWN.iter().filter(|known| folded(known).count() >= SHORTEST_TO_MISTYPE) {
+            let letters: Vec<u8> = folded(known).collect();
+            let mut edits: Vec<Vec<u8>> = Vec::new();
+            for at in 0..=letters.len() {
+                edits.push([&letters[..at], b"q", &letters[at..]].concat());
+                if at < letters.len() {
+                    edits.push([&letters[..at], &letters[at + 1..]].concat());
+                    edits.push([&letters[..at], b"q", &letters[at + 1..]].concat());
+                }
+                if at + 1 < letters.len() {
+                    let mut swapped = letters.clone();
+                    swapped.swap(at, at + 1);
+                    edits.push(swapped);
+                }
+            }
+            for edit in edits {
+                let edit = String::from_utf8(edit).expect("letters");
+                let found = find(&edit, &[known]);
+                assert!(matches!(found, Found::Known(0) | Found::Near(_)), "{edit} of {known}: {found:?}");
+                let twice = format!("zz{edit}");
+                assert_eq!(find(&twice, &[known]), Found::Unknown, "{twice} of {known}");
+            }
+        }
+    }
+}

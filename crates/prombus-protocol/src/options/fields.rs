@@ -1,0 +1,110 @@
+//! The fields of an object, sorted by the names that are known there.
+
+use super::OptionError;
+use super::loose::Loose;
+use crate::names::{Found, find};
+use std::borrow::Cow;
+
+/// No more ignored fields than this are listed.
+const LISTED_MAX: usize = 100;
+/// Of a longer name the start is listed.
+const LISTED_CHARS_MAX: usize = 100;
+
+/// Fields that the sketch has somewhere. Its clients may pass any of them on as an option, so none of them is taken for a
+/// mistyped one.
+pub(crate) const SKETCH: &[&str] = &[
+    "topic",
+    "group",
+    "payload",
+    "partition",
+    "ttlMs",
+    "manualAck",
+    "op",
+    "corr",
+    "token",
+    "opts",
+    "event",
+    "ctx",
+    "code",
+    "msg",
+    "reason",
+    "attempt",
+    "cursor",
+    "lastId",
+    "lastTs",
+    "limit",
+    "ok",
+    "err",
+    "id",
+    "sid",
+    "ts",
+    "key",
+    "headers",
+    "tags",
+    "caused_by",
+    "from",
+    "afterId",
+    "batchSize",
+    "maxInFlight",
+    "ackTimeoutMs",
+    "maxAttempts",
+    "topics",
+    "filter",
+    "maxInflightPerSub",
+];
+
+/// Names of fields that were ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ignored(pub(crate) Vec<String>);
+
+impl Ignored {
+    pub(crate) fn add(&mut self, name: &str) {
+        let end = name.char_indices().nth(LISTED_CHARS_MAX).map_or(name.len(), |(end, _)| end);
+        let name = &name[..end];
+        if self.0.len() < LISTED_MAX && !self.0.iter().any(|listed| listed == name) {
+            self.0.push(name.to_owned());
+        }
+    }
+}
+
+/// The values of the known fields, in the order of `known`; `null` is no value. Of two fields with one spelling the last
+/// counts.
+pub(crate) fn sorted<'a, const N: usize>(
+    fields: Vec<(Cow<'a, str>, Loose<'a>)>,
+    known: &[&str; N],
+    ignored: &mut Ignored,
+) -> Result<[Option<Loose<'a>>; N], OptionError> {
+    let mut names: [Cow<'a, str>; N] = std::array::from_fn(|_| Cow::Borrowed(""));
+    let mut values: [Option<Loose<'a>>; N] = std::array::from_fn(|_| None);
+    for (name, value) in fields {
+        match find(&name, known) {
+            Found::Known(index) => {
+                let value = value.into_option();
+                let is_other_spelling = !names[index].is_empty() && names[index] != name;
+                if is_other_spelling {
+                    match (&values[index], &value) {
+                        (Some(one), Some(two)) if one != two => {
+                            let field = std::mem::take(&mut names[index]).into_owned();
+                            return Err(OptionError::Contradiction { field, other: name.into_owned() });
+                        }
+                        (Some(_), None) => continue,
+                        _ => {}
+                    }
+                }
+                values[index] = value;
+                names[index] = name;
+            }
+            _ if matches!(value, Loose::Null) => {}
+            Found::Near(meant) if !SKETCH.contains(&&*name) => {
+                return Err(OptionError::Mistyped { field: shown(&name), meant: meant.to_owned() });
+            }
+            Found::Near(_) | Found::Unknown => ignored.add(&name),
+        }
+    }
+    Ok(values)
+}
+
+/// So much of a stranger's name that a message may show.
+pub(crate) fn shown(name: &str) -> String {
+    name.chars().take(LISTED_CHARS_MAX).collect()
+}

@@ -1,0 +1,65 @@
+//! Origins whose pages were refused, so that the log names each of them once and a hostile client cannot fill it.
+
+use parking_lot::Mutex;
+use std::collections::HashSet;
+
+/// Origins that are named; further ones get one line for all of them.
+const ORIGINS_MAX: usize = 100;
+
+/// The origins that the log has named.
+#[derive(Debug, Default)]
+pub(super) struct RefusedOrigins {
+    seen: Mutex<HashSet<String>>,
+}
+
+/// What to say about a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Origin,
+    NoMoreNames,
+    Nothing,
+}
+
+impl RefusedOrigins {
+    /// Writes a WARN line for an origin that was not refused before.
+    pub(super) fn note(&self, origin: &str) {
+        match self.line(origin) {
+            Line::Origin => tracing::warn!(
+                "refused pages of origin {origin:?}: to allow them, add it to http.cors_origins \
+                 (PROMBUS_HTTP_CORS_ORIGINS)"
+            ),
+            Line::NoMoreNames => tracing::warn!(
+                "refused pages of more than {ORIGINS_MAX} origins: further ones are not logged; \
+                 http.cors_origins lists those that are allowed"
+            ),
+            Line::Nothing => {}
+        }
+    }
+
+    fn line(&self, origin: &str) -> Line {
+        let mut seen = self.seen.lock();
+        if seen.len() > ORIGINS_MAX || seen.contains(origin) {
+            return Line::Nothing;
+        }
+        seen.insert(origin.to_owned());
+        if seen.len() > ORIGINS_MAX { Line::NoMoreNames } else { Line::Origin }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_origin_is_named_once_and_their_number_is_bounded() {
+        let refused = RefusedOrigins::default();
+        assert_eq!(refused.line("https://a.example"), Line::Origin);
+        assert_eq!(refused.line("https://a.example"), Line::Nothing);
+        for number in 1..ORIGINS_MAX {
+            assert_eq!(refused.line(&format!("https://{number}.example")), Line::Origin);
+        }
+        assert_eq!(refused.line("https://b.example"), Line::NoMoreNames);
+        assert_eq!(refused.line("https://c.example"), Line::Nothing);
+        assert!(refused.seen.lock().len() <= ORIGINS_MAX + 1);
+    }
+}

@@ -1,0 +1,108 @@
+//! A whole record in the body of a publish (`envelope=1`), such as `/export` gives.
+
+use super::ApiError;
+use super::fields::{self, Ignored};
+use prombus_protocol::names::{Found, find};
+use prombus_protocol::{ErrorCode, PublishOptions, RawValue, Topic};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::error::Category;
+use std::borrow::Cow;
+use std::fmt;
+
+/// The fields of a record. The server makes `seq`, and has no use for `partition`.
+const NAMES: [&str; 11] =
+    ["payload", "topic", "id", "ts", "key", "headers", "tags", "caused_by", "sid", "seq", "partition"];
+const PAYLOAD: usize = 0;
+const TOPIC: usize = 1;
+/// Fields that are options of a publish.
+const OPTIONS: std::ops::RangeInclusive<usize> = 2..=8;
+
+/// Values of [`NAMES`], not looked at yet.
+type Values<'a> = [Option<&'a RawValue>; NAMES.len()];
+
+/// Takes a record apart. What it does not say is as the defaults say.
+pub(super) fn open<'a>(
+    json: &'a [u8],
+    topic: &Topic,
+    defaults: &PublishOptions,
+    ignored: &mut Ignored,
+) -> Result<(&'a RawValue, PublishOptions), ApiError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let read = Fields { ignored }.deserialize(&mut deserializer);
+    let values = read.and_then(|values| deserializer.end().map(|()| values)).map_err(|error| {
+        let code = match error.classify() {
+            Category::Data => ErrorCode::BadRequest,
+            Category::Io | Category::Syntax | Category::Eof => ErrorCode::BadJson,
+        };
+        ApiError::new(code, format!("not a record {{\"payload\": …}}: {error}"))
+    })?;
+    let missing = || ApiError::bad_request("not a record {\"payload\": …}: \"payload\" is missing");
+    let payload = values[PAYLOAD].ok_or_else(missing)?;
+    check_topic(values[TOPIC], topic)?;
+    let options = OPTIONS.filter_map(|at| Some((NAMES[at], values[at]?.get().to_owned())));
+    let own = PublishOptions::from_json(&fields::object(&options.collect::<Vec<_>>()))?;
+    let mut headers = defaults.headers.clone();
+    headers.extend(own.headers);
+    let options = PublishOptions {
+        id: own.id.or(defaults.id),
+        ts: own.ts.or(defaults.ts),
+        key: own.key.or_else(|| defaults.key.clone()),
+        headers,
+        tags: if own.tags.is_empty() { defaults.tags.clone() } else { own.tags },
+        caused_by: if own.caused_by.is_empty() { defaults.caused_by.clone() } else { own.caused_by },
+        sid: own.sid.or(defaults.sid),
+    };
+    Ok((payload, options))
+}
+
+fn check_topic(value: Option<&RawValue>, topic: &Topic) -> Result<(), ApiError> {
+    let Some(value) = value else { return Ok(()) };
+    let other: Option<Cow<'_, str>> = serde_json::from_str(value.get())
+        .map_err(|_| ApiError::bad_request("\"topic\": a text was expected"))?;
+    match other {
+        Some(other) if other != topic.as_str() => {
+            let message =
+                format!("\"topic\": the record is of {other:?}, the request of {:?}", topic.as_str());
+            Err(ApiError::bad_request(message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads the fields of an object.
+struct Fields<'i> {
+    ignored: &'i mut Ignored,
+}
+
+impl<'de> DeserializeSeed<'de> for Fields<'_> {
+    type Value = Values<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Fields<'_> {
+    type Value = Values<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut values = Values::default();
+        while let Some((name, value)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
+            match find(&name, &NAMES) {
+                Found::Known(at) => match values[at] {
+                    Some(other) if !fields::is_same_json(other.get(), value.get()) => {
+                        return Err(A::Error::custom(fields::differing(NAMES[at], &name).message));
+                    }
+                    _ => values[at] = Some(value),
+                },
+                Found::Near(meant) => return Err(A::Error::custom(fields::mistyped("field", &name, meant))),
+                Found::Unknown => self.ignored.add(&name),
+            }
+        }
+        Ok(values)
+    }
+}

@@ -1,0 +1,87 @@
+//! UTF-8 that arrives in pieces: a text message that cannot become valid is refused before it is there whole.
+
+/// What was seen of a text so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Utf8Check {
+    /// The start of a character whose end has not come.
+    started: [u8; 4],
+    started_bytes: usize,
+}
+
+impl Utf8Check {
+    /// Looks at the next piece. False if no text begins like this.
+    pub(super) fn feed(&mut self, mut piece: &[u8]) -> bool {
+        while self.started_bytes > 0 {
+            let Some((&byte, rest)) = piece.split_first() else { return true };
+            self.started[self.started_bytes] = byte;
+            self.started_bytes += 1;
+            piece = rest;
+            match std::str::from_utf8(&self.started[..self.started_bytes]) {
+                Ok(_) => self.started_bytes = 0,
+                Err(error) if error.error_len().is_some() => return false,
+                Err(_) => {}
+            }
+        }
+        match std::str::from_utf8(piece) {
+            Ok(_) => true,
+            Err(error) if error.error_len().is_some() => false,
+            Err(error) => {
+                let rest = &piece[error.valid_up_to()..];
+                self.started[..rest.len()].copy_from_slice(rest);
+                self.started_bytes = rest.len();
+                true
+            }
+        }
+    }
+
+    /// Whether the text may end here.
+    pub(super) fn is_whole(&self) -> bool {
+        self.started_bytes == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_any_size_are_judged_as_the_whole() {
+        let texts: [&[u8]; 12] = [
+            "κόσμε €𝄞 ascii".as_bytes(),
+            b"",
+            b"\xce\xba\xed\xa0\x80edited",
+            b"\xf4\x90\x80\x80",
+            b"\xc0\xaf",
+            b"a\x80",
+            b"\xe2\x82",
+            b"\xf0\x9d\x84",
+            b"\xff",
+            b"ok\xf5",
+            b"\xed\x9f\xbf\xee\x80\x80",
+            b"\xe2\x82a",
+        ];
+        for text in texts {
+            for first in 0..=text.len() {
+                for second in first..=text.len() {
+                    let mut check = Utf8Check::default();
+                    let pieces = [&text[..first], &text[first..second], &text[second..]];
+                    let is_good = pieces.iter().all(|piece| check.feed(piece)) && check.is_whole();
+                    assert_eq!(
+                        is_good,
+                        std::str::from_utf8(text).is_ok(),
+                        "{text:?} cut at {first}, {second}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_become_valid_is_refused_at_once() {
+        let mut check = Utf8Check::default();
+        assert!(check.feed(b"abc\xf4"));
+        assert!(!check.feed(b"\x90"), "above the last character");
+        let mut check = Utf8Check::default();
+        assert!(check.feed(b"\xed") && !check.feed(b"\xa0"), "a surrogate");
+    }
+}
