@@ -32,7 +32,7 @@ pub struct TimeArgs {
 pub(super) const EXPORT_HELP: &str = "\
 A line is a whole event: id, seq, ts, topic, payload, and key, headers, tags and so on where it has them. \
 It ends at what is newest when it begins. Of a FILE that is not whole, --resume cuts off half a line and \
-goes on behind the last whole one. Of a pattern, events come in the order in which they were committed.
+continues after the last whole one. For a pattern, events come in the order in which they were committed.
 
 Filters: key=…, tag=…, header.NAME=…; of several all must hold.
 
@@ -53,10 +53,10 @@ pub struct ExportArgs {
     /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
     #[arg(long = "filter", value_name = "FILTER")]
     pub filters: Vec<Condition>,
-    /// Only the last events, so many at most; of one topic
+    /// Only the last N events; for one topic
     #[arg(long, value_name = "N", value_parser = last_range(), conflicts_with_all = ["resume", "from", "from_ts"])]
     pub last: Option<u64>,
-    /// asc, or desc for the newest first; of one topic
+    /// asc, or desc for the newest first; for one topic
     #[arg(long, value_name = "asc|desc", default_value = "asc")]
     pub order: Order,
     /// Where to start: earliest, or the id of the event to start behind
@@ -174,7 +174,7 @@ pub struct ReplayArgs {
     /// Events at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
-    /// Only the last events, so many at most; of one topic
+    /// Only the last N events; for one topic
     #[arg(long, value_name = "N", value_parser = last_range(), conflicts_with = "from_ts")]
     pub last: Option<u64>,
     /// New ids: a second replay adds everything again
