@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 pub use operate::{BackupArgs, OutboxArgs, OutboxCommand, TopicCommand};
 pub use remote::{
-    DlqCommand, DlqListArgs, DlqShowArgs, ExportArgs, ExportFrom, ImportArgs, RedriveArgs, ReplayArgs,
+    DlqCommand, DlqListArgs, DlqShowArgs, ExportArgs, ExportFrom, ImportArgs, Order, RedriveArgs, ReplayArgs,
     ServerArgs,
 };
 

@@ -1,4 +1,4 @@
-//! The events of a topic from a place on, page after page, in constant memory.
+//! The events of a topic or a pattern from a place on, page after page, in constant memory.
 
 use crate::array::ArraySplitter;
 use crate::client::Client;
@@ -6,7 +6,7 @@ use crate::error::ClientError;
 use crate::lines::Pieces;
 use bytes::Bytes;
 use hyper::Method;
-use prombus_protocol::{ErrorCode, EventRecord, Uuid};
+use prombus_protocol::{ErrorCode, EventRecord, Filter, Uuid};
 use serde::Deserialize;
 
 /// Events of a page: as many as a server gives, for a page is streamed.
@@ -21,8 +21,12 @@ pub struct HistoryQuery {
     pub from_ts: Option<i64>,
     /// Those of this time and earlier.
     pub to_ts: Option<i64>,
-    /// Those up to this seq; without it, what is newest when the end is reached.
+    /// Those up to this seq; without it, what is newest when the end is reached. Only of one topic.
     pub to_seq: Option<u64>,
+    /// The last ones, 1,000,000 at most. Only of one topic.
+    pub last: Option<u64>,
+    /// The newest first. Only of one topic.
+    pub is_descending: bool,
 }
 
 /// An event to go on behind.
@@ -34,12 +38,15 @@ pub struct After {
     pub seq: Option<u64>,
 }
 
-/// Events in the order of their seqs.
+/// Events in the order of their seqs; of a pattern, in the order in which they were committed.
 pub struct History {
     client: Client,
     topic: String,
     query: HistoryQuery,
+    filter: Filter,
     page: Option<(Pieces, ArraySplitter)>,
+    /// Where the next page starts, as the server said.
+    next: Option<String>,
     /// Events up to this seq are left out: they were read before, and the event behind which to go on is gone.
     skip_to_seq: u64,
     is_over: bool,
@@ -56,18 +63,25 @@ pub struct HistoryEvent {
 
 #[derive(Deserialize)]
 struct PageEnd {
-    next: Option<Uuid>,
+    next: Option<String>,
 }
 
 impl Client {
-    /// The events of a topic. A topic that is not there has none.
+    /// The events of a topic, or of the topics of a pattern. A topic that is not there has none.
     pub fn history(&self, topic: &str, query: HistoryQuery) -> History {
-        let topic = topic.to_owned();
-        History { client: self.clone(), topic, query, page: None, skip_to_seq: 0, is_over: false }
+        let (client, topic, filter) = (self.clone(), topic.to_owned(), Filter::default());
+        History { client, topic, query, filter, page: None, next: None, skip_to_seq: 0, is_over: false }
     }
 }
 
 impl History {
+    /// Only events that match.
+    #[must_use]
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = filter;
+        self
+    }
+
     /// The next event.
     ///
     /// # Errors
@@ -82,6 +96,9 @@ impl History {
                 let event: EventRecord = serde_json::from_slice(&json)
                     .map_err(|error| pieces.odd(format!("an event: {error}")))?;
                 if self.query.to_seq.is_some_and(|seq| event.seq > seq) {
+                    if self.query.is_descending {
+                        continue;
+                    }
                     self.is_over = true;
                     break;
                 }
@@ -105,10 +122,12 @@ impl History {
     }
 
     async fn open_page(&mut self) -> Result<(), ClientError> {
-        match self.ask(self.query.after.map(|after| after.id)).await {
-            Err(error) if error.code() == Some(ErrorCode::UnknownId) => {
+        let after = self.next.take().or_else(|| self.query.after.map(|after| after.id.to_string()));
+        match self.ask(after).await {
+            Err(error) if error.code() == Some(ErrorCode::UnknownId) && !self.query.is_descending => {
                 // Retention or compaction took it. From the start on, what is new is what has a higher seq.
-                let Some(seq) = self.query.after.and_then(|after| after.seq) else { return Err(error) };
+                let seq = self.query.after.and_then(|after| after.seq).filter(|_| !self.topic.contains('*'));
+                let Some(seq) = seq else { return Err(error) };
                 self.skip_to_seq = self.skip_to_seq.max(seq);
                 self.ask(None).await
             }
@@ -116,16 +135,27 @@ impl History {
         }
     }
 
-    async fn ask(&mut self, after: Option<Uuid>) -> Result<(), ClientError> {
-        let mut query = vec![("topic", self.topic.clone()), ("limit", PAGE_EVENTS.to_owned())];
+    async fn ask(&mut self, after: Option<String>) -> Result<(), ClientError> {
+        let limit = self.query.last.map_or_else(|| PAGE_EVENTS.to_owned(), |last| last.to_string());
+        let mut query = vec![("topic", self.topic.clone()), ("limit", limit)];
         match after {
-            Some(id) => query.extend([("from", "afterId".to_owned()), ("afterId", id.to_string())]),
+            Some(place) => query.extend([("from", "afterId".to_owned()), ("afterId", place)]),
+            None if self.query.last.is_some() => query.push(("from", "latest".to_owned())),
             None if self.query.from_ts.is_some() => query.push(("from", "ts".to_owned())),
             None => query.push(("from", "earliest".to_owned())),
         }
         if let Some(ts) = self.query.from_ts {
             query.push(("ts", ts.max(0).to_string()));
         }
+        if let Some(ts) = self.query.to_ts {
+            query.push(("toTs", ts.max(0).to_string()));
+        }
+        if self.query.is_descending {
+            query.push(("order", "desc".to_owned()));
+        }
+        query.extend(self.filter.key.iter().map(|key| ("key", key.clone())));
+        query.extend(self.filter.tag.iter().map(|tag| ("tag", tag.clone())));
+        query.extend(self.filter.header.iter().map(|(name, value)| ("header", format!("{name}:{value}"))));
         let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let path = Client::path(&["replay"], &query);
         let response = self.client.http().open(Method::GET, &path, None).await?;
@@ -141,12 +171,8 @@ impl History {
         let text = [b"{\"events\":0", &rest[..]].concat();
         let end: PageEnd = serde_json::from_slice(&text)
             .map_err(|error| pieces.odd(format!("the end of a page: {error}")))?;
-        self.is_over = end.next.is_none();
-        if let Some(next) = end.next
-            && self.query.after.is_none_or(|after| after.id != next)
-        {
-            self.query.after = Some(After { id: next, seq: None });
-        }
+        self.is_over = end.next.is_none() || self.query.last.is_some();
+        self.next = end.next;
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ impl Shared {
         drop(state);
         let closed_ms = floor.saturating_sub(1);
         let view = self.view.read();
-        // What is under way has at least the time of the last that is durable.
+        // Appends in progress have at least the newest durable commit time.
         let is_all_durable = view.mark.batch >= appended;
         let complete_ms = if is_all_durable { closed_ms } else { view.last_commit_ms.saturating_sub(1) };
         CommitTimes { closed_ms, complete_ms, durable_batch: view.mark.batch }

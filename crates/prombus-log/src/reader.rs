@@ -24,6 +24,8 @@ const JOIN_BYTES: u32 = 16 * 1024;
 /// A read of a few events walks past this many others of a run in the tail; further inside of a long run the index finds them
 /// sooner.
 const WALK_MAX: u64 = 64;
+/// What few events take at most.
+const FEW_BYTES: usize = 16 * 1024;
 
 /// How much a read takes at most. At least one event is read whatever its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +182,11 @@ impl Shared {
         limit: ReadLimit,
         chunk: &mut Chunk,
     ) -> Result<(), ReadError> {
-        let walk_max = if limit.events == 1 { WALK_MAX } else { u64::MAX };
+        let walk_max = match limit {
+            ReadLimit { events: 1, .. } => WALK_MAX,
+            ReadLimit { bytes: ..=FEW_BYTES, .. } => return self.read_few(topic, from, limit, chunk),
+            _ => u64::MAX,
+        };
         self.read_noting(topic, from.max(1), limit, walk_max, chunk)
     }
 
@@ -194,7 +200,7 @@ impl Shared {
     ) -> Result<(), ReadError> {
         // What the file does not give, the tail may still have.
         self.read_noting(topic, from.max(1), limit, WALK_MAX, chunk)
-            .or_else(|_| self.read(topic, from, limit, chunk))
+            .or_else(|_| self.read_noting(topic, from.max(1), limit, u64::MAX, chunk))
     }
 
     fn read_noting(

@@ -176,7 +176,7 @@ macro_rules! conformance_suite {
                 an_event_that_two_patterns_match_comes_once,
                 a_member_with_other_topics_gets_a_conflict,
                 after_id_with_several_topics_starts_at_the_events_time,
-                topics_of_a_group_are_read_in_turn,
+                topics_of_a_group_are_read_in_commit_order,
             ]
             filters: [
                 a_filter_by_key_settles_the_others,

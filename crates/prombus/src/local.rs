@@ -26,6 +26,7 @@ mod line;
 mod member;
 mod merged;
 pub(crate) mod quiet;
+mod side_by_side;
 mod states;
 mod stop_clock;
 mod timer;

@@ -68,12 +68,12 @@ impl FromStr for BusPosition {
 pub struct MergedQuery {
     /// The topics.
     pub pattern: Pattern,
-    /// What is wanted of them.
+    /// Which of their events.
     pub filter: Option<Filter>,
     /// Behind which place; `None`: behind everything that is there.
     pub after: Option<BusPosition>,
-    /// Whether it goes on with what is published later, also in topics that are made later. If not, it ends at what was there
-    /// when it began.
+    /// Whether it follows new events, also in topics that are created later. If not, it ends at the newest event of the time it
+    /// was opened.
     pub is_live: bool,
 }
 

@@ -21,30 +21,44 @@ pub struct ServerArgs {
 /// Which events, by time.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct TimeArgs {
-    /// Events of this time and later: milliseconds since 1970, 2026-05-01 or 2026-05-01T12:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = instant::parse)]
+    /// Events of this time and later: milliseconds since 1970, 2026-05-01, 2026-05-01T12:00:00Z, or how long ago: -90m, -1d
+    #[arg(long, value_name = "TIME", value_parser = instant::parse, allow_hyphen_values = true)]
     pub from_ts: Option<i64>,
     /// Events of this time and earlier
-    #[arg(long, value_name = "TIME", value_parser = instant::parse)]
+    #[arg(long, value_name = "TIME", value_parser = instant::parse, allow_hyphen_values = true)]
     pub to_ts: Option<i64>,
 }
 
 pub(super) const EXPORT_HELP: &str = "\
 A line is a whole event: id, seq, ts, topic, payload, and key, headers, tags and so on where it has them. \
 It ends at what is newest when it begins. Of a FILE that is not whole, --resume cuts off half a line and \
-goes on behind the last whole one.
+continues after the last whole one. For a pattern, events come in the order in which they were committed.
+
+Filters: key=…, tag=…, header.NAME=…; of several all must hold.
 
 Examples:
   prombus export orders.new > orders.ndjson
   prombus export orders.new -o orders.ndjson
   prombus export orders.new -o orders.ndjson --resume
-  prombus export orders.new --from-ts 2026-05-01 --to-ts 2026-06-01 | gzip > may.gz";
+  prombus export orders.new --from-ts 2026-05-01 --to-ts 2026-06-01 | gzip > may.gz
+  prombus export 'orders.**' --from-ts -1d --filter key=customer-7
+  prombus export orders.new --last 10                the last ten
+  prombus export orders.new --last 10 --order desc   the newest first";
 
 /// What `export` takes.
 #[derive(Debug, ClapArgs)]
 pub struct ExportArgs {
-    /// The topic
+    /// The topic, or a pattern: * is one part of a name, ** any number
     pub topic: String,
+    /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
+    #[arg(long = "filter", value_name = "FILTER")]
+    pub filters: Vec<Condition>,
+    /// Only the last N events; for one topic
+    #[arg(long, value_name = "N", value_parser = last_range(), conflicts_with_all = ["resume", "from", "from_ts"])]
+    pub last: Option<u64>,
+    /// asc, or desc for the newest first; for one topic
+    #[arg(long, value_name = "asc|desc", default_value = "asc")]
+    pub order: Order,
     /// Where to start: earliest, or the id of the event to start behind
     #[arg(long, value_name = "earliest|ID", default_value = "earliest", value_parser = export_from)]
     pub from: ExportFrom,
@@ -58,6 +72,20 @@ pub struct ExportArgs {
     pub resume: bool,
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+/// Which events come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Order {
+    /// The oldest.
+    Asc,
+    /// The newest.
+    Desc,
+}
+
+fn last_range() -> clap::builder::RangedU64ValueParser {
+    // What a page of the server has at most.
+    clap::value_parser!(u64).range(1..=1_000_000)
 }
 
 /// Where an export starts.
@@ -122,12 +150,13 @@ Filters: key=…, tag=…, header.NAME=…; of several all must hold.
 Examples:
   prombus replay orders.new orders.check --dry-run
   prombus replay orders.new orders.check --filter key=customer-7 --filter header.source=shop
-  prombus replay orders.new orders.check --from-ts 2026-05-01T00:00:00Z --rate 500";
+  prombus replay orders.new orders.check --from-ts 2026-05-01T00:00:00Z --rate 500
+  prombus replay 'orders.*' check --from-ts -1h --dry-run";
 
 /// What `replay` takes.
 #[derive(Debug, ClapArgs)]
 pub struct ReplayArgs {
-    /// The topic to read
+    /// The topic to read, or a pattern: * is one part of a name, ** any number
     pub from: String,
     /// The topic to publish to
     pub to: String,
@@ -145,6 +174,9 @@ pub struct ReplayArgs {
     /// Events at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
+    /// Only the last N events; for one topic
+    #[arg(long, value_name = "N", value_parser = last_range(), conflicts_with = "from_ts")]
+    pub last: Option<u64>,
     /// New ids: a second replay adds everything again
     #[arg(long)]
     pub new_ids: bool,

@@ -1,9 +1,10 @@
-//! `prombus export`: the events of a topic as lines, to standard output or a file that can be gone on with.
+//! `prombus export`: the events of a topic or a pattern as lines, to standard output or a file that can be gone on with.
 
-use super::{progress, remote};
-use crate::args::{ExportArgs, ExportFrom};
+use super::{filter, progress, remote};
+use crate::args::{ExportArgs, ExportFrom, Order};
 use anyhow::{Context, bail};
 use prombus_client::{After, HistoryQuery, Uuid};
+use prombus_protocol::Pattern;
 use serde::Deserialize;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write, stdout};
@@ -32,13 +33,18 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
 
 async fn export(args: &ExportArgs) -> anyhow::Result<()> {
     let client = remote::client(&args.server)?;
-    let topic = remote::known_topic(&client, &args.topic).await?;
+    let topic = remote::known_topics(&client, &args.topic).await?;
     let mut query = HistoryQuery {
         after: None,
         from_ts: args.times.from_ts,
         to_ts: args.times.to_ts,
-        to_seq: Some(topic.last_seq),
+        to_seq: topic.as_ref().map(|topic| topic.last_seq),
+        last: args.last,
+        is_descending: args.order == Order::Desc,
     };
+    if args.resume && args.order == Order::Desc {
+        bail!("--resume continues with newer events: it does not go with --order desc");
+    }
     if let ExportFrom::AfterId(id) = args.from {
         query.after = Some(After { id, seq: None });
     }
@@ -50,7 +56,8 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
         }
         Some(path) => (Some(create(path)?), None),
     };
-    if let (Some(seq), Some(path)) = (goes_on.as_ref().and_then(|last| last.seq), &args.output)
+    if let (Some(seq), Some(path), Some(topic)) =
+        (goes_on.as_ref().and_then(|last| last.seq), &args.output, &topic)
         && seq > topic.last_seq
     {
         let (path, name, last_seq) = (path.display(), &args.topic, topic.last_seq);
@@ -59,8 +66,8 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
         );
     }
     query.after = goes_on.as_ref().map(|last| After { id: last.id, seq: last.seq }).or(query.after);
-    let bar = progress::events(topic.count);
-    let mut history = client.history(&args.topic, query);
+    let bar = progress::events(topic.map_or(0, |topic| topic.count));
+    let mut history = client.history(&args.topic, query).filter(filter::for_server(&args.filters));
     let mut out: Box<dyn Write> = match &file {
         Some(file) => Box::new(BufWriter::with_capacity(256 * 1024, file)),
         None => Box::new(BufWriter::with_capacity(256 * 1024, stdout())),
@@ -68,6 +75,9 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
     let (mut events, mut bytes) = (0_u64, 0_u64);
     let exported: anyhow::Result<()> = async {
         while let Some(event) = history.next().await? {
+            if !filter::matches(&args.filters, &event.event) {
+                continue;
+            }
             out.write_all(&event.json)?;
             out.write_all(b"\n")?;
             events += 1;
@@ -121,7 +131,8 @@ fn resume(path: &Path, topic: &str) -> anyhow::Result<(File, Option<LastLine>)> 
     file.read_exact(&mut line)?;
     let last: LastLine =
         serde_json::from_slice(&line).context("its last whole line is no event; it was not changed")?;
-    if let Some(other) = last.topic.as_deref().filter(|other| *other != topic) {
+    let pattern = Pattern::new(topic)?;
+    if let Some(other) = last.topic.as_deref().filter(|other| !pattern.matches(other)) {
         bail!("it has events of {other}, not of {topic}; it was not changed");
     }
     file.set_len(end)?;

@@ -1,6 +1,7 @@
 //! Which events a command means: `key=…`, `tag=…`, `header.NAME=…`.
 
 use prombus_client::EventRecord;
+use prombus_protocol::Filter;
 use std::str::FromStr;
 
 /// One condition.
@@ -28,6 +29,23 @@ impl FromStr for Condition {
             _ => Err(format!("{name:?} is none of key, tag and header.NAME")),
         }
     }
+}
+
+/// What of the conditions a server can filter by: it takes one key, one tag, and one value of a header.
+pub fn for_server(conditions: &[Condition]) -> Filter {
+    let mut filter = Filter::default();
+    for condition in conditions {
+        match condition {
+            Condition::Key(key) => filter.key = Some(key.clone()),
+            Condition::Tag(tag) => filter.tag = Some(tag.clone()),
+            // It would end the name there.
+            Condition::Header(name, _) if name.contains(':') => {}
+            Condition::Header(name, value) => {
+                filter.header.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    filter
 }
 
 /// Whether an event meets all conditions.

@@ -95,3 +95,9 @@ pub async fn known_topic(client: &Client, name: &str) -> anyhow::Result<TopicVie
         }
     }
 }
+
+/// A topic that must be there; of a pattern, nothing is known.
+pub async fn known_topics(client: &Client, name: &str) -> anyhow::Result<Option<TopicView>> {
+    prombus_protocol::check_pattern(name)?;
+    if name.contains('*') { Ok(None) } else { known_topic(client, name).await.map(Some) }
+}

@@ -1,4 +1,4 @@
-//! `prombus replay`: copies of a topic's events to another topic.
+//! `prombus replay`: copies of events of a topic or a pattern to another topic.
 
 use super::copier::Copier;
 use super::table::shortened;
@@ -23,23 +23,26 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
 
 async fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     prombus_protocol::check_topic(&args.to)?;
-    if args.from == args.to {
-        bail!("{} to itself would have no end; name another topic", args.from);
+    let pattern = prombus_protocol::Pattern::new(&args.from)?;
+    if pattern.matches(&args.to) {
+        let to = if args.from == args.to { "itself" } else { &args.to };
+        bail!("{} to {to} would have no end; name another topic", args.from);
     }
     let client = remote::client(&args.server)?;
-    let topic = remote::known_topic(&client, &args.from).await?;
+    let topic = remote::known_topics(&client, &args.from).await?;
     let query = HistoryQuery {
-        after: None,
         from_ts: args.times.from_ts,
         to_ts: args.times.to_ts,
-        to_seq: Some(topic.last_seq),
+        to_seq: topic.as_ref().map(|topic| topic.last_seq),
+        last: args.last,
+        ..HistoryQuery::default()
     };
-    let history = client.history(&args.from, query);
+    let history = client.history(&args.from, query).filter(filter::for_server(&args.filters));
     if args.dry_run {
         return dry_run(args, history).await;
     }
     client.open().await?;
-    copy(args, client, history, topic.count).await
+    copy(args, client, history, topic.map_or(0, |topic| topic.count)).await
 }
 
 async fn dry_run(args: &ReplayArgs, mut history: History) -> anyhow::Result<ExitCode> {

@@ -18,6 +18,7 @@ mod kill;
 mod long_form;
 mod operating_doc;
 mod outbox;
+mod patterns;
 mod read_errors;
 mod readme;
 mod reload;

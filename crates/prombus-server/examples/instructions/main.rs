@@ -54,6 +54,7 @@ fn run(load: &str, messages: usize, folder: &Path) -> Result<usize, Failure> {
         "publish-ids" => server::publish(folder, messages, true),
         "deliver" => server::deliver(folder, messages),
         "fan-out" => server::fan_out(folder, messages),
+        "deliver-topics" => server::deliver_topics(folder, messages),
         "log-append" => log::append(folder, messages),
         "log-read" => log::read(folder, messages),
         other => Err(format!("there is no load {other:?}").into()),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 const PAYLOAD_BYTES: usize = 256;
 const FAN_OUT_GROUPS: usize = 10;
+const TOPICS: usize = 10;
 /// Acks that nobody waits for are written by then.
 const ACKS_WRITTEN_MS: u64 = 10;
 
@@ -37,7 +38,7 @@ pub fn deliver(folder: &Path, messages: usize) -> Result<usize, Failure> {
         server.work(false);
         server.wires[0].receive();
     }
-    server.wires[1].send(&subscribe("group-0", BATCH));
+    server.wires[1].send(&subscribe("orders.new", "group-0", BATCH));
     server.work(false);
     for round in 0..WARM_UP_BATCHES + rounds {
         let acks = server.acks(1, "group-0");
@@ -49,13 +50,36 @@ pub fn deliver(folder: &Path, messages: usize) -> Result<usize, Failure> {
     Ok(rounds * BATCH)
 }
 
+/// The same for a group that reads ten topics, each of whose events was committed between those of others.
+pub fn deliver_topics(folder: &Path, messages: usize) -> Result<usize, Failure> {
+    let mut server = Server::open(folder, Options::default().tail_bytes, 2)?;
+    let mut publisher = Publisher::new(false);
+    let rounds = messages.div_ceil(BATCH);
+    for number in 0..(1 + WARM_UP_BATCHES + rounds) * BATCH {
+        // One at a time: each has a commit time of its own.
+        server.wires[0].send(&publisher.frame(&format!("orders.{}", number % TOPICS)));
+        server.work(false);
+        server.wires[0].receive();
+    }
+    server.subscription = "orders.*";
+    server.wires[1].send(&subscribe("orders.*", "group-0", BATCH));
+    server.work(false);
+    for round in 0..WARM_UP_BATCHES + rounds {
+        let acks = server.acks(1, "group-0");
+        server.wires[1].send(&acks);
+        server.work(round >= WARM_UP_BATCHES);
+    }
+    server.acks(1, "group-0");
+    Ok(rounds * BATCH)
+}
+
 /// A PUBLISH in, an EVENT to each of ten groups on connections of their own, their ACKs in. What counts are deliveries.
 pub fn fan_out(folder: &Path, messages: usize) -> Result<usize, Failure> {
     let mut server = Server::open(folder, SMALL_TAIL_BYTES, 1 + FAN_OUT_GROUPS)?;
     let mut publisher = Publisher::new(false);
     let groups: Vec<String> = (0..FAN_OUT_GROUPS).map(|number| format!("group-{number}")).collect();
     for (wire, group) in server.wires[1..].iter_mut().zip(&groups) {
-        wire.send(&subscribe(group, 2 * BATCH));
+        wire.send(&subscribe("orders.new", group, 2 * BATCH));
     }
     let rounds = messages.div_ceil(BATCH * FAN_OUT_GROUPS);
     for round in 0..WARM_UP_BATCHES + rounds {
@@ -77,6 +101,8 @@ struct Server {
     backend: LocalBackend,
     store: Arc<LogStore>,
     clock: ManualClock,
+    /// What the groups read.
+    subscription: &'static str,
 }
 
 impl Server {
@@ -89,7 +115,8 @@ impl Server {
         let as_store = Arc::clone(&store) as Arc<dyn prombus::store::Store>;
         let backend = LocalBackend::open_without_timer(as_store, Arc::new(clock.clone()), Limits::default())?;
         let shared: Arc<dyn Backend> = Arc::new(backend.clone());
-        Ok(Self { wires: Wire::open(&shared, connections), backend, store, clock })
+        let wires = Wire::open(&shared, connections);
+        Ok(Self { wires, backend, store, clock, subscription: "orders.new" })
     }
 
     /// Does all there is to do, and what is due when nothing more comes.
@@ -118,11 +145,12 @@ impl Server {
     fn acks(&mut self, wire: usize, group: &str) -> Vec<u8> {
         let mut acks = Vec::new();
         let mut count = 0;
+        let topic = self.subscription;
         for text in self.wires[wire].receive() {
             let text = String::from_utf8_lossy(&text);
             let Some((_, rest)) = text.split_once(r#""event":{"id":""#) else { continue };
             let id = &rest[..36];
-            let ack = format!(r#"{{"op":"ACK","topic":"orders.new","group":"{group}","id":"{id}"}}"#);
+            let ack = format!(r#"{{"op":"ACK","topic":"{topic}","group":"{group}","id":"{id}"}}"#);
             put_masked(&mut acks, 0x81, ack.as_bytes());
             count += 1;
         }
@@ -147,26 +175,28 @@ impl Publisher {
     fn frames(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..BATCH {
-            self.corr += 1;
-            let (payload, corr) = (&self.payload, self.corr);
-            let options = if self.with_ids {
-                format!(r#","opts":{{"id":"{}"}}"#, Uuid::now_v7())
-            } else {
-                String::new()
-            };
-            let frame = format!(
-                r#"{{"op":"PUBLISH","topic":"orders.new","payload":"{payload}"{options},"corr":{corr}}}"#
-            );
-            put_masked(&mut bytes, 0x81, frame.as_bytes());
+            bytes.extend(self.frame("orders.new"));
         }
+        bytes
+    }
+
+    fn frame(&mut self, topic: &str) -> Vec<u8> {
+        self.corr += 1;
+        let (payload, corr) = (&self.payload, self.corr);
+        let options =
+            if self.with_ids { format!(r#","opts":{{"id":"{}"}}"#, Uuid::now_v7()) } else { String::new() };
+        let frame =
+            format!(r#"{{"op":"PUBLISH","topic":"{topic}","payload":"{payload}"{options},"corr":{corr}}}"#);
+        let mut bytes = Vec::new();
+        put_masked(&mut bytes, 0x81, frame.as_bytes());
         bytes
     }
 }
 
-fn subscribe(group: &str, window: usize) -> Vec<u8> {
+fn subscribe(topic: &str, group: &str, window: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let frame = format!(
-        r#"{{"op":"SUBSCRIBE","topic":"orders.new","group":"{group}","corr":1,"opts":{{"from":"earliest","maxInFlight":{window},"batchSize":{BATCH}}}}}"#
+        r#"{{"op":"SUBSCRIBE","topic":"{topic}","group":"{group}","corr":1,"opts":{{"from":"earliest","maxInFlight":{window},"batchSize":{BATCH}}}}}"#
     );
     put_masked(&mut bytes, 0x81, frame.as_bytes());
     bytes

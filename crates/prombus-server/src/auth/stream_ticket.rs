@@ -31,7 +31,7 @@ const MAX_USED: usize = 100_000;
 /// Tells these tickets from those that work once.
 const PREFIX: &str = "s1.";
 
-/// Why a ticket does not let in.
+/// Why a ticket is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum TicketRefused {
     #[error("the ticket is not valid")]

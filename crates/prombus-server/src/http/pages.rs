@@ -69,7 +69,7 @@ impl Outlet {
         self.gateway.budget.set(&mut self.share, bytes);
     }
 
-    /// While all buffers together are full, everybody goes on in small pieces.
+    /// While the shared buffer budget is used up, every response continues in small pieces.
     pub(super) fn within_budget(&self, limit: PullLimit) -> PullLimit {
         let has_room = self.gateway.budget.has_room();
         PullLimit { bytes: if has_room { limit.bytes } else { limit.bytes.min(SMALL_BYTES) }, ..limit }

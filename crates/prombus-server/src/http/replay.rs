@@ -24,7 +24,7 @@ struct Replay {
     times: RangeInclusive<i64>,
     left: u64,
     count: u64,
-    /// The place behind the last event that was handed out.
+    /// The place after the last event of the page so far.
     last: Option<String>,
     phase: Phase,
     /// It ends before events that cannot be read now.
@@ -99,7 +99,7 @@ async fn reverse(
         Pages::locate(pages.outlet.another(), pages.topic.clone(), start).await.map(|pages| pages.next_seq)
     };
     let before_seq = match begin {
-        // Behind an event, in this order, are the ones before it.
+        // In this order the events before it follow.
         Some(Begin::After(Place::Id(_) | Place::Position(_))) => pages.next_seq.saturating_sub(1),
         _ => locate(Start::Latest).await?,
     };
@@ -230,7 +230,7 @@ impl Replay {
         Ok(true)
     }
 
-    /// Whether there is something behind a page that is full.
+    /// Whether events follow a full page.
     async fn has_more(&mut self) -> Result<bool, StreamError> {
         let read = match (&mut self.reverse, &mut self.source.kind) {
             (Some(reverse), Kind::One(pages)) => loop {

@@ -11,7 +11,7 @@ const SPARSE_BYTES: usize = CHUNK.bytes / 4;
 /// A place in a topic that goes back.
 #[derive(Debug)]
 pub(super) struct Reverse {
-    /// What comes next is below it.
+    /// The next window ends before this seq.
     before_seq: u64,
     /// Nothing below it is of interest.
     first_seq: u64,
@@ -35,7 +35,7 @@ impl Reverse {
         self.before_seq = seq;
     }
 
-    /// What was looked at is at or past it.
+    /// Every seq from this one on was read.
     pub(super) fn before_seq(&self) -> u64 {
         self.before_seq
     }

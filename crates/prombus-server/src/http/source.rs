@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Many(Many),
 }
 
-/// Whether a source of many topics ends at what is there, or goes on with what is published.
+/// Whether a source of many topics ends at the newest event of now, or follows new events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
     Now,
@@ -205,7 +205,7 @@ impl Taken {
         put_event_of(into, &self.events, item);
     }
 
-    /// The place behind an event, as clients keep it: its id, of a topic.
+    /// The place after an event, as clients keep it: for one topic, the event's id.
     pub(super) fn place(&self, at: usize, item: &DeliveryItem) -> String {
         self.places.get(at).map_or_else(|| id_of(item).to_string(), ToString::to_string)
     }

@@ -94,7 +94,7 @@ impl Pieces for Tail {
             return Ok(None);
         }
         if !std::mem::replace(&mut self.has_begun, true) {
-            // The client sees that it is connected, learns when to come again, and where it is.
+            // Tells the client that it is connected, when to reconnect, and its position.
             let position = self.source.position();
             return Ok(Some(format!("retry: 1000\nid: {position}\n: connected\n\n").into()));
         }
@@ -171,7 +171,7 @@ impl Tail {
         }
     }
 
-    /// Says where it is, where it may have gone past events that were not wanted: whoever reconnects need not go through them.
+    /// With a filter it has the position, so that a client that reconnects does not read the filtered events again.
     fn keep_alive(&self) -> Bytes {
         if !self.source.has_filter() {
             return Bytes::from_static(b": keep-alive\n\n");

@@ -35,7 +35,7 @@ struct Wanted {
     query: Option<WantedQuery>,
 }
 
-/// A query as it stands in an address, or its names and values.
+/// A query as text, or its names and values.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WantedQuery {
@@ -126,7 +126,7 @@ impl WantedQuery {
     }
 }
 
-/// Who a ticket for a subscription lets in.
+/// The principal of a ticket for a subscription.
 pub(super) fn redeem(
     gateway: &Gateway,
     ticket: &str,

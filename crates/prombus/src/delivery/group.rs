@@ -16,6 +16,9 @@ use prombus_protocol::RedeliveryReason;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+/// Of each topic that a pull looks through, it reserves at least this many seqs.
+const SHARE_MIN: u32 = 32;
+
 /// A delivery to hand out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leased {
@@ -116,6 +119,9 @@ pub(super) struct Source {
     pub(super) mark: LeaseMark,
     /// The topic was deleted: nothing is written down about it any more.
     pub(super) is_dropped: bool,
+    /// This member has reserved more of it than it will deliver. No other member reserves any of it until the rest is back: later
+    /// events would be delivered first.
+    pub(super) held_by: Option<MemberId>,
 }
 
 impl Source {
@@ -166,6 +172,10 @@ pub struct Group {
     pub(super) is_mark_awaited: bool,
     /// How far ahead of the leases marks are written down.
     pub(super) mark_ahead: u64,
+    /// How many topics a pull reserves from, if more than one has something fresh.
+    pub(super) side_by_side: usize,
+    /// How much of each it reserved the last time.
+    pub(super) share: u64,
     pub(super) given_up: Vec<GiveUp>,
     pub(super) put_off: Vec<(Millis, GiveUp)>,
     pub(super) counters: GroupCounters,
@@ -181,7 +191,15 @@ pub struct Group {
 impl Group {
     /// A group without topics and members. `jitter` is any number, best another one for each group.
     pub fn new(jitter: u64) -> Self {
-        Self { jitter, mark_ahead: MARK_AHEAD, retry_reads_at: Millis::MAX, ..Self::default() }
+        let (mark_ahead, retry_reads_at) = (MARK_AHEAD, Millis::MAX);
+        Self { jitter, mark_ahead, retry_reads_at, side_by_side: 1, ..Self::default() }
+    }
+
+    /// A pull reserves from up to this many topics, so that its reader can deliver their events in the order of their times.
+    #[must_use]
+    pub fn with_topics_side_by_side(mut self, topics: usize) -> Self {
+        self.side_by_side = topics.max(1);
+        self
     }
 
     /// Writes lease marks down this many seqs ahead of what is leased, at least two.
@@ -302,7 +320,8 @@ impl Group {
 
     pub(super) fn activate(&mut self, id: SourceId) {
         let source = &mut self.sources[id.0 as usize];
-        if !source.is_active && !source.fresh.is_empty() && !source.is_blocked() {
+        let is_free = !source.is_blocked() && source.held_by.is_none();
+        if !source.is_active && !source.fresh.is_empty() && is_free {
             source.is_active = true;
             self.active.push_back(id);
         }
@@ -374,11 +393,70 @@ impl Group {
         let room = u64::from(settings.max_unsettled).saturating_sub(taken);
         let allowed = room.min(u64::from(window)) as u32;
         if allowed > 0 {
-            self.reserve_fresh(member, scan.unwrap_or(allowed), durable, reserved);
+            let topics = self.active.len().min(self.side_by_side);
+            if topics > 1 {
+                // The reader takes `allowed` of all of them together.
+                let share = scan.map_or(allowed, |scan| (scan / topics as u32).max(SHARE_MIN));
+                self.reserve_side_by_side(member, topics, u64::from(share), durable, reserved);
+            } else {
+                self.reserve_fresh(member, scan.unwrap_or(allowed), durable, reserved);
+            }
         }
         self.members.get_mut(&member).expect("looked at above").is_hungry =
             leased.is_empty() && reserved.is_empty();
         allowed
+    }
+
+    /// A range of this length that a pull of several topics reserved may not be all that its topic has.
+    pub fn share(&self) -> u64 {
+        self.share
+    }
+
+    /// Reserves fresh seqs of several topics, up to `share` of each, and holds the topics.
+    fn reserve_side_by_side(
+        &mut self,
+        member: MemberId,
+        topics: usize,
+        share: u64,
+        durable: u64,
+        reserved: &mut Vec<ReservedRange>,
+    ) {
+        self.share = share;
+        let ahead = self.mark_ahead.max(2 * share);
+        for _ in 0..topics {
+            let Some(id) = self.active.pop_front() else { break };
+            let source = &mut self.sources[id.0 as usize];
+            let limit = source.mark.limit(durable);
+            let range = source.fresh.front_mut().expect("an active topic has something fresh");
+            if range.0 > limit {
+                let next_seq = range.0;
+                self.active.push_back(id);
+                self.await_mark(id, next_seq, ahead);
+                continue;
+            }
+            let count = (range.1.min(limit) - range.0 + 1).min(share);
+            let taken = ReservedRange { source: id, first_seq: range.0, last_seq: range.0 + count - 1 };
+            range.0 += count;
+            if range.0 > range.1 {
+                source.fresh.pop_front();
+            }
+            source.is_active = false;
+            source.held_by = Some(member);
+            self.reserved_count += count;
+            let state = self.members.get_mut(&member).expect("looked at by the caller");
+            state.reserved.push(taken);
+            reserved.push(taken);
+            self.keep_mark_ahead(id, taken.last_seq, ahead);
+        }
+    }
+
+    /// A member's reservation of a topic ends: others may reserve from it again.
+    pub(super) fn release_topic(&mut self, member: MemberId, id: SourceId) {
+        let source = &mut self.sources[id.0 as usize];
+        if source.held_by == Some(member) {
+            source.held_by = None;
+            self.activate(id);
+        }
     }
 
     /// Reserves fresh seqs, of the topics in turn.
@@ -517,7 +595,8 @@ impl Group {
         leased: &mut Vec<Leased>,
     ) -> bool {
         let Some(state) = self.members.get_mut(&member) else { return false };
-        let Some(at) = state.reserved.iter().position(|&it| it == range) else { return false };
+        // From the end: a pull of many topics ends its reservations in that order.
+        let Some(at) = state.reserved.iter().rposition(|&it| it == range) else { return false };
         state.reserved.swap_remove(at);
         self.reserved_count -= range.count();
         let settings = state.settings;
@@ -567,6 +646,7 @@ impl Group {
             self.pass_over(range.source, passed_from, scanned_to);
         }
         self.give_back(ReservedRange { first_seq: scanned_to + 1, ..range });
+        self.release_topic(member, range.source);
         self.sweep_timers();
         true
     }
@@ -581,10 +661,11 @@ impl Group {
     }
 
     /// Voids what a member has reserved, without leasing any of it.
-    pub(super) fn give_back_reserved(&mut self, ranges: Vec<ReservedRange>) {
+    pub(super) fn give_back_reserved(&mut self, member: MemberId, ranges: Vec<ReservedRange>) {
         for range in ranges {
             self.reserved_count -= range.count();
             self.give_back(range);
+            self.release_topic(member, range.source);
         }
     }
 
@@ -652,6 +733,7 @@ impl Group {
         source.restored.clear();
         source.unreadable.clear();
         source.is_blocked = false;
+        source.held_by = None;
         source.fresh.clear();
         source.granted_to = source.granted_to.max(floor);
         if floor < source.granted_to {

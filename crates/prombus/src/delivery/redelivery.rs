@@ -332,14 +332,14 @@ impl Group {
         let Some(state) = self.members.get_mut(&member) else { return };
         if let Some(at) = state.reserved.iter().position(|&it| it == range) {
             state.reserved.swap_remove(at);
-            self.give_back_reserved(vec![range]);
+            self.give_back_reserved(member, vec![range]);
         }
     }
 
     /// Takes a member out and answers what it has leased, in order.
     fn remove_member(&mut self, member: MemberId) -> Vec<Position> {
         let Some(state) = self.members.remove(&member) else { return Vec::new() };
-        self.give_back_reserved(state.reserved);
+        self.give_back_reserved(member, state.reserved);
         if state.in_flight == 0 {
             return Vec::new();
         }

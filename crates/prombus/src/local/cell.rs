@@ -4,6 +4,7 @@
 //! Locks are taken in this order, and none is held while waiting for anything: flusher, core, then bell or delta.
 
 use super::quiet::wake;
+use super::side_by_side::SIDE_BY_SIDE;
 use crate::backend::GroupSpec;
 use crate::clock::Clock;
 use crate::delivery::{AttemptsChange, Changes, ErrorBudget, Group, MemberId, Millis, Restored, SourceId};
@@ -129,7 +130,9 @@ impl GroupCell {
             made_ms,
             made_in,
             core: Mutex::new(Core {
-                machine: Group::new(u64::from(number) << 20).with_error_budget(error_budget.clone()),
+                machine: Group::new(u64::from(number) << 20)
+                    .with_topics_side_by_side(SIDE_BY_SIDE)
+                    .with_error_budget(error_budget.clone()),
                 topics: Vec::new(),
                 told_missed: HashSet::new(),
                 labels: HashMap::new(),

@@ -26,7 +26,7 @@ struct FeedState {
     waker: Option<Waker>,
 }
 
-/// What was told since it was asked for last.
+/// News since the last call of `take`.
 #[derive(Default)]
 pub(super) struct News {
     /// Topics with more events.
@@ -39,7 +39,7 @@ pub(super) struct News {
 #[derive(Default)]
 pub(super) struct Feeds {
     all: Mutex<Vec<Weak<Feed>>>,
-    /// So that commits need no lock when nobody reads.
+    /// Lets commits skip the lock while there are no feeds.
     count: AtomicUsize,
 }
 

@@ -4,6 +4,7 @@
 //! or a costly filter holds up nobody else.
 
 use super::cell::{Core, GroupCell};
+use super::side_by_side::{Merge, Reading};
 use super::{Aftermath, Handle};
 use crate::backend::{
     BoxFuture, DeliveryBatch, DeliveryItem, Durability, DurableTicket, EventFilter, EventView, Membership,
@@ -32,10 +33,10 @@ const ROUNDS_MAX: usize = 8;
 pub(crate) struct LocalMember {
     /// Keeps the bus open.
     handle: Arc<Handle>,
-    cell: Arc<GroupCell>,
+    pub(super) cell: Arc<GroupCell>,
     id: MemberId,
     settings: MemberSettings,
-    filter: Option<EventFilter>,
+    pub(super) filter: Option<EventFilter>,
     pull: Mutex<Pull>,
     /// What tickets wait with.
     records: Arc<Records>,
@@ -62,6 +63,9 @@ struct Pull {
     unreadable: Vec<(usize, u64, u64)>,
     /// The topics of what was reserved.
     topics: Vec<(TopicId, Topic)>,
+    merge: Merge,
+    /// A reservation of this length may not be all that its topic has.
+    share: u64,
 }
 
 impl LocalMember {
@@ -83,6 +87,8 @@ impl LocalMember {
             unreadable_leases: Vec::new(),
             unreadable: Vec::new(),
             topics: Vec::new(),
+            merge: Merge::default(),
+            share: 0,
         };
         let records = Arc::new(Records { local: Arc::clone(&handle.local), cell: Arc::clone(&cell) });
         let (is_gone, is_taken_over) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -131,6 +137,7 @@ impl LocalMember {
                     let topic = &core.topics[source.0 as usize];
                     pull.topics.push((topic.id, topic.name.clone()));
                 }
+                pull.share = core.machine.share();
                 let aftermath = local.write_down(&self.cell, &mut core);
                 drop(core);
                 local.follow_up(&self.cell, aftermath);
@@ -165,7 +172,7 @@ impl LocalMember {
         limit: PullLimit,
         into: &mut DeliveryBatch,
     ) -> Result<(), ReadError> {
-        let Pull { scanner, leased, reserved, read, kept, dropped, too_many, topics, .. } = pull;
+        let Pull { scanner, leased, reserved, read, kept, dropped, too_many, topics, merge, .. } = pull;
         let (unreadable, unreadable_leases) = (&mut pull.unreadable, &mut pull.unreadable_leases);
         let group_filter = self.cell.spec.filter.as_ref();
         let is_wanted = |topic: &Topic, event: &StoredEvent<'_>| {
@@ -205,6 +212,14 @@ impl LocalMember {
             }
         }
         let mut is_full = !too_many.is_empty();
+        if reserved.len() > 1 {
+            let topics = &topics[leased.len()..];
+            merge.begin(reserved, &*self.handle.local.store);
+            let reading = Reading { member: self, reserved, topics, limit, allowed, share: pull.share };
+            let merged = if is_full { Ok(()) } else { reading.run(merge, unreadable, into) };
+            merge.end(reserved);
+            return merged;
+        }
         for (at, (range, (topic_id, topic))) in reserved.iter().zip(&topics[leased.len()..]).enumerate() {
             let kept_before = kept.len();
             let mut next_seq = range.first_seq;
@@ -247,7 +262,7 @@ impl LocalMember {
         Ok(())
     }
 
-    fn report_gone(&self, topic: &Topic, cleaned: u64, corrupt: u64) {
+    pub(super) fn report_gone(&self, topic: &Topic, cleaned: u64, corrupt: u64) {
         let group = &self.cell.spec.group;
         if cleaned > 0 {
             // Newer events of the same keys stand in their place.
@@ -267,6 +282,7 @@ impl LocalMember {
         let mut core = self.cell.core.lock();
         let Pull { leased, reserved, read, kept, dropped, too_many, unreadable, unreadable_leases, .. } =
             pull;
+        let merge = &mut pull.merge;
         for &position in too_many.iter() {
             core.machine.take_back_lease(self.id, position, now);
         }
@@ -283,6 +299,9 @@ impl LocalMember {
         // A seek may have made void what was leased before the lock was given up.
         leased.retain(|lease| core.machine.is_leased_to(self.id, lease.position));
         let mut from = 0;
+        if reserved.len() > 1 {
+            self.lease_merged(&mut core, merge, reserved, unreadable, now, leased);
+        }
         let mut unreadable = unreadable.iter().peekable();
         for (at, (&range, &(read_to, count))) in reserved.iter().zip(read.iter()).enumerate() {
             let kept = &kept[from..from + count];
@@ -306,6 +325,30 @@ impl LocalMember {
         if has_more {
             local.call(&self.cell);
         }
+    }
+
+    /// Turns what was read of several topics into leases, in the order in which it was read.
+    fn lease_merged(
+        &self,
+        core: &mut Core,
+        merge: &mut Merge,
+        reserved: &[ReservedRange],
+        unreadable: &[(usize, u64, u64)],
+        now: Millis,
+        leased: &mut Vec<Leased>,
+    ) {
+        let first = leased.len();
+        for (at, &range) in reserved.iter().enumerate().rev() {
+            let from = leased.len();
+            let part = &merge.parts[at];
+            let is_valid = core.machine.deliver(self.id, range, part.next_seq - 1, &part.kept, now, leased);
+            merge.leased(at, from, leased.len());
+            for &(_, first_seq, last_seq) in unreadable.iter().filter(|(of, ..)| is_valid && *of == at) {
+                let may_pass = self.settings.passes_unreadable;
+                core.machine.unreadable(range.source, first_seq, last_seq, may_pass, now);
+            }
+        }
+        merge.sort(leased, first);
     }
 
     /// Reading failed: nobody got anything, and others may try.
@@ -365,7 +408,8 @@ fn cut(text: &str, bytes: usize) -> &str {
 }
 
 /// Whether the group and the member want an event. A filter that panics wants it: better delivered than lost.
-fn is_wanted(
+#[inline]
+pub(super) fn is_wanted(
     group: Option<&Filter>,
     own: Option<&EventFilter>,
     topic: &Topic,
@@ -399,6 +443,7 @@ impl Membership for LocalMember {
                 // Closed or deleted in between: nobody would wake us.
                 self.check()?;
                 pull.scanner.rest();
+                pull.merge.rest();
                 return Poll::Pending;
             };
             if let Err(error) = self.read(&mut pull, allowed, limit, into) {

@@ -1,8 +1,8 @@
 //! Reads the topics of a pattern as one sequence ([`crate::merged`]): a merge of the topics by commit time, each read ahead a
 //! little.
 //!
-//! **Invariants:** in the heap, a topic stands at the commit time of its next event or an earlier time. Everything that is handed
-//! out is complete, so the places of later events are behind it.
+//! **Invariants:** in the heap, the key of a topic is the commit time of its next event or an earlier time. Every event that a
+//! read returns is complete, so the places of later events come after it.
 
 use super::Local;
 use super::feed::Feed;
@@ -24,7 +24,7 @@ const AHEAD_BYTES: usize = 4 << 20;
 const TOPIC_AHEAD_BYTES: usize = 256 << 10;
 /// What a topic read ahead is dropped when all together have more than this.
 const AHEAD_BYTES_MAX: usize = 2 * AHEAD_BYTES;
-/// With a filter, so many bytes are looked at for one piece.
+/// The most bytes of events that one read examines; with a filter it may return none of them.
 const LOOKED_AT_BYTES: usize = 4 << 20;
 /// How often an event that is not complete is asked for before its time is closed: the clock may stand still.
 const PATIENCE: u32 = 5;
@@ -266,7 +266,7 @@ impl MergedReader for Merged {
         let mut looked_at = 0;
         loop {
             let next = match self.next_topic() {
-                // What comes before it is handed out; the next read is an error.
+                // The events before it are returned; the next read is an error.
                 Err(error) if error.is_unreadable() && self.position > chunk.position => break,
                 next => next?,
             };
@@ -348,7 +348,7 @@ impl Local {
         named.map(|(name, id)| (*id, name.clone())).collect()
     }
 
-    /// The first seq of a topic behind a place.
+    /// The first seq of a topic after a place.
     pub(super) fn first_after(&self, topic: TopicId, place: BusPosition) -> Result<u64, ReadError> {
         let number = topic.number();
         if number == place.topic {
@@ -389,7 +389,7 @@ impl Local {
         self.check_open()?;
         match start {
             Start::Earliest => Ok(BusPosition::START),
-            // Also what is not durable yet but was published before is behind it.
+            // After events that were published and are not durable yet, too.
             Start::Latest => Ok(BusPosition::after_time(self.close_now())),
             Start::Ts(ts) => {
                 let mut first_ms = None;

@@ -510,7 +510,7 @@ impl Store for LogStore {
     }
 }
 
-/// Reads a megabyte at a time and hands it out piece by piece.
+/// Reads up to a megabyte at a time and hands it out piece by piece.
 struct LogScanner {
     log: Log,
     firsts: Arc<Firsts>,

@@ -3,6 +3,7 @@
 mod bad_input;
 mod child;
 mod cold_start;
+mod commit_order;
 mod conformance;
 mod dedupe;
 mod exactly_once;

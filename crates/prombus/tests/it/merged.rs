@@ -1,4 +1,4 @@
-//! Several topics as one sequence: whoever resumes from a place in it loses and repeats nothing.
+//! Several topics as one sequence: resuming from a place in it loses and repeats nothing.
 
 use crate::folder::Folder;
 use prombus::{
@@ -106,7 +106,7 @@ async fn no_cut_loses_or_repeats(open: impl Fn() -> Bus, restarts: u32) {
                     (bus.clone(), Arc::clone(&is_over), Random(random.0 + number));
                 tokio::spawn(async move {
                     for step in 0..40 {
-                        // Topics come up as it goes on.
+                        // New topics appear over time.
                         publish_some(&bus, &mut random, 5, 2 + u64::from(round) * 5 + step / 10).await;
                     }
                     is_over.store(true, Ordering::SeqCst);
@@ -225,7 +225,7 @@ async fn a_merged_reader_goes_by_commit_time_and_filter() {
     let pattern = Pattern::new("t.*").expect("a pattern");
     let place = bus.backend().place_of(&pattern, Start::AfterId(id)).await.expect("is there");
     assert_eq!(place, chunk.places[2]);
-    // A place that nobody can have been at.
+    // A place that no reader can have reached.
     let ahead = BusPosition::after_time(i64::MAX);
     assert!(bus.backend().merged(query("**", Some(ahead), true)).is_err());
 }

@@ -83,7 +83,7 @@ async fn a_ticket_survives_reconnects_over_two_restarts_and_nothing_is_lost() {
             }
             last_id = source.last_id.clone().expect("an id");
         }
-        // Without the header it is a second first use, whoever the server is; the parameter does not replace it.
+        // Without the header it is a second first use, on any server process; the parameter does not replace it.
         rig.get(&path).await.error(401, "bad_token");
         rig.get(&format!("{path}&lastEventId={last_id}")).await.error(401, "bad_token");
         drop(rig);

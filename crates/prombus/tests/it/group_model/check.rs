@@ -38,7 +38,8 @@ pub fn compare(machine: &Group, model: &Model) {
         );
     }
     let is_due = model.events.values().any(|event| matches!(event.place, Place::Due { .. }));
-    let has_work = is_due || model.sources().any(|source| !model.fresh(source).is_empty());
+    let is_free = |source| !model.is_held(source) && !model.fresh(source).is_empty();
+    let has_work = is_due || model.sources().any(is_free);
     assert!(machine.has_work() || !has_work, "it says that there is nothing to lease");
 }
 

@@ -29,6 +29,8 @@ pub struct Flavour {
     pub prompt_percent: u64,
     /// How far ahead of the leases the machine writes lease marks.
     pub mark_ahead: u64,
+    /// How many topics a pull reserves from.
+    pub side_by_side: usize,
 }
 
 pub struct History {
@@ -66,6 +68,7 @@ impl History {
             failing_percent: random.one_of([0, 50, 90]),
             prompt_percent: random.one_of([50, 90, 100]),
             mark_ahead: random.one_of([2, 10, MARK_AHEAD]),
+            side_by_side: random.one_of([1, 2, 256]),
         };
         let mut history = Self {
             random,
@@ -120,11 +123,14 @@ impl History {
     /// Starts the group from what is on disk.
     pub fn start(&mut self) {
         let topics = self.journal.on_disk();
-        self.machine = Group::new(self.random.next()).with_mark_ahead(self.flavour.mark_ahead);
+        self.machine = Group::new(self.random.next())
+            .with_mark_ahead(self.flavour.mark_ahead)
+            .with_topics_side_by_side(self.flavour.side_by_side);
         for (topic, &end) in topics.iter().zip(&self.published) {
             self.machine.add_source(topic.restored(end));
         }
         self.model = Model::new(topics, &self.published);
+        self.model.side_by_side = self.flavour.side_by_side;
         self.promises.restarted(topics);
         self.pulls.clear();
         self.named.clear();
@@ -186,7 +192,10 @@ impl History {
     fn check_blocked(&mut self, pull: &Pull, answer: &Answer) {
         let is_blocked = answer.allowed > 0
             && answer.reserved.is_empty()
-            && self.model.sources().any(|source| !self.model.fresh(source).is_empty());
+            && self
+                .model
+                .sources()
+                .any(|source| !self.model.is_held(source) && !self.model.fresh(source).is_empty());
         self.is_mark_awaited |= self.machine.take_mark_awaited();
         let is_under_way = self.model.topics.iter().any(|topic| !topic.written_marks.is_empty());
         let is_asked = is_under_way || !self.machine.changes_mut().marks.is_empty();

@@ -101,6 +101,8 @@ pub struct Member {
     pub is_paused: bool,
     pub is_held: bool,
     pub reserved: Vec<ReservedRange>,
+    /// Topics of which it has reserved more than it may deliver.
+    pub held: BTreeSet<SourceId>,
     /// Its last pull found nothing.
     pub is_hungry: bool,
 }
@@ -131,6 +133,8 @@ pub struct Model {
     pub counters: GroupCounters,
     pub named: Vec<GiveUp>,
     pub put_off: Vec<(Millis, GiveUp)>,
+    /// How many topics a pull reserves from.
+    pub side_by_side: usize,
     last_turn: u64,
 }
 
@@ -223,8 +227,14 @@ impl Model {
     }
 
     pub fn join(&mut self, id: MemberId, settings: MemberSettings) {
-        let member =
-            Member { settings, is_paused: false, is_held: false, reserved: Vec::new(), is_hungry: false };
+        let member = Member {
+            settings,
+            is_paused: false,
+            is_held: false,
+            reserved: Vec::new(),
+            held: BTreeSet::new(),
+            is_hungry: false,
+        };
         assert!(self.members.insert(id, member).is_none(), "{id:?} is given twice");
     }
 
@@ -382,7 +392,7 @@ impl Model {
         let allowed = room.min(u64::from(left)) as u32;
         assert_eq!(answer.allowed, allowed, "how much of it may be delivered");
         let most = if allowed == 0 { 0 } else { u64::from(pull.scan.unwrap_or(allowed)) };
-        self.take_fresh(pull.member, most, &answer.reserved);
+        self.take_fresh(pull.member, most, pull.scan.is_some(), &answer.reserved);
         let member = self.members.get_mut(&pull.member).expect("looked at above");
         member.is_hungry = answer.leased.is_empty() && answer.reserved.is_empty();
     }
@@ -476,16 +486,36 @@ impl Model {
     }
 
     /// Fresh seqs: as many as there are and fit, of each topic the lowest, topics in turn.
-    fn take_fresh(&mut self, member: MemberId, most: u64, ranges: &[ReservedRange]) {
+    fn take_fresh(&mut self, member: MemberId, most: u64, is_scan: bool, ranges: &[ReservedRange]) {
+        let free = self.sources().filter(|&source| !self.is_held(source) && !self.fresh(source).is_empty());
+        let free_count = free.count();
         let fresh = self.sources().map(|source| {
             let mut fresh = self.fresh(source);
-            fresh.retain(|&seq| seq <= self.topics[source.0 as usize].durable_mark);
+            let mark = self.topics[source.0 as usize].durable_mark;
+            fresh.retain(|&seq| seq <= mark && !self.is_held(source));
             fresh
         });
         let fresh: Vec<BTreeSet<u64>> = fresh.collect();
         let all: usize = fresh.iter().map(BTreeSet::len).sum();
         let count: u64 = ranges.iter().map(ReservedRange::count).sum();
-        assert_eq!(count, most.min(all as u64), "how many fresh seqs are reserved");
+        let is_merged = most > 0 && free_count.min(self.side_by_side) > 1;
+        if is_merged {
+            let topics = free_count.min(self.side_by_side);
+            let share = if is_scan { (most / topics as u64).max(32) } else { most };
+            assert!(ranges.iter().all(|range| range.count() <= share), "more than a share of a topic");
+            let mut sources: Vec<SourceId> = ranges.iter().map(|range| range.source).collect();
+            sources.sort_unstable();
+            sources.dedup();
+            assert_eq!(sources.len(), ranges.len(), "two ranges of one topic");
+            let readable = fresh.iter().filter(|fresh| !fresh.is_empty()).count();
+            let skipped = free_count - readable;
+            assert!(
+                (topics.saturating_sub(skipped)..=topics.min(readable)).contains(&ranges.len()),
+                "how many topics are read side by side"
+            );
+        } else {
+            assert_eq!(count, most.min(all as u64), "how many fresh seqs are reserved");
+        }
         let topic_count = self.topics.len();
         for (source, fresh) in self.sources().zip(fresh) {
             let of_topic = ranges.iter().filter(|range| range.source == source);
@@ -501,6 +531,14 @@ impl Model {
         }
         let member = self.members.get_mut(&member).expect("looked at by the caller");
         member.reserved.extend_from_slice(ranges);
+        if is_merged {
+            member.held.extend(ranges.iter().map(|range| range.source));
+        }
+    }
+
+    /// A member has reserved more of a topic than it may deliver: no other member gets any of it.
+    pub fn is_held(&self, source: SourceId) -> bool {
+        self.members.values().any(|member| member.held.contains(&source))
     }
 
     /// What a member reads becomes leased; `None` when its reservation is void.
@@ -554,6 +592,10 @@ impl Model {
         let Some(member) = self.members.get_mut(&member) else { return false };
         let count = member.reserved.len();
         member.reserved.retain(|&other| other != range);
-        member.reserved.len() < count
+        let is_there = member.reserved.len() < count;
+        if is_there {
+            member.held.remove(&range.source);
+        }
+        is_there
     }
 }

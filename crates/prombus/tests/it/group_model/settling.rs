@@ -228,6 +228,7 @@ impl Model {
         self.events.retain(|position, _| position.source != source);
         for member in self.members.values_mut() {
             member.reserved.retain(|range| range.source != source);
+            member.held.remove(&source);
         }
         self.named.retain(|give_up| give_up.position.source != source);
         self.put_off.retain(|(_, give_up)| give_up.position.source != source);
