@@ -19,10 +19,7 @@ pub(super) struct ListQuery<'a> {
 impl<'a> ListQuery<'a> {
     pub(super) fn of(query: &'a Query) -> Result<Self, ApiError> {
         let limit = query.whole("limit", 1, LIMIT_MAX)?.unwrap_or(LIMIT_DEFAULT);
-        let next = match query.one("next")? {
-            Some(next) => Some(next),
-            None => query.one("after")?,
-        };
+        let next = query.one("next")?;
         Ok(Self { prefix: query.one("prefix")?.unwrap_or(""), next, limit: limit.unsigned_abs() as usize })
     }
 }

@@ -52,7 +52,6 @@ async fn topics_come_in_pages_by_name() {
     // One that the page before ended with may be gone by now.
     let page = rig.get("/topics?next=a.055&limit=2").await.ok();
     assert_eq!(names(&page, "topics", "topic"), ["a.06", "a.07"]);
-    assert_eq!(rig.get("/topics?after=a.055&limit=2").await.ok(), page);
     for bad in ["limit=0", "limit=10001", "limit=x", "limit=1&limit=2", "settings=2"] {
         rig.get(&format!("/topics?{bad}")).await.error(400, "bad_request");
     }
