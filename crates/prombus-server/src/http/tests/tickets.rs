@@ -215,7 +215,7 @@ async fn bad_bodies_are_named() {
         (r#"{"topic": "orders.a", "query": 7}"#, "bad_request"),
         (r#"{"topic": "orders.a", "query": "a=%ff"}"#, "bad_request"),
         (r#"{"topic": "orders.a", "query": {"from": true}}"#, "bad_request"),
-        (r#"{"topic": "orders.a", "querry": ""}"#, "bad_request"),
+        (r#"{"topic": "orders.a", "Query": ""}"#, "bad_request"),
     ] {
         asked(&rig, "reader", body).await.error(400, code);
     }
