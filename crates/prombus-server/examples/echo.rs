@@ -3,6 +3,7 @@
 
 use prombus::Bus;
 use prombus_server::{Server, ServerOptions};
+use std::io::Write as _;
 use std::net::SocketAddr;
 use tokio::io::AsyncReadExt as _;
 
@@ -17,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.connections.max_queued_bytes = 64 << 20;
     let bus = Bus::memory();
     let server = Server::bind(bus.backend().clone(), options).await?.into_echo();
-    println!("{}", server.local_addrs()[0].port());
+    writeln!(std::io::stdout(), "{}", server.local_addrs()[0].port())?;
     let end_of_input = async {
         let mut rest = Vec::new();
         let _ = tokio::io::stdin().read_to_end(&mut rest).await;

@@ -306,10 +306,9 @@ impl Session {
         }
         if let Some(barrier) = &mut self.barrier
             && let Poll::Ready(passed) = barrier.future.as_mut().poll(context)
+            && let Some(Barrier { corr, ignored, .. }) = self.barrier.take()
         {
-            if let Some(Barrier { corr, ignored, .. }) = self.barrier.take() {
-                self.pass(corr, ignored, passed);
-            }
+            self.pass(corr, ignored, passed);
         }
         self.ready.register(context.waker());
         self.pull(queued_bytes, sent_before);
