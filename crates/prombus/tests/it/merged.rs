@@ -20,6 +20,7 @@ impl Random {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "a failed run can be repeated")]
 fn seed() -> u64 {
     let seed = std::env::var("PROMBUS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| {
