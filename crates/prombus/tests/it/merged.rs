@@ -230,3 +230,27 @@ async fn a_merged_reader_goes_by_commit_time_and_filter() {
     let ahead = BusPosition::after_time(i64::MAX);
     assert!(bus.backend().merged(query("**", Some(ahead), true)).is_err());
 }
+
+#[tokio::test]
+async fn a_restart_within_the_same_millisecond_adds_nothing_before_a_place() {
+    let folder = Folder::new();
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let open = || {
+        let builder = Bus::builder().clock(Arc::clone(&clock) as Arc<dyn prombus::Clock>);
+        builder.open_blocking(folder.path()).expect("opens")
+    };
+    let bus = open();
+    // The numbers of topics are in the order in which they were made.
+    bus.publish("a", &1).await.expect("publishes");
+    bus.publish("z", &1).await.expect("publishes");
+    let mut all = reader(&bus, query("*", Some(BusPosition::START), false));
+    let place = piece(&mut *all, PullLimit::default()).position;
+    drop(all);
+    bus.close().await.expect("closes");
+    let bus = open();
+    bus.publish("a", &2).await.expect("publishes");
+    let mut rest = reader(&bus, query("*", Some(place), false));
+    let chunk = piece(&mut *rest, PullLimit::default());
+    assert_eq!(chunk.places.len(), 1);
+    assert!(chunk.places[0] > place);
+}
