@@ -100,7 +100,8 @@ impl Zstd {
         let taken = source.pos();
         input.advance(taken);
         self.is_in_frame = wanted != 0;
-        self.may_have_more = decoded.len() == decoded.capacity();
+        // A frame that is done has given everything; without input the decoder would ask for the next one.
+        self.may_have_more = wanted != 0 && decoded.len() == decoded.capacity();
         Ok(decoded.into())
     }
 }
