@@ -12,6 +12,7 @@ mod backup;
 mod body;
 mod body_rate;
 mod call;
+mod compression;
 mod content_encoding;
 mod cors;
 mod entity_tag;
@@ -50,7 +51,7 @@ use crate::gateway::Gateway;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state, map_response};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
 use call::Call;
@@ -59,8 +60,6 @@ use route::{ROUTES, Route};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
-use tower_http::CompressionLevel;
-use tower_http::compression::CompressionLayer;
 
 /// What a handler answers.
 pub(crate) type Answered = Result<Response, ApiError>;
@@ -75,9 +74,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
             let serve = move |State(gateway), request| serve(route, gateway, request);
             methods = methods.on(route.verb.filter(), serve);
             if route.is_compressed {
-                // Fast: whoever exports much must not take the cores from those who publish.
-                methods = methods.layer(CompressionLayer::new().quality(CompressionLevel::Fastest));
-                methods = methods.layer(map_response(entity_tag::name_encoding));
+                methods = compression::compressed(methods);
             }
         }
         router = router.route(path, methods.fallback(wrong_method));

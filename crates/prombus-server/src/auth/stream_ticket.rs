@@ -42,6 +42,8 @@ pub(crate) enum TicketRefused {
     Expired,
     #[error("the ticket was used before: now it only works with the header Last-Event-ID")]
     Used,
+    #[error("the ticket was used before, or was made before the server was restarted: get a new one")]
+    Unknown,
     #[error("the ticket was not used in time: its first use must come within 30 s and without Last-Event-ID")]
     NeverUsed,
     #[error("the ticket's token is not valid any more")]
@@ -203,7 +205,10 @@ impl StreamTickets {
             let was_used = !is_known || used.numbers.contains(&content.number);
             return if was_used { Ok(()) } else { Err(TicketRefused::NeverUsed) };
         }
-        if !is_known || used.numbers.contains(&content.number) {
+        if !is_known {
+            return Err(TicketRefused::Unknown);
+        }
+        if used.numbers.contains(&content.number) {
             return Err(TicketRefused::Used);
         }
         if content.made_ms.saturating_add(FIRST_USE_MS) <= now_ms {
@@ -284,7 +289,7 @@ mod tests {
         let redeem = |is_reconnect, now_ms| {
             after.redeem(KEY, &ticket, subscription(), is_reconnect, &auth, now_ms).map(|_| ())
         };
-        assert_eq!(redeem(false, 2_000), Err(TicketRefused::Used));
+        assert_eq!(redeem(false, 2_000), Err(TicketRefused::Unknown));
         assert_eq!(redeem(true, LIFE_MS), Ok(()));
         assert_eq!(redeem(true, 1_000 + LIFE_MS), Err(TicketRefused::Expired));
     }
@@ -334,7 +339,7 @@ mod tests {
             }
         }
         // It is as if another process had made it.
-        assert_eq!((redeem(&first, true), redeem(&first, false)), (Ok(()), Err(TicketRefused::Used)));
+        assert_eq!((redeem(&first, true), redeem(&first, false)), (Ok(()), Err(TicketRefused::Unknown)));
         assert!(tickets.used.lock().numbers.len() <= MAX_USED);
     }
 }

@@ -23,7 +23,7 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 const START: Shape = Shape::flat(&["from", "ts", "afterId"]);
 /// Names of headers are the user's.
 const FILTER: Shape = Shape::flat(&["key", "tag", "header"]);
-/// The options of SUBSCRIBE.
+/// The options of SUBSCRIBE. The last ones have no effect, as in a frame: clients pass them on.
 const GROUP: Shape = Shape {
     names: &[
         "from",
@@ -36,10 +36,14 @@ const GROUP: Shape = Shape {
         "ackTimeoutMs",
         "maxAttempts",
         "maxUnsettled",
-        "manualAck",
         "name",
         "expireMs",
+        "manualAck",
+        "topic",
         "group",
+        "payload",
+        "partition",
+        "ttlMs",
     ],
     nested: &[("from", START), ("filter", FILTER)],
 };

@@ -44,12 +44,20 @@ impl Call {
         })?;
         let path: Vec<(String, String)> =
             path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let names = route.parameters.iter().filter(|it| it.place == Place::Query).map(|it| it.name);
-        let (query, ignored) =
-            Query::parse(parts.uri.query().unwrap_or_default())?.with_names(&names.collect::<Vec<_>>())?;
         let topic = path.iter().find(|(name, _)| name == "topic").map_or("", |(_, value)| value);
-        let requested = Requested { topic, headers: &parts.headers, query: &query };
-        let principal = access::authenticate(&gateway, route.access, &requested)?;
+        let authenticate = |query: &Query| {
+            let requested = Requested { topic, headers: &parts.headers, query };
+            access::authenticate(&gateway, route.access, &requested)
+        };
+        let (query, ignored) = match named(route, parts.uri.query().unwrap_or_default()) {
+            Ok(named) => named,
+            // What is wrong with a request is for those who may make it.
+            Err((error, query)) => {
+                authenticate(&query)?;
+                return Err(error);
+            }
+        };
+        let principal = authenticate(&query)?;
         Ok(Self { gateway, principal, peer, headers: parts.headers, query, ignored, body, path })
     }
 
@@ -84,4 +92,11 @@ impl Call {
         }
         Err(ApiError::forbidden(format!("this token may not read {topic:?}")))
     }
+}
+
+/// The query with the names of the route, and the others. An error comes with the query as it was sent, as far as it can be read.
+fn named(route: &Route, text: &str) -> Result<(Query, Ignored), (ApiError, Query)> {
+    let sent = Query::parse(text).map_err(|error| (error, Query::default()))?;
+    let names = route.parameters.iter().filter(|it| it.place == Place::Query).map(|it| it.name);
+    sent.with_names(&names.collect::<Vec<_>>()).map_err(|error| (error, sent))
 }

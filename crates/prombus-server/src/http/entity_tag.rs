@@ -32,7 +32,7 @@ pub(super) fn put(headers: &mut HeaderMap, tag: &str) {
 }
 
 /// Changes the tag of an answer that was compressed.
-pub(super) async fn name_encoding(mut response: Response) -> Response {
+pub(super) fn name_encoding(response: &mut Response) {
     let headers = response.headers_mut();
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     if let (Some(tag), Some(encoding)) = (text(header::ETAG), text(header::CONTENT_ENCODING))
@@ -40,7 +40,6 @@ pub(super) async fn name_encoding(mut response: Response) -> Response {
     {
         headers.insert(header::ETAG, tag);
     }
-    response
 }
 
 fn with_encoding(tag: &str, encoding: &str) -> String {

@@ -11,6 +11,9 @@ use prombus::{GroupError, GroupInfo, GroupTopicInfo, LeaseInfo, MemberInfo, Olde
 use prombus_protocol::{CursorPosition, Pattern, Uuid};
 use serde::Serialize;
 
+/// At least so many groups are looked at in one go, where there are so many.
+const INFOS_AT_ONCE: usize = 16;
+
 #[derive(Serialize)]
 struct Groups {
     groups: Vec<GroupView>,
@@ -122,9 +125,8 @@ pub(super) async fn groups(call: Call) -> Answered {
     let mut groups: Vec<GroupInfo> = Vec::new();
     loop {
         let from = after.as_ref().map(|(topic, group)| (topic.as_str(), group.as_str()));
-        let wanted_count = (query.limit + 1 - groups.len()).min(NAMES_AT_ONCE);
-        let mut names = backend.group_names(prefix, from, wanted_count);
-        let mut is_last = names.len() < wanted_count;
+        let mut names = backend.group_names(prefix, from, NAMES_AT_ONCE);
+        let mut is_last = names.len() < NAMES_AT_ONCE;
         if let Some(topic) = &wanted {
             // Longer names with the same beginning come after it.
             let count = names.partition_point(|(subscription, _)| subscription == topic.as_str());
@@ -132,11 +134,19 @@ pub(super) async fn groups(call: Call) -> Answered {
             names.truncate(count);
         }
         after = names.last().cloned();
-        let infos = backend.groups_by_name(names).await?;
-        groups.extend(infos.into_iter().filter(|info| may_see(&call.principal, info)));
+        // Names cost little, what is said about a group costs more.
+        names.retain(|(topic, group)| may_join(&call.principal, topic, group));
+        let mut names = names.into_iter().peekable();
+        while names.peek().is_some() && groups.len() <= query.limit {
+            let missing = (query.limit + 1 - groups.len()).max(INFOS_AT_ONCE);
+            let infos = backend.groups_by_name(names.by_ref().take(missing).collect()).await?;
+            groups.extend(infos.into_iter().filter(|info| may_see(&call.principal, info)));
+        }
         if is_last || groups.len() > query.limit {
             break;
         }
+        // A token that may join few of very many groups.
+        tokio::task::yield_now().await;
     }
     let has_more = groups.len() > query.limit;
     groups.truncate(query.limit);
@@ -157,7 +167,7 @@ pub(super) async fn group(call: Call) -> Answered {
     let (topic, group) = (topic.as_str(), group.as_str());
     let forbidden = || ApiError::forbidden(format!("this token may not read {topic:?} as {group:?}"));
     // Before looking: whether it is there is not everybody's business.
-    if !call.principal.is_admin() && !call.principal.may_subscribe(topic, Some(group)) {
+    if !may_join(&call.principal, topic, group) {
         return Err(forbidden());
     }
     let backend = &call.gateway.backend;
@@ -169,6 +179,10 @@ pub(super) async fn group(call: Call) -> Answered {
     }
     let cursor = backend.cursor(topic, group).await?;
     answer::json(&GroupDetail::new(info, cursor, now_ms()))
+}
+
+fn may_join(principal: &Principal, topic: &str, group: &str) -> bool {
+    principal.is_admin() || principal.may_subscribe(topic, Some(group))
 }
 
 /// Also the other topics that the group reads, if it has any.

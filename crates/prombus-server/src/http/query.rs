@@ -59,7 +59,7 @@ impl Query {
     }
 
     /// Puts names in the spelling that the route has, and takes out those that it does not know.
-    pub(super) fn with_names(self, known: &[&'static str]) -> Result<(Self, Ignored), ApiError> {
+    pub(super) fn with_names(&self, known: &[&'static str]) -> Result<(Self, Ignored), ApiError> {
         let (mut kept, mut ignored) = (Vec::new(), Ignored::default());
         // The spellings of each name that came.
         let mut spellings: Vec<(&'static str, String)> = Vec::new();

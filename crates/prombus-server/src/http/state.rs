@@ -6,7 +6,7 @@
 
 use super::call::Call;
 use super::pages::{CHUNK, Outlet, Pages, Pieces, StreamError, body_of, put_event_of};
-use super::{Answered, ApiError, answer, entity_tag};
+use super::{Answered, ApiError, answer, compression, entity_tag};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -69,7 +69,8 @@ pub(super) async fn all(call: Call) -> Answered {
     let cursor = next.map(Cursor::parse).transpose()?;
     // The only form that has every key: clients resolve `.` and `..` in paths before they send them.
     if let Some(key) = call.query.one("key")?.map(str::to_owned) {
-        return of_key(call, topic, &key).await;
+        // As the route of one key answers.
+        return of_key(call, topic, &key).await.map(compression::plain);
     }
     call.check_may_read(topic.as_str())?;
 

@@ -87,6 +87,22 @@ async fn lists_show_what_the_token_may_read() {
 }
 
 #[tokio::test]
+async fn who_has_no_token_is_not_told_what_else_is_wrong() {
+    let rig = Rig::with_tokens(&[("reader", &["subscribe:orders"])]);
+    for path in ["/topics?LIMIT=1", "/topics?limit=1&limt=2", "/topics?limit=%ff", "/metrics?%ff=1"] {
+        rig.get(path).await.error(401, "unauthorized");
+        with_token(&rig, "GET", path, "nobody").await.error(401, "bad_token");
+    }
+    with_token(&rig, "GET", "/topics?LIMIT=1", "reader").await.error(400, "bad_request");
+    with_token(&rig, "GET", "/topics?limit=%ff", "reader").await.error(400, "bad_request");
+    with_token(&rig, "GET", "/metrics?%ff=1", "reader").await.error(403, "forbidden");
+    rig.get("/subscribe/orders?FROM=earliest").await.error(401, "unauthorized");
+    rig.get("/subscribe/orders?FROM=earliest&ticket=x").await.error(401, "bad_token");
+    let open = Rig::open();
+    open.get("/topics?LIMIT=1").await.error(400, "bad_request");
+}
+
+#[tokio::test]
 async fn a_ticket_works_once_and_only_for_the_tail() {
     let rig = Rig::with_tokens(&[("reader", &["subscribe:orders"])]);
     let ticket = async || {

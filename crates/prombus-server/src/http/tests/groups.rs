@@ -145,6 +145,24 @@ async fn seek_takes_the_forms_of_the_wire() {
 }
 
 #[tokio::test]
+async fn a_group_takes_the_names_that_options_of_a_frame_take() {
+    let rig = Rig::open();
+    for (at, body) in [
+        json!({"topic": "orders", "group": "billing"}),
+        json!({"payload": null, "partition": 1, "ttlMs": 5, "manualAck": true}),
+        json!({"ttl_ms": 5}),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let answer = put(&rig, &format!("/groups/orders/g{at}"), &body.to_string()).await.ok();
+        assert_eq!(answer, json!({"created": true}), "{body}");
+    }
+    let message = put(&rig, "/groups/orders/g", r#"{"topcs": []}"#).await.error(400, "bad_request");
+    assert!(message.contains("did you mean \"topics\"?"), "{message}");
+}
+
+#[tokio::test]
 async fn bodies_of_admin_routes_take_both_spellings_and_list_what_they_ignore() {
     let rig = Rig::open();
     rig.fill("t", 0..3).await;

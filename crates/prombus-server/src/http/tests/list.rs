@@ -106,6 +106,43 @@ async fn a_token_sees_pages_of_what_it_may_read() {
 }
 
 #[tokio::test]
+async fn a_token_sees_pages_of_the_groups_that_it_could_join() {
+    let rig = Rig::with_tokens(&[
+        ("last", &["subscribe:z"]),
+        ("two", &["subscribe:a.0000", "subscribe:z"]),
+        ("admin", &["admin"]),
+    ]);
+    for number in 0..1_100 {
+        drop(rig.bus.subscribe(format!("a.{number:04}").as_str(), "g").await.expect("joined"));
+    }
+    drop(rig.bus.subscribe("z", "both").topics(["a.0001"]).await.expect("joined"));
+    drop(rig.bus.subscribe("z", "g").await.expect("joined"));
+    let list = async |path: &str, token: &str| {
+        let request = request("GET", path).header("authorization", format!("Bearer {token}"));
+        let page = rig.send(request.body(Body::empty()).expect("a request")).await.ok();
+        let topics = names(&page, "groups", "topic").into_iter().zip(names(&page, "groups", "group"));
+        let topics: Vec<_> = topics.map(|(topic, group)| format!("{topic}/{group}")).collect();
+        (topics, page.get("next").map(|next| next.as_str().expect("a place").to_owned()))
+    };
+    let page = |names: &[&str], next: Option<&str>| {
+        (names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), next.map(str::to_owned))
+    };
+    assert_eq!(list("/groups?limit=1", "last").await, page(&["z/g"], None));
+    assert_eq!(list("/groups?limit=1", "two").await, page(&["a.0000/g"], Some("a.0000/g")));
+    assert_eq!(list("/groups?limit=1&next=a.0000%2Fg", "two").await, page(&["z/g"], None));
+    assert_eq!(list("/groups?limit=2", "two").await, page(&["a.0000/g", "z/g"], None));
+    let mut listed = Vec::new();
+    let mut path = "/groups?limit=400".to_owned();
+    loop {
+        let (names, next) = list(&path, "admin").await;
+        listed.push(names.len());
+        let Some(next) = next else { break };
+        path = format!("/groups?limit=400&next={}", next.replace('/', "%2F"));
+    }
+    assert_eq!(listed, [400, 400, 302]);
+}
+
+#[tokio::test]
 async fn groups_come_in_pages_by_subscription_and_name() {
     let rig = Rig::open();
     let mut made = Vec::new();

@@ -262,10 +262,23 @@ async fn each_encoding_of_a_state_has_a_tag_of_its_own() {
         }
     }
     // One key is small: never compressed, and its tag is the event's id.
-    for encoding in ["identity", "gzip"] {
-        let answer = ask("/state/kv/k1", encoding, "\"none\"").await;
-        assert!(!answer.headers.contains_key("content-encoding"));
-        assert_eq!(header(&answer, "etag"), format!("\"{}\"", answer.ok()["id"].as_str().expect("an id")));
+    for encoding in ["identity", "gzip", "zstd", "gzip, identity;q=0", "br, identity;q=0"] {
+        let of_path = ask("/state/kv/k1", encoding, "\"none\"").await;
+        assert!(!of_path.headers.contains_key("content-encoding"));
+        let tag = format!("\"{}\"", of_path.ok()["id"].as_str().expect("an id"));
+        assert_eq!(header(&of_path, "etag"), tag);
+        for (path, query, tag) in [
+            ("/state/kv/k1", "/state/kv?key=k1", "\"none\""),
+            ("/state/kv/k1", "/state/kv?key=k1", tag.as_str()),
+            ("/state/kv/not-there-at-all", "/state/kv?key=not-there-at-all", "\"none\""),
+        ] {
+            let (of_path, of_query) = (ask(path, encoding, tag).await, ask(query, encoding, tag).await);
+            assert_eq!(
+                (of_query.status, &of_query.headers, &of_query.body),
+                (of_path.status, &of_path.headers, &of_path.body),
+                "{encoding}"
+            );
+        }
     }
     rig.set("kv", "k1", 31).await;
     assert_eq!(ask("/state/kv", "gzip", &tags[1]).await.status, 200);
