@@ -182,12 +182,12 @@ impl Shared {
         limit: ReadLimit,
         chunk: &mut Chunk,
     ) -> Result<(), ReadError> {
-        let walk_max = match limit {
-            ReadLimit { events: 1, .. } => WALK_MAX,
-            ReadLimit { bytes: ..=FEW_BYTES, .. } => return self.read_few(topic, from, limit, chunk),
-            _ => u64::MAX,
-        };
-        self.read_noting(topic, from.max(1), limit, walk_max, chunk)
+        match limit {
+            ReadLimit { events: 1, .. } | ReadLimit { bytes: ..=FEW_BYTES, .. } => {
+                self.read_few(topic, from, limit, chunk)
+            }
+            _ => self.read_noting(topic, from.max(1), limit, u64::MAX, chunk),
+        }
     }
 
     /// Reads a few events that may be deep inside of a long run in the tail. Costs the same wherever they are.

@@ -133,7 +133,6 @@ impl Session {
         }
     }
 
-    /// Where the client is.
     /// Who is at the other end, for logs: what it or its token is called, and its address.
     pub(crate) fn who(&self) -> String {
         let remote = self.peer.remote;

@@ -15,6 +15,7 @@ use crate::store::{EventId, StoredEvent};
 use prombus_protocol::{
     Body, CursorPosition, Filter, GroupName, Pattern, RedeliveryReason, Start, Topic, Uuid,
 };
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -142,8 +143,6 @@ pub struct DeliveryItem {
     pub reason: Option<RedeliveryReason>,
     /// How long the lease runs from the pull on.
     pub lease_ms: Millis,
-    /// Which of the batch's errors is that of the attempt before.
-    last_error: Option<u32>,
     deadline: Millis,
     topic: u32,
     start: usize,
@@ -158,7 +157,7 @@ pub struct DeliveryBatch {
     items: Vec<DeliveryItem>,
     topics: Vec<Topic>,
     /// What the attempts before said, of the events that have it.
-    last_errors: Vec<Arc<str>>,
+    last_errors: HashMap<Position, Arc<str>>,
     /// Leases of other epochs than the group's are void.
     epoch: u64,
 }
@@ -201,16 +200,23 @@ impl DeliveryBatch {
         &self.bytes[item.start + usize::from(item.key_length.unwrap_or(0))..item.end]
     }
 
+    /// Whether the attempt before of any of its events said something.
+    pub fn has_last_errors(&self) -> bool {
+        !self.last_errors.is_empty()
+    }
+
     /// The reason of the nack of the attempt before, if it is known.
     pub fn last_error(&self, item: &DeliveryItem) -> Option<&str> {
-        Some(&self.last_errors[item.last_error? as usize])
+        self.last_errors.get(&item.position).map(|error| &**error)
     }
 
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.items.clear();
         self.topics.clear();
-        self.last_errors.clear();
+        if !self.last_errors.is_empty() {
+            self.last_errors.clear();
+        }
     }
 
     pub(crate) fn byte_count(&self) -> usize {
@@ -231,7 +237,6 @@ impl DeliveryBatch {
             attempt: 1,
             reason: None,
             lease_ms: 0,
-            last_error: None,
             deadline: 0,
             topic: self.topics.len() as u32 - 1,
             start,
@@ -240,8 +245,7 @@ impl DeliveryBatch {
         });
     }
 
-    /// Says about the items how they were leased, and drops those that were not. `leases` and `last_errors` are in the same
-    /// order.
+    /// Says about the items how they were leased, and drops those that were not. `leases` is in the same order.
     pub(crate) fn lease(
         &mut self,
         leases: &[crate::delivery::Leased],
@@ -251,17 +255,13 @@ impl DeliveryBatch {
     ) {
         self.epoch = epoch;
         let mut leases = leases.iter().peekable();
-        let mut last_errors = last_errors.into_iter().peekable();
+        self.last_errors.extend(last_errors);
         self.items.retain_mut(|item| {
             let Some(lease) = leases.next_if(|lease| lease.position == item.position) else { return false };
             item.attempt = lease.attempt;
             item.reason = lease.reason;
             item.lease_ms = lease.deadline.saturating_sub(now);
             item.deadline = lease.deadline;
-            if let Some((_, error)) = last_errors.next_if(|(position, _)| *position == item.position) {
-                item.last_error = Some(self.last_errors.len() as u32);
-                self.last_errors.push(error);
-            }
             true
         });
     }

@@ -366,8 +366,10 @@ impl Local {
             (cell, source)
         });
         let readers = readers.collect();
+        // Readers of patterns first: as soon as the table has the topic, somebody may publish to it.
+        self.arrivals.tell_feeds(id, topic);
         self.topics.write().add(topic.clone(), id, readers);
-        self.arrivals.made(id, topic);
+        self.arrivals.made(topic);
         if self.settings.read().settings(topic.as_str()).has_snapshots() {
             self.keeper.made(id, self.clock.steady_ms());
         }

@@ -232,7 +232,7 @@ impl<'a> Fields<'a> {
                     continue;
                 }
             };
-            if slot.is_some_and(|slot| slot.get() != value.get()) {
+            if slot.is_some_and(|slot| !is_same(slot, value)) {
                 self.contradiction = Some((known, name));
             }
             *slot = Some(value);
@@ -396,6 +396,11 @@ fn corr_anyhow(bytes: &[u8]) -> Option<String> {
     }
     let corr = serde_json::from_slice::<OnlyCorr<'_>>(bytes).ok()?.corr?.get();
     is_corr(corr).then(|| corr.to_owned())
+}
+
+/// Whether two values say the same, however they are written.
+fn is_same(one: Json<'_>, other: Json<'_>) -> bool {
+    one.get() == other.get() || loose(one).is_ok_and(|one| loose(other).is_ok_and(|other| one.means(&other)))
 }
 
 fn missing(field: &str) -> Refusal {

@@ -83,7 +83,7 @@ pub(crate) fn sorted<'a, const N: usize>(
                 let is_other_spelling = !names[index].is_empty() && names[index] != name;
                 if is_other_spelling {
                     match (&values[index], &value) {
-                        (Some(one), Some(two)) if one != two => {
+                        (Some(one), Some(two)) if !one.means(two) => {
                             let field = std::mem::take(&mut names[index]).into_owned();
                             return Err(OptionError::Contradiction { field, other: name.into_owned() });
                         }

@@ -33,6 +33,16 @@ impl<'a> Loose<'a> {
         }
     }
 
+    /// Whether two values say the same: `1000` and `1e3` do.
+    pub(crate) fn means(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Loose::Integer(whole), Loose::Float(float)) | (Loose::Float(float), Loose::Integer(whole)) => {
+                *whole as f64 == *float
+            }
+            _ => self == other,
+        }
+    }
+
     fn refused(&self, field: &str, allowed: &'static str) -> OptionError {
         OptionError::refused(field, self, allowed)
     }

@@ -19,9 +19,19 @@ impl Corrs {
     /// The same for a frame of which fields were ignored.
     pub(super) fn push_noting(&mut self, corr: Option<&str>, ignored: &[String]) {
         if !ignored.is_empty() {
-            self.ignored.push((self.ends.len() as u32, ignored.to_vec()));
+            self.note(ignored);
         }
         self.push(corr);
+    }
+
+    #[cold]
+    fn note(&mut self, ignored: &[String]) {
+        self.ignored.push((self.ends.len() as u32, ignored.to_vec()));
+    }
+
+    /// Whether no frame had fields that were ignored.
+    pub(super) fn has_no_ignored(&self) -> bool {
+        self.ignored.is_empty()
     }
 
     /// The ignored fields of a frame, by number.

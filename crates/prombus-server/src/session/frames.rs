@@ -33,7 +33,9 @@ impl Session {
             Err(error) => return self.err_unauthorized(error.corr.as_deref()),
         };
         let corr = parsed.corr;
-        self.ignored = parsed.ignored;
+        if !parsed.ignored.is_empty() || !self.ignored.is_empty() {
+            self.ignored = parsed.ignored;
+        }
         if let ClientFrame::Auth { token } = &parsed.frame {
             return self.authenticate(corr, token.as_deref());
         }

@@ -133,6 +133,12 @@ impl Publisher {
 
 fn put_outcomes(out: &mut Vec<u8>, corrs: &Corrs, outcomes: &[Published]) {
     out.reserve(outcomes.len() * 112);
+    if corrs.has_no_ignored() {
+        for (corr, outcome) in corrs.iter().zip(outcomes) {
+            put_text(out, 100, |into| put_published(into, corr, outcome.id, outcome.seq, outcome.duplicate));
+        }
+        return;
+    }
     for (number, (corr, outcome)) in corrs.iter().zip(outcomes).enumerate() {
         put_text(out, 100, |into| {
             put_published(into, corr, outcome.id, outcome.seq, outcome.duplicate);

@@ -9,11 +9,11 @@ use crate::metrics::SubscriptionMetrics;
 use crate::ws::frame::put_text;
 use prombus::delivery::{MemberSettings, Position};
 use prombus::{
-    DeliveryBatch, DurableTicket, GroupError, GroupSpec, Histogram, Membership, Pattern, PullLimit,
-    SettleOutcome, Unavailable, Verdict,
+    DeliveryBatch, DeliveryItem, DurableTicket, GroupError, GroupSpec, Histogram, Membership, Pattern,
+    PullLimit, SettleOutcome, Unavailable, Verdict,
 };
 use prombus_protocol::{
-    EventContext, OkFrame, RawValue, put_err, put_event_head, put_event_tail, put_record,
+    EventContext, OkFrame, RawValue, RedeliveryReason, put_err, put_event_head, put_event_tail, put_record,
 };
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -40,9 +40,9 @@ pub(super) struct Subscription {
     settings: MemberSettings,
     /// An EVENT up to its record.
     head: Vec<u8>,
-    /// What comes behind the record, and of which context it is: nearly always that of the delivery before.
+    /// What comes behind the record, and of which delivery it is: nearly always it is the same for the next.
     tail: Vec<u8>,
-    tail_context: Option<EventContext>,
+    tail_of: Option<TailOf>,
     delivered: Delivered,
     metrics: Arc<SubscriptionMetrics>,
     handler_durations: Repeated,
@@ -51,6 +51,9 @@ pub(super) struct Subscription {
     acks: Vec<(Position, Verdict<'static>)>,
     ack_corrs: Corrs,
 }
+
+/// What the end of an EVENT says: attempt, lease, reason. An error of the attempt before is not kept.
+type TailOf = (u32, u64, Option<RedeliveryReason>);
 
 /// The same value again and again, before it is counted: acks come in runs that took equally long.
 #[derive(Default)]
@@ -98,7 +101,7 @@ impl Subscription {
             settings,
             head,
             tail: Vec::new(),
-            tail_context: None,
+            tail_of: None,
             delivered,
             metrics,
             handler_durations: Repeated::default(),
@@ -221,17 +224,10 @@ impl Subscription {
             for item in batch.items() {
                 let body = batch.body(item);
                 let id = Uuid::from_u128(item.id.as_u128());
-                let context = EventContext {
-                    attempt: item.attempt,
-                    ack_deadline_ms: item.lease_ms,
-                    max_attempts: self.settings.max_attempts,
-                    reason: item.reason,
-                    last_error: batch.last_error(item).map(str::to_owned),
-                };
-                if self.tail_context.as_ref() != Some(&context) {
-                    self.tail.clear();
-                    put_event_tail(&mut self.tail, &context);
-                    self.tail_context = Some(context);
+                let tail_of = Some((item.attempt, item.lease_ms, item.reason));
+                if self.tail_of != tail_of {
+                    self.put_tail(batch, item);
+                    self.tail_of = tail_of.filter(|_| !batch.has_last_errors());
                 }
                 put_text(out, EVENT_FRAME_BYTES + body.len(), |into| {
                     into.extend_from_slice(&self.head);
@@ -251,6 +247,19 @@ impl Subscription {
             self.delivered.forget_expired(window, now_ms);
             Ok(Pulled::Some(batch.items().len() as u32))
         })
+    }
+
+    #[cold]
+    fn put_tail(&mut self, batch: &DeliveryBatch, item: &DeliveryItem) {
+        self.tail.clear();
+        let context = EventContext {
+            attempt: item.attempt,
+            ack_deadline_ms: item.lease_ms,
+            max_attempts: self.settings.max_attempts,
+            reason: item.reason,
+            last_error: batch.last_error(item).map(str::to_owned),
+        };
+        put_event_tail(&mut self.tail, &context);
     }
 
     /// Ends it in order: what is unsettled goes to others, and no attempt counts.

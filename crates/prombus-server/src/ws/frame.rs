@@ -162,11 +162,13 @@ impl Decoder {
                 [high, low, ..] => Incoming::Close(Some(u16::from_be_bytes([*high, *low]))),
             },
             opcode if opcode != CONTINUATION && head.is_last => {
-                self.pieces.utf8 = Utf8Check::default();
-                let payload = match head.is_deflated {
-                    true => inflated(&mut self.inflated, payload, self.max_message_bytes)?,
-                    false => payload,
-                };
+                if checked_bytes > 0 {
+                    self.pieces.utf8 = Utf8Check::default();
+                }
+                if head.is_deflated {
+                    let payload = inflated(&mut self.inflated, payload, self.max_message_bytes)?;
+                    return Ok((end, Some(message(opcode, payload))));
+                }
                 message(opcode, payload)
             }
             opcode => {
@@ -221,7 +223,15 @@ impl Decoder {
 
     /// Lets go of a message that came in pieces and was handled.
     pub(crate) fn release(&mut self) {
-        if self.pieces.opcode.is_none() && self.pieces.bytes.capacity() > 0 {
+        // Nearly always: messages come whole and as they are.
+        if self.held_bytes() > 0 {
+            self.release_held();
+        }
+    }
+
+    #[cold]
+    fn release_held(&mut self) {
+        if self.pieces.opcode.is_none() {
             self.pieces.bytes = Vec::new();
         }
         if self.inflated.capacity() > 0 {
@@ -285,6 +295,7 @@ fn message(opcode: u8, payload: &[u8]) -> Incoming<'_> {
     }
 }
 
+#[cold]
 fn inflated<'a>(into: &'a mut Vec<u8>, payload: &[u8], most: usize) -> Result<&'a [u8], Violation> {
     *into = inflate(payload, most).map_err(|error| match error {
         InflateError::TooLarge => Violation::TooLarge(most),

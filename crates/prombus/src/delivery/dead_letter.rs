@@ -16,6 +16,8 @@ pub struct GiveUp {
     pub position: Position,
     /// How many attempts failed.
     pub attempts: u32,
+    /// How many are written down if the letter cannot be written now: so many that nobody gets the event again.
+    pub spent: u32,
     /// What the last failure said.
     pub error: String,
     /// That its attempts are used up is written down; with the first time that it is put off.
@@ -25,9 +27,15 @@ pub struct GiveUp {
 impl Group {
     pub(super) fn give_up(&mut self, position: Position, error: String) {
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
+        let spent = unsettled.attempts;
+        self.give_up_spending(position, spent, error);
+    }
+
+    pub(super) fn give_up_spending(&mut self, position: Position, spent: u32, error: String) {
+        let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         unsettled.state = State::GivingUp;
         let attempts = unsettled.attempts;
-        self.given_up.push(GiveUp { position, attempts, error, is_written_down: false });
+        self.given_up.push(GiveUp { position, attempts, spent, error, is_written_down: false });
     }
 
     /// Events to give up since the last time; each ends with [`gave_up`](Self::gave_up) or [`put_off`](Self::put_off).
@@ -66,7 +74,7 @@ impl Group {
         if !std::mem::replace(&mut give_up.is_written_down, true) {
             self.changes.attempts(AttemptsChange {
                 position: give_up.position,
-                attempts: give_up.attempts,
+                attempts: give_up.spent,
                 not_before: 0,
                 reason: Some(RedeliveryReason::MemberLost),
             });

@@ -118,10 +118,13 @@ impl Group {
             return Settling::Stale;
         };
         self.counters.nacked += 1;
+        let unsettled = &self.unsettled[&position];
+        // If its letter has to wait, a restart must not give it to anybody: as if all its attempts were used up.
+        let (holder, spent) = (unsettled.holder, unsettled.attempts.max(unsettled.max_attempts));
         if state == State::Leased {
-            self.release(self.unsettled[&position].holder);
+            self.release(holder);
         }
-        self.give_up(position, error.unwrap_or("nacked").to_owned());
+        self.give_up_spending(position, spent, error.unwrap_or("nacked").to_owned());
         Settling::Counted
     }
 

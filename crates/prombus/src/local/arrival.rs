@@ -44,8 +44,7 @@ impl Arrivals {
     }
 
     /// A topic was made.
-    pub(super) fn made(&self, id: TopicId, topic: &Topic) {
-        self.feeds.made(id, topic);
+    pub(super) fn made(&self, topic: &Topic) {
         if self.count.load(Ordering::SeqCst) > 0
             && let Some(waiting) = self.waiting.lock().by_name.remove(topic)
         {

@@ -70,14 +70,17 @@ impl Feeds {
     }
 
     /// A topic was made.
-    pub(super) fn made(&self, id: TopicId, topic: &Topic) {
+    fn made(&self, id: TopicId, topic: &Topic) {
+        let mut called = Vec::new();
         self.each(|feed| {
             if feed.pattern.matches(topic.as_str()) {
                 let mut state = feed.state.lock();
                 state.wanted.insert(id);
                 state.news.made.push((id, topic.clone()));
+                called.extend(state.waker.take());
             }
         });
+        called.into_iter().for_each(wake);
     }
 
     /// Everything is different now.
@@ -89,6 +92,11 @@ impl Feeds {
 }
 
 impl Arrivals {
+    /// A topic is about to be there.
+    pub(super) fn tell_feeds(&self, id: TopicId, topic: &Topic) {
+        self.feeds.made(id, topic);
+    }
+
     /// A feed for the topics of a pattern. Those that are there already are named by the reader.
     pub(super) fn feed(&self, pattern: Pattern) -> Arc<Feed> {
         let feed = Arc::new(Feed { pattern, state: Mutex::default() });

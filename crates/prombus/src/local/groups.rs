@@ -160,6 +160,8 @@ impl Local {
             ..Restored::default()
         });
         self.add_group(&cell, &topics, restored);
+        // Whoever makes it may go away before it has joined.
+        self.deserted(&cell, self.clock.steady_ms().saturating_add(JOIN_MS));
         Ok(Tried::Done((cell, true)))
     }
 
@@ -549,6 +551,8 @@ const GAP_SEARCH_MAX: u64 = 1_000;
 /// So many events are looked at to find the place of one that is gone. Only where nearly all ids are the publishers' own are
 /// there more, and everybody who makes a topic or a group waits meanwhile.
 const HEADS_MAX: u32 = 10_000;
+/// How long the maker of a group has to join it.
+const JOIN_MS: Millis = 60_000;
 /// A group that could not be deleted is looked at again after this time.
 const EXPIRE_RETRY_MS: Millis = 1_000;
 /// A wait that was written down is not longer than the longest that can be asked for, whatever the clock says now.

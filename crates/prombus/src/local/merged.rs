@@ -405,6 +405,8 @@ impl Local {
                 for (topic, _) in self.topics_matching(pattern) {
                     if let Some(seq) = self.store.find(topic, event_id_of(id))?
                         && let Some(head) = self.store.head_at_or_after(topic, seq)?
+                        // Of an event that was cleaned away only its id is known, not when it was committed.
+                        && head.seq == seq
                     {
                         return Ok(BusPosition { commit_ms: head.commit_ms, topic: topic.number(), seq });
                     }

@@ -17,6 +17,9 @@ use std::collections::{BinaryHeap, HashMap};
 pub(crate) const SIDE_BY_SIDE: usize = 256;
 /// What a cursor reads ahead; a member has up to [`SIDE_BY_SIDE`] of them.
 const READ_AHEAD_BYTES: usize = 16 * 1024;
+/// With more topics than this, or large events, nothing that was read ahead is kept from one pull to the next: who is slow to
+/// pull again would hold it all.
+const KEPT_CURSORS: usize = 16;
 
 /// What pulls of several topics use, kept from one to the next.
 #[derive(Default)]
@@ -37,6 +40,8 @@ struct Cursor {
     scanner: Box<dyn Scanner>,
     /// The seq and the commit time of the next event that is wanted, if it is known.
     head: Option<(u64, i64)>,
+    /// It has read an event that is larger than what it reads ahead.
+    has_large: bool,
 }
 
 /// The events read from one reservation.
@@ -60,7 +65,7 @@ impl Merge {
             let cursor = self.cursors.remove(&range.source).unwrap_or_else(|| {
                 let mut scanner = store.scanner();
                 scanner.read_ahead(READ_AHEAD_BYTES);
-                Cursor { scanner, head: None }
+                Cursor { scanner, head: None, has_large: false }
             });
             part.cursor = Some(cursor);
             part.next_seq = range.first_seq;
@@ -73,8 +78,13 @@ impl Merge {
         if self.cursors.len() + reserved.len() > SIDE_BY_SIDE {
             self.cursors.clear();
         }
+        let are_many = self.cursors.len() + reserved.len() > KEPT_CURSORS;
         for (part, range) in self.parts.iter_mut().zip(reserved) {
-            self.cursors.extend(part.cursor.take().map(|cursor| (range.source, cursor)));
+            let Some(mut cursor) = part.cursor.take() else { continue };
+            if std::mem::replace(&mut cursor.has_large, false) || are_many {
+                cursor.scanner.rest();
+            }
+            self.cursors.insert(range.source, cursor);
         }
     }
 
@@ -172,7 +182,8 @@ impl Reading<'_> {
     ) -> Result<Ended, ReadError> {
         let (range, (topic_id, topic)) = (self.reserved[at], &self.topics[at]);
         let Merge { parts, order, .. } = merge;
-        let Part { cursor: Some(Cursor { scanner, head }), next_seq, kept, .. } = &mut parts[at] else {
+        let Part { cursor: Some(Cursor { scanner, head, has_large }), next_seq, kept, .. } = &mut parts[at]
+        else {
             return Ok(Ended::Empty);
         };
         let (group_filter, own_filter) = (self.member.cell.spec.filter.as_ref(), self.member.filter.as_ref());
@@ -180,6 +191,7 @@ impl Reading<'_> {
         while *next_seq <= range.last_seq {
             let mut is_full = false;
             let scanned = scanner.scan(*topic_id, *next_seq, range.last_seq, &mut |event| {
+                *has_large |= event.body.len() > READ_AHEAD_BYTES;
                 // A filter is asked once about each event.
                 let is_known = known.is_some_and(|(seq, _)| seq == event.seq);
                 if !is_known && !is_wanted(group_filter, own_filter, topic, event) {

@@ -354,7 +354,8 @@ impl Model {
         let event = self.event(position);
         event.place = Place::GivingUp;
         let attempts = event.attempts;
-        self.named.push(GiveUp { position, attempts, error: error.to_owned(), is_written_down: false });
+        let error = error.to_owned();
+        self.named.push(GiveUp { position, attempts, spent: attempts, error, is_written_down: false });
     }
 
     /// Checks a pull's answer, and takes it over. Which events are given up, and of which the next attempt is started, is the

@@ -85,7 +85,11 @@ impl Model {
             return Settling::Stale;
         }
         self.counters.nacked += 1;
+        let limit = self.event(position).limit;
         self.give_up(position, error.unwrap_or("nacked"));
+        if let Some(named) = self.named.iter_mut().find(|named| named.position == position) {
+            named.spent = named.attempts.max(limit);
+        }
         Settling::Counted
     }
 
@@ -280,7 +284,7 @@ impl Model {
             give_up.is_written_down = true;
             let event = self.event(give_up.position);
             let reason = Some(RedeliveryReason::MemberLost);
-            event.kept = Some(Kept { attempts: give_up.attempts, not_before: 0, reason });
+            event.kept = Some(Kept { attempts: give_up.spent, not_before: 0, reason });
         }
         self.put_off.push((until, give_up));
     }
