@@ -51,7 +51,7 @@ impl Call {
         };
         let (query, ignored) = match named(route, parts.uri.query().unwrap_or_default()) {
             Ok(named) => named,
-            // What is wrong with a request is for those who may make it.
+            // Errors of the query are told only to callers that are let in.
             Err((error, query)) => {
                 authenticate(&query)?;
                 return Err(error);

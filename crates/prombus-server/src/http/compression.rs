@@ -25,7 +25,7 @@ pub(super) fn compressed<S: Clone + Send + Sync + 'static>(methods: MethodRouter
     let is_not_plain = |_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions| {
         extensions.get::<Plain>().is_none()
     };
-    // Fast: whoever exports much must not take the cores from those who publish.
+    // Fast: large exports must not take the cores from publishers.
     let layer = CompressionLayer::new().quality(CompressionLevel::Fastest);
     let layer = layer.compress_when(DefaultPredicate::new().and(is_not_plain));
     methods.layer(layer).layer(map_response(after))

@@ -11,7 +11,7 @@ use prombus::{GroupError, GroupInfo, GroupTopicInfo, LeaseInfo, MemberInfo, Olde
 use prombus_protocol::{CursorPosition, Pattern, Uuid};
 use serde::Serialize;
 
-/// At least so many groups are looked at in one go, where there are so many.
+/// Groups that are described by one call to the backend, at least.
 const INFOS_AT_ONCE: usize = 16;
 
 #[derive(Serialize)]

@@ -91,7 +91,7 @@ async fn who_has_no_token_is_not_told_what_else_is_wrong() {
     let rig = Rig::with_tokens(&[("reader", &["subscribe:orders"])]);
     for path in ["/topics?LIMIT=1", "/topics?limit=1&limt=2", "/topics?limit=%ff", "/metrics?%ff=1"] {
         rig.get(path).await.error(401, "unauthorized");
-        with_token(&rig, "GET", path, "nobody").await.error(401, "bad_token");
+        with_token(&rig, "GET", path, "wrong").await.error(401, "bad_token");
     }
     with_token(&rig, "GET", "/topics?LIMIT=1", "reader").await.error(400, "bad_request");
     with_token(&rig, "GET", "/topics?limit=%ff", "reader").await.error(400, "bad_request");
