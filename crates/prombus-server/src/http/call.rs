@@ -51,7 +51,7 @@ impl Call {
         };
         let (query, ignored) = match named(route, parts.uri.query().unwrap_or_default()) {
             Ok(named) => named,
-            // Errors of the query are told only to callers that are let in.
+            // Callers without a valid token do not learn what is wrong with the query.
             Err((error, query)) => {
                 authenticate(&query)?;
                 return Err(error);
