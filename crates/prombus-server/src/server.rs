@@ -182,7 +182,7 @@ impl Server {
     /// If the server runs already.
     #[must_use]
     pub fn into_echo(mut self) -> Self {
-        Arc::get_mut(&mut self.gateway).expect("nobody uses it before it runs").is_echo = true;
+        Arc::get_mut(&mut self.gateway).expect("it is not shared before it runs").is_echo = true;
         self
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Session {
     /// What the last subscription that has a name is called.
     name: Option<String>,
     reader: FrameReader,
-    /// Fields of the frame that is being handled which nobody knows.
+    /// Unknown fields of the frame that is being handled.
     ignored: Vec<String>,
     /// The time, read once for all frames that are handled together.
     now: Option<Now>,
@@ -133,7 +133,7 @@ impl Session {
         }
     }
 
-    /// Who is at the other end, for logs: what it or its token is called, and its address.
+    /// The client, for logs: its name or that of its token, and its address.
     pub(crate) fn who(&self) -> String {
         let remote = self.peer.remote;
         match self.name.clone().or_else(|| self.token_name()) {

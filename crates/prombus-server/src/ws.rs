@@ -201,7 +201,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.writing.len() - self.written
     }
 
-    /// How many bytes of frames were sent when so many of `writing` were, counted as they were before they were compressed.
+    /// The number of bytes sent when this much of `writing` was written, counted before compression.
     fn sent(&self, written: usize) -> u64 {
         let ends = &self.frame_ends;
         let of_writing = match ends.partition_point(|&(_, end)| end <= written) {
@@ -237,7 +237,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         } else {
             ready!(self.read_into_scratch(context))?
         };
-        // Behind a close frame nothing more is expected, whatever else came with it.
+        // After a close frame nothing more is read, also if other bytes came with it.
         self.is_eof |= read_bytes == 0;
         if read_bytes > 0 {
             self.timers.heard();
@@ -466,6 +466,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             has_written = true;
         }
         self.timers.caught_up();
+        if self.deflate.is_some() {
+            self.frame_ends = Vec::new();
+        }
         if !self.gateway.budget.has_room()
             || self.writing.capacity() + self.session.out.capacity() > BUFFERS_MAX
         {

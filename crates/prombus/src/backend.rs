@@ -37,7 +37,7 @@ pub struct GroupSpec {
     pub filter: Option<Filter>,
     /// Where a new group starts.
     pub from: Start,
-    /// A group that this creates is deleted after so many milliseconds without members. On a group that is there it has no
+    /// A group that this creates is deleted after this many milliseconds without members. For an existing group it has no
     /// effect.
     pub expire_ms: Option<u64>,
 }

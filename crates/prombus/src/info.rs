@@ -29,7 +29,7 @@ pub struct GroupInfo {
     pub group: String,
     /// When it was made, in milliseconds since 1970.
     pub made_ms: i64,
-    /// It is deleted after so many milliseconds without members, as its creator said.
+    /// It is deleted after this many milliseconds without members; set when it was made.
     pub expire_ms: Option<u64>,
     /// How many members it has now.
     pub members: usize,

@@ -366,7 +366,7 @@ impl Local {
             (cell, source)
         });
         let readers = readers.collect();
-        // Readers of patterns first: as soon as the table has the topic, somebody may publish to it.
+        // Readers of patterns first: as soon as the table has the topic, events may be published to it.
         self.arrivals.tell_feeds(id, topic);
         self.topics.write().add(topic.clone(), id, readers);
         self.arrivals.made(topic);

@@ -108,7 +108,7 @@ impl Subscribe {
         self
     }
 
-    /// A group that this creates is deleted after so long without members.
+    /// A group that this creates is deleted after this time without members.
     pub fn expire(mut self, after: Duration) -> Self {
         self.options.expire_ms = Some(after.as_millis().try_into().unwrap_or(u64::MAX));
         self

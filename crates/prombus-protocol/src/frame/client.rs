@@ -41,7 +41,7 @@ pub struct Parsed<'a> {
     pub corr: Option<&'a str>,
     /// The frame.
     pub frame: ClientFrame<'a>,
-    /// Fields that nobody knows; the OK lists them.
+    /// Fields that are not known; the OK lists them.
     pub ignored: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ pub enum ClientFrame<'a> {
         reason: Option<Cow<'a, str>>,
         /// When it should come again; the server's backoff if absent.
         delay_ms: Option<u64>,
-        /// It should not come again: it becomes a dead letter at once.
+        /// Give the event up: it becomes a dead letter at once.
         dead: bool,
     },
     /// An event needs more time.

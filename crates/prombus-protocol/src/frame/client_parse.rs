@@ -59,7 +59,7 @@ pub(super) fn parse_with<'a>(
     let corr = corr.unwrap_or(None);
     match result {
         Ok(frame) => {
-            // What has ignored fields is rare, and read anew each time.
+            // Frames with ignored fields are rare, and are always parsed in full.
             if ignored.0.is_empty() {
                 show(&fields, &frame);
             }

@@ -15,7 +15,7 @@ pub(super) struct FieldNames {
 }
 
 impl FieldNames {
-    /// The names of the frame with this `op`; `None` if there is no such frame.
+    /// The names of the frame with this `op`; `None` if no frame has it.
     pub(super) fn of(op: &str) -> Option<Self> {
         let (frame, opts): (&[&str], &[&str]) = match op {
             "AUTH" => (&["op", "corr", "token"], &[]),

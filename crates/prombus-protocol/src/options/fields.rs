@@ -67,7 +67,7 @@ impl Ignored {
     }
 }
 
-/// The values of the known fields, in the order of `known`; `null` is no value. Of two fields with one spelling the last
+/// The values of the known fields, in the order of `known`; `null` counts as absent. Of two fields with one spelling the last
 /// counts.
 pub(crate) fn sorted<'a, const N: usize>(
     fields: Vec<(Cow<'a, str>, Loose<'a>)>,

@@ -46,7 +46,7 @@ pub struct SubscribeOptions {
     pub filter: Option<Filter>,
     /// What to call the member in lists, metrics and logs.
     pub name: Option<String>,
-    /// `expireMs`: a group that this creates is deleted after so long without members.
+    /// `expireMs`: a group that this creates is deleted after this time without members.
     pub expire_ms: Option<u64>,
 }
 

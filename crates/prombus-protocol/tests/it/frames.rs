@@ -11,7 +11,7 @@ struct Good {
     name: String,
     text: String,
     canonical: Option<String>,
-    /// Fields that nobody knows.
+    /// Fields that are not known.
     #[serde(default)]
     ignored: Vec<String>,
 }

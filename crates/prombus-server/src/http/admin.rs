@@ -92,7 +92,7 @@ pub(super) async fn make(mut call: Call) -> Answered {
     answer::done(&Created { created: joined.created }, &call.ignored)
 }
 
-/// `DELETE /groups/{topic}/{group}`: for admins; a group that was made to expire also for whoever may join it.
+/// `DELETE /groups/{topic}/{group}`: for admins, and for a group that was made to expire also for tokens that may join it.
 pub(super) async fn delete(call: Call) -> Answered {
     let (topic, group) = call.group()?;
     if !call.principal.is_admin() {

@@ -325,7 +325,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups/{topic}/{group}",
         access: Access::Token,
         handler: |call| Box::pin(admin::delete(call)),
-        about: "Deletes a group; its members get an error. A group that was made with expireMs may be deleted by whoever may join it, others by admins.",
+        about: "Deletes a group; its members get an error. Tokens that may join a group can delete it if it was made with expireMs; other groups are deleted by admins.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
         errors: &[404, 500, 503, 507],
         ..ROUTE

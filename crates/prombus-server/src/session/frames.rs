@@ -114,7 +114,7 @@ impl Session {
         }
     }
 
-    /// A text message that is no UTF-8 is no message: the connection ends (RFC 6455, section 8.1).
+    /// A text message that is not UTF-8 ends the connection (RFC 6455, section 8.1).
     fn end_for_bad_text(&mut self) {
         self.ending = Some(Ending { code: close::INVALID_DATA, reason: NOT_UTF8 });
     }
@@ -256,7 +256,7 @@ impl Session {
         });
     }
 
-    /// What the token is called; none where nobody needs one.
+    /// The name of the token; none if no auth is configured.
     pub(super) fn token_name(&self) -> Option<String> {
         let principal = self.principal.as_ref().filter(|_| self.gateway.auth.is_configured());
         principal.map(|principal| principal.name().to_owned())

@@ -40,7 +40,7 @@ pub(super) struct Subscription {
     settings: MemberSettings,
     /// An EVENT up to its record.
     head: Vec<u8>,
-    /// What comes behind the record, and of which delivery it is: nearly always it is the same for the next.
+    /// The end of an EVENT, after the record, and of which delivery it is: nearly always the next one has the same.
     tail: Vec<u8>,
     tail_of: Option<TailOf>,
     delivered: Delivered,

@@ -17,7 +17,7 @@ const WORTHWHILE_BYTES: usize = 64;
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 /// Output is asked for in steps of at least this.
 const STEP_BYTES: usize = 4 * 1024;
-/// Inflated messages up to this are put into memory that the thread keeps.
+/// Memory up to this is kept by the thread for the next message.
 const KEPT_BYTES: usize = 256 * 1024;
 
 thread_local! {
@@ -25,10 +25,11 @@ thread_local! {
     static COMPRESSORS: RefCell<[Option<Compress>; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]> =
         const { RefCell::new([const { None }; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]) };
     static DECOMPRESSOR: RefCell<Option<Decompress>> = const { RefCell::new(None) };
+    static DEFLATED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What was agreed on with a client.
+/// The result of the negotiation with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deflate {
     /// The size of the window that the server's messages may use.
@@ -88,7 +89,7 @@ impl Deflate {
         Self { window_bits: WINDOW_BITS_MAX }
     }
 
-    /// The header that answers the offer.
+    /// The header for the answer.
     pub(crate) fn answer(self) -> HeaderValue {
         let mut text = format!("{NAME}; server_no_context_takeover; client_no_context_takeover");
         if self.window_bits < WINDOW_BITS_MAX {
@@ -102,30 +103,32 @@ impl Deflate {
         if message.len() < WORTHWHILE_BYTES {
             return false;
         }
-        let start = into.len();
+        // Not into the connection's own memory: what it keeps should be as large as what it sends.
+        let mut deflated = DEFLATED.take();
         let slot = usize::from(self.window_bits - WINDOW_BITS_MIN);
         let compressor = COMPRESSORS.with_borrow_mut(|compressors| compressors[slot].take());
         let mut compressor = compressor
             .unwrap_or_else(|| Compress::new_with_window_bits(Compression::fast(), false, self.window_bits));
         // To the end, also where it grows: a compressor that still has output when it is reset is not good for another
         // message.
-        while (compressor.total_in() as usize) < message.len() || into.len() == into.capacity() {
-            into.reserve((message.len() / 2).max(STEP_BYTES));
+        while (compressor.total_in() as usize) < message.len() || deflated.len() == deflated.capacity() {
+            deflated.reserve((message.len() / 2).max(STEP_BYTES));
             let read = compressor.total_in() as usize;
-            if compressor.compress_vec(&message[read..], into, FlushCompress::Sync).is_err() {
-                into.truncate(start);
+            if compressor.compress_vec(&message[read..], &mut deflated, FlushCompress::Sync).is_err() {
                 return false;
             }
         }
         compressor.reset();
         COMPRESSORS.with_borrow_mut(|compressors| compressors[slot] = Some(compressor));
-        let is_smaller = into.len() - start < message.len() + TAIL.len();
-        if !is_smaller || !into.ends_with(&TAIL) {
-            into.truncate(start);
-            return false;
+        let is_smaller = deflated.len() < message.len() + TAIL.len() && deflated.ends_with(&TAIL);
+        if is_smaller {
+            into.extend_from_slice(&deflated[..deflated.len() - TAIL.len()]);
         }
-        into.truncate(into.len() - TAIL.len());
-        true
+        if deflated.capacity() <= KEPT_BYTES {
+            deflated.clear();
+            DEFLATED.set(deflated);
+        }
+        is_smaller
     }
 }
 
@@ -134,7 +137,7 @@ fn window_bits_of(text: &str) -> Option<u8> {
     text.parse().ok().filter(|bits| is_plain && (8..=WINDOW_BITS_MAX).contains(bits))
 }
 
-/// Inflates a message of at most so many bytes. What it answers should come back with [`give_back`].
+/// Inflates a message of at most `most` bytes. Return the buffer with [`give_back`].
 pub(crate) fn inflate(message: &[u8], most: usize) -> Result<Vec<u8>, InflateError> {
     let mut inflated = SPARE.take();
     inflated.clear();

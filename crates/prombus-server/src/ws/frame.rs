@@ -17,7 +17,7 @@ pub(crate) mod close {
     pub(crate) const GOING_AWAY: u16 = 1001;
     /// Not WebSocket.
     pub(crate) const PROTOCOL_ERROR: u16 = 1002;
-    /// A text message that is no text, or compressed data that is none.
+    /// A text message that is not UTF-8, or data that is not deflate.
     pub(crate) const INVALID_DATA: u16 = 1007;
     /// No token, or one that is no longer good.
     pub(crate) const POLICY: u16 = 1008;
@@ -60,7 +60,7 @@ pub(crate) enum Violation {
     TooLarge(usize),
 }
 
-/// What is said about a text message that is no UTF-8.
+/// The close reason for a text message that is not UTF-8.
 pub(crate) const NOT_UTF8: &str = "a text message is not UTF-8";
 
 impl Violation {
@@ -564,7 +564,7 @@ mod tests {
         }
     }
 
-    /// What comes of a message, in frames of these first bytes and payloads, that arrives in pieces of this size.
+    /// Decodes frames with these first bytes and payloads, which arrive in pieces of this size.
     fn arriving(frames: &[(u8, &[u8])], piece_bytes: usize) -> Result<Vec<Vec<u8>>, Violation> {
         let bytes: Vec<u8> = frames.iter().flat_map(|(first, payload)| masked(*first, payload)).collect();
         let (mut decoder, mut unread, mut texts) = (Decoder::new(1 << 20, true), Vec::new(), Vec::new());
@@ -605,7 +605,7 @@ mod tests {
             assert_eq!(arriving(&[(0x01, bad)], piece_bytes), Err(Violation::Data(NOT_UTF8)));
             let cut_short = [(0x01, &good[..1]), (0x80, b"".as_slice())];
             assert_eq!(arriving(&cut_short, piece_bytes), Err(Violation::Data(NOT_UTF8)));
-            // What is not text may be anything.
+            // Binary messages may have any bytes.
             assert_eq!(arriving(&[(0x02, bad), (0x80, b"")], piece_bytes), Ok(vec![bad.to_vec()]));
         }
         assert_eq!(

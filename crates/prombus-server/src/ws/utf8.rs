@@ -1,6 +1,6 @@
 //! UTF-8 that arrives in pieces: a text message that cannot become valid is refused before it is there whole.
 
-/// What was seen of a text so far.
+/// The state of a check of one text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Utf8Check {
     /// The start of a character whose end has not come.

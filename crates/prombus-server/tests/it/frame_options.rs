@@ -1,4 +1,4 @@
-//! What options of frames do, and what becomes of fields that nobody knows.
+//! Options of frames, and unknown fields.
 
 use crate::attempts::http;
 use crate::rig::{Client, Rig, Seen, options};

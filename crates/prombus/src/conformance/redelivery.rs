@@ -48,7 +48,7 @@ pub async fn nack_after_waits_as_long_as_it_says(bus: Bus) {
     assert_eq!(next(&mut orders).await.attempt(), 3);
 }
 
-/// The reason of a nack comes with the attempt behind it, cut to 256 bytes, and with no other.
+/// The next attempt carries the reason of a nack, cut to 256 bytes; later ones do not.
 pub async fn what_a_nack_said_comes_with_the_next_attempt(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let lease = Duration::from_millis(60);
@@ -60,7 +60,7 @@ pub async fn what_a_nack_said_comes_with_the_next_attempt(bus: Bus) {
     let second = next(&mut orders).await;
     assert_eq!(second.last_error(), Some("é".repeat(128).as_str()));
     assert_eq!(second.context().last_error.as_deref(), second.last_error());
-    // Its lease runs out: nobody said anything about that.
+    // Its lease runs out, which has no text.
     let third = next(&mut orders).await;
     assert_eq!((third.attempt(), third.last_error()), (3, None));
     third.nack_after(Duration::ZERO, "").await.expect("nacks");

@@ -16,7 +16,7 @@ pub struct GiveUp {
     pub position: Position,
     /// How many attempts failed.
     pub attempts: u32,
-    /// How many are written down if the letter cannot be written now: so many that nobody gets the event again.
+    /// How many are recorded if the letter cannot be written now: enough that no member gets the event again.
     pub spent: u32,
     /// What the last failure said.
     pub error: String,

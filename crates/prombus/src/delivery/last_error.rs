@@ -1,5 +1,5 @@
-//! What the nack before an attempt said. It is kept in memory only and within a budget: whoever reads it wants to know why, and
-//! nothing depends on it.
+//! The reason of the nack before an attempt. It is kept in memory only and within a budget: it is for people, and nothing
+//! depends on it.
 
 use super::Position;
 use super::lease::PositionHasher;
@@ -25,7 +25,7 @@ impl Default for ErrorBudget {
 }
 
 impl ErrorBudget {
-    /// A budget of so many bytes.
+    /// A budget of this many bytes.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(bytes)))
     }

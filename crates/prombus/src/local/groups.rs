@@ -160,7 +160,7 @@ impl Local {
             ..Restored::default()
         });
         self.add_group(&cell, &topics, restored);
-        // Whoever makes it may go away before it has joined.
+        // The client that makes it may disconnect before it has joined.
         self.deserted(&cell, self.clock.steady_ms().saturating_add(JOIN_MS));
         Ok(Tried::Done((cell, true)))
     }

@@ -33,7 +33,7 @@ pub struct GroupState {
     pub filter: String,
     /// When it was made, in milliseconds since 1970.
     pub made_ms: i64,
-    /// It is deleted after so long without members.
+    /// It is deleted after this many milliseconds without members.
     pub expire_ms: Option<u64>,
     /// By topic; in topics that are not here it starts at the first event.
     pub progress: BTreeMap<TopicId, TopicProgress>,

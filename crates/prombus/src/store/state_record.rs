@@ -57,7 +57,7 @@ pub enum StateRecord {
         filter: String,
         /// When, in milliseconds since 1970.
         made_ms: i64,
-        /// It is deleted after so long without members.
+        /// It is deleted after this many milliseconds without members.
         expire_ms: Option<u64>,
         /// The topics that were there, with the seq behind which the group starts. In others it starts at the first event.
         starts: Vec<(TopicId, u64)>,

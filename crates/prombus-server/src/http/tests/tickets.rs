@@ -219,7 +219,7 @@ async fn bad_bodies_are_named() {
     ] {
         asked(&rig, "reader", body).await.error(400, code);
     }
-    // A field that nobody knows is listed.
+    // An unknown field is listed.
     let other = asked(&rig, "reader", r#"{"topic": "orders.a", "until": 1}"#).await.ok();
     assert_eq!(other["ignored"], json!(["until"]));
     asked(&rig, "reader", r#"{"topic": "**"}"#).await.error(403, "forbidden");
