@@ -117,9 +117,10 @@ impl Merged {
             local,
             query,
         };
+        // A place may be the newest there is and still have events after it: those of the time that is open.
+        let is_due = merged.query.after.is_some();
         for (id, topic) in merged.local.topics_matching(&merged.query.pattern) {
-            // Behind everything that is there, only what the feed tells is of interest.
-            merged.add(id, topic, position != newest);
+            merged.add(id, topic, is_due);
         }
         merged.feed.narrow();
         Ok(merged)

@@ -1,9 +1,10 @@
 //! Several topics as one sequence: resuming from a place in it loses and repeats nothing.
 
 use crate::folder::Folder;
+use prombus::store::MemoryStore;
 use prombus::{
-    Bus, BusPosition, Filter, ManualClock, MergedChunk, MergedQuery, MergedReader, More, Pattern, PullLimit,
-    Start,
+    Bus, BusPosition, Clock, Filter, Limits, LocalBackend, ManualClock, MergedChunk, MergedQuery,
+    MergedReader, More, Pattern, PullLimit, Start,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -50,6 +51,28 @@ fn piece(reader: &mut dyn MergedReader, limit: PullLimit) -> MergedChunk {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Events of the same moment as the place that a reader was told when it began are after that place.
+#[tokio::test]
+async fn what_is_published_at_once_after_the_newest_place_is_found_from_it() {
+    let clock = ManualClock::new(1_700_000_000_000);
+    let shared: Arc<dyn Clock> = Arc::new(clock);
+    let store = Arc::new(MemoryStore::new(1 << 20, Arc::clone(&shared)));
+    let backend = LocalBackend::open_without_timer(store, shared, Limits::default()).expect("opens");
+    let bus = Bus::with_backend(Arc::new(backend));
+    bus.publish("orders.a", &0).await.expect("publishes");
+    let newest = reader(&bus, query("orders.*", None, true)).position();
+    for topic in ["orders.a", "orders.b"] {
+        bus.publish(topic, &1).await.expect("publishes");
+    }
+    let mut resumed = reader(&bus, query("orders.*", Some(newest), true));
+    let mut seen = Vec::new();
+    for _ in 0..20 {
+        let chunk = resumed.read(PullLimit::default()).expect("reads");
+        seen.extend(chunk.events.items().iter().map(|item| chunk.events.topic(item).to_string()));
+    }
+    assert_eq!(seen, ["orders.a", "orders.b"]);
 }
 
 /// What a reader was given: topics and seqs.
