@@ -103,5 +103,7 @@ fn a_drainer_waits_for_a_server_and_ends_in_order() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("2 events published, 0 were there already"), "{said}");
+    // The server may be killed before it answers for the first event, which is published again then.
+    let ends = ["2 events published, 0 were there already", "1 events published, 1 were there already"];
+    assert!(ends.iter().any(|end| said.contains(end)), "{said}");
 }
