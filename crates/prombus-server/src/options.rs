@@ -61,7 +61,7 @@ pub struct ConnectionLimits {
     pub ping_interval: Duration,
     /// A client that takes nothing for this long, with data waiting, is closed; so is one whose frame stays half for so long.
     pub stall_timeout: Duration,
-    /// The least rate of a request's body, measured over 10 s in which the server waits for the client; 0 is no limit.
+    /// The least rate of a request's body, measured over 10 s in which the server waits for the client; 0 turns the limit off.
     pub min_body_bytes_per_second: u64,
     /// How long a connection may be idle between two requests.
     pub keep_alive: Duration,

@@ -588,7 +588,7 @@ pub trait Backend: Send + Sync + 'static {
     /// The place in the sequence in front of a seq of a topic, also of a topic that is not there yet.
     fn place_before(&self, topic: &Topic, next_seq: u64) -> BusPosition;
 
-    /// The first seq of a topic behind a place in the sequence.
+    /// The first seq of a topic after a position.
     fn first_after<'a>(
         &'a self,
         topic: &'a Topic,

@@ -7,7 +7,7 @@ use axum::response::Response;
 /// Encodings that the routes compress with.
 const ENCODINGS: [&str; 2] = ["gzip", "zstd"];
 
-/// The tag in `If-None-Match` that stands for the same answer as `tag`, as the client wrote it.
+/// The tag in `If-None-Match`, as the client wrote it, that identifies the same answer as `tag`.
 pub(super) fn known_as(headers: &HeaderMap, tag: &str) -> Option<String> {
     let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     for known in values.flat_map(|value| value.split(',')).map(str::trim) {

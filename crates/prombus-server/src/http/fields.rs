@@ -1,7 +1,7 @@
 //! Names in query strings and in bodies: the one place that decides what a name means.
 //!
 //! Both spellings (camelCase and snake_case) of a known name are that name. A near miss is an error that says what was probably
-//! meant, because whoever mistypes an option believes that it applies. Other names are ignored, and the answer to an operation
+//! meant, because a user who mistypes an option believes that it applies. Other names are ignored, and the answer to an operation
 //! lists them.
 
 use super::ApiError;
@@ -51,7 +51,7 @@ impl Shape {
     }
 }
 
-/// The known name that a name stands for; `None` if it is none.
+/// The known name that `name` is a spelling of; `None` if it is not known.
 pub(super) fn known<'a>(what: &str, name: &str, names: &[&'a str]) -> Result<Option<&'a str>, ApiError> {
     match find(name, names) {
         Found::Known(at) => Ok(Some(names[at])),
@@ -72,7 +72,7 @@ pub(super) fn differing(one: &str, other: &str) -> ApiError {
     ApiError::bad_request(format!("{one:?} and {other:?} are the same name with different values"))
 }
 
-/// An object, with each known name in the spelling of its shape and without the others. `None`: it is no object.
+/// An object, with each known name in the spelling of its shape and without the others. `None`: the value is not an object.
 pub(super) fn canonical(
     json: &str,
     shape: &Shape,

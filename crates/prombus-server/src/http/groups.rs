@@ -154,7 +154,7 @@ pub(super) async fn groups(call: Call) -> Answered {
     answer::json(&Groups { groups: groups.into_iter().map(GroupView::from).collect(), next })
 }
 
-/// Where a page goes on: subscription and group, with a slash between them that subscriptions cannot have.
+/// Where the next page starts: subscription and group, separated by a slash, which subscriptions cannot contain.
 fn place_of(next: &str) -> Result<(String, String), ApiError> {
     match next.split_once('/') {
         Some((topic, group)) => Ok((topic.to_owned(), group.to_owned())),

@@ -39,7 +39,7 @@ pub(super) struct News {
 #[derive(Default)]
 pub(super) struct Feeds {
     all: Mutex<Vec<Weak<Feed>>>,
-    /// Lets commits skip the lock while there are no feeds.
+    /// The number of feeds. Commits take no lock while it is zero.
     count: AtomicUsize,
 }
 

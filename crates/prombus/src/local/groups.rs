@@ -170,7 +170,7 @@ impl Local {
         let known = self.topics.read();
         let mut topics: Vec<(TopicId, Topic)> = Vec::new();
         for pattern in patterns(spec) {
-            // What stands before the first wildcard; "a.**" matches "a" too.
+            // The part before the first wildcard; "a.**" matches "a" too.
             let text = pattern.as_str();
             let literal = text.split('*').next().unwrap_or(text).trim_end_matches('.');
             let wanted = known.named(literal, None).filter(|(name, _)| pattern.matches(name.as_str()));

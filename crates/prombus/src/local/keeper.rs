@@ -32,7 +32,7 @@ const STATE_UNUSED_MS: Millis = 5 * 60_000;
 const CUTS_MAX: usize = 250;
 /// A new topic with snapshots is durable after this time, or its snapshots begin with the round that finds it.
 const MADE_MAX_MS: Millis = 10_000;
-/// What died is cleaned away this early if many tombstones are in it.
+/// Superseded events are cleaned this early if many of them are tombstones.
 const COMPACT_TOMBSTONES_AFTER_MS: Millis = 15_000;
 /// How many tombstones are many.
 const TOMBSTONES_MANY: u64 = 1_000;

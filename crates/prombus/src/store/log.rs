@@ -518,7 +518,7 @@ struct LogScanner {
     chunk: Chunk,
     /// Events of the chunk before this one were handed out.
     at: usize,
-    /// What is read at once.
+    /// Bytes per read.
     read_bytes: usize,
 }
 

@@ -429,7 +429,7 @@ fn what_was_deleted_before_a_restart_is_cleaned_after_it() {
     assert_eq!(rig.payloads("kept").len(), 100);
 }
 
-/// A topic is deleted while the disk is slow and the queue is full: whoever asks for it waits without a thread.
+/// A topic is deleted while the disk is slow and the queue is full: the caller waits without blocking its thread.
 #[test]
 fn deleting_a_topic_does_not_block_the_thread_that_asks_for_it() {
     let disk = prombus_log::storage::simulated::Disk::new(9);

@@ -159,7 +159,7 @@ async fn other_encodings_are_415_and_broken_ones_400() {
     assert_eq!(count(&rig).await, 0);
 }
 
-/// A body of so many pieces with a pause before each.
+/// A body of `count` pieces, with a pause before each.
 fn slow(piece: &'static [u8], count: usize, pause: Duration) -> Body {
     let pieces = stream::unfold(0, move |at| async move {
         if at == count {
