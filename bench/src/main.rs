@@ -3,14 +3,14 @@
 use anyhow::Context;
 use clap::Parser;
 use prombus_bench::Plan;
-use prombus_compare::data::{Data, stop_on_signals};
+use prombus_compare::data_folder::{Data, stop_on_signals};
 use prombus_compare::load::{Alone, Load, Times};
 use prombus_compare::machine::{Machine, check_free, date_and_revision};
+use prombus_compare::page;
 use prombus_compare::peer::{self, Tuning};
 use prombus_compare::progress::{minutes, say, write_file};
 use prombus_compare::results::{Results, Sample};
 use prombus_compare::schedule::{estimate, loads_named, peers_named, perform, schedule};
-use prombus_compare::table;
 use prombus_compare::wire::{Delivery, QueueType};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -145,7 +145,7 @@ fn line(sample: &Sample) -> String {
     let books = if measurement.balance.is_clean() { "" } else { ", NOT CLEAN" };
     format!(
         "run {run} {load} {server}: {}/s, client {:.2} cores, server {:.2}{books}",
-        table::number(measurement.per_second),
+        page::number(measurement.per_second),
         measurement.client_cores(),
         measurement.server_cores().unwrap_or(0.0),
     )
@@ -154,8 +154,8 @@ fn line(sample: &Sample) -> String {
 fn write_results(results: &Results, out: &Path) -> anyhow::Result<()> {
     let raw = format!("{}-{}.json", results.date, results.machine.slug());
     write_file(out, &raw, &(serde_json::to_string_pretty(results)? + "\n"))?;
-    write_file(out, "latest.md", &table::page(results, &raw))?;
-    write_file(out, "latest.svg", &table::picture(results))
+    write_file(out, "latest.md", &page::page(results, &raw))?;
+    write_file(out, "latest.svg", &page::picture(results))
 }
 
 fn check_room(folder: &Path, loads: &[Load], times: Times) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Parser;
-use prombus_compare::data::{Data, stop_on_signals};
+use prombus_compare::data_folder::{Data, stop_on_signals};
 use prombus_compare::growth::dimension::{Dimension, Limits};
 use prombus_compare::growth::measure::Stage;
 use prombus_compare::growth::results::{Growth, Measured};

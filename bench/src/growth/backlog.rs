@@ -1,11 +1,11 @@
 //! Live publishing on a server that keeps many events from before, in turn with an empty one.
 
 use super::dimension::{Dimension, Point};
-use super::measure::{Server, Stage, note};
+use super::measure::{GrowthServer, Stage, note};
 use super::results::{Opening, Row};
 use crate::machine::check_free;
+use crate::page::number;
 use crate::progress::say;
-use crate::table::number;
 use prombus_bench::usage::Usage;
 use prombus_bench::wire::From;
 use prombus_bench::{Length, Plan};
@@ -103,7 +103,7 @@ fn measure_kept(stage: &Stage, point: Point, row: &mut Row) -> anyhow::Result<()
 }
 
 /// Publishes the backlog.
-fn fill(server: &Server, point: Point, label: &str) -> anyhow::Result<()> {
+fn fill(server: &GrowthServer, point: Point, label: &str) -> anyhow::Result<()> {
     let plan = Plan {
         topics: point.topics,
         length: Length::Messages(point.size),
@@ -123,9 +123,9 @@ fn fill(server: &Server, point: Point, label: &str) -> anyhow::Result<()> {
 /// Publishing with a new group that starts at the end.
 fn run_with_group(
     stage: &Stage,
-    mut server: Server,
+    mut server: GrowthServer,
     run: u8,
-) -> (Server, anyhow::Result<prombus_bench::Measurement>) {
+) -> (GrowthServer, anyhow::Result<prombus_bench::Measurement>) {
     server.target.group = format!("new-{run}-");
     server.target.from = From::Latest;
     let point = Point { size: 0, topics: server.target.topics };
@@ -135,9 +135,9 @@ fn run_with_group(
 }
 
 /// Kills the server right behind a load, starts it, stops it, and starts it once more. Its data is gone at the end.
-fn open_again(stage: &Stage, server: Server) -> anyhow::Result<Opening> {
+fn open_again(stage: &Stage, server: GrowthServer) -> anyhow::Result<Opening> {
     let topics = server.target.topics;
-    let timed_start = || -> anyhow::Result<(Server, f64)> {
+    let timed_start = || -> anyhow::Result<(GrowthServer, f64)> {
         let began = Instant::now();
         let server = stage.start(topics)?;
         Ok((server, began.elapsed().as_secs_f64() * 1e3))

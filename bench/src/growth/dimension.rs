@@ -127,7 +127,7 @@ impl Dimension {
     /// A step in words.
     #[must_use]
     pub fn label(self, point: Point) -> String {
-        use crate::table::number;
+        use crate::page::number;
         match self {
             Self::Payloads if point.size >= 1 << 20 => format!("{} MiB", point.size >> 20),
             Self::Payloads if point.size >= 1 << 10 => format!("{} KiB", point.size >> 10),

@@ -2,9 +2,9 @@
 
 use super::dimension::{Dimension, Point};
 use super::results::Row;
+use crate::page::number;
 use crate::peer::PrombusPeer;
 use crate::progress::say;
-use crate::table::number;
 use prombus_bench::client::{self, Progress};
 use prombus_bench::ledger::Ledger;
 use prombus_bench::process::Process;
@@ -31,12 +31,12 @@ const REST: Duration = Duration::from_secs(3);
 
 /// A server at work.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct GrowthServer {
     pub(super) process: Process,
     pub(super) target: PrombusTarget,
 }
 
-impl Server {
+impl GrowthServer {
     /// Runs a plan, with books of its own.
     pub(super) fn run(&self, plan: &Plan, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
         let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
@@ -47,10 +47,10 @@ impl Server {
 
 impl Stage {
     /// Starts a server whose messages go to so many topics, with what is in the folder.
-    pub(super) fn start(&self, topics: usize) -> anyhow::Result<Server> {
+    pub(super) fn start(&self, topics: usize) -> anyhow::Result<GrowthServer> {
         std::fs::create_dir_all(&self.folder)?;
         let (process, target) = self.peer.start(&self.folder, false)?;
-        Ok(Server { process, target: PrombusTarget { topics, ..target } })
+        Ok(GrowthServer { process, target: PrombusTarget { topics, ..target } })
     }
 
     /// Waits until the disk is done with what was before.

@@ -1,11 +1,11 @@
 //! The results as a page of tables.
 
 use super::dimension::Dimension;
-use super::judge::{against, faults, must_show};
 use super::results::{Growth, Measured, Row};
+use super::verdicts::{against, faults, must_show};
 use crate::machine::Machine;
+use crate::page::{number, spread};
 use crate::results::{Figures, Spread};
-use crate::table::{number, spread};
 use std::fmt::Write;
 
 /// A column: its name, and what a row has there.

@@ -1,8 +1,8 @@
 //! The results as a picture: a small chart for each dimension, all against the first step.
 
 use super::dimension::{Dimension, Point};
-use super::judge::against;
 use super::results::{Growth, Measured, Row};
+use super::verdicts::against;
 use crate::chart::{Line, LineChart, Panels, Scale, panels};
 
 /// The picture.

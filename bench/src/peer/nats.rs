@@ -1,6 +1,6 @@
 //! NATS with JetStream.
 
-use super::{Description, Durability, Tuning};
+use super::description::{Description, Durability, Tuning};
 use crate::wire::{Delivery, NatsTarget};
 use prombus_bench::process::{Process, first_line, free_address};
 use std::net::SocketAddr;

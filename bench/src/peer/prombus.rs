@@ -1,11 +1,10 @@
 //! prombus, as it is served by default.
 
-use super::{CONSUMER_WINDOW, Description, Durability};
+use super::description::{CONSUMER_WINDOW, Description, Durability};
 use anyhow::Context;
-use prombus_bench::process::{Process, first_line, free_address};
+use prombus_bench::process::{Process, first_line, free_address, prombus_serve};
 use prombus_bench::wire::{From, PrombusTarget};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// prombus in its default setting.
 #[derive(Clone, Debug)]
@@ -42,16 +41,7 @@ impl PrombusPeer {
     /// When it does not start, or not in time.
     pub fn start(&self, folder: &Path, has_client_ids: bool) -> anyhow::Result<(Process, PrombusTarget)> {
         let address = free_address()?;
-        let mut command = Command::new(&self.program);
-        command.args(["serve", "--log", "warn", "--data", "data", "--listen", &address.to_string()]);
-        // Settings of whoever runs this are none of the comparison's.
-        let ours = std::env::vars_os().filter(|(key, _)| {
-            let key = key.to_string_lossy();
-            key.starts_with("PROMBUS_") || ["WS_PORT", "HTTP_PORT", "WS_TOKEN"].contains(&key.as_ref())
-        });
-        for (key, _) in ours {
-            command.env_remove(key);
-        }
+        let mut command = prombus_serve(&self.program, address);
         let mut process = Process::start("prombus", folder, &mut command)?;
         process.wait_for(address)?;
         let target = PrombusTarget {

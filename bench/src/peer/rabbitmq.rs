@@ -1,6 +1,6 @@
 //! RabbitMQ, with a port mapper of its own: the one that it would start by itself stays behind.
 
-use super::{Description, Durability, Tuning};
+use super::description::{Description, Durability, Tuning};
 use crate::wire::{AmqpTarget, QueueType};
 use anyhow::Context;
 use prombus_bench::process::{Process, find_program, free_address};

@@ -1,6 +1,6 @@
 //! Redis with an append-only file.
 
-use super::{CONSUMER_WINDOW, Description, Durability, Tuning};
+use super::description::{CONSUMER_WINDOW, Description, Durability, Tuning};
 use crate::wire::RedisTarget;
 use prombus_bench::process::{Process, first_line, free_address};
 use std::path::{Path, PathBuf};

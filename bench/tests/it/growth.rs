@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The server's binary: named, or where `cargo test --workspace` has it.
+/// The server's binary: named, or where `cargo test --workspace` has it if both share a target folder.
 fn prombus() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_BIN_EXE_prombus-growth")).with_file_name("prombus");
     let path = std::env::var_os("PROMBUS_BIN").map_or(beside, PathBuf::from);

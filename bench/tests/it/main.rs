@@ -1,6 +1,6 @@
 //! Real servers, each with a small load: nothing is lost, and nothing is left behind.
 //!
-//! A server that is not on this machine is skipped, loudly; with `CI=true` that is a failure.
+//! A server that is not on this machine is skipped, loudly; with `CI=true` a missing redis-server or nats-server is a failure.
 
 mod growth;
 
@@ -76,19 +76,23 @@ fn nats_loses_nothing_whether_it_pushes_or_is_asked() {
     }
 }
 
+/// Debian's nats-server is older than 2.10: with that one it is skipped, also with `CI=true`.
 #[test]
-#[ignore = "needs nats-server 2.10 or newer"]
 fn nats_that_can_sync_loses_nothing_either() {
-    let Some(program) = program("NATS_SERVER", "nats-server") else { return };
+    let Some(program) = find_program("NATS_SERVER", "nats-server") else {
+        return skip("nats-server 2.10 or newer");
+    };
     let peer = NatsPeer::new(&program, true, Tuning::default()).expect("it has a version");
-    assert!(peer.has_sync_always(), "this nats-server is too old");
+    if !peer.has_sync_always() {
+        return skip("nats-server 2.10 or newer");
+    }
     round_trip(&Peer::Nats(peer), "nats-always");
 }
 
+/// RabbitMQ brings Erlang along and is not installed for this: where it is not, this is skipped, also with `CI=true`.
 #[test]
-#[ignore = "needs rabbitmq-server"]
 fn rabbitmq_loses_nothing_with_either_queue() {
-    let program = RabbitPeer::find().expect("rabbitmq-server is on this machine");
+    let Some(program) = RabbitPeer::find() else { return skip("rabbitmq-server") };
     for (rabbitmq_queue, name) in
         [(QueueType::Quorum, "rabbitmq-quorum"), (QueueType::Classic, "rabbitmq-classic")]
     {

@@ -1,5 +1,8 @@
 //! The client loop: all connections of a run in one thread.
 
+mod link;
+mod sharp_timers;
+
 use crate::ledger::Ledger;
 use crate::plan::{Length, Pace, Plan};
 use crate::report::{Latencies, Measurement, nanoseconds};
@@ -7,10 +10,9 @@ use crate::stamp::{Payload, Stamp};
 use crate::usage::Usage;
 use crate::wire::{Heard, Message, Target, Wire};
 use anyhow::{Context, bail};
+use link::{Link, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::num::NonZeroU64;
+use sharp_timers::SharpTimers;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -33,30 +35,6 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 512 * 1024;
 /// A connection has no more than this and a message to be written: a window of large messages would take gigabytes.
 const OUT_BYTES_MAX: usize = 4 << 20;
-
-enum Role {
-    Publisher {
-        index: usize,
-        in_flight: usize,
-        /// When messages were due, by their number; as long as twice the window.
-        due_ns: Vec<u64>,
-    },
-    Consumer {
-        group: usize,
-        delivered: u64,
-        is_past_barrier: bool,
-    },
-}
-
-struct Link<W> {
-    stream: TcpStream,
-    wire: W,
-    role: Role,
-    input: Vec<u8>,
-    out: Vec<u8>,
-    written: usize,
-    waits_for_room: bool,
-}
 
 struct Run<'a, W> {
     plan: &'a Plan,
@@ -139,25 +117,6 @@ pub fn run<T: Target>(
         series: Vec::new(),
     };
     run.go(server, tell)
-}
-
-/// A message at its time, not up to 50 µs later. As before when dropped: programs that a thread starts inherit its timers.
-struct SharpTimers {
-    before: Option<NonZeroU64>,
-}
-
-impl SharpTimers {
-    fn set() -> Self {
-        let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        Self { before }
-    }
-}
-
-impl Drop for SharpTimers {
-    fn drop(&mut self) {
-        let _ = rustix::thread::set_current_timer_slack(self.before);
-    }
 }
 
 impl<W: Wire> Run<'_, W> {
@@ -297,26 +256,11 @@ impl<W: Wire> Run<'_, W> {
     }
 
     fn read(&mut self, at: usize) -> anyhow::Result<()> {
-        let link = &mut self.links[at];
-        let count = match link.stream.read(&mut self.scratch) {
-            Ok(0) => bail!("the server closed the connection"),
-            Ok(count) => count,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                return Ok(());
-            }
-            Err(error) => return Err(error).context("the connection broke"),
-        };
-        if link.input.is_empty() {
-            let taken = link.wire.take(&self.scratch[..count], &mut self.heard)?;
-            link.input.extend_from_slice(&self.scratch[taken..count]);
-        } else {
-            link.input.extend_from_slice(&self.scratch[..count]);
-            let taken = link.wire.take(&link.input, &mut self.heard)?;
-            link.input.drain(..taken);
+        if self.links[at].read(&mut self.scratch, &mut self.heard)? {
+            self.book(at);
+            let link = &mut self.links[at];
+            link.wire.put_acks(&mut link.out);
         }
-        self.book(at);
-        let link = &mut self.links[at];
-        link.wire.put_acks(&mut link.out);
         Ok(())
     }
 
@@ -408,30 +352,7 @@ impl<W: Wire> Run<'_, W> {
     }
 
     fn flush(&mut self, at: usize) -> anyhow::Result<()> {
-        let link = &mut self.links[at];
-        while link.written < link.out.len() {
-            match link.stream.write(&link.out[link.written..]) {
-                Ok(count) => link.written += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("the connection broke"),
-            }
-        }
-        let waits_for_room = link.written < link.out.len();
-        if !waits_for_room {
-            link.out.clear();
-            link.written = 0;
-        }
-        if waits_for_room != link.waits_for_room {
-            link.waits_for_room = waits_for_room;
-            let flags = if waits_for_room {
-                epoll::EventFlags::IN | epoll::EventFlags::OUT
-            } else {
-                epoll::EventFlags::IN
-            };
-            epoll::modify(&self.epoll, &link.stream, epoll::EventData::new_u64(at as u64), flags)?;
-        }
-        Ok(())
+        self.links[at].flush(&self.epoll, at)
     }
 
     /// Waits until all acks are done, so that the next run starts in peace.
@@ -460,101 +381,10 @@ impl<W: Wire> Run<'_, W> {
     }
 }
 
-impl<W> Link<W> {
-    fn new(stream: TcpStream, wire: W, role: Role) -> anyhow::Result<Self> {
-        stream.set_nonblocking(true)?;
-        let (input, out) = (Vec::new(), Vec::new());
-        Ok(Self { stream, wire, role, input, out, written: 0, waits_for_room: false })
-    }
-}
-
 /// When message number `sent` of a run at this rate is due.
 fn due_ns(sent: u64, rate: f64) -> u64 {
     (sent as f64 * 1e9 / rate) as u64
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-
-    /// Says a payload and nothing around it; each byte that comes is an answer.
-    struct Plain {
-        answered: u64,
-    }
-
-    impl Wire for Plain {
-        fn put_publish(&mut self, message: &Message<'_>, out: &mut Vec<u8>) {
-            assert!(out.len() < OUT_BYTES_MAX, "{} bytes wait to be written", out.len());
-            out.extend_from_slice(message.payload);
-        }
-
-        fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
-            heard.answers.extend(self.answered..self.answered + input.len() as u64);
-            self.answered += input.len() as u64;
-            Ok(input.len())
-        }
-
-        fn put_acks(&mut self, _out: &mut Vec<u8>) {}
-
-        fn put_barrier(&mut self, _out: &mut Vec<u8>) {}
-    }
-
-    struct At(SocketAddr);
-
-    impl Target for At {
-        type Wire = Plain;
-
-        fn publisher(&self, _publisher: usize) -> anyhow::Result<(TcpStream, Plain)> {
-            Ok((TcpStream::connect(self.0)?, Plain { answered: 0 }))
-        }
-
-        fn consumer(&self, _group: usize) -> anyhow::Result<(TcpStream, Plain)> {
-            bail!("nobody consumes")
-        }
-    }
-
-    fn run_plan(listener: &TcpListener, plan: &Plan) -> Measurement {
-        let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
-        let target = At(listener.local_addr().unwrap());
-        run(&target, plan, &mut ledger, None, &mut |_| ()).unwrap()
-    }
-
-    #[test]
-    fn a_server_that_never_answers_is_given_up() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let plan = Plan {
-            window: 2,
-            length: Length::Messages(10),
-            warm_up: Duration::ZERO,
-            patience: Duration::from_millis(300),
-            ..Plan::default()
-        };
-        let balance = run_plan(&listener, &plan).balance;
-        assert_eq!((balance.sent, balance.answered, balance.lost), (2, 0, 2));
-    }
-
-    #[test]
-    fn a_window_of_large_messages_is_made_as_it_is_written() {
-        const BYTES: usize = 1 << 20;
-        const COUNT: usize = 40;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let plan = Plan {
-            payload_bytes: BYTES,
-            length: Length::Messages(COUNT as u64),
-            warm_up: Duration::ZERO,
-            ..Plan::default()
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let (mut stream, _) = listener.accept().unwrap();
-                let mut message = vec![0; BYTES];
-                for _ in 0..COUNT {
-                    stream.read_exact(&mut message).unwrap();
-                }
-                stream.write_all(&[0; COUNT]).unwrap();
-            });
-            assert!(run_plan(&listener, &plan).balance.is_clean());
-        });
-    }
-}
+mod tests;

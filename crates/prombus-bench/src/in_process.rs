@@ -90,25 +90,32 @@ pub async fn run(
         group.abort();
     }
     let mut books = shared.books.lock().expect("no task panics with this lock");
-    let seconds = books.last_at_ns.saturating_sub(since_ns) as f64 / 1e9;
-    let per_second = if seconds > 0.0 { books.counted as f64 / seconds } else { 0.0 };
-    let measurement = Measurement {
-        count: books.counted,
-        seconds,
-        per_second,
-        bytes_per_second: per_second * plan.payload_bytes as f64,
-        publish: books.publish.percentiles(),
-        deliver: books.deliver.percentiles(),
-        client_cpu_seconds: cpu.as_secs_f64(),
-        server_cpu_seconds: None,
-        server_resident_bytes: None,
-        series: std::mem::take(&mut books.series),
-        balance: books.ledger.balance(),
-    };
+    let measurement = books.measurement(plan, since_ns, cpu);
     Ok((measurement, std::mem::replace(&mut books.ledger, Ledger::new(0, 1, 0))))
 }
 
-/// Waits until all is answered and delivered. Answers the CPU time since the warm-up, and when that was over.
+impl Books {
+    /// What was counted since the warm-up was over.
+    fn measurement(&mut self, plan: &Plan, since_ns: u64, cpu: Duration) -> Measurement {
+        let seconds = self.last_at_ns.saturating_sub(since_ns) as f64 / 1e9;
+        let per_second = if seconds > 0.0 { self.counted as f64 / seconds } else { 0.0 };
+        Measurement {
+            count: self.counted,
+            seconds,
+            per_second,
+            bytes_per_second: per_second * plan.payload_bytes as f64,
+            publish: self.publish.percentiles(),
+            deliver: self.deliver.percentiles(),
+            client_cpu_seconds: cpu.as_secs_f64(),
+            server_cpu_seconds: None,
+            server_resident_bytes: None,
+            series: std::mem::take(&mut self.series),
+            balance: self.ledger.balance(),
+        }
+    }
+}
+
+/// Waits until all is answered and delivered. Returns the CPU time since the warm-up, and when that was over.
 async fn wait(
     shared: &Shared,
     publishers: Vec<JoinHandle<anyhow::Result<()>>>,

@@ -142,6 +142,21 @@ fn signal(id: u32, signal: Signal) {
     }
 }
 
+/// The command that serves prombus at an address, with its data in the folder that it is started in. What the environment says
+/// is for other servers.
+#[must_use]
+pub fn prombus_serve(program: &Path, address: SocketAddr) -> Command {
+    let mut command = Command::new(program);
+    command.args(["serve", "--log", "warn", "--data", "data", "--listen", &address.to_string()]);
+    for (key, _) in std::env::vars_os() {
+        let name = key.to_string_lossy();
+        if name.starts_with("PROMBUS_") || ["WS_PORT", "HTTP_PORT", "WS_TOKEN"].contains(&name.as_ref()) {
+            command.env_remove(&key);
+        }
+    }
+    command
+}
+
 /// Ports below those that the kernel gives to connections: one of those could be taken by a connection, even by the one that
 /// asks whether the server listens there already.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;

@@ -1,21 +1,19 @@
-//! One file per command, and what several of them use: `copier`, `filter`, `instant`, `pace`, `progress`, `remote`, `table`.
+//! One file per command, and what several of them use: `progress`, `rate_limiter`, `republish`, `server_client`, `table`.
 
 pub mod backup;
 pub mod bench;
 pub mod config;
-mod copier;
 pub mod dlq;
 pub mod export;
-pub mod filter;
 pub mod import;
-pub mod instant;
 pub mod outbox;
-mod pace;
 mod progress;
-mod remote;
+mod rate_limiter;
 pub mod repair;
 pub mod replay;
+mod republish;
 pub mod serve;
+mod server_client;
 mod table;
 pub mod token;
 pub mod topic;

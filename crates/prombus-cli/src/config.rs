@@ -1,33 +1,31 @@
-//! Settings from flags, environment, config file and defaults, in this order of weight. A bad value is named the way it was
-//! given: by its flag, its variable, or its key and line.
+//! Settings from flags, environment, config file and defaults, in this order of precedence. `definitions` has every
+//! setting. A bad value is named the way it was given: by its flag, its variable, or its key and line.
 
-mod access;
-mod checker;
-mod document;
+mod auth;
+mod definitions;
 mod environment;
-mod file;
-mod layer;
-mod nearest;
+mod flags;
+mod problems;
+mod reference;
+mod setting;
 mod settings;
-mod shape;
+mod source;
+mod suggestion;
+mod toml_file;
+mod validate;
 
-pub use checker::reason;
 pub use environment::Environment;
-pub use settings::{BusSettings, LogFormat, LogSettings, Settings, StoreChoice};
+pub use flags::SettingFlags;
+pub use reference::{default_file, topic_keys};
+pub use settings::{BusSettings, DATA, LogFormat, LogSettings, Settings, StoreChoice};
 
-use crate::args::ServeArgs;
-use checker::Checker;
-use document::Document;
+use crate::messages::io_reason;
 use environment::EnvironmentSettings;
-use file::FileConfig;
-use layer::{Layer, Problem};
+use problems::Problems;
 use prombus_server::{Scope, TokenHash, TokenOptions};
-use serde::Deserialize;
+use source::Source;
 use std::net::SocketAddr;
-use toml::Value;
-
-/// The commented config with every default.
-pub const DEFAULT_TEXT: &str = include_str!("../../../prombus.toml");
+use toml_file::TomlFile;
 
 /// What `WS_TOKEN` is called in logs and rules.
 pub const TOKEN_NAME: &str = "ws_token";
@@ -57,91 +55,68 @@ impl ConfigError {
     }
 }
 
-/// Settings for `serve`.
+/// Settings for `serve`. `file` is the config file that `--config` names.
 ///
 /// # Errors
 /// [`ConfigError`]; everything that could be found at once is in it.
-pub fn load(args: &ServeArgs, environment: &Environment) -> Result<Loaded, ConfigError> {
+pub fn load(
+    file: Option<&str>,
+    flags: &SettingFlags,
+    environment: &Environment,
+) -> Result<Loaded, ConfigError> {
     let variables = environment.settings().map_err(ConfigError::new)?;
-    let mut layer = match (&args.config, environment.config_file()) {
-        (Some(file), _) => file_layer(file, "--config")?,
-        (None, Some(file)) => file_layer(file, "PROMBUS_CONFIG")?,
-        (None, None) => Layer::default(),
+    let mut source = match (file, environment.config_file()) {
+        (Some(file), _) => read_file(file, "--config")?,
+        (None, Some(file)) => read_file(file, "PROMBUS_CONFIG")?,
+        (None, None) => Source::default(),
     };
-    let EnvironmentSettings { layer: upper, http_port, token, warnings } = variables;
-    layer.put_over(upper);
-    layer.put_over(flags(args));
-    let mut settings = validated(&layer)?;
+    let EnvironmentSettings { source: of_environment, http_port, token, warnings } = variables;
+    source.put_over(of_environment);
+    source.put_over(flags.source.clone());
+    let mut settings = validated(&source)?;
     add_listener(&mut settings, http_port);
     add_token(&mut settings, token)?;
-    let mut checker = Checker::default();
-    check_entry(&mut checker, &settings);
-    match checker.problems.as_slice() {
-        [] => Ok(Loaded { settings, warnings }),
-        problems => Err(ConfigError::new(layer.describe_all(problems))),
-    }
+    let mut problems = Problems::default();
+    check_access(&mut problems, &settings);
+    as_result(settings, &source, &problems).map(|settings| Loaded { settings, warnings })
 }
 
 /// Everything that is wrong with a file by itself, one line each. What the environment may add is not asked for.
 pub fn check(file: &str, text: &str) -> Vec<String> {
-    let Document { layer, problems } = match document::read(file, text) {
-        Ok(document) => document,
-        Err(line) => return vec![line],
-    };
-    if !problems.is_empty() {
-        return layer.describe_all(&problems);
-    }
-    validated(&layer).err().map(|error| error.lines).unwrap_or_default()
+    let checked = parse_file(file, text).and_then(|source| validated(&source));
+    checked.err().map(|error| error.lines).unwrap_or_default()
 }
 
-fn file_layer(file: &str, named_by: &str) -> Result<Layer, ConfigError> {
+fn read_file(file: &str, named_by: &str) -> Result<Source, ConfigError> {
     let text = std::fs::read_to_string(file).map_err(|error| {
-        ConfigError::new(vec![format!("{named_by}: cannot read {file}: {}", reason(&error))])
+        ConfigError::new(vec![format!("{named_by}: cannot read {file}: {}", io_reason(&error))])
     })?;
-    let Document { layer, problems } =
-        document::read(file, &text).map_err(|line| ConfigError::new(vec![line]))?;
-    if problems.is_empty() { Ok(layer) } else { Err(ConfigError::new(layer.describe_all(&problems))) }
+    parse_file(file, &text)
 }
 
-fn flags(args: &ServeArgs) -> Layer {
-    let mut layer = Layer::default();
-    if !args.listen.is_empty() {
-        layer.set("listen", "--listen", args.listen.clone());
-    }
-    let texts = [
-        ("data", "--data", &args.data),
-        ("store", "--store", &args.store),
-        ("tls.cert", "--tls-cert", &args.tls_cert),
-        ("tls.key", "--tls-key", &args.tls_key),
-        ("log", "--log", &args.log),
-        ("log_format", "--log-format", &args.log_format),
-    ];
-    for (path, flag, text) in texts {
-        if let Some(text) = text {
-            layer.set(path, flag, text.clone());
-        }
-    }
-    if args.insecure {
-        layer.set("insecure", "--insecure", true);
-    }
-    layer
+fn parse_file(file: &str, text: &str) -> Result<Source, ConfigError> {
+    let TomlFile { source, problems } =
+        toml_file::read(file, text).map_err(|line| ConfigError::new(vec![line]))?;
+    if problems.is_empty() { Ok(source) } else { Err(ConfigError::new(source.describe_all(&problems))) }
 }
 
-fn validated(layer: &Layer) -> Result<Settings, ConfigError> {
-    let file = FileConfig::deserialize(Value::Table(layer.table.clone()))
-        .map_err(|error| ConfigError::new(vec![error.message().to_owned()]))?;
-    let mut checker = Checker::default();
-    let settings = settings::settings(&mut checker, &file);
-    match checker.problems.as_slice() {
+fn validated(source: &Source) -> Result<Settings, ConfigError> {
+    let mut problems = Problems::default();
+    let settings = validate::settings(&mut problems, source);
+    as_result(settings, source, &problems)
+}
+
+fn as_result(settings: Settings, source: &Source, problems: &Problems) -> Result<Settings, ConfigError> {
+    match problems.found.as_slice() {
         [] => Ok(settings),
-        problems => Err(ConfigError::new(layer.describe_all(problems))),
+        found => Err(ConfigError::new(source.describe_all(found))),
     }
 }
 
 fn add_listener(settings: &mut Settings, http_port: Option<u16>) {
     let Some(port) = http_port else { return };
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    // Who listens on all addresses of a port listens on this one.
+    // A listener on all addresses of a port has this one too.
     let has_it =
         |other: &SocketAddr| other.port() == port && (other.ip().is_unspecified() || *other == address);
     if port == 0 || !settings.server.listen.iter().any(has_it) {
@@ -165,26 +140,25 @@ fn add_token(settings: &mut Settings, token: Option<String>) -> Result<(), Confi
     Ok(())
 }
 
-/// What can be said only when all sources are put together: who gets in.
-fn check_entry(checker: &mut Checker, settings: &Settings) {
+/// Who gets in can be judged only when all sources are put together.
+fn check_access(problems: &mut Problems, settings: &Settings) {
     let server = &settings.server;
     if server.auth.is_configured() {
         return;
     }
     if !server.auth.rules.is_empty() {
-        checker.problems.push(Problem::new(
-            "auth.rule",
-            "rules mean nothing where everybody gets in: give a token (WS_TOKEN, [[auth.token]]) or [auth.jwt] too",
-        ));
+        let why = "rules mean nothing where everybody gets in: give a token (WS_TOKEN, [[auth.token]]) or [auth.jwt] too";
+        problems.add("auth.rule", why);
     }
-    if let Some(open) = server.listen.iter().find(|address| !address.ip().to_canonical().is_loopback())
+    let is_open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
+    if let Some(open) = server.listen.iter().find(is_open)
         && !server.is_insecure
     {
         let why = format!(
             "{open} is open to other machines and no auth is configured: set WS_TOKEN or tokens in the config, \
              listen on 127.0.0.1, or say --insecure"
         );
-        checker.refuse("listen", why);
+        problems.add("listen", why);
     }
 }
 

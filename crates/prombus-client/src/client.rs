@@ -118,18 +118,6 @@ impl Client {
         self.ask(Method::PUT, path, Some(body)).await
     }
 
-    /// Posts JSON.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn post_json<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<T, ClientError> {
-        self.ask(Method::POST, path, Some(body)).await
-    }
-
     /// Deletes something.
     ///
     /// # Errors

@@ -46,13 +46,13 @@ pub(crate) struct Connection {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Where deliveries go, if there is a subscription.
     deliveries: Option<mpsc::UnboundedSender<Result<EventFrame, String>>>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     next_corr: u64,
     waiting: HashMap<u64, Waiter>,
     /// Why it ended.

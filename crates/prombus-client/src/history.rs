@@ -1,6 +1,6 @@
 //! The events of a topic or a pattern from a place on, page after page, in constant memory.
 
-use crate::array::ArraySplitter;
+use crate::array_splitter::ArraySplitter;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::lines::Pieces;

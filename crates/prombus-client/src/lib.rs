@@ -21,7 +21,7 @@
 //! ```
 
 mod address;
-mod array;
+mod array_splitter;
 mod client;
 mod connection;
 mod error;

@@ -1,15 +1,16 @@
 //! Snapshots of what a replay from the log's start would give: the topics, the newest id, and the caller's state, as of one
 //! committed batch. Opening starts from the newest one that is whole; two are kept.
 //!
-//! A checkpoint gets its final name at once: until the manifest names it nobody looks at it, and a torn one is removed.
+//! A checkpoint gets its final name at once: until the manifest names it, it is not read, and a torn one is removed.
 
 use crate::error::{Fault, FaultKind};
-use crate::fields::{Fields, PutFields};
-use crate::id::EventId;
+use crate::event_id::EventId;
+use crate::fields::{Fields, put_string};
 use crate::layout::{CHECKPOINT_MAGIC, FORMAT_VERSION, checkpoint_name};
 use crate::record::{SEQ_MAX, TOPIC_MAX};
 use crate::storage::{OpenMode, Storage, SyncPoint, read_whole};
-use crate::view::TopicView;
+use crate::topics::TopicView;
+use bytes::BufMut as _;
 use std::io;
 
 const HEAD_BYTES: usize = 24;
@@ -31,7 +32,7 @@ pub(crate) struct Mark {
 pub(crate) struct TopicRow {
     pub(crate) id: u32,
     pub(crate) name: String,
-    /// The newest seq; seqs go on behind it whatever was cleaned away.
+    /// The newest seq; new seqs follow it, also when its event was cleaned away.
     pub(crate) last_seq: u64,
 }
 
@@ -51,25 +52,25 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(256 + self.topics.len() * 40 + self.state.len());
-        body.put_u64(self.mark.segment);
-        body.put_u64(self.mark.position);
-        body.put_u64(self.mark.batch);
-        body.put_u32(self.mark.chain);
-        body.put_u128(self.last_own_id.as_u128());
-        body.put_i64(self.last_commit_ms);
-        body.put_u32(self.next_topic);
-        body.put_u32(self.topics.len() as u32);
+        body.put_u64_le(self.mark.segment);
+        body.put_u64_le(self.mark.position);
+        body.put_u64_le(self.mark.batch);
+        body.put_u32_le(self.mark.chain);
+        body.put_u128_le(self.last_own_id.as_u128());
+        body.put_i64_le(self.last_commit_ms);
+        body.put_u32_le(self.next_topic);
+        body.put_u32_le(self.topics.len() as u32);
         for topic in &self.topics {
-            body.put_u32(topic.id);
-            body.put_u64(topic.last_seq);
-            body.put_string(topic.name.as_bytes());
+            body.put_u32_le(topic.id);
+            body.put_u64_le(topic.last_seq);
+            put_string(&mut body, topic.name.as_bytes());
         }
-        body.put_string(&self.state);
+        put_string(&mut body, &self.state);
         let mut file = Vec::with_capacity(HEAD_BYTES + body.len());
         file.extend_from_slice(&CHECKPOINT_MAGIC);
-        file.put_u32(0);
-        file.put_u32(FORMAT_VERSION);
-        file.put_u64(body.len() as u64);
+        file.put_u32_le(0);
+        file.put_u32_le(FORMAT_VERSION);
+        file.put_u64_le(body.len() as u64);
         file.extend_from_slice(&body);
         let crc = crc32c::crc32c(&file[12..]);
         file[8..12].copy_from_slice(&crc.to_le_bytes());

@@ -49,7 +49,7 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
-    /// There is no room to make the first files.
+    /// The disk has no room for the first files.
     #[error("the disk of {folder} is full: free some space ({needed_bytes} bytes are needed to start)")]
     Full {
         /// The folder.
@@ -230,7 +230,7 @@ pub enum BackupError {
         /// What the system said.
         source: io::Error,
     },
-    /// There is no room.
+    /// The disk is full.
     #[error("the disk of {folder} is full: about {needed_bytes} bytes are needed for the backup")]
     Full {
         /// The folder.
@@ -259,7 +259,7 @@ pub enum BackupError {
     },
 }
 
-/// Why verifying could not go on. Faults of the data are no error of verifying: they are reported.
+/// Why verifying ended early. Faults of the data are not errors of verifying: they are reported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {

@@ -2,6 +2,8 @@
 //!
 //! Reading never panics: a field that is not there is `None`, and the caller names the file and the position.
 
+use bytes::BufMut as _;
+
 /// Reads fields one after another.
 pub(crate) struct Fields<'a> {
     bytes: &'a [u8],
@@ -57,42 +59,11 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Writes fields one after another.
-pub(crate) trait PutFields {
-    fn put_u8(&mut self, value: u8);
-    fn put_u32(&mut self, value: u32);
-    fn put_u64(&mut self, value: u64);
-    fn put_i64(&mut self, value: i64);
-    fn put_u128(&mut self, value: u128);
-    fn put_string(&mut self, value: &[u8]);
-}
-
-impl PutFields for Vec<u8> {
-    fn put_u8(&mut self, value: u8) {
-        self.push(value);
-    }
-
-    fn put_u32(&mut self, value: u32) {
-        self.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn put_u64(&mut self, value: u64) {
-        self.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn put_i64(&mut self, value: i64) {
-        self.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn put_u128(&mut self, value: u128) {
-        self.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn put_string(&mut self, value: &[u8]) {
-        let length = u32::try_from(value.len()).expect("no string on disk comes near 4 GiB");
-        self.put_u32(length);
-        self.extend_from_slice(value);
-    }
+/// Writes a length-prefixed byte string. Other fields are written with [`bytes::BufMut`].
+pub(crate) fn put_string(into: &mut Vec<u8>, value: &[u8]) {
+    let length = u32::try_from(value.len()).expect("no string on disk comes near 4 GiB");
+    into.put_u32_le(length);
+    into.put_slice(value);
 }
 
 /// Reads a `u32` at a fixed place of a slice that is known to be long enough.

@@ -3,10 +3,10 @@
 //! One entry per topic and 16 KiB of file. When the segment is sealed the same content goes to an index file
 //! (`index_file.rs`); a lost or bad one is rebuilt from the segment.
 
-use crate::id::{EventId, KeyedHash};
+use crate::event_id::EventId;
+use crate::keyed_hash::KeyedHash;
+use crate::number_map::NumberMap;
 use crate::record::{FLAG_CLIENT_ID, FLAG_KEY, HEADER_BYTES, Header, Kind};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 /// An entry takes in what starts within this many bytes of its own start; a run's own entries may reach as far again.
 pub(crate) const ENTRY_SPAN_BYTES: u32 = 16 * 1024;
@@ -199,7 +199,7 @@ fn entry_of(header: &Header, position: u32) -> Entry {
     }
 }
 
-/// Adds an entry behind the others, or to the last one if it starts within that one's span.
+/// Adds an entry after the others, or to the last one if it starts within that one's span.
 fn add_to_entries(entries: &mut Vec<Entry>, entry: Entry) {
     match entries.last_mut() {
         Some(last) if entry.position - last.position < ENTRY_SPAN_BYTES => {
@@ -243,8 +243,6 @@ pub(crate) struct CoveredRun {
     pub(crate) end: u64,
 }
 
-pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
-
 /// The index of a segment as it grows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
@@ -287,7 +285,7 @@ impl Index {
         }
     }
 
-    /// Makes the entries say that a run stands at `position..end`, although some of its records are damaged: a reader then
+    /// Makes the entries say that a run is at `position..end`, although some of its records are damaged: a reader then
     /// comes across the damage and names it, instead of taking the seqs for cleaned.
     pub(crate) fn cover_run(&mut self, run: &CoveredRun, first_own_id: EventId) {
         let covered = Entry {
@@ -347,37 +345,6 @@ impl EntrySearch for [Entry] {
             }
         }
         best
-    }
-}
-
-/// Hashes numbers that nobody outside chooses (internal ids), or that are hashes already.
-#[derive(Default)]
-pub(crate) struct NumberHasher {
-    state: u64,
-}
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.state
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        // Neighbours stay neighbours: topics that are written together were often made together, and a batch of a thousand then
-        // goes through memory in order. The upper bits, by which a map tells the keys of a group apart, differ all the same.
-        const UPPER: u64 = !(u64::MAX >> 7);
-        let value = u64::from(value);
-        self.state = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) & UPPER | value;
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let product = u128::from(self.state ^ value ^ 0x2545_f491_4f6c_dd1d) * 0x9e37_79b9_7f4a_7c15;
-        self.state = product as u64 ^ (product >> 64) as u64;
     }
 }
 

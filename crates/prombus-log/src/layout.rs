@@ -2,7 +2,6 @@
 
 /// The version of the disk format that this code writes. It opens this one and all before it.
 pub const FORMAT_VERSION: u32 = 1;
-
 pub(crate) const MANIFEST: &str = "MANIFEST";
 pub(crate) const MANIFEST_NEW: &str = "MANIFEST.new";
 pub(crate) const LOCK: &str = "LOCK";
@@ -11,16 +10,13 @@ pub(crate) const RESERVE: &str = "RESERVE";
 /// Unreadable places that an operator has given up.
 pub(crate) const LOSSES: &str = "LOSSES";
 pub(crate) const LOSSES_NEW: &str = "LOSSES.new";
-
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"PROMBSEG";
 pub(crate) const INDEX_MAGIC: [u8; 8] = *b"PROMBIDX";
 pub(crate) const MANIFEST_MAGIC: [u8; 8] = *b"PROMBMAN";
 pub(crate) const CHECKPOINT_MAGIC: [u8; 8] = *b"PROMBCKP";
 pub(crate) const LOSSES_MAGIC: [u8; 8] = *b"PROMBLOS";
-
 /// The first byte never occurs in UTF-8, so no JSON body contains the start of a frame.
 pub(crate) const FRAME_MAGIC: [u8; 4] = [0xf5, b'p', b'm', b'b'];
-
 /// Where the first frame of a segment stands; the segment header has the page before it to itself.
 pub(crate) const SEGMENT_DATA_START: u64 = 4096;
 /// A segment smaller than this has no room for a header and one frame worth the name.

@@ -25,70 +25,73 @@
 //!
 //! The crate is synchronous and knows nothing of JSON, groups or sockets. `docs/disk-format.md` describes its files byte by
 //! byte.
+//!
+//! # Code map
+//! [`Log`] is a facade of three parts, each of which owns its state and its locks:
+//! - `write/`: `Writer` appends records and commits them in batches. `AppendQueue` is between appenders and the committer.
+//! - `read/`: `CommittedLog` is what is durable, and what readers ask.
+//! - `maintain/`: `Maintenance` prepares and recycles segments, and writes index files, checkpoints and the manifest.
+//!
+//! `clean/` has retention and compaction, `recover/` opens, verifies and repairs, `storage/` has the file operations. The files
+//! beside them are the disk format and what all parts use. Calls, and with them locks, nest in one direction only:
+//! maintenance, append queue, committed log.
 
-mod append;
-mod backup;
+mod accepted_losses;
+mod bloom_filter;
+mod buffer_pool;
+mod caller_state;
 mod checkpoint;
 mod clean;
-mod commit;
-mod complete;
+mod context;
 mod error;
+mod event_id;
+mod failed_fsync;
 mod fields;
-mod filter;
-mod find;
-mod holes;
-mod housekeeping;
-mod id;
+mod frame_scan;
 mod index;
 mod index_file;
-mod inspect;
-mod jobs;
-mod judge;
-mod kept_ids;
+mod index_file_format;
+mod index_file_write;
+mod keyed_hash;
 mod layout;
 mod log;
-mod losses;
+mod log_threads;
 mod lost_seqs;
+mod maintain;
 mod manifest;
-mod named_faults;
+mod number_map;
 mod observer;
 mod options;
-mod own_ids;
-mod poison;
-mod reader;
-mod recent_ids;
+mod read;
+mod rebuild_index;
 mod record;
-mod recovery;
-mod repair;
-mod replay;
-mod retire;
-mod rewrite;
-mod scan;
+mod recover;
 mod segment;
-mod state;
+mod server_ids;
+mod step;
 pub mod storage;
-mod tail;
-mod unreadable;
-mod usage;
-mod verify;
-mod view;
+mod topics;
+mod unreadable_ranges;
+mod wakeup;
+mod write;
 
-pub use append::{Append, NewEvent, NewState, Outcome, Outcomes, Ticket, TopicId};
-pub use backup::{BackupProgress, BackupReport};
-pub use clean::{CleanOptions, CleanReport, LiveCount, Liveness};
-pub use commit::Step;
-pub use complete::CommitTimes;
+pub use caller_state::{NoState, State};
+pub use clean::liveness::{CleanOptions, CleanReport, LiveCount, Liveness};
 pub use error::{AppendError, BackupError, Fault, FaultKind, OpenError, ReadError, Unavailable, VerifyError};
-pub use id::EventId;
-pub use inspect::inspect;
+pub use event_id::EventId;
 pub use layout::FORMAT_VERSION;
 pub use log::{Log, LogStats, TopicInfo};
+pub use maintain::backup::{BackupProgress, BackupReport};
 pub use observer::{Committed, CommittedRun, NoObserver, Notice, Observer};
 pub use options::{Clock, Options, SystemClock};
-pub use reader::{Chunk, Missing, MissingReason, ReadLimit};
+pub use read::chunk::{Chunk, Missing, MissingReason, ReadLimit};
+pub use read::read_health::{ReadHealth, UnreadableEvents};
+pub use read::topic_usage::TopicUsage;
 pub use record::Event;
-pub use repair::{RepairReport, repair, repair_storage};
-pub use state::{NoState, State};
-pub use unreadable::{ReadHealth, UnreadableEvents};
-pub use usage::TopicUsage;
-pub use verify::{Progress, UnreadablePlace, VerifyReport, verify, verify_storage};
+pub use recover::inspect::inspect;
+pub use recover::repair::{RepairReport, repair, repair_storage};
+pub use recover::verify::{Progress, UnreadablePlace, VerifyReport, verify, verify_storage};
+pub use step::Step;
+pub use topics::TopicId;
+pub use write::append_request::{Append, NewEvent, NewState, Outcome, Outcomes, Ticket};
+pub use write::commit_times::CommitTimes;

@@ -3,15 +3,17 @@
 //! It is small, rewritten whole and renamed into place. The file holds the same content twice, so that a flipped bit costs
 //! nothing but a notice.
 
+use crate::accepted_losses::{Loss, LossKind};
 use crate::error::{Fault, FaultKind};
-use crate::fields::{Fields, PutFields};
-use crate::holes::{Holes, read_around};
+use crate::fields::Fields;
 use crate::layout::{
     FORMAT_VERSION, MANIFEST, MANIFEST_MAGIC, MANIFEST_NEW, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
     SEGMENT_DATA_START,
 };
 use crate::segment::{SegmentId, SegmentKind};
-use crate::storage::{OpenMode, Storage, SyncPoint};
+use crate::storage::{OpenMode, Storage, SyncPoint, write_new};
+use crate::unreadable_ranges::{UnreadableRanges, read_around};
+use bytes::BufMut as _;
 use std::io;
 
 const COPY_HEAD_BYTES: usize = 24;
@@ -44,7 +46,7 @@ pub(crate) struct Manifest {
     pub(crate) hash_seed: [u64; 2],
     /// Counts the rewrites of this file.
     pub(crate) generation: u64,
-    /// The log was closed, and nothing was appended behind the newest checkpoint since.
+    /// The log was closed, and nothing was appended after the newest checkpoint.
     pub(crate) clean: bool,
     /// No segment or checkpoint ever had this number.
     pub(crate) next_number: u64,
@@ -70,36 +72,36 @@ pub(crate) enum ManifestRead {
 impl Manifest {
     fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
-        body.put_u64(self.log_id);
-        body.put_u64(self.hash_seed[0]);
-        body.put_u64(self.hash_seed[1]);
-        body.put_u64(self.generation);
+        body.put_u64_le(self.log_id);
+        body.put_u64_le(self.hash_seed[0]);
+        body.put_u64_le(self.hash_seed[1]);
+        body.put_u64_le(self.generation);
         body.put_u8(u8::from(self.clean));
-        body.put_u64(self.next_number);
-        body.put_u64(self.checkpoints[0]);
-        body.put_u64(self.checkpoints[1]);
-        body.put_u32(self.segments.len() as u32);
+        body.put_u64_le(self.next_number);
+        body.put_u64_le(self.checkpoints[0]);
+        body.put_u64_le(self.checkpoints[1]);
+        body.put_u32_le(self.segments.len() as u32);
         for row in &self.segments {
-            body.put_u64(row.id.number);
-            body.put_u32(row.id.salt);
+            body.put_u64_le(row.id.number);
+            body.put_u32_le(row.id.salt);
             body.put_u8(row.id.kind as u8);
             body.put_u8(u8::from(row.reserve));
-            body.put_u64(row.id.capacity);
-            body.put_u32(row.id.life);
-            body.put_u64(row.sealed.unwrap_or(0));
+            body.put_u64_le(row.id.capacity);
+            body.put_u32_le(row.id.life);
+            body.put_u64_le(row.sealed.unwrap_or(0));
         }
-        body.put_u32(self.kept_indexes.len() as u32);
+        body.put_u32_le(self.kept_indexes.len() as u32);
         for kept in &self.kept_indexes {
-            body.put_u64(kept.number);
-            body.put_u32(kept.salt);
-            body.put_u64(kept.covered);
-            body.put_i64(kept.expires_ms);
+            body.put_u64_le(kept.number);
+            body.put_u32_le(kept.salt);
+            body.put_u64_le(kept.covered);
+            body.put_i64_le(kept.expires_ms);
         }
         let mut copy = Vec::with_capacity(COPY_HEAD_BYTES + body.len());
         copy.extend_from_slice(&MANIFEST_MAGIC);
-        copy.put_u32(0);
-        copy.put_u32(FORMAT_VERSION);
-        copy.put_u64(body.len() as u64);
+        copy.put_u32_le(0);
+        copy.put_u32_le(FORMAT_VERSION);
+        copy.put_u64_le(body.len() as u64);
         copy.extend_from_slice(&body);
         let crc = crc32c::crc32c(&copy[12..]);
         copy[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -150,12 +152,7 @@ impl Manifest {
 
     /// Replaces the manifest on disk. After an error the old one still stands, or the new one does: both are whole.
     pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
-        match storage.remove(MANIFEST_NEW) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = storage.open(MANIFEST_NEW, OpenMode::Create)?;
-        file.write_at(&self.encode(), 0)?;
+        let file = write_new(storage, MANIFEST_NEW, &self.encode())?;
         // Before the rename: else a power cut leaves an empty file under the one name that matters.
         file.sync(SyncPoint::Manifest)?;
         storage.rename(MANIFEST_NEW, MANIFEST)?;
@@ -169,7 +166,7 @@ impl Manifest {
             opened => opened?,
         };
         let length = usize::try_from(file.len()?).map_err(|_| io::Error::other("file larger than memory"))?;
-        let (mut bytes, mut holes) = (vec![0; length], Holes::default());
+        let (mut bytes, mut holes) = (vec![0; length], UnreadableRanges::default());
         let read = read_around(&*file, &mut bytes, 0, &mut holes)?;
         bytes.truncate(read);
         match Self::parse(&bytes) {
@@ -184,11 +181,19 @@ impl Manifest {
 
     /// Reads the first copy from the start of the file, whatever the file's length, because a copy's head says where it ends.
     /// The second copy is needed only if the first is damaged, and then its place is not known: it is searched for.
+    /// Whether the file that a loss is in is still named.
+    pub(crate) fn names_file_of(&self, loss: &Loss) -> bool {
+        match loss.kind {
+            LossKind::Segment => self.segments.iter().any(|row| row.id.number == loss.number),
+            LossKind::KeptIndex => self.kept_indexes.iter().any(|row| row.number == loss.number),
+        }
+    }
+
     pub(crate) fn parse(bytes: &[u8]) -> ManifestRead {
         let fault = |position: usize| Some(Fault::new(MANIFEST, position as u64, FaultKind::Manifest));
         let damaged = match parse_copy(bytes) {
-            Copy::Newer(version) => return ManifestRead::Newer(version),
-            Copy::Whole { manifest, end } => {
+            ManifestCopy::Newer(version) => return ManifestRead::Newer(version),
+            ManifestCopy::Whole { manifest, end } => {
                 let second = end.next_multiple_of(COPY_ALIGN_BYTES);
                 let padding = bytes.get(end..second).unwrap_or_default();
                 let is_whole = bytes.len() == 2 * second && bytes[..second] == bytes[second..];
@@ -198,22 +203,22 @@ impl Manifest {
                     None => ManifestRead::Found { manifest, fault: fault(second) },
                 };
             }
-            Copy::Damaged => Fault::new(MANIFEST, 0, FaultKind::Manifest),
+            ManifestCopy::Damaged => Fault::new(MANIFEST, 0, FaultKind::Manifest),
         };
         for start in (COPY_ALIGN_BYTES..bytes.len()).step_by(COPY_ALIGN_BYTES) {
             match parse_copy(&bytes[start..]) {
-                Copy::Newer(version) => return ManifestRead::Newer(version),
-                Copy::Whole { manifest, .. } => {
+                ManifestCopy::Newer(version) => return ManifestRead::Newer(version),
+                ManifestCopy::Whole { manifest, .. } => {
                     return ManifestRead::Found { manifest, fault: Some(damaged) };
                 }
-                Copy::Damaged => {}
+                ManifestCopy::Damaged => {}
             }
         }
         ManifestRead::Damaged(damaged)
     }
 }
 
-enum Copy {
+enum ManifestCopy {
     Whole {
         manifest: Manifest,
         /// The length of the copy without its padding.
@@ -224,24 +229,24 @@ enum Copy {
 }
 
 /// Reads the copy at the start of `bytes`; what follows it is not looked at.
-fn parse_copy(bytes: &[u8]) -> Copy {
+fn parse_copy(bytes: &[u8]) -> ManifestCopy {
     let mut fields = Fields::new(bytes);
     let head = (|| Some((fields.bytes(8)?, fields.u32()?, fields.u32()?, fields.u64()?)))();
-    let Some((magic, crc, version, length)) = head else { return Copy::Damaged };
+    let Some((magic, crc, version, length)) = head else { return ManifestCopy::Damaged };
     if magic != MANIFEST_MAGIC {
-        return Copy::Damaged;
+        return ManifestCopy::Damaged;
     }
     let Some(body) = usize::try_from(length).ok().and_then(|length| fields.bytes(length)) else {
-        return Copy::Damaged;
+        return ManifestCopy::Damaged;
     };
     let end = COPY_HEAD_BYTES + body.len();
     if crc32c::crc32c(&bytes[12..end]) != crc {
-        return Copy::Damaged;
+        return ManifestCopy::Damaged;
     }
     if version > FORMAT_VERSION {
-        return Copy::Newer(version);
+        return ManifestCopy::Newer(version);
     }
-    Manifest::decode(body).map_or(Copy::Damaged, |manifest| Copy::Whole { manifest, end })
+    Manifest::decode(body).map_or(ManifestCopy::Damaged, |manifest| ManifestCopy::Whole { manifest, end })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What the log tells its owner: commits, one call a batch, and notices worth a line in somebody's log.
+//! What the log tells its owner: commits, one call a batch, and notices for operators.
 
-use crate::append::TopicId;
 use crate::error::Fault;
+use crate::topics::TopicId;
 use std::fmt;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub struct Committed<'a> {
     pub duration: Duration,
 }
 
-/// Something that somebody should read.
+/// Something that an operator should read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Notice {
@@ -60,7 +60,7 @@ pub enum Notice {
     },
     /// All reads that failed before have succeeded.
     ReadableAgain,
-    /// There is no room for another segment: publishers are refused from when the current one is full.
+    /// The disk has no room for another segment: publishers are refused once the current one is full.
     StorageFull {
         /// What the system said.
         error: String,
@@ -72,7 +72,7 @@ pub enum Notice {
         /// Why.
         reason: String,
     },
-    /// A checkpoint could not be written; the log goes on, and opening it takes longer.
+    /// A checkpoint could not be written; the log continues, and opening it takes longer.
     CheckpointFailed {
         /// What the system said.
         error: String,
@@ -120,7 +120,7 @@ pub trait Observer: Send + Sync + 'static {
     }
 }
 
-/// Tells nobody.
+/// Ignores everything.
 #[derive(Debug, Default)]
 pub struct NoObserver;
 

@@ -46,7 +46,7 @@ pub struct Options {
     pub dedupe_ms: i64,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
-    /// Who is told.
+    /// Receives commits and notices.
     pub observer: Arc<dyn Observer>,
     /// Whether the log runs its own threads. Without them nothing happens but in
     /// [`Log::step_commit`](crate::Log::step_commit) and [`Log::step_housekeeping`](crate::Log::step_housekeeping).

@@ -6,18 +6,17 @@
 //! checksum, so the digest covers every byte of the batch. Whole-batch bytes are not summed again: with the same polynomial
 //! that would find nothing that the record checksums do not.
 
-use crate::fields::{Fields, PutFields, u32_at, u64_at};
-use crate::id::EventId;
+use crate::event_id::EventId;
+use crate::fields::{Fields, u32_at, u64_at};
 use crate::layout::FRAME_MAGIC;
+use bytes::BufMut as _;
 
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const RUN_BYTES: usize = 24;
-
 /// The run of topic records: no topic has this internal id.
 pub(crate) const TOPIC_RECORDS: u32 = 0;
 /// The run of state records: no topic has this internal id.
 pub(crate) const STATE_RECORDS: u32 = u32::MAX;
-
 /// No topic has a higher internal id: it bounds what a wrong one on disk can ask for.
 pub(crate) const TOPIC_MAX: u32 = 1 << 24;
 /// No seq or batch number is higher.
@@ -62,11 +61,12 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    #[inline]
     pub(crate) fn frame_length(&self) -> usize {
         HEADER_BYTES + self.key_length as usize + self.body_length as usize
     }
 
-    /// Writes the header and answers its salted checksum, which goes into the run's digest.
+    /// Writes the header and returns its salted checksum, which goes into the run's digest.
     pub(crate) fn put(&self, salt: u32, into: &mut Vec<u8>) -> u32 {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&FRAME_MAGIC);
@@ -136,6 +136,7 @@ pub(crate) fn header_crc(header: &[u8]) -> u32 {
 }
 
 /// The length of the frame at the start of `bytes`, which hold a whole frame that was checked.
+#[inline]
 pub(crate) fn trusted_frame_length(bytes: &[u8]) -> usize {
     HEADER_BYTES + u16::from_le_bytes([bytes[10], bytes[11]]) as usize + u32_at(bytes, 12) as usize
 }
@@ -154,7 +155,8 @@ pub(crate) fn body_checks(header: &Header, bytes: &[u8]) -> bool {
     }
 }
 
-/// Goes on with a run's digest.
+/// Adds a header to a run's digest.
+#[inline]
 pub(crate) fn digest_add(digest: u32, header_crc: u32) -> u32 {
     crc32c::crc32c_append(digest, &header_crc.to_le_bytes())
 }
@@ -171,11 +173,11 @@ pub(crate) struct RunEntry {
 
 impl RunEntry {
     pub(crate) fn put(&self, into: &mut Vec<u8>) {
-        into.put_u32(self.topic);
-        into.put_u32(self.count);
-        into.put_u64(self.first_seq);
-        into.put_u32(self.length);
-        into.put_u32(self.digest);
+        into.put_u32_le(self.topic);
+        into.put_u32_le(self.count);
+        into.put_u64_le(self.first_seq);
+        into.put_u32_le(self.length);
+        into.put_u32_le(self.digest);
     }
 
     /// The topic and the first and last seq, of a run of events.
@@ -209,7 +211,7 @@ pub(crate) struct Commit {
     pub(crate) runs: Vec<RunEntry>,
 }
 
-/// Appends the COMMIT that ends a batch of `content_length` bytes whose run table is `table`; answers its chain value.
+/// Appends the COMMIT that ends a batch of `content_length` bytes whose run table is `table`; returns its chain value.
 pub(crate) fn put_commit(
     into: &mut Vec<u8>,
     salt: u32,
@@ -278,7 +280,7 @@ pub(crate) fn read_commit(header: &Header, frame: &[u8]) -> Option<Commit> {
     })
 }
 
-/// An event as it stands in the log: borrowed from a chunk's bytes.
+/// An event of the log: borrowed from a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     /// The position in its topic.

@@ -1,14 +1,15 @@
 //! One file of the log: a header page, then frames. Its blocks are written before they are needed, because an fdatasync of
 //! blocks that exist is twice as fast as one that has to allocate.
 
+use crate::accepted_losses::LossyFile;
 use crate::error::{Fault, FaultKind, ReadError};
-use crate::fields::{PutFields, u32_at, u64_at};
+use crate::fields::{u32_at, u64_at};
 use crate::index::Index;
 use crate::index_file::{IndexError, IndexFile};
 use crate::layout::{FORMAT_VERSION, SEGMENT_DATA_START, SEGMENT_MAGIC, segment_name};
-use crate::losses::LossyFile;
 use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint};
-use parking_lot::{Mutex, RwLock};
+use bytes::BufMut as _;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ impl SegmentKind {
     }
 }
 
-/// What names a segment in the manifest and stands in its header.
+/// What identifies a segment, in the manifest and in its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentId {
     pub(crate) number: u64,
@@ -63,12 +64,12 @@ pub(crate) struct Segment {
     pub(crate) id: SegmentId,
     /// Length of what counts, once it is sealed; zero before.
     sealed: AtomicU64,
-    pub(crate) index: RwLock<SegmentIndex>,
+    index: RwLock<SegmentIndex>,
     storage: Arc<dyn Storage>,
     mode: OpenMode,
     /// Open while it is used; a log has more segments than a process has descriptors.
     file: Mutex<Option<Arc<dyn StorageFile>>>,
-    /// Places that count as damaged when they cannot be read; see `losses.rs`.
+    /// Places that count as damaged when they cannot be read; see `accepted_losses.rs`.
     accepted_losses: Mutex<Arc<[Range<u64>]>>,
 }
 
@@ -108,6 +109,16 @@ impl Segment {
 
     pub(crate) fn seal(&self, length: u64) {
         self.sealed.store(length, Ordering::Release);
+    }
+
+    /// Where the index is now.
+    #[inline]
+    pub(crate) fn index(&self) -> RwLockReadGuard<'_, SegmentIndex> {
+        self.index.read()
+    }
+
+    pub(crate) fn set_index(&self, index: SegmentIndex) {
+        *self.index.write() = index;
     }
 
     /// Bytes for frames when it is empty.
@@ -183,14 +194,14 @@ impl Segment {
 fn encode_header(id: &SegmentId, log_id: u64) -> Vec<u8> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     header.extend_from_slice(&SEGMENT_MAGIC);
-    header.put_u32(0);
-    header.put_u32(FORMAT_VERSION);
-    header.put_u64(id.number);
-    header.put_u64(log_id);
-    header.put_u32(id.salt);
-    header.put_u32(id.kind as u32);
-    header.put_u64(id.capacity);
-    header.put_u32(id.life);
+    header.put_u32_le(0);
+    header.put_u32_le(FORMAT_VERSION);
+    header.put_u64_le(id.number);
+    header.put_u64_le(log_id);
+    header.put_u32_le(id.salt);
+    header.put_u32_le(id.kind as u32);
+    header.put_u64_le(id.capacity);
+    header.put_u32_le(id.life);
     header.resize(HEADER_BYTES, 0);
     let crc = crc32c::crc32c(&header[12..]);
     header[8..12].copy_from_slice(&crc.to_le_bytes());

@@ -1,16 +1,19 @@
 //! The few file operations the log needs, and nothing else touches a file.
 //!
-//! Two implementations: [`Folder`] is a real folder, `simulated::Disk` is a disk that loses what was not synced. Every
-//! sync names its [`SyncPoint`], so that a test can take one kind of sync out and prove that it was needed.
+//! Three implementations: [`Folder`] is a real folder, [`RamStorage`] keeps files in memory, `simulated::Disk` is a disk that
+//! loses unsynced writes. Every sync names its [`SyncPoint`], so that a test can take one kind of sync out and prove that it
+//! was needed.
 //!
 //! There is no append, no truncate and no mmap here on purpose: the log writes at positions it knows, into blocks that
 //! exist already.
 
 mod folder;
+mod ram;
 #[cfg(any(test, feature = "test-util"))]
 pub mod simulated;
 
 pub use folder::Folder;
+pub use ram::RamStorage;
 
 use std::io;
 use std::sync::Arc;
@@ -35,7 +38,7 @@ pub enum SyncPoint {
     Checkpoint,
     /// The folder, after a checkpoint was made.
     CheckpointFolder,
-    /// What recovery found behind the last checkpoint, before it is served.
+    /// What recovery found after the last checkpoint, before it is served.
     RecoveredTail,
     /// Bytes that recovery cut off and keeps aside.
     Cut,
@@ -83,10 +86,14 @@ pub trait Storage: Send + Sync + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes all names of the folder durable.
     fn sync_folder(&self, point: SyncPoint) -> io::Result<()>;
-    /// Takes the folder's exclusive lock, or answers `None` when someone else holds it. Dropped = released.
+    /// Takes the folder's exclusive lock, or returns `None` when someone else holds it. Dropped = released.
     fn lock(&self) -> io::Result<Option<Box<dyn Lock>>>;
     /// Random bits for salts and ids.
     fn random(&self) -> u64;
+    /// Whether a file that is no longer used is kept and written over, which is cheaper on a disk than to make a new one.
+    fn recycles_segments(&self) -> bool {
+        true
+    }
     /// Bytes that may still be written, where that is known.
     fn free_bytes(&self) -> Option<u64> {
         None
@@ -145,7 +152,31 @@ pub(crate) fn read_whole(file: &dyn StorageFile) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether an error means that there is no room now: on the disk, for a file descriptor, in memory. It may pass.
+/// Removes a file, if it is there.
+pub(crate) fn remove_if_there(storage: &dyn Storage, name: &str) -> io::Result<()> {
+    match storage.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a file, in place of one that is there, and writes these bytes into it.
+pub(crate) fn write_new(storage: &dyn Storage, name: &str, bytes: &[u8]) -> io::Result<Arc<dyn StorageFile>> {
+    remove_if_there(storage, name)?;
+    let file = storage.open(name, OpenMode::Create)?;
+    file.write_at(bytes, 0)?;
+    Ok(file)
+}
+
+/// Random bits of the system.
+fn system_random() -> u64 {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .expect("getrandom of 8 bytes does not fail once the system is up");
+    u64::from_le_bytes(bytes)
+}
+
+/// Whether an error means a lack of room: on the disk, for a file descriptor, in memory. It may pass.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     const ENOMEM: i32 = 12;
     const ENFILE: i32 = 23;

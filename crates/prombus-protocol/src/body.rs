@@ -6,8 +6,8 @@
 
 use crate::event::EventRecord;
 use crate::json::{put_i64, put_string, put_u64, put_uuid};
-use crate::scan::{Fault, Scanner, plain_prefix};
-use crate::topic::Topic;
+use crate::json_scanner::{JsonFault, Scanner, plain_prefix};
+use crate::topic_name::Topic;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -202,8 +202,8 @@ impl<'a> Body<'a> {
         self.fields().find(|(found, _)| *found == name).map(|(_, value)| value)
     }
 
-    fn fields(&self) -> Fields<'a> {
-        Fields { bytes: self.bytes, scanner: Scanner::new(self.bytes), first: true, payload_at: None }
+    fn fields(&self) -> HeadFields<'a> {
+        HeadFields { bytes: self.bytes, scanner: Scanner::new(self.bytes), first: true, payload_at: None }
     }
 }
 
@@ -224,21 +224,21 @@ struct StoredEvent {
 }
 
 /// The fields in front of the payload, by name and JSON text. Ends at the payload, or where the bytes are no body.
-struct Fields<'a> {
+struct HeadFields<'a> {
     bytes: &'a [u8],
     scanner: Scanner<'a>,
     first: bool,
     payload_at: Option<usize>,
 }
 
-impl<'a> Iterator for Fields<'a> {
+impl<'a> Iterator for HeadFields<'a> {
     type Item = (&'a str, &'a str);
 
     fn next(&mut self) -> Option<Self::Item> {
         let before = if std::mem::take(&mut self.first) { b'{' } else { b',' };
-        self.scanner.expect(before, Fault::CommaOrBrace).ok()?;
+        self.scanner.expect(before, JsonFault::CommaOrBrace).ok()?;
         let name = quoted(&mut self.scanner, self.bytes)?;
-        self.scanner.expect(b':', Fault::Colon).ok()?;
+        self.scanner.expect(b':', JsonFault::Colon).ok()?;
         let start = self.scanner.position();
         if name == "payload" {
             self.payload_at = Some(start);
@@ -273,7 +273,7 @@ impl<'a> Strings<'a> {
     }
 
     fn value(&mut self) -> Option<Cow<'a, str>> {
-        self.scanner.expect(b':', Fault::Colon).ok()?;
+        self.scanner.expect(b':', JsonFault::Colon).ok()?;
         unescaped(quoted(&mut self.scanner, self.bytes)?)
     }
 }

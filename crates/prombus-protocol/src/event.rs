@@ -1,6 +1,6 @@
 //! Events and what comes with their delivery, with the JSON names of the protocol.
 
-use crate::topic::Topic;
+use crate::topic_name::Topic;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;

@@ -1,7 +1,7 @@
 //! Names of consumer groups.
 
 use crate::limits::MAX_GROUP_BYTES;
-use crate::topic::is_name_byte;
+use crate::topic_name::is_name_byte;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::{Borrow, Cow};
 use std::fmt;

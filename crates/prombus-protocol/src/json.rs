@@ -4,7 +4,7 @@
 //! parsed again. So the check must be complete (whoever reads the event gets valid JSON) and fast (it is on the way of every
 //! event).
 
-use crate::scan::{Fault, Scanner, plain_prefix};
+use crate::json_scanner::{JsonFault, Scanner, plain_prefix};
 use thiserror::Error;
 
 /// Why a text is not one JSON value that can be kept.
@@ -38,10 +38,10 @@ pub enum JsonError {
 impl JsonError {
     /// The fault that stopped a scanner, with its place.
     #[cold]
-    pub(crate) fn at(scanner: &Scanner<'_>, fault: Fault) -> Self {
+    pub(crate) fn at(scanner: &Scanner<'_>, fault: JsonFault) -> Self {
         let position = scanner.position();
         match fault {
-            Fault::TooDeep => Self::TooDeep { position },
+            JsonFault::TooDeep => Self::TooDeep { position },
             _ if scanner.at_end() => Self::Syntax { position, what: "the text ends too early" },
             _ => Self::Syntax { position, what: fault.what() },
         }
@@ -71,11 +71,11 @@ impl<'a> Json<'a> {
         }
         let value = Self::scan(&mut scanner, text).map_err(|fault| JsonError::at(&scanner, fault))?;
         scanner.skip_whitespace();
-        if scanner.at_end() { Ok(value) } else { Err(JsonError::at(&scanner, Fault::Behind)) }
+        if scanner.at_end() { Ok(value) } else { Err(JsonError::at(&scanner, JsonFault::Behind)) }
     }
 
     /// The value that the scanner, which goes over `text`, stands on.
-    pub(crate) fn scan(scanner: &mut Scanner<'a>, text: &'a str) -> Result<Self, Fault> {
+    pub(crate) fn scan(scanner: &mut Scanner<'a>, text: &'a str) -> Result<Self, JsonFault> {
         let start = scanner.position();
         scanner.line_breaks = false;
         scanner.value()?;

@@ -51,15 +51,15 @@ mod error_code;
 mod event;
 mod frame;
 mod group_name;
-mod idempotency;
+mod idempotency_key;
 mod instant;
 mod json;
+mod json_scanner;
 pub mod limits;
 pub mod names;
 mod options;
 mod pattern;
-mod scan;
-mod topic;
+mod topic_name;
 mod typed_topic;
 
 pub use body::{Body, BodyFields, put_body_end, put_body_head, put_body_topic, put_body_ts, put_record};
@@ -71,13 +71,13 @@ pub use frame::{
     put_ignored, put_ok, put_published,
 };
 pub use group_name::{GroupName, GroupNameError, check_group_name};
-pub use idempotency::id_of_key;
+pub use idempotency_key::id_of_key;
 pub use instant::{InstantError, instant_text, parse_instant};
 pub use json::{Json, JsonError, push_json, put_string};
 pub use limits::*;
 pub use options::{Filter, OptionError, PublishOptions, Start, SubscribeOptions};
 pub use pattern::{Pattern, check_pattern};
 pub use serde_json::value::RawValue;
-pub use topic::{Topic, TopicError, check_topic};
+pub use topic_name::{Topic, TopicError, check_topic};
 pub use typed_topic::{TopicFor, TypedTopic};
 pub use uuid::Uuid;

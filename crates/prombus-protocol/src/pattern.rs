@@ -1,6 +1,6 @@
 //! Patterns over topic names: `*` is one whole segment, `**` any number of segments, none included.
 
-use crate::topic::{DEAD_LETTER_PREFIX, Topic, TopicError, describe, fault_of};
+use crate::topic_name::{DEAD_LETTER_PREFIX, Topic, TopicError, describe, fault_of};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;

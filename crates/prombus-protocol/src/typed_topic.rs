@@ -1,6 +1,6 @@
 //! Topics that know the type of their payload, and what may stand where a topic is wanted.
 
-use crate::topic::{Fault, Topic, TopicError, fault_of};
+use crate::topic_name::{NameFault, Topic, TopicError, fault_of};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -19,12 +19,12 @@ impl<T: ?Sized> TypedTopic<T> {
     pub const fn new(name: &'static str) -> Self {
         match fault_of(name.as_bytes(), false) {
             None => Self { name, payload: PhantomData },
-            Some(Fault::Empty) => panic!("empty topic name"),
-            Some(Fault::TooLong) => panic!("topic name of more than 255 bytes"),
-            Some(Fault::Character(_)) => {
+            Some(NameFault::Empty) => panic!("empty topic name"),
+            Some(NameFault::TooLong) => panic!("topic name of more than 255 bytes"),
+            Some(NameFault::Character(_)) => {
                 panic!("topic name with a character other than A-Z a-z 0-9 . _ : -")
             }
-            Some(Fault::EmptySegment(_)) => panic!("topic name with an empty segment between dots"),
+            Some(NameFault::EmptySegment(_)) => panic!("topic name with an empty segment between dots"),
         }
     }
 

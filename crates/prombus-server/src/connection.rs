@@ -1,17 +1,19 @@
 //! One accepted socket: TLS if it is configured, HTTP, and WebSocket where a request asks for it.
 
-use crate::gateway::{Gateway, Peer, now_ms};
-use crate::head_timer::{HeadTimer, Phase, SharedPhase};
+mod discarded_body;
+mod timeouts;
+
+use crate::clock::now_ms;
+use crate::gateway::Gateway;
 use crate::http::{self, ApiError};
-use crate::request_body::RequestBody;
-use crate::session::Session;
-use crate::stall::Stalling;
-use crate::ws::{WebSocket, upgrade};
+use crate::peer::Peer;
+use crate::ws::{Session, WebSocket, upgrade};
 use axum::Router;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use axum::response::IntoResponse as _;
+use discarded_body::RequestBody;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
@@ -19,6 +21,7 @@ use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use timeouts::{RequestPhase, SharedRequestPhase, TimedSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -55,16 +58,15 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = &gateway.options.connections;
-    let phase = SharedPhase::new();
-    let socket = Stalling::new(socket, limits.stall_timeout);
-    let socket = TokioIo::new(HeadTimer::new(socket, phase.clone(), limits.head_timeout, limits.keep_alive));
+    let phase = SharedRequestPhase::new();
+    let socket = TokioIo::new(TimedSocket::new(socket, phase.clone(), limits));
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, router, peer) = (Arc::clone(&gateway), router.clone(), Arc::clone(&peer));
         let phase = phase.clone();
         async move {
-            phase.set(Phase::Request);
+            phase.set(RequestPhase::Request);
             let response = answer::<S>(gateway, router, peer, request).await;
-            phase.set(Phase::Idle);
+            phase.set(RequestPhase::Idle);
             Ok::<_, Infallible>(response)
         }
     });
@@ -148,10 +150,10 @@ where
             Ok(upgraded) => upgraded,
             Err(error) => return tracing::debug!("an upgrade failed: {error}"),
         };
-        match upgraded.downcast::<TokioIo<HeadTimer<Stalling<S>>>>() {
+        match upgraded.downcast::<TokioIo<TimedSocket<S>>>() {
             Ok(whole) => {
-                let socket = whole.io.into_inner().into_inner().into_inner();
-                WebSocket::new(socket, gateway, session, accepted.deflate).run(&whole.read_buf).await;
+                let socket = whole.io.into_inner().into_inner();
+                WebSocket::new(socket, &whole.read_buf, gateway, session, accepted.deflate).run().await;
             }
             Err(_) => tracing::error!("an upgraded connection has an unknown socket"),
         }

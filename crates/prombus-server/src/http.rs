@@ -1,47 +1,51 @@
 //! The HTTP routes: everything on the port but the WebSocket upgrade.
 //!
-//! `route.rs` has the table of routes; the router, the authentication of each request and `/openapi.json` are all made from it,
+//! `routes.rs` has the table of routes; the router, the authentication of each request and `/openapi.json` are all made from it,
 //! so that they cannot differ. A handler gets a [`Call`] whose caller is known already, and checks the topic.
 //!
 //! Requests are logged by their route, never by address: query strings may hold tickets, bodies are payloads.
 
 mod access;
-mod admin;
 mod answer;
 mod backup;
-mod body;
 mod body_rate;
 mod call;
-mod compression;
-mod content_encoding;
 mod cors;
 mod entity_tag;
 mod envelope;
 mod error;
+mod event_headers;
+mod event_reader;
 mod export;
 mod fields;
+mod group_admin;
 mod groups;
-mod headers;
-mod idempotency;
-mod lines;
-mod list;
-mod many;
+mod idempotency_header;
+mod json_body;
+mod last_event_id;
+mod list_query;
+mod ndjson_lines;
 mod openapi;
 mod ops;
-mod pages;
 mod parameters;
+mod pattern_reader;
 mod publish;
 mod query;
 mod repair;
 mod replay;
-mod reverse;
+mod request_body;
+mod request_decompression;
+mod response_compression;
+mod response_stream;
+mod reverse_reader;
 mod route;
-mod source;
+mod routes;
 mod state;
 mod subscribe;
 #[cfg(test)]
 mod tests;
 mod tickets;
+mod topic_reader;
 mod topics;
 
 pub(crate) use access::{admit, bearer};
@@ -56,13 +60,11 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
 use call::Call;
 use prombus_protocol::ErrorCode;
-use route::{ROUTES, Route};
+use route::Route;
+use routes::ROUTES;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// What a handler answers.
-pub(crate) type Answered = Result<Response, ApiError>;
 
 /// All routes. The caller has [`admit`]ted each request and given it an `Arc<Peer>`.
 pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
@@ -74,7 +76,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
             let serve = move |State(gateway), request| serve(route, gateway, request);
             methods = methods.on(route.verb.filter(), serve);
             if route.is_compressed {
-                methods = compression::compressed(methods);
+                methods = response_compression::compressed(methods);
             }
         }
         router = router.route(path, methods.fallback(wrong_method));
@@ -86,7 +88,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
 async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
-    let answered = match Call::new(route, gateway, request).await {
+    let answered = match Call::new(route.access, route.parameters, gateway, request).await {
         Ok(call) => (route.handler)(call).await,
         Err(refused) => Err(refused),
     };

@@ -4,18 +4,17 @@
 //! test can run the same server in its own process.
 
 mod auth;
-mod budget;
+mod buffer_budget;
+mod clock;
 mod connection;
 mod gateway;
-mod head_timer;
 mod http;
 mod metrics;
 mod options;
-mod rate;
-mod request_body;
+mod peer;
+mod rate_limit;
 mod server;
-mod session;
-mod stall;
+mod shutdown;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 mod tls;

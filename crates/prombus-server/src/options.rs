@@ -1,7 +1,7 @@
 //! What can be set about a gateway. The defaults are what `prombus serve` runs with.
 
 use crate::auth::AuthOptions;
-use prombus_protocol::{Pattern, limits};
+use prombus_protocol::limits;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub struct ConnectionLimits {
     pub max_subscriptions: usize,
     /// Bytes that wait to be sent on one WebSocket before it gets no more events and is not read.
     pub max_queued_bytes: usize,
-    /// Bytes that all connections together may have in buffers; above it nobody's buffers grow.
+    /// Bytes that all connections together may have in buffers; above it no buffer grows.
     pub max_buffered_bytes: usize,
     /// The largest body of an HTTP request.
     pub max_body_bytes: usize,
@@ -59,7 +59,7 @@ pub struct ConnectionLimits {
     pub auth_timeout: Duration,
     /// How often a WebSocket is pinged; who has not answered by the next ping is closed.
     pub ping_interval: Duration,
-    /// A client that takes nothing for this long, with data waiting, is closed; so is one whose frame stays half for so long.
+    /// A client that takes nothing for this long, with data waiting, is closed; so is one that does not complete a frame within this time.
     pub stall_timeout: Duration,
     /// The least rate of a request's body, measured over 10 s in which the server waits for the client; 0 turns the limit off.
     pub min_body_bytes_per_second: u64,
@@ -71,15 +71,13 @@ pub struct ConnectionLimits {
     pub drain_timeout: Duration,
 }
 
-/// Rates; what is not set is not limited.
+/// Rates of connections; what is not set is not limited. Rates of topics are settings of the topics (`publish_rate`).
 #[derive(Clone, Debug, Default)]
 pub struct RateOptions {
     /// Publishes of one connection.
     pub connection_publish: Option<Rate>,
     /// Events to one connection; what is over it waits.
     pub connection_deliver: Option<Rate>,
-    /// Publishes to a topic. The first pattern that matches counts; each topic has a bucket of its own.
-    pub topic_publish: Vec<(Pattern, Rate)>,
 }
 
 /// A token bucket.

@@ -1,8 +1,10 @@
 //! Listeners, and the way down.
 
 use crate::auth::{AuthSetupError, Authenticator};
-use crate::gateway::{Gateway, Peer, Slot, Stopping};
+use crate::gateway::Gateway;
 use crate::options::ServerOptions;
+use crate::peer::{ConnectionSlot, Peer};
+use crate::shutdown::Stopping;
 use crate::tls::TlsSetupError;
 use crate::{connection, http, tls};
 use axum::Router;
@@ -147,7 +149,7 @@ async fn accept(
             local: socket.local_addr().unwrap_or(remote),
             is_tls: tls.is_some(),
             rate: gateway.rates.connection(),
-            _slot: Slot::new(permit, &gateway.metrics.connections),
+            _slot: ConnectionSlot::new(permit, &gateway.metrics.connections),
         });
         tokio::spawn(connection::serve(Arc::clone(&gateway), router.clone(), socket, peer, tls.clone()));
     }

@@ -2,22 +2,22 @@
 //! instructions run.
 
 use crate::auth::{Authenticator, TokenHash, TokenOptions};
-use crate::gateway::{Gateway, Peer, Slot, Stopping};
+use crate::gateway::Gateway;
 use crate::options::ServerOptions;
-use crate::session::Session;
-use crate::ws::{Deflate, WebSocket, inflate};
+use crate::peer::Peer;
+use crate::shutdown::Stopping;
+use crate::ws::{Deflate, Session, WebSocket, inflate};
 use crate::{AuthOptions, Scope};
 use parking_lot::Mutex;
 use prombus::{Backend, Bus};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// The token that a session with auth takes.
 pub const TOKEN: &str = "fuzz";
@@ -78,7 +78,7 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool, deflates: 
     let gateway = Arc::new(Gateway::new(Arc::clone(bus.backend()), authenticator, options, stopping));
     let (client, server) = tokio::io::duplex(64 * 1024);
     let web_socket = web_socket(gateway, server, deflates.then(Deflate::plain));
-    let serving = web_socket.run(&[]);
+    let serving = web_socket.run();
     let (mut reading, mut writing) = tokio::io::split(client);
     let talking = async move {
         for piece in bytes.chunks(piece_bytes) {
@@ -105,17 +105,9 @@ fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(
     socket: S,
     deflate: Option<Deflate>,
 ) -> WebSocket<S> {
-    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("nobody else wants it");
-    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-    let peer = Arc::new(Peer {
-        remote: nowhere,
-        local: nowhere,
-        is_tls: false,
-        rate: gateway.rates.connection(),
-        _slot: Slot::new(permit, &gateway.metrics.connections),
-    });
+    let peer = Peer::local(gateway.rates.connection(), &gateway.metrics.connections);
     let session = Session::new(Arc::clone(&gateway), peer, None);
-    WebSocket::new(socket, gateway, session, deflate)
+    WebSocket::new(socket, &[], gateway, session, deflate)
 }
 
 /// A session that stays open. It runs on the caller's thread, and only in [`turn`](Self::turn), so that it does the same each
@@ -169,7 +161,7 @@ impl Wire {
             let is_due = Arc::new(Due(AtomicBool::new(true)));
             Self {
                 bytes,
-                serving: Box::pin(async move { web_socket.run(&[]).await }),
+                serving: Box::pin(async move { web_socket.run().await }),
                 waker: Waker::from(Arc::clone(&is_due)),
                 is_due,
                 _stop: Arc::clone(&stop),

@@ -9,7 +9,7 @@
 #![allow(clippy::print_stdout, reason = "the figures are what it is for")]
 
 use prombus::delivery::{Group, Leased, MemberSettings, Position, Restored, Sender};
-use prombus::store::{LogStore, LogStoreOptions};
+use prombus::engine::{LogEngine, LogEngineOptions};
 use prombus::{Bus, PublishOptions, Subscription, SystemClock, Topic};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -38,8 +38,8 @@ async fn main() -> Result<(), Failure> {
 
 async fn on_disk(folder: &Path, events: u64) -> Result<(), Failure> {
     let clock = Arc::new(SystemClock::default());
-    let store = Arc::new(LogStore::open(folder, LogStoreOptions::default(), clock)?);
-    let bus = Bus::builder().over_store(Arc::clone(&store) as Arc<dyn prombus::store::Store>)?;
+    let store = Arc::new(LogEngine::open(folder, LogEngineOptions::default(), clock)?);
+    let bus = Bus::builder().over_engine(Arc::clone(&store) as Arc<dyn prombus::engine::Engine>)?;
     println!("== one event unsettled, {events} behind it acked");
     stuck_event(&bus, events).await?;
     println!("== a filter that drops 99.9 % of {events} events");
@@ -92,7 +92,7 @@ async fn report(bus: &Bus, acked: u64) -> Result<(), Failure> {
 }
 
 /// A group whose filter wants one event in a thousand: what it drops rides on others' commits.
-async fn filter(bus: &Bus, store: &LogStore, events: u64) -> Result<(), Failure> {
+async fn filter(bus: &Bus, store: &LogEngine, events: u64) -> Result<(), Failure> {
     let subscribe = bus.subscribe(TOPIC, "filtered").from_earliest().tag("wanted").batch_size(1_000);
     let mut subscription = subscribe.max_in_flight(100_000).await?;
     // The acks of the group before are written by then.

@@ -1,27 +1,26 @@
 //! The bus: what a program embeds.
 
-use crate::backend::{Backend, Keys, LatestQuery, PullLimit, SettleOutcome, Verdict};
-use crate::clock::{Clock, SystemClock};
-use crate::config::Limits;
-use crate::error::{
-    BackupError, GroupError, OpenError, PublishError, ReadError, TopicAdminError, Unavailable,
-};
+mod builder;
+mod publish_event;
+
+pub use builder::BusBuilder;
+pub use publish_event::{Publish, PublishOne};
+
+use crate::backend::{Backend, Keys, LatestQuery, SettleOutcome, Verdict};
+use crate::batch::PullLimit;
+use crate::error::{BackupError, GroupError, PublishError, ReadError, TopicAdminError, Unavailable};
 use crate::event::{Event, Page};
 use crate::info::{GroupInfo, TopicInfo};
-use crate::local::LocalBackend;
-use crate::publish::{PublishBatch, Published, Publishing};
-use crate::settings::{TopicOptions, TopicRule, TopicSettings};
+use crate::publish::PublishBatch;
+use crate::publishing::Publishing;
+use crate::settings::{TopicOptions, TopicSettings};
 use crate::state::{State, StateFollower};
-use crate::store::{LogStore, LogStoreOptions, MemoryStore, Store};
 use crate::subscribe::Subscribe;
-use prombus_protocol::{Ack, CursorPosition, PublishOptions, Start, Topic, TopicFor, Uuid};
+use prombus_protocol::{Ack, CursorPosition, Start, Topic, TopicFor, Uuid};
 use serde::Serialize;
 use std::collections::HashMap;
-use std::future::IntoFuture;
-use std::path::{Path, PathBuf};
-use std::pin::Pin;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 /// An event bus. A handle: clones share the bus. It closes with [`close`](Self::close), or when the last handle, the last
 /// subscription and the last handler are gone; a handler goes on until it is unsubscribed or the bus is closed.
@@ -31,27 +30,6 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Opens the bus in a folder, or makes one there.
-    ///
-    /// # Errors
-    /// See [`OpenError`]; the folder is left as it was.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime; [`BusBuilder::open_blocking`] needs none.
-    pub async fn open(folder: impl AsRef<Path>) -> Result<Self, OpenError> {
-        Self::builder().open(folder).await
-    }
-
-    /// A bus in memory: everything but surviving the process.
-    pub fn memory() -> Self {
-        Self::builder().memory().expect("the defaults are allowed")
-    }
-
-    /// Everything that can be set.
-    pub fn builder() -> BusBuilder {
-        BusBuilder::default()
-    }
-
     /// A bus over any backend.
     pub fn with_backend(backend: Arc<dyn Backend>) -> Self {
         Self { backend }
@@ -77,13 +55,13 @@ impl Bus {
             let json = serde_json::to_vec(payload);
             Ok((topic, json.map_err(|error| PublishError::Serialize(error.to_string()))?))
         });
-        Publish { backend: Arc::clone(&self.backend), payload, options: PublishOptions::default() }
+        Publish::new(&self.backend, payload)
     }
 
     /// Publishes an event whose payload is JSON text already. It is checked once and kept as it is.
     pub fn publish_json(&self, topic: impl AsRef<str>, json: impl Into<Vec<u8>>) -> Publish {
         let payload = Topic::new(topic).map_err(PublishError::from).map(|topic| (topic, json.into()));
-        Publish { backend: Arc::clone(&self.backend), payload, options: PublishOptions::default() }
+        Publish::new(&self.backend, payload)
     }
 
     /// An empty batch for [`publish_batch`](Self::publish_batch).
@@ -218,9 +196,7 @@ impl Bus {
     /// See [`ReadError`].
     pub async fn read_from(&self, topic: &Topic, from: u64, limit: PullLimit) -> Result<Page, ReadError> {
         let chunk = self.backend.read(topic, from, limit).await?;
-        let batch = Arc::new(chunk.events);
-        let events = (0..batch.items().len()).map(|at| Event::new(Arc::clone(&batch), at)).collect();
-        Ok(Page { events, next_seq: chunk.next_seq })
+        Ok(Page { events: Event::all_read(chunk.events).collect(), next_seq: chunk.next_seq })
     }
 
     /// All topics, by name.
@@ -267,9 +243,7 @@ impl Bus {
         let mut latest = HashMap::new();
         loop {
             let page = self.backend.latest(&topic, query.clone()).await?;
-            let events = Arc::new(page.events);
-            for at in 0..events.items().len() {
-                let event = Event::new(Arc::clone(&events), at);
+            for event in Event::all_read(page.events) {
                 latest.extend(event.key().map(|key| (key.to_owned(), event.clone())));
             }
             match page.next_after {
@@ -356,272 +330,5 @@ fn topic_of(name: &str) -> Result<Topic, ReadError> {
 impl std::fmt::Debug for Bus {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Bus")
-    }
-}
-
-/// An event to publish; await it.
-#[must_use = "an event is published when this is awaited"]
-pub struct Publish {
-    backend: Arc<dyn Backend>,
-    payload: Result<(Topic, Vec<u8>), PublishError>,
-    options: PublishOptions,
-}
-
-impl Publish {
-    /// All options at once.
-    pub fn options(mut self, options: PublishOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// The event's id. A second publish with the same id to the same topic adds nothing.
-    pub fn id(mut self, id: Uuid) -> Self {
-        self.options.id = Some(id);
-        self
-    }
-
-    /// When it happened, in milliseconds since 1970. Default: now.
-    pub fn ts(mut self, ts: i64) -> Self {
-        self.options.ts = Some(ts);
-        self
-    }
-
-    /// What it is about, for compaction and latest by key.
-    pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.options.key = Some(key.into());
-        self
-    }
-
-    /// Adds a header.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.options.headers.insert(name.into(), value.into());
-        self
-    }
-
-    /// Adds a tag.
-    pub fn tag(mut self, tag: impl Into<String>) -> Self {
-        self.options.tags.push(tag.into());
-        self
-    }
-
-    /// Adds an event that caused it.
-    pub fn caused_by(mut self, id: Uuid) -> Self {
-        self.options.caused_by.push(id);
-        self
-    }
-
-    /// The session or boot that it comes from.
-    pub fn sid(mut self, sid: Uuid) -> Self {
-        self.options.sid = Some(sid);
-        self
-    }
-
-    /// Puts it in line now, without waiting.
-    pub fn send(self) -> PublishOne {
-        let mut batch = self.backend.batch();
-        let pushed = self.payload.and_then(|(topic, json)| batch.push_json(topic, &json, &self.options));
-        PublishOne(match pushed {
-            Ok(()) => self.backend.publish(batch),
-            Err(error) => Publishing::done(Err(error)),
-        })
-    }
-}
-
-impl IntoFuture for Publish {
-    type Output = Result<Published, PublishError>;
-    type IntoFuture = PublishOne;
-
-    fn into_future(self) -> PublishOne {
-        self.send()
-    }
-}
-
-/// One event on its way; resolves when it is durable.
-#[must_use = "awaiting it waits until the event is durable"]
-#[derive(Debug)]
-pub struct PublishOne(Publishing);
-
-impl Future for PublishOne {
-    type Output = Result<Published, PublishError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map(|published| {
-            let one = published?.into_iter().next();
-            one.ok_or_else(|| PublishError::Store("the store lost count of events".to_owned()))
-        })
-    }
-}
-
-/// What a memory bus takes at most.
-const MEMORY_BYTES: u64 = 4 << 30;
-
-const MEMORY_BYTES_MIN: u64 = 64 * 1024;
-
-/// Everything about a bus that can be set.
-#[derive(Clone)]
-#[must_use = "a builder builds with open or memory"]
-pub struct BusBuilder {
-    limits: Limits,
-    clock: Option<Arc<dyn Clock>>,
-    log: LogStoreOptions,
-    memory_bytes: u64,
-    topic_rules: Vec<TopicRule>,
-}
-
-impl Default for BusBuilder {
-    fn default() -> Self {
-        Self {
-            limits: Limits::default(),
-            clock: None,
-            log: LogStoreOptions::default(),
-            memory_bytes: MEMORY_BYTES,
-            topic_rules: Vec::new(),
-        }
-    }
-}
-
-impl BusBuilder {
-    /// Bounds: payload size, number of topics and groups.
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// The largest payload of an event, in bytes of JSON. Default: 1 MiB.
-    pub fn max_payload_bytes(mut self, bytes: usize) -> Self {
-        self.limits.max_payload_bytes = bytes;
-        self
-    }
-
-    /// The most topics. Default: 100,000.
-    pub fn max_topics(mut self, topics: usize) -> Self {
-        self.limits.max_topics = topics;
-        self
-    }
-
-    /// The most groups. Default: 100,000.
-    pub fn max_groups(mut self, groups: usize) -> Self {
-        self.limits.max_groups = groups;
-        self
-    }
-
-    /// Deletes a group that has no members for this long. Default: never.
-    pub fn group_expire_ms(mut self, after_ms: u64) -> Self {
-        self.limits.group_expire_ms = Some(after_ms);
-        self
-    }
-
-    /// What counts for a topic, or all topics that a pattern covers. The first rule that fits a topic counts.
-    ///
-    /// ```
-    /// use prombus::{Bus, TopicOptions, TopicRule};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let three_days = TopicOptions { retention_days: Some(3.0), ..TopicOptions::default() };
-    /// let newest = TopicOptions { compaction: Some(true), ..TopicOptions::default() };
-    /// let bus = Bus::builder()
-    ///     .topic(TopicRule::new("heartbeat.received", three_days)?)
-    ///     .topic(TopicRule::new("process.*", newest)?)
-    ///     .memory()?;
-    /// assert!(bus.topic_settings("process.state").compaction);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn topic(mut self, rule: TopicRule) -> Self {
-        self.topic_rules.push(rule);
-        self
-    }
-
-    /// Rules for topics, in place of those before.
-    pub fn topics(mut self, rules: Vec<TopicRule>) -> Self {
-        self.topic_rules = rules;
-        self
-    }
-
-    /// What the newest events by key may take in memory. Default: 512 MiB.
-    pub fn state_memory_bytes(mut self, bytes: usize) -> Self {
-        self.limits.state_memory_bytes = bytes;
-        self
-    }
-
-    /// Sizes and bounds of the log.
-    pub fn log(mut self, options: LogStoreOptions) -> Self {
-        self.log = options;
-        self
-    }
-
-    /// What a bus in memory takes at most before it refuses events as a full disk does. Default: 4 GiB.
-    pub fn memory_bytes(mut self, bytes: u64) -> Self {
-        self.memory_bytes = bytes;
-        self
-    }
-
-    /// Where the time comes from, for tests.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = Some(clock);
-        self
-    }
-
-    /// Opens the bus in a folder, or makes one there.
-    ///
-    /// # Errors
-    /// See [`OpenError`]; the folder is left as it was.
-    pub async fn open(self, folder: impl AsRef<Path>) -> Result<Bus, OpenError> {
-        self.limits.check()?;
-        let folder: PathBuf = folder.as_ref().to_owned();
-        let opened = tokio::task::spawn_blocking(move || self.open_blocking(&folder)).await;
-        opened.unwrap_or_else(|error| Err(OpenError::Groups(format!("opening panicked: {error}"))))
-    }
-
-    /// Opens the bus in a folder, without a runtime; waits for the disk.
-    ///
-    /// # Errors
-    /// See [`OpenError`]; the folder is left as it was.
-    pub fn open_blocking(self, folder: &Path) -> Result<Bus, OpenError> {
-        self.limits.check()?;
-        let clock = self.clock_or_system();
-        let store = LogStore::open(folder, self.log.clone(), Arc::clone(&clock))?;
-        self.over(Arc::new(store), clock)
-    }
-
-    /// Makes a bus in memory.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    pub fn memory(self) -> Result<Bus, OpenError> {
-        self.limits.check()?;
-        if self.memory_bytes < MEMORY_BYTES_MIN {
-            let (name, value) = ("memory_bytes", self.memory_bytes.to_string());
-            return Err(OpenError::BadSetting { name, value, allowed: "65536 and more are allowed" });
-        }
-        let clock = self.clock_or_system();
-        let store = MemoryStore::new(self.memory_bytes, Arc::clone(&clock));
-        self.over(Arc::new(store), clock)
-    }
-
-    /// Makes a bus over any store.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    pub fn over_store(self, store: Arc<dyn Store>) -> Result<Bus, OpenError> {
-        self.limits.check()?;
-        let clock = self.clock_or_system();
-        self.over(store, clock)
-    }
-
-    fn clock_or_system(&self) -> Arc<dyn Clock> {
-        self.clock.clone().unwrap_or_else(|| Arc::new(SystemClock::default()))
-    }
-
-    fn over(self, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Bus, OpenError> {
-        let backend = LocalBackend::open(store, clock, self.limits)?;
-        backend.set_topic_rules(self.topic_rules);
-        Ok(Bus { backend: Arc::new(backend) })
-    }
-}
-
-impl std::fmt::Debug for BusBuilder {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "BusBuilder({:?})", self.limits)
     }
 }

@@ -17,6 +17,8 @@ pub struct Limits {
     /// What the newest events by key may take in memory, of all topics together: keys and where their events are, not the
     /// events themselves. Default: 512 MiB.
     pub state_memory_bytes: usize,
+    /// While the engine cannot commit, publishers wait this long; then they get `unavailable`. Default: 10 seconds.
+    pub engine_wait_ms: u64,
 }
 
 impl Default for Limits {
@@ -27,6 +29,7 @@ impl Default for Limits {
             max_groups: 100_000,
             group_expire_ms: None,
             state_memory_bytes: 512 << 20,
+            engine_wait_ms: 10_000,
         }
     }
 }

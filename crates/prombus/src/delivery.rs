@@ -1,45 +1,70 @@
-//! The group machine: who gets which event, for how long, and what happens when that does not work out.
+//! The group machine: which member gets which event, for how long, and what happens when that fails.
 //!
-//! [`Group`] is a pure value. What goes in: seqs that are granted or gone, members that join, leave, are lost or paused, acks,
-//! nacks, extensions, and the time. What comes out: leases, events to give up, records to keep, and when to look again. It has
-//! no clock, does no I/O, and knows neither events nor topics: a topic is a [`SourceId`], an event a seq. So a test can drive
-//! millions of random histories through it.
+//! [`Group`] is a pure value. Input: seqs that are granted or gone, members that join, leave, are lost or paused, acks, nacks,
+//! extensions, and the time. Output: leases, events to give up, records to write, and when to call it again. It has no clock,
+//! does no I/O, and knows neither events nor topics: a topic is a [`SourceId`], an event a seq. So a test can drive millions of
+//! random histories through it.
 //!
 //! | question | file |
 //! |---|---|
-//! | what is granted, reserved and leased to whom | `group.rs` |
-//! | how an unsettled delivery is kept, and its timers | `lease.rs` |
-//! | ack, nack, extension, expiry, lost members | `redelivery.rs` |
-//! | what is given up after too many attempts | `dead_letter.rs` |
-//! | what the nack before said | `last_error.rs` |
-//! | windows, pauses | `member.rs` |
-//! | events that are gone before the group had them | `cut.rs` |
+//! | what a group remembers | `group.rs`, of a topic `source.rs`, of a delivery `lease.rs`, of a member `member.rs` |
+//! | which seqs may be leased | `grant.rs` |
+//! | which seqs a pull takes | `reserve.rs` |
+//! | what is leased to the member that read it | `deliver.rs` |
+//! | what is delivered again, and when its attempt counts | `redeliver.rs` |
+//! | ack, nack, extension | `settle.rs`, `nack_backoff.rs` |
+//! | leases that expire, waits that end | `lease_expiry.rs`, `timers.rs` |
+//! | leases that are taken back | `give_back.rs` |
+//! | members that join, leave, are lost, paused or held | `membership.rs` |
+//! | seeks and deleted topics | `seek.rs` |
+//! | what is given up after too many attempts | `give_up_event.rs`, `give_up.rs` |
+//! | the reason of the previous nack | `last_error.rs` |
+//! | events that were removed before the group had them | `cut.rs` |
 //! | events that cannot be read now | `unreadable.rs` |
-//! | floor and ranges above it | `settled.rs` |
-//! | how far it has leased, so that a crash does not take it back | `mark.rs` |
+//! | floor and settled ranges above it | `settled.rs` |
+//! | how far it has leased, so that a crash does not take it back | `mark_ahead.rs`, `lease_mark.rs` |
 //! | what must be written down | `change.rs` |
+//!
+//! The types are in files that do not know [`Group`]; each file with an `impl Group` imports them and it.
 
 mod change;
+mod counters;
 mod cut;
-mod dead_letter;
+mod deliver;
+mod give_back;
+mod give_up;
+mod give_up_event;
+mod grant;
 mod group;
 mod last_error;
 mod lease;
-mod mark;
+mod lease_expiry;
+mod lease_mark;
+mod mark_ahead;
 mod member;
-mod redelivery;
+mod membership;
+mod nack_backoff;
+mod redeliver;
+mod reserve;
+mod seek;
+mod settle;
 mod settled;
+mod source;
+mod timers;
 mod unreadable;
 
 pub use change::{AttemptsChange, Changes};
-pub use dead_letter::GiveUp;
-pub use group::{Group, GroupCounters, Leased, Restored, SourceStatus, UnsettledCounts};
+pub use counters::{GroupCounters, SourceStatus, UnsettledCounts};
+pub use give_up::GiveUp;
+pub use group::Group;
 pub use last_error::ErrorBudget;
-pub use lease::{State, Unsettled};
-pub use mark::MARK_AHEAD;
+pub use lease::{Leased, Unsettled, UnsettledState};
+pub use lease_mark::MARK_AHEAD;
 pub use member::{MemberId, MemberSettings, ReservedRange};
-pub use redelivery::{Sender, Settling, backoff_ms};
-pub use settled::Settled;
+pub use nack_backoff::backoff_ms;
+pub use settle::{AckOutcome, Sender};
+pub use settled::SettledSeqs;
+pub use source::Restored;
 
 /// Milliseconds of a clock that never goes back.
 pub type Millis = u64;

@@ -16,6 +16,12 @@ pub enum Unavailable {
     /// is room before.
     #[error("the storage is full")]
     StorageFull,
+    /// The engine cannot commit for now. Whether something that was sent before is kept is unknown; try again.
+    #[error("the engine is not available: {0}")]
+    Suspended(String),
+    /// Another process leads the store. The text says which one, as far as it is known.
+    #[error("another process leads this store: {0}")]
+    Deposed(String),
 }
 
 impl Unavailable {
@@ -23,7 +29,9 @@ impl Unavailable {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::StorageFull => ErrorCode::StorageFull,
-            Self::Poisoned(_) | Self::Closed => ErrorCode::Unavailable,
+            Self::Poisoned(_) | Self::Closed | Self::Suspended(_) | Self::Deposed(_) => {
+                ErrorCode::Unavailable
+            }
         }
     }
 }
@@ -150,6 +158,12 @@ pub enum BackupError {
     /// Copying failed.
     #[error("{0}")]
     Failed(String),
+}
+
+impl From<ReadError> for BackupError {
+    fn from(error: ReadError) -> Self {
+        Self::Failed(error.to_string())
+    }
 }
 
 /// Why something could not be read.

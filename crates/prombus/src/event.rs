@@ -1,10 +1,10 @@
 //! Events and deliveries as a subscriber gets them. Events that were pulled together share their bytes; each is a cheap handle.
 
-use crate::backend::{
-    DeliveryBatch, DeliveryItem, DurableTicket, Membership, SettleOutcome, Verdict, uuid_of,
-};
+use crate::backend::{DurableTicket, Membership, SettleOutcome, Verdict};
+use crate::batch::{DeliveryBatch, DeliveryItem, EventBatch};
 use crate::delivery::Position;
 use crate::error::Unavailable;
+use crate::event_id::uuid_of;
 use prombus_protocol::{
     Body, CursorPosition, DeliveryContext, EventRecord, RawValue, RedeliveryReason, Topic, Uuid,
 };
@@ -18,46 +18,72 @@ use std::time::Duration;
 /// An event. Cloning it copies nothing.
 #[derive(Clone)]
 pub struct Event {
-    batch: Arc<DeliveryBatch>,
+    batch: SharedBatch,
     at: usize,
 }
 
+/// The batch that an event came in.
+#[derive(Clone)]
+enum SharedBatch {
+    Read(Arc<EventBatch>),
+    Delivered(Arc<DeliveryBatch>),
+}
+
 impl Event {
-    pub(crate) fn new(batch: Arc<DeliveryBatch>, at: usize) -> Self {
-        Self { batch, at }
+    /// An event that was read.
+    pub(crate) fn read(batch: Arc<EventBatch>, at: usize) -> Self {
+        Self { batch: SharedBatch::Read(batch), at }
     }
 
-    pub(crate) fn position(&self) -> Position {
-        self.item().position
+    /// All events that were read together.
+    pub(crate) fn all_read(batch: EventBatch) -> impl ExactSizeIterator<Item = Self> {
+        let batch = Arc::new(batch);
+        (0..batch.items().len()).map(move |at| Self::read(Arc::clone(&batch), at))
     }
 
-    fn item(&self) -> &DeliveryItem {
-        &self.batch.items()[self.at]
+    /// The event of a delivery.
+    pub(crate) fn delivered(batch: Arc<DeliveryBatch>, at: usize) -> Self {
+        Self { batch: SharedBatch::Delivered(batch), at }
     }
 
     /// Its id.
     pub fn id(&self) -> Uuid {
-        uuid_of(self.item().id)
+        uuid_of(match &self.batch {
+            SharedBatch::Read(batch) => batch.items()[self.at].id,
+            SharedBatch::Delivered(batch) => batch.items()[self.at].id,
+        })
     }
 
     /// Its place in its topic: 1, 2, 3 …
     pub fn seq(&self) -> u64 {
-        self.item().position.seq
+        match &self.batch {
+            SharedBatch::Read(batch) => batch.items()[self.at].seq,
+            SharedBatch::Delivered(batch) => batch.items()[self.at].position.seq,
+        }
     }
 
     /// When it happened, as its publisher says; milliseconds since 1970.
     pub fn ts(&self) -> i64 {
-        self.item().ts
+        match &self.batch {
+            SharedBatch::Read(batch) => batch.items()[self.at].ts,
+            SharedBatch::Delivered(batch) => batch.items()[self.at].ts,
+        }
     }
 
     /// Its topic.
     pub fn topic(&self) -> &Topic {
-        self.batch.topic(self.item())
+        match &self.batch {
+            SharedBatch::Read(batch) => batch.topic(&batch.items()[self.at]),
+            SharedBatch::Delivered(batch) => batch.topic(&batch.items()[self.at]),
+        }
     }
 
     /// Its key.
     pub fn key(&self) -> Option<&str> {
-        self.batch.key(self.item())
+        match &self.batch {
+            SharedBatch::Read(batch) => batch.key(&batch.items()[self.at]),
+            SharedBatch::Delivered(batch) => batch.key(&batch.items()[self.at]),
+        }
     }
 
     /// A header.
@@ -91,13 +117,16 @@ impl Event {
     /// The whole record, with everything that its publisher gave it.
     ///
     /// # Errors
-    /// When what is kept is not an event, which only a foreign hand in the log can bring about.
+    /// When what is stored is not an event, which happens only if another program has changed the log.
     pub fn record(&self) -> Result<EventRecord<Box<RawValue>>, serde_json::Error> {
         self.body().record(self.id(), self.seq())
     }
 
     fn body(&self) -> Body<'_> {
-        Body::new(self.batch.body(self.item()))
+        Body::new(match &self.batch {
+            SharedBatch::Read(batch) => batch.body(&batch.items()[self.at]),
+            SharedBatch::Delivered(batch) => batch.body(&batch.items()[self.at]),
+        })
     }
 }
 
@@ -117,8 +146,29 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    pub(crate) fn new(event: Event, member: Arc<dyn Membership>, max_attempts: u32) -> Self {
-        Self { event, member, max_attempts }
+    pub(crate) fn new(
+        batch: Arc<DeliveryBatch>,
+        at: usize,
+        member: Arc<dyn Membership>,
+        max_attempts: u32,
+    ) -> Self {
+        Self { event: Event::delivered(batch, at), member, max_attempts }
+    }
+
+    fn batch(&self) -> &DeliveryBatch {
+        match &self.event.batch {
+            SharedBatch::Delivered(batch) => batch,
+            SharedBatch::Read(_) => unreachable!("new() makes the event of a delivery"),
+        }
+    }
+
+    fn item(&self) -> &DeliveryItem {
+        &self.batch().items()[self.event.at]
+    }
+
+    /// What to settle it by.
+    pub(crate) fn position(&self) -> Position {
+        self.item().position
     }
 
     /// The event.
@@ -128,17 +178,17 @@ impl Delivery {
 
     /// Which attempt this is, from 1.
     pub fn attempt(&self) -> u32 {
-        self.event.item().attempt
+        self.item().attempt
     }
 
     /// Why it is delivered again.
     pub fn reason(&self) -> Option<RedeliveryReason> {
-        self.event.item().reason
+        self.item().reason
     }
 
     /// What the nack of the attempt before said, where it is known; cut to 256 bytes.
     pub fn last_error(&self) -> Option<&str> {
-        self.event.batch.last_error(self.event.item())
+        self.batch().last_error(self.item())
     }
 
     /// What goes with the event.
@@ -147,14 +197,14 @@ impl Delivery {
     }
 
     pub(crate) fn context_with(&self, cursor: Option<CursorPosition>) -> DeliveryContext {
-        let item = self.event.item();
+        let item = self.item();
         DeliveryContext {
             attempt: item.attempt,
             max_attempts: self.max_attempts,
             cursor,
             reason: item.reason,
             ack_deadline_ms: item.lease_ms,
-            last_error: self.event.batch.last_error(item).map(str::to_owned),
+            last_error: self.batch().last_error(item).map(str::to_owned),
         }
     }
 
@@ -180,7 +230,7 @@ impl Delivery {
         self.settle(Verdict::GiveUp { reason: Some(reason) })
     }
 
-    /// Not looked at: it comes again at once, and the attempt does not count.
+    /// Not processed: it is redelivered at once, and the attempt does not count.
     #[cfg(feature = "sqlite")]
     pub(crate) fn release(&self) {
         drop(self.settle(Verdict::Release));
@@ -190,14 +240,14 @@ impl Delivery {
     pub fn extend(&self, by: Duration) -> bool {
         let extend_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX).min(86_400_000);
         let mut outcomes = Vec::with_capacity(1);
-        let verdict = (self.event.item().position, Verdict::Extend { extend_ms });
+        let verdict = (self.position(), Verdict::Extend { extend_ms });
         drop(self.member.settle(&[verdict], &mut outcomes));
         matches!(outcomes.first(), Some(SettleOutcome::Extended(_)))
     }
 
     fn settle(&self, verdict: Verdict<'_>) -> Settling {
         let mut outcomes = Vec::with_capacity(1);
-        let ticket = self.member.settle(&[(self.event.item().position, verdict)], &mut outcomes);
+        let ticket = self.member.settle(&[(self.position(), verdict)], &mut outcomes);
         Settling { ticket, is_stale: outcomes.first() == Some(&SettleOutcome::Stale) }
     }
 }

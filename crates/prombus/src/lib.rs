@@ -25,36 +25,45 @@
 //! ```
 
 mod backend;
+mod batch;
+mod box_future;
 mod bus;
 mod clock;
+mod commit_watch;
 mod config;
 #[cfg(feature = "test-util")]
 pub mod conformance;
 pub mod consume;
+mod deferred_wakes;
 pub mod delivery;
+pub mod engine;
 mod error;
 mod event;
+mod event_id;
 mod info;
 mod local;
 mod merged;
 mod metrics;
 pub mod outbox;
 mod publish;
+mod publishing;
 mod settings;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 pub mod state;
-pub mod store;
 mod subscribe;
 
 pub use backend::{
-    Backend, BackupProgress, BoxFuture, Capabilities, DeliveryBatch, DeliveryItem, Durability, DurableTicket,
-    EventChunk, EventFilter, EventPosition, EventView, GroupSpec, Joined, Keys, LatestPage, LatestQuery,
-    MemberOptions, Membership, Problem, PullLimit, SettleOutcome, TopicDetails, UnreadableRange, Verdict,
+    Backend, BackupProgress, Capabilities, Durability, DurableTicket, EventChunk, EventFilter, EventPosition,
+    EventView, GroupSpec, Joined, Keys, LatestPage, LatestQuery, MemberOptions, Membership, Problem,
+    SettleOutcome, TopicDetails, UnreadableRange, Verdict,
 };
+pub use batch::{DeliveryBatch, DeliveryItem, EventBatch, EventItem, PullLimit};
+pub use box_future::BoxFuture;
 pub use bus::{Bus, BusBuilder, Publish, PublishOne};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::Limits;
+pub use engine::Published;
 pub use error::{
     BackupError, GroupError, OpenError, PublishError, ReadError, SettingError, StoreError, TopicAdminError,
     Unavailable,
@@ -65,14 +74,15 @@ pub use info::{
     TopicInfo,
 };
 pub use local::LocalBackend;
-pub use merged::{BusPosition, MergedChunk, MergedQuery, MergedReader, More, PositionError};
+pub use merged::{BusPosition, MergedChunk, MergedQuery, MergedRead, MergedReader, More, PositionError};
 pub use metrics::{Figures, GroupFigures, Histogram, HistogramFigures, StoreFigures, TopicFigures};
 pub use prombus_protocol::{
     Ack, Body, CursorPosition, DeadLetter, DeliveryContext, EventRecord, Filter, GroupName, Pattern,
     PublishOptions, RawValue, RedeliveryReason, Start, SubscribeOptions, Topic, TopicFor, TypedTopic, Uuid,
     topic,
 };
-pub use publish::{PublishBatch, Published, Publishing};
+pub use publish::PublishBatch;
+pub use publishing::Publishing;
 pub use settings::{PublishRate, SNAPSHOT_INTERVAL_MS, TOMBSTONE_MS, TopicOptions, TopicRule, TopicSettings};
 pub use subscribe::{Deliveries, HandlerHandle, Subscribe, Subscription, max_attempts};
 

@@ -1,9 +1,10 @@
 //! Reading several topics as one sequence: in the order of commit time, then topic, then seq.
 //!
 //! A place in that sequence is three numbers, however many topics there are. That is exact because a reader is given only what is
-//! complete ([`CommitTimes`](crate::store::CommitTimes)): nothing is ever added before a place that it has reached.
+//! complete ([`CommitTimes`](crate::engine::CommitTimes)): nothing is ever added before a place that it has reached.
 
-use crate::backend::{DeliveryBatch, PullLimit};
+use crate::batch::{EventBatch, PullLimit};
+use crate::box_future::BoxFuture;
 use crate::error::ReadError;
 use prombus_protocol::{Filter, Pattern};
 use std::fmt;
@@ -91,8 +92,8 @@ pub enum More {
 /// Events of several topics, in order.
 #[derive(Clone, Debug)]
 pub struct MergedChunk {
-    /// The events; attempts and leases mean nothing here.
-    pub events: DeliveryBatch,
+    /// The events.
+    pub events: EventBatch,
     /// The place behind each of them.
     pub places: Vec<BusPosition>,
     /// The place behind everything that was looked at, also what the filter left out.
@@ -101,13 +102,14 @@ pub struct MergedChunk {
     pub more: More,
 }
 
+/// A reader, and what it read.
+pub type MergedRead = (Option<Box<dyn MergedReader>>, Result<MergedChunk, ReadError>);
+
 /// Reads a sequence piece by piece.
 pub trait MergedReader: Send {
-    /// The next piece. It may wait for the disk.
-    ///
-    /// # Errors
-    /// [`ReadError`]; it can be called again.
-    fn read(&mut self, limit: PullLimit) -> Result<MergedChunk, ReadError>;
+    /// The next piece. Files are read off the async threads, so the reader goes into the future and comes back with the result; it
+    /// can be used again after an error. It is lost if the future is dropped, or if reading panicked.
+    fn read(self: Box<Self>, limit: PullLimit) -> BoxFuture<'static, MergedRead>;
 
     /// The place behind everything that was looked at.
     fn position(&self) -> BusPosition;

@@ -18,7 +18,7 @@ pub use publisher::{OutboxPublisher, PublishFailure};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{OUTBOX_SQL, SqliteOutbox};
 
-use crate::backend::BoxFuture;
+use crate::box_future::BoxFuture;
 use prombus_protocol::{PublishOptions, RawValue, Uuid};
 use std::collections::BTreeMap;
 

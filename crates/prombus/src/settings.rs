@@ -282,9 +282,12 @@ impl SettingsTable {
         if let Some(source) = self.snapshotted(topic) {
             settings.compaction = true;
             settings.snapshot_topic = None;
+            let source = self.options(source).settings(source);
             // What retention takes from the topic must not live on there.
-            let kept_ms = || self.options(source).settings(source).retention_ms;
-            settings.retention_ms = settings.retention_ms.or_else(kept_ms);
+            settings.retention_ms = settings.retention_ms.or(source.retention_ms);
+            if self.options(topic).tombstone_ms.is_none() {
+                settings.tombstone_ms = source.tombstone_ms;
+            }
         }
         settings
     }
@@ -361,6 +364,10 @@ mod tests {
         }
         table.set_own("a", TopicOptions { retention_ms: Some(9), ..TopicOptions::default() });
         assert_eq!(table.settings("a.snapshot").retention_ms, Some(9));
+        table.set_own("a", TopicOptions { tombstone_ms: Some(7), ..TopicOptions::default() });
+        assert_eq!(table.settings("a.snapshot").tombstone_ms, 7);
+        table.set_own("a.snapshot", TopicOptions { tombstone_ms: Some(8), ..TopicOptions::default() });
+        assert_eq!(table.settings("a.snapshot").tombstone_ms, 8);
         assert_eq!(table.settings("elsewhere").retention_ms, None);
         // Not what kv's snapshots are called, so a topic like any other.
         assert!(table.settings("kv.snapshot").snapshot_topic.is_some());

@@ -1,16 +1,16 @@
-//! State by key: what the newest event of each key of a topic is, snapshots of it, and starting from it.
+//! State by key: the newest event of each key of a topic, snapshots of it, and starting from it.
 //!
 //! | question | file |
 //! |---|---|
-//! | which event is the newest of a key, which events live | `latest.rs` |
-//! | loading the state of a topic, and going on exactly behind it | `snapshot.rs` |
-//! | publishing what changed to a snapshot topic | `compactor.rs` |
+//! | which event is the newest of a key, which events survive compaction | `newest_of_key.rs` |
+//! | publishing what changed to a snapshot topic | `snapshots.rs` |
+//! | loading the state of a topic, and following its changes from there | `cold_start.rs` |
 
-mod compactor;
-mod latest;
-mod snapshot;
+mod cold_start;
+mod newest_of_key;
+mod snapshots;
 
-pub use compactor::{MARKER_TAG, MarkerPosition, SnapshotError, SnapshotMarker, take_snapshot};
-pub(crate) use compactor::{Source, snapshot_of};
-pub use latest::{LatestMap, Seen};
-pub use snapshot::{State, StateChange, StateFollower};
+pub use cold_start::{State, StateChange, StateFollower};
+pub use newest_of_key::{LatestMap, Seen};
+pub use snapshots::{MARKER_TAG, MarkerPosition, SnapshotError, SnapshotMarker, take_snapshot};
+pub(crate) use snapshots::{SnapshotSource, snapshot_of};

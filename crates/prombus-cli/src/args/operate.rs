@@ -1,6 +1,7 @@
 //! Arguments of commands for operators of a running server.
 
 use super::remote::ServerArgs;
+use crate::config::topic_keys;
 use clap::{Args as ClapArgs, Subcommand};
 use std::path::PathBuf;
 
@@ -12,24 +13,21 @@ Examples:
   prombus topic set prices compaction=true max_attempts=
   prombus topic delete orders.old --yes";
 
-const SET_HELP: &str = "\
-Sets something about a topic, above what the config file says; what is not named stays as it is, and \
-`key=` takes a single one back. The token needs the scope admin.
+fn set_help() -> String {
+    let keys = topic_keys();
+    format!(
+        "\
+Sets something about a topic, which takes precedence over the config file. What is not named stays as it is, and \
+`key=` removes a single one. The token needs the scope admin.
 
 Keys:
-  retention_days, retention_ms   how long events are kept
-  retention_bytes                so many bytes of the newest events are kept
-  compaction                     true: only the newest event of each key is kept
-  tombstone_ms                   how long the deletion of a key is kept
-  snapshot_interval_ms           how often changes go to the snapshot topic; 0 for never
-  snapshot_topic                 where to
-  max_attempts                   deliveries before an event becomes a dead letter
-  publish_rate, publish_burst    events a second, and at once
-
+{keys}
 Examples:
   prombus topic set orders.new retention_days=30 retention_bytes=1000000000
   prombus topic set prices compaction=true
-  prombus topic set prices retention_days=";
+  prombus topic set prices retention_days="
+    )
+}
 
 /// What can be done with topics.
 #[derive(Debug, Subcommand)]
@@ -56,7 +54,7 @@ pub enum TopicCommand {
         server: ServerArgs,
     },
     /// Set something about a topic
-    #[command(after_help = SET_HELP)]
+    #[command(after_help = set_help())]
     Set {
         /// The topic
         topic: String,

@@ -1,8 +1,8 @@
 //! Arguments of commands that talk to a running server.
 
-use super::positive;
-use crate::cmd::filter::Condition;
-use crate::cmd::instant;
+use super::filter::Condition;
+use super::number::positive;
+use crate::time;
 use clap::{Args as ClapArgs, Subcommand};
 use prombus_client::Uuid;
 use std::path::PathBuf;
@@ -22,10 +22,10 @@ pub struct ServerArgs {
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct TimeArgs {
     /// Events of this time and later: milliseconds since 1970, 2026-05-01, 2026-05-01T12:00:00Z, or how long ago: -90m, -1d
-    #[arg(long, value_name = "TIME", value_parser = instant::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = time::parse, allow_hyphen_values = true)]
     pub from_ts: Option<i64>,
     /// Events of this time and earlier
-    #[arg(long, value_name = "TIME", value_parser = instant::parse, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = time::parse, allow_hyphen_values = true)]
     pub to_ts: Option<i64>,
 }
 

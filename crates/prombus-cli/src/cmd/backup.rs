@@ -1,6 +1,6 @@
 //! `prombus backup`: has a running server copy everything to a folder.
 
-use super::{progress, remote};
+use super::{progress, server_client};
 use crate::args::BackupArgs;
 use anyhow::{Context, bail};
 use serde::Deserialize;
@@ -22,14 +22,14 @@ struct Told {
 /// # Errors
 /// When the server does not let it, or cannot.
 pub fn run(args: &BackupArgs) -> anyhow::Result<ExitCode> {
-    remote::block_on(backup(args))?;
+    server_client::block_on(backup(args))?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn backup(args: &BackupArgs) -> anyhow::Result<()> {
     let folder = std::path::absolute(&args.folder)?;
     let shown = folder.display();
-    let client = remote::client(&args.server)?;
+    let client = server_client::client(&args.server)?;
     let name =
         folder.to_str().with_context(|| format!("{shown}: a name that is not UTF-8 cannot be sent"))?;
     let request = serde_json::json!({ "folder": name });

@@ -2,32 +2,17 @@
 //! accounted for: what was lost, came twice or came out of order is in the table, and makes the command fail.
 
 mod load;
-mod place;
-mod table;
+mod report;
+mod target;
 
-use crate::args::BenchArgs;
-use crate::complain;
-pub use load::Load;
-use place::Place;
-use prombus_bench::Measurement;
-use serde::Serialize;
+use crate::args::{BenchArgs, Load};
+use crate::messages::complain;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
+use target::Target;
 
 /// What shells answer for a program that an interrupt ended.
 const INTERRUPTED: i32 = 130;
-
-/// One load, measured.
-#[derive(Debug, Serialize)]
-pub struct Row {
-    load: &'static str,
-    /// What it was in words.
-    what: String,
-    run: u32,
-    #[serde(flatten)]
-    measurement: Measurement,
-    server_cpu_us: Option<f64>,
-}
 
 /// Runs the command.
 ///
@@ -41,16 +26,16 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let mut rows = Vec::new();
     for run in 1..=args.runs {
         for load in &loads {
-            let place = Place::open(args, load)?;
-            let measured = load.measure(args, &place, run);
+            let target = Target::open(args, load)?;
+            let measured = load::measure(*load, args, &target, run);
             // Also what failed leaves nothing behind.
-            let closed = place.close();
+            let closed = target.close();
             rows.push(measured?);
             closed?;
         }
     }
     let is_clean = rows.iter().all(|row| row.measurement.balance.is_clean());
-    let text = if args.json { as_json(args, &rows)? } else { table::text(args, &rows) };
+    let text = if args.json { report::json(args, &rows)? } else { report::text(args, &rows) };
     writeln!(stdout(), "{text}")?;
     if !is_clean {
         complain("not every message came once and in order; see the last columns");
@@ -76,24 +61,4 @@ fn stop_at_signals() -> anyhow::Result<()> {
         std::process::exit(INTERRUPTED);
     });
     Ok(())
-}
-
-fn as_json(args: &BenchArgs, rows: &[Row]) -> anyhow::Result<String> {
-    #[derive(Serialize)]
-    struct Report<'a> {
-        version: &'static str,
-        target: String,
-        size: usize,
-        window: usize,
-        client_ids: bool,
-        results: &'a [Row],
-    }
-    Ok(serde_json::to_string(&Report {
-        version: env!("CARGO_PKG_VERSION"),
-        target: place::describe(args),
-        size: args.size,
-        window: args.window,
-        client_ids: args.client_ids,
-        results: rows,
-    })?)
 }

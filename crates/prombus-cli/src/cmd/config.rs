@@ -1,7 +1,8 @@
 //! `prombus config`: the default config, and checking one.
 
 use crate::args::ConfigCommand;
-use crate::config::{DEFAULT_TEXT, check, reason};
+use crate::config::{check, default_file};
+use crate::messages::io_reason;
 use anyhow::{Context, anyhow};
 use std::io::{ErrorKind, Write, stdout};
 use std::path::Path;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 /// When the file cannot be read, or nobody reads what is printed.
 pub fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     match command {
-        ConfigCommand::Default => match stdout().write_all(DEFAULT_TEXT.as_bytes()) {
+        ConfigCommand::Default => match stdout().write_all(default_file().as_bytes()) {
             // `prombus config default | head` has seen enough.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("printing the config"),
             _ => Ok(ExitCode::SUCCESS),
@@ -24,8 +25,8 @@ pub fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
 
 fn check_file(file: &Path) -> anyhow::Result<ExitCode> {
     let name = file.display().to_string();
-    let text =
-        std::fs::read_to_string(file).map_err(|error| anyhow!("cannot read {name}: {}", reason(&error)))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| anyhow!("cannot read {name}: {}", io_reason(&error)))?;
     let faults = check(&name, &text);
     let mut out = stdout().lock();
     if faults.is_empty() {

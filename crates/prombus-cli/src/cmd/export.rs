@@ -1,9 +1,11 @@
 //! `prombus export`: the events of a topic or a pattern as lines, to standard output or a file that can be gone on with.
 
-use super::{filter, progress, remote};
+use super::{progress, server_client};
+use crate::args::filter::{self, Condition};
 use crate::args::{ExportArgs, ExportFrom, Order};
 use anyhow::{Context, bail};
-use prombus_client::{After, HistoryQuery, Uuid};
+use indicatif::ProgressBar;
+use prombus_client::{After, History, HistoryQuery, Uuid};
 use prombus_protocol::Pattern;
 use serde::Deserialize;
 use std::fs::{File, OpenOptions};
@@ -27,37 +29,16 @@ struct LastLine {
 /// # Errors
 /// When the server or the file does not let it.
 pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
-    remote::block_on(export(args))?;
+    server_client::block_on(export(args))?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn export(args: &ExportArgs) -> anyhow::Result<()> {
-    let client = remote::client(&args.server)?;
-    let topic = remote::known_topics(&client, &args.topic).await?;
-    let mut query = HistoryQuery {
-        after: None,
-        from_ts: args.times.from_ts,
-        to_ts: args.times.to_ts,
-        to_seq: topic.as_ref().map(|topic| topic.last_seq),
-        last: args.last,
-        is_descending: args.order == Order::Desc,
-    };
-    if args.resume && args.order == Order::Desc {
-        bail!("--resume continues with newer events: it does not go with --order desc");
-    }
-    if let ExportFrom::AfterId(id) = args.from {
-        query.after = Some(After { id, seq: None });
-    }
-    let (file, goes_on) = match &args.output {
-        None => (None, None),
-        Some(path) if args.resume => {
-            let (file, last) = resume(path, &args.topic).with_context(|| path.display().to_string())?;
-            (Some(file), last)
-        }
-        Some(path) => (Some(create(path)?), None),
-    };
+    let client = server_client::client(&args.server)?;
+    let topic = server_client::known_topics(&client, &args.topic).await?;
+    let (file, last) = open_output(args)?;
     if let (Some(seq), Some(path), Some(topic)) =
-        (goes_on.as_ref().and_then(|last| last.seq), &args.output, &topic)
+        (last.as_ref().and_then(|last| last.seq), &args.output, &topic)
         && seq > topic.last_seq
     {
         let (path, name, last_seq) = (path.display(), &args.topic, topic.last_seq);
@@ -65,45 +46,90 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
             "{path} ends with seq {seq}, and {name} has only come to {last_seq}: it is another topic of this name"
         );
     }
-    query.after = goes_on.as_ref().map(|last| After { id: last.id, seq: last.seq }).or(query.after);
+    let query = query_of(args, topic.as_ref().map(|topic| topic.last_seq), last);
     let bar = progress::events(topic.map_or(0, |topic| topic.count));
     let mut history = client.history(&args.topic, query).filter(filter::for_server(&args.filters));
     let mut out: Box<dyn Write> = match &file {
         Some(file) => Box::new(BufWriter::with_capacity(256 * 1024, file)),
         None => Box::new(BufWriter::with_capacity(256 * 1024, stdout())),
     };
-    let (mut events, mut bytes) = (0_u64, 0_u64);
-    let exported: anyhow::Result<()> = async {
-        while let Some(event) = history.next().await? {
-            if !filter::matches(&args.filters, &event.event) {
-                continue;
-            }
-            out.write_all(&event.json)?;
-            out.write_all(b"\n")?;
-            events += 1;
-            bytes += event.json.len() as u64 + 1;
-            bar.set_position(events);
-            if events % 1024 == 0 {
-                bar.set_message(progress::size(bytes));
-            }
-        }
-        Ok(())
-    }
-    .await;
+    let mut written = Written::default();
+    let exported = write_events(&mut history, &args.filters, &mut out, &bar, &mut written).await;
     bar.finish_and_clear();
-    // What came stands in the file also when the rest did not come.
+    // What came is kept in the file, even if the rest did not come.
     out.flush()?;
     drop(out);
     if let Some(file) = &file {
         file.sync_all()?;
     }
     let Some(path) = &args.output else { return exported };
-    let path = path.display();
+    let (path, Written { events, bytes }) = (path.display(), written);
     exported.with_context(|| {
         format!("{path} has {events} events more and is not whole; --resume goes on behind them")
     })?;
     writeln!(stdout(), "{path}: {events} events, {bytes} bytes")?;
     Ok(())
+}
+
+/// Events and bytes that were written.
+#[derive(Default)]
+struct Written {
+    events: u64,
+    bytes: u64,
+}
+
+async fn write_events(
+    history: &mut History,
+    filters: &[Condition],
+    out: &mut dyn Write,
+    bar: &ProgressBar,
+    written: &mut Written,
+) -> anyhow::Result<()> {
+    while let Some(event) = history.next().await? {
+        if !filter::matches(filters, &event.event) {
+            continue;
+        }
+        out.write_all(&event.json)?;
+        out.write_all(b"\n")?;
+        written.events += 1;
+        written.bytes += event.json.len() as u64 + 1;
+        bar.set_position(written.events);
+        if written.events % 1024 == 0 {
+            bar.set_message(progress::size(written.bytes));
+        }
+    }
+    Ok(())
+}
+
+/// Which events: those after the last one of the file that is resumed, else those that the arguments name.
+fn query_of(args: &ExportArgs, to_seq: Option<u64>, last: Option<LastLine>) -> HistoryQuery {
+    let named = match args.from {
+        ExportFrom::AfterId(id) => Some(After { id, seq: None }),
+        _ => None,
+    };
+    HistoryQuery {
+        after: last.map(|last| After { id: last.id, seq: last.seq }).or(named),
+        from_ts: args.times.from_ts,
+        to_ts: args.times.to_ts,
+        to_seq,
+        last: args.last,
+        is_descending: args.order == Order::Desc,
+    }
+}
+
+/// The file to write to, if one is named, and its last line if it is resumed.
+fn open_output(args: &ExportArgs) -> anyhow::Result<(Option<File>, Option<LastLine>)> {
+    if args.resume && args.order == Order::Desc {
+        bail!("--resume continues with newer events: it does not go with --order desc");
+    }
+    Ok(match &args.output {
+        None => (None, None),
+        Some(path) if args.resume => {
+            let (file, last) = resume(path, &args.topic).with_context(|| path.display().to_string())?;
+            (Some(file), last)
+        }
+        Some(path) => (Some(create(path)?), None),
+    })
 }
 
 fn create(path: &Path) -> anyhow::Result<File> {

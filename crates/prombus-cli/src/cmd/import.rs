@@ -4,15 +4,15 @@
 //! bad all before it are on the server's disk.
 
 mod line;
-mod source;
+mod reader;
 
-use super::{progress, remote};
+use super::{progress, server_client};
 use crate::args::ImportArgs;
-use crate::complain;
+use crate::messages::{complain, one_line};
 use anyhow::bail;
 use indicatif::ProgressBar;
 use prombus_client::{ErrorCode, PublishError, Publisher, Setback};
-use source::{Chunk, Found, Source};
+use reader::{Chunk, LineBatch, LineReader};
 use std::io::{IsTerminal, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ struct Tally {
 /// # Errors
 /// When the server or the file does not let it.
 pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
-    remote::block_on(import(args))
+    server_client::block_on(import(args))
 }
 
 async fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
@@ -50,14 +50,14 @@ async fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     if args.payloads && topic.is_none() {
         bail!("--payloads needs a topic: prombus import --payloads TOPIC FILE");
     }
-    let client = remote::client(&args.server)?;
-    let source = Source::open(file.as_deref())?;
-    let bar = source.byte_count.map_or_else(progress::endless, progress::bytes);
+    let client = server_client::client(&args.server)?;
+    let reader = LineReader::open(file.as_deref())?;
+    let bar = reader.byte_count.map_or_else(progress::endless, progress::bytes);
     // Whether a server is there is known before anything is read.
     client.open().await?;
     let (chunks, mut found) = mpsc::channel(READ_AHEAD);
     let (is_payloads, from_line) = (args.payloads, args.from_line);
-    std::thread::spawn(move || source.read(topic, is_payloads, from_line, &chunks));
+    std::thread::spawn(move || reader.read(topic, is_payloads, from_line, &chunks));
     let mut publisher = Publisher::new(client).on_setback({
         let bar = bar.clone();
         move |setback| tell(&bar, setback)
@@ -68,7 +68,7 @@ async fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let Tally { imported, duplicates, bad, .. } = tally;
     writeln!(stdout(), "{imported} events imported, {duplicates} were there already")?;
     if let Err(error) = ended {
-        complain(&crate::one_line(&error));
+        complain(&one_line(&error));
         complain(&tally.how_to_go_on());
         return Ok(ExitCode::FAILURE);
     }
@@ -81,7 +81,7 @@ async fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
 
 async fn send_all(
     args: &ImportArgs,
-    found: &mut mpsc::Receiver<Found>,
+    found: &mut mpsc::Receiver<LineBatch>,
     publisher: &mut Publisher,
     bar: &ProgressBar,
     tally: &mut Tally,
@@ -97,8 +97,8 @@ async fn send_all(
         };
         let Some(found) = found else { return Ok(()) };
         match found {
-            Found::Chunk(chunk) => send(args, chunk, publisher, bar, tally).await?,
-            Found::Bad { line, why } => {
+            LineBatch::Chunk(chunk) => send(args, chunk, publisher, bar, tally).await?,
+            LineBatch::Bad { line, why } => {
                 tally.bad += 1;
                 if !args.skip_bad {
                     bail!("line {line}: {why}");
@@ -106,7 +106,7 @@ async fn send_all(
                 tally.next_line = line + 1;
                 bar.suspend(|| complain(&format!("line {line}: {why}; left out")));
             }
-            Found::Broken(error) => return Err(error),
+            LineBatch::Broken(error) => return Err(error),
         }
     }
 }
@@ -144,7 +144,7 @@ async fn send(
                 // Those behind it are in: each that is not must be named.
                 let named = anyhow::anyhow!("line {line}: {error}");
                 if let Some(before) = refused.replace(named) {
-                    bar.suspend(|| complain(&crate::one_line(&before)));
+                    bar.suspend(|| complain(&one_line(&before)));
                 }
             }
             Err(error) => {
@@ -158,7 +158,7 @@ async fn send(
     if let Some((line, error)) = stopped {
         tally.next_line = line;
         if let Some(before) = refused.replace(anyhow::anyhow!("line {line}: {error}")) {
-            bar.suspend(|| complain(&crate::one_line(&before)));
+            bar.suspend(|| complain(&one_line(&before)));
         }
     }
     refused.map_or(Ok(()), Err)

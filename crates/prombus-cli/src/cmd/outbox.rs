@@ -1,9 +1,9 @@
 //! `prombus outbox drain`: publishes what services wrote into the outbox of their database.
 
-use super::remote;
+use super::server_client;
 use crate::args::{OutboxArgs, OutboxCommand, ServerArgs};
-use crate::complain;
 use crate::config::{LogFormat, LogSettings};
+use crate::messages::complain;
 use anyhow::{Context, bail};
 use prombus::BoxFuture;
 use prombus::outbox::{
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn run(command: &OutboxCommand) -> anyhow::Result<ExitCode> {
     let OutboxCommand::Drain(args) = command;
     crate::logging::start(&LogSettings { filter: "warn".to_owned(), format: LogFormat::Text })?;
-    remote::block_on(drain(args))
+    server_client::block_on(drain(args))
 }
 
 async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
@@ -38,7 +38,7 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
         check_is_there(&args.sqlite)?;
     }
     let outbox = SqliteOutbox::open(&args.sqlite).with_context(|| file.to_string())?;
-    let client = remote::client(&ServerArgs { url: args.to.clone(), token: args.token.clone() })?;
+    let client = server_client::client(&ServerArgs { url: args.to.clone(), token: args.token.clone() })?;
     let address = client.address().clone();
     if args.once {
         client.open().await?;

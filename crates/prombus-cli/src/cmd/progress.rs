@@ -1,4 +1,4 @@
-//! Bars on stderr that show how far a command is. There are none when stderr is no terminal.
+//! Progress bars on stderr. There are none when stderr is not a terminal.
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
@@ -7,27 +7,28 @@ const EVENTS: &str = "{bar:40} {human_pos} of {human_len} events, {msg}{per_sec}
 const BYTES: &str = "{bar:40} {bytes} of {total_bytes}, {msg}{bytes_per_sec}, {eta} left";
 const ENDLESS: &str = "{spinner} {bytes}, {msg}{bytes_per_sec}";
 
-/// So many events.
+/// Progress over a known number of events.
 pub fn events(total: u64) -> ProgressBar {
     bar(total, EVENTS)
 }
 
-/// So many bytes.
+/// Progress over a known number of bytes.
 pub fn bytes(total: u64) -> ProgressBar {
     bar(total, BYTES)
 }
 
-/// Bytes of which nobody knows how many there are.
+/// Progress of a stream of unknown length.
 pub fn endless() -> ProgressBar {
     bar(0, ENDLESS)
 }
 
-/// For the place between what is done and how fast.
+/// A size, for the message of a bar.
 pub fn size(bytes: u64) -> String {
     format!("{}, ", HumanBytes(bytes))
 }
 
-fn bar(total: u64, template: &str) -> ProgressBar {
+/// A bar of this look.
+pub fn bar(total: u64, template: &str) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     }

@@ -2,7 +2,7 @@
 
 use super::verify::{faults_as_json, places_as_json, progress_bar, why_not};
 use crate::args::RepairArgs;
-use crate::complain;
+use crate::messages::complain;
 use prombus_log::{Progress, RepairReport, repair};
 use serde_json::json;
 use std::io::{Write, stdout};

@@ -1,10 +1,10 @@
 //! `prombus replay`: copies of events of a topic or a pattern to another topic.
 
-use super::copier::Copier;
+use super::republish::Republisher;
 use super::table::shortened;
-use super::{filter, progress, remote};
-use crate::args::ReplayArgs;
-use crate::complain;
+use super::{progress, server_client};
+use crate::args::{ReplayArgs, filter};
+use crate::messages::{complain, one_line};
 use anyhow::bail;
 use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
 use std::io::{Write, stdout};
@@ -18,7 +18,7 @@ const SHOWN: u64 = 5;
 /// # Errors
 /// When the server does not let it.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
-    remote::block_on(replay(args))
+    server_client::block_on(replay(args))
 }
 
 async fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
@@ -28,8 +28,8 @@ async fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
         let to = if args.from == args.to { "itself" } else { &args.to };
         bail!("{} to {to} would have no end; name another topic", args.from);
     }
-    let client = remote::client(&args.server)?;
-    let topic = remote::known_topics(&client, &args.from).await?;
+    let client = server_client::client(&args.server)?;
+    let topic = server_client::known_topics(&client, &args.from).await?;
     let query = HistoryQuery {
         from_ts: args.times.from_ts,
         to_ts: args.times.to_ts,
@@ -75,7 +75,7 @@ async fn copy(
 ) -> anyhow::Result<ExitCode> {
     let bar = progress::events(total);
     // With ids that are made from others, the limit is on events that go, whether they are there or not: as in a dry run.
-    let mut copier = Copier::new(client, args.rate, None, &bar);
+    let mut copies = Republisher::new(client, args.rate, None, &bar);
     let mut count = 0;
     let copied: anyhow::Result<()> = async {
         while let Some(found) = history.next().await? {
@@ -87,17 +87,17 @@ async fn copy(
             if args.new_ids {
                 record.options.id = Some(Uuid::now_v7());
             }
-            copier.add(record).await?;
+            copies.add(record).await?;
             count += 1;
             if args.limit == Some(count) {
                 break;
             }
         }
-        copier.flush().await
+        copies.flush().await
     }
     .await;
     bar.finish_and_clear();
-    let Copier { published, duplicates, .. } = copier;
+    let Republisher { published, duplicates, .. } = copies;
     writeln!(
         stdout(),
         "{published} events of {} published to {}, {duplicates} were there already",
@@ -105,7 +105,7 @@ async fn copy(
         args.to
     )?;
     if let Err(error) = copied {
-        complain(&crate::one_line(&error));
+        complain(&one_line(&error));
         complain(match args.new_ids {
             true => "run again it publishes all of them again, for --new-ids was given",
             false => "to go on, run it again: what is there is not added twice",

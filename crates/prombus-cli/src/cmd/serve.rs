@@ -9,11 +9,11 @@ mod reload;
 mod signals;
 
 use crate::args::ServeArgs;
-
 use crate::config::{self, BusSettings, ConfigError, Environment, Settings, StoreChoice};
-use crate::{complain, logging, one_line};
+use crate::logging;
+use crate::messages::{complain, io_reason, one_line};
 use anyhow::{Context, anyhow};
-use prombus::store::LogStoreOptions;
+use prombus::engine::LogEngineOptions;
 use prombus::{Backend, Bus, OpenError, TopicRule};
 use prombus_server::{ServeError, Server, raise_descriptor_limit};
 use signals::Signals;
@@ -37,7 +37,7 @@ const BAD_ARGUMENTS: u8 = 2;
 /// One line that says what to do.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let environment = Environment::new(std::env::vars_os()).map_err(|line| anyhow!(line))?;
-    let loaded = match config::load(args, &environment) {
+    let loaded = match config::load(args.config.as_deref(), &args.settings, &environment) {
         Ok(loaded) => loaded,
         Err(ConfigError { lines, is_usage }) => {
             lines.iter().for_each(|line| complain(line));
@@ -57,7 +57,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
-    let bus = open(&settings.bus, topic_rules(args, &settings.bus))
+    let bus = open(&settings.bus, demo::topic_rules(args.demo, &settings.bus.topics))
         .await
         .map_err(|error| anyhow!(why_not_open(error)))?;
     let backend = Arc::clone(bus.backend());
@@ -143,18 +143,12 @@ fn raise_descriptors(server: &Server) {
     }
 }
 
-/// What counts for topics: what the configuration says, and behind it what the demo needs.
-fn topic_rules(args: &ServeArgs, settings: &BusSettings) -> Vec<TopicRule> {
-    let demo = if args.demo { demo::rules() } else { Vec::new() };
-    settings.topics.iter().cloned().chain(demo).collect()
-}
-
 async fn open(settings: &BusSettings, rules: Vec<TopicRule>) -> Result<Bus, OpenError> {
     let builder = Bus::builder()
         .limits(settings.limits)
         .memory_bytes(settings.memory_bytes)
         .topics(rules)
-        .log(LogStoreOptions { log: settings.log.clone() });
+        .log(LogEngineOptions { log: settings.log.clone() });
     match &settings.store {
         StoreChoice::Log(folder) => builder.open(folder).await,
         StoreChoice::Memory => builder.memory(),
@@ -168,7 +162,7 @@ fn why_not_open(error: OpenError) -> String {
         ),
         OpenError::Log(prombus_log::OpenError::Io { folder, action, source }) => format!(
             "cannot use {folder} as the data folder ({action}: {}); name another with --data",
-            config::reason(&source)
+            io_reason(&source)
         ),
         other => one_line(&anyhow::Error::from(other)),
     }

@@ -1,9 +1,9 @@
 //! `prombus topic`: what topics there are, what is set about them, deletion.
 
-use super::instant;
-use super::remote::{self, TopicPages, TopicView};
+use super::server_client::{self, TopicPages, TopicView};
 use super::table::{Side, lines};
 use crate::args::TopicCommand;
+use crate::time;
 use anyhow::{Context, bail};
 use indicatif::HumanBytes;
 use prombus::TopicOptions;
@@ -17,17 +17,19 @@ use std::process::ExitCode;
 /// # Errors
 /// When the server does not let it.
 pub fn run(command: &TopicCommand) -> anyhow::Result<ExitCode> {
-    remote::block_on(async {
+    server_client::block_on(async {
         match command {
             TopicCommand::List { prefix, json, server } => {
-                list(&remote::client(server)?, prefix.as_deref().unwrap_or(""), *json).await
+                list(&server_client::client(server)?, prefix.as_deref().unwrap_or(""), *json).await
             }
-            TopicCommand::Show { topic, json, server } => show(&remote::client(server)?, topic, *json).await,
+            TopicCommand::Show { topic, json, server } => {
+                show(&server_client::client(server)?, topic, *json).await
+            }
             TopicCommand::Set { topic, settings, server } => {
-                set(&remote::client(server)?, topic, settings).await
+                set(&server_client::client(server)?, topic, settings).await
             }
             TopicCommand::Delete { topic, yes, server } => {
-                delete(&remote::client(server)?, topic, *yes).await
+                delete(&server_client::client(server)?, topic, *yes).await
             }
         }
     })?;
@@ -97,7 +99,7 @@ fn keeps(settings: Option<&Map<String, Value>>) -> String {
         parts.push("newest of each key".to_owned());
     }
     if let Some(ms) = number("retention_ms") {
-        parts.push(instant::length(ms));
+        parts.push(time::length(ms));
     }
     if let Some(bytes) = number("retention_bytes") {
         parts.push(HumanBytes(bytes).to_string());
@@ -114,13 +116,13 @@ async fn show(client: &Client, name: &str, json: bool) -> anyhow::Result<()> {
         writeln!(stdout(), "{answer}")?;
         return Ok(());
     }
-    let topic = remote::known_topic(client, name).await?;
+    let topic = server_client::known_topic(client, name).await?;
     write!(stdout(), "{}", described(&topic))?;
     Ok(())
 }
 
 async fn unknown(client: &Client, name: &str) -> anyhow::Result<()> {
-    remote::known_topic(client, name).await.map(drop)
+    server_client::known_topic(client, name).await.map(drop)
 }
 
 fn described(topic: &TopicView) -> String {
@@ -147,7 +149,7 @@ fn plain(value: &Value) -> String {
 }
 
 async fn set(client: &Client, name: &str, settings: &[String]) -> anyhow::Result<()> {
-    let topic = remote::known_topic(client, name).await?;
+    let topic = server_client::known_topic(client, name).await?;
     let merged = merged(topic.set.unwrap_or_default(), settings)?;
     let topic: TopicView = client.put_json(&path(name), &merged).await?;
     write!(stdout(), "{}", described(&topic))?;
@@ -180,7 +182,7 @@ fn merged(mut set: Map<String, Value>, changes: &[String]) -> anyhow::Result<Top
 }
 
 async fn delete(client: &Client, name: &str, yes: bool) -> anyhow::Result<()> {
-    let topic = remote::known_topic(client, name).await?;
+    let topic = server_client::known_topic(client, name).await?;
     let what = format!("{name} with its {} events", topic.count);
     if !yes {
         if !stdin().is_terminal() {
@@ -205,11 +207,12 @@ fn path(topic: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::one_line;
 
     fn change(set: &str, changes: &[&str]) -> Result<Value, String> {
         let set = serde_json::from_str(set).unwrap();
         let changes: Vec<String> = changes.iter().map(|it| (*it).to_owned()).collect();
-        let merged = merged(set, &changes).map_err(|error| crate::one_line(&error))?;
+        let merged = merged(set, &changes).map_err(|error| one_line(&error))?;
         Ok(serde_json::to_value(merged).unwrap())
     }
 

@@ -1,7 +1,7 @@
 //! `prombus verify`: reads a data folder and reports each fault. On a terminal a bar shows how far it is.
 
 use crate::args::VerifyArgs;
-use crate::complain;
+use crate::messages::{complain, one_line};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use prombus_log::{Fault, OpenError, Progress, UnreadablePlace, VerifyError, VerifyReport, verify};
 use serde_json::json;
@@ -61,7 +61,7 @@ pub(super) fn why_not(folder: &Path, error: VerifyError) -> String {
         VerifyError::Open(OpenError::NotALog { .. }) => {
             format!("{folder} holds no prombus log (no MANIFEST is in it); name the data folder with --data")
         }
-        other => crate::one_line(&anyhow::Error::from(other)),
+        other => one_line(&anyhow::Error::from(other)),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Settings from environment variables: `PROMBUS_*` for every key of the config, and `WS_PORT`, `HTTP_PORT`, `WS_TOKEN`.
 
-use super::layer::Layer;
-use super::nearest::nearest;
-use super::shape::{KEYS, Kind, variable};
+use super::definitions;
+use super::setting::{Kind, Setting};
+use super::source::Source;
+use super::suggestion::nearest;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use toml::Value;
@@ -22,7 +23,7 @@ pub struct Environment {
 #[derive(Debug, Default)]
 pub struct EnvironmentSettings {
     /// The settings.
-    pub layer: Layer,
+    pub source: Source,
     /// `HTTP_PORT`
     pub http_port: Option<u16>,
     /// `WS_TOKEN`
@@ -60,12 +61,12 @@ impl Environment {
     pub fn settings(&self) -> Result<EnvironmentSettings, Vec<String>> {
         let mut settings = EnvironmentSettings::default();
         let mut problems = Vec::new();
-        let known: BTreeMap<String, (&str, Kind)> =
-            KEYS.iter().filter_map(|(path, kind)| Some((variable(path)?, (*path, *kind)))).collect();
+        let known: BTreeMap<String, &Setting> =
+            definitions::all().filter_map(|setting| Some((setting.variable()?, setting))).collect();
         for (name, text) in &self.variables {
             match known.get(name) {
-                Some((path, kind)) => match value_of(*kind, text) {
-                    Ok(value) => settings.layer.set(path, name, value),
+                Some(setting) => match value_of(&setting.kind, text) {
+                    Ok(value) => settings.source.set(setting.path, name, value),
                     Err(why) => problems.push(format!("{name}: {why}")),
                 },
                 None if OF_CLIENTS.contains(&name.as_str()) => {}
@@ -89,8 +90,8 @@ impl Environment {
         };
         let ws_port = port("WS_PORT");
         settings.http_port = port("HTTP_PORT");
-        if let Some(port) = ws_port.filter(|_| !settings.layer.origins.contains_key("listen")) {
-            settings.layer.set("listen", "WS_PORT", vec![format!("127.0.0.1:{port}")]);
+        if let Some(port) = ws_port.filter(|_| !settings.source.origins.contains_key("listen")) {
+            settings.source.set("listen", "WS_PORT", vec![format!("127.0.0.1:{port}")]);
         }
         settings.token = self.variables.get("WS_TOKEN").cloned();
         if settings.token.as_ref().is_some_and(|token| token.trim().is_empty()) {
@@ -100,9 +101,9 @@ impl Environment {
     }
 }
 
-fn value_of(kind: Kind, text: &str) -> Result<Value, String> {
+fn value_of(kind: &Kind, text: &str) -> Result<Value, String> {
     let expected = |expected: &str| format!("expected {expected}");
-    if text.is_empty() && kind != Kind::Texts {
+    if text.is_empty() && *kind != Kind::Texts {
         return Err("is empty; unset it to use the default".to_owned());
     }
     match kind {
@@ -111,12 +112,12 @@ fn value_of(kind: Kind, text: &str) -> Result<Value, String> {
             let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
             Ok(Value::Array(parts.map(|part| Value::String(part.to_owned())).collect()))
         }
-        Kind::Whole => {
+        Kind::Whole(_) => {
             let number: Option<i64> = text.replace('_', "").parse().ok().filter(|number| *number >= 0);
             number.map(Value::Integer).ok_or_else(|| expected(kind.expected()))
         }
-        Kind::Number => text.parse().map(Value::Float).map_err(|_| expected(kind.expected())),
-        Kind::Flag => match text.to_ascii_lowercase().as_str() {
+        Kind::Number(_) => text.parse().map(Value::Float).map_err(|_| expected(kind.expected())),
+        Kind::Switch => match text.to_ascii_lowercase().as_str() {
             "1" | "true" | "yes" | "on" => Ok(Value::Boolean(true)),
             "0" | "false" | "no" | "off" => Ok(Value::Boolean(false)),
             _ => Err(expected("true or false (1, 0, yes, no, on and off work too)")),
@@ -148,7 +149,7 @@ mod tests {
         ])
         .settings()
         .unwrap();
-        let table = &settings.layer.table;
+        let table = &settings.source.table;
         assert_eq!(table["listen"].as_array().map(Vec::len), Some(2));
         assert_eq!(table["limits"]["max_connections"].as_integer(), Some(5_000));
         assert_eq!(table["insecure"].as_bool(), Some(true));
@@ -199,7 +200,7 @@ mod tests {
     fn ws_port_is_the_port_unless_listen_is_said_too() {
         let listen = |variables: &[(&str, &str)]| {
             let settings = environment(variables).settings().unwrap();
-            settings.layer.table["listen"][0].as_str().map(str::to_owned)
+            settings.source.table["listen"][0].as_str().map(str::to_owned)
         };
         assert_eq!(listen(&[("WS_PORT", "9000")]).as_deref(), Some("127.0.0.1:9000"));
         let both = [("WS_PORT", "9000"), ("PROMBUS_LISTEN", "127.0.0.1:1")];

@@ -1,7 +1,10 @@
-//! Settings from all sources together, and the default file against the code.
+//! Settings from all sources together; the default file and the documents against the definitions.
 
-use super::shape::KEYS;
+use super::setting::{Kind, Setting, Shown};
 use super::*;
+use crate::args::{Args, Command, ServeArgs};
+use clap::Parser;
+use prombus_bench::report::grouped;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,21 +34,32 @@ impl Drop for TempFile {
     }
 }
 
-fn load_with(args: ServeArgs, variables: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
-    match load(&args, &environment(variables)) {
-        Ok(loaded) => Ok(loaded.settings),
-        Err(error) => Err(error.lines),
+/// The arguments of `prombus serve <words>`.
+fn serve(words: &[&str]) -> ServeArgs {
+    let words = ["prombus", "serve"].iter().chain(words);
+    match Args::try_parse_from(words).unwrap().command {
+        Command::Serve(args) => args,
+        other => panic!("{other:?}"),
     }
+}
+
+fn try_load(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, ConfigError> {
+    let args = serve(words);
+    load(args.config.as_deref(), &args.settings, &environment(variables)).map(|loaded| loaded.settings)
+}
+
+fn load_with(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
+    try_load(words, variables).map_err(|error| error.lines)
 }
 
 fn listen_of(settings: &Settings) -> Vec<String> {
     settings.server.listen.iter().map(ToString::to_string).collect()
 }
 
-/// Lines that set something stand behind a `#` without a space; those with an example say so.
+/// Lines that set something begin with a `#` without a space; those with an example say so.
 fn uncommented(with_examples: bool) -> String {
     let mut text = String::new();
-    for line in DEFAULT_TEXT.lines() {
+    for line in default_file().lines() {
         let setting = line.strip_prefix('#').filter(|rest| !rest.starts_with([' ', '#']) && !rest.is_empty());
         match setting {
             Some(setting) if with_examples || !setting.contains("# example") => text.push_str(setting),
@@ -59,9 +73,9 @@ fn uncommented(with_examples: bool) -> String {
 
 #[test]
 fn the_default_file_as_it_is_sets_nothing() {
-    assert!(check("prombus.toml", DEFAULT_TEXT).is_empty());
-    let settings = validated(&document::read("d", DEFAULT_TEXT).unwrap().layer).unwrap();
-    let nothing = validated(&Layer::default()).unwrap();
+    assert!(check("prombus.toml", &default_file()).is_empty());
+    let settings = validated(&toml_file::read("d", &default_file()).unwrap().source).unwrap();
+    let nothing = validated(&Source::default()).unwrap();
     assert_eq!(format!("{settings:?}"), format!("{nothing:?}"));
 }
 
@@ -69,19 +83,19 @@ fn the_default_file_as_it_is_sets_nothing() {
 fn the_default_file_shows_the_defaults() {
     let text = uncommented(false);
     assert_eq!(check("prombus.toml", &text), Vec::<String>::new());
-    let settings = validated(&document::read("d", &text).unwrap().layer).unwrap();
-    let nothing = validated(&Layer::default()).unwrap();
+    let settings = validated(&toml_file::read("d", &text).unwrap().source).unwrap();
+    let nothing = validated(&Source::default()).unwrap();
     assert_eq!(format!("{settings:#?}"), format!("{nothing:#?}"));
 }
 
 #[test]
 fn the_default_file_has_every_key_and_no_other() {
-    let document = document::read("d", &uncommented(true)).unwrap();
-    assert!(document.problems.is_empty(), "{:?}", document.problems);
+    let file = toml_file::read("d", &uncommented(true)).unwrap();
+    assert!(file.problems.is_empty(), "{:?}", file.problems);
     let seen: BTreeSet<String> =
-        document.layer.origins.keys().map(|path| path.replace("[0]", "[]").replace("[1]", "[]")).collect();
-    for (path, _) in KEYS {
-        assert!(seen.contains(*path), "{path} is not in prombus.toml");
+        file.source.origins.keys().map(|path| path.replace("[0]", "[]").replace("[1]", "[]")).collect();
+    for Setting { path, .. } in definitions::all() {
+        assert!(seen.contains(*path), "{path} is not in the default file");
     }
     // The only faults of the examples are that their files are not there.
     for line in check("d", &uncommented(true)) {
@@ -95,30 +109,25 @@ fn a_flag_goes_over_the_environment_over_the_file_over_the_default() {
         "order",
         "listen = [\"127.0.0.1:1\"]\ndata = \"file\"\nlog = \"warn\"\n[limits]\nmax_topics = 5\n",
     );
-    let args = |data: Option<&str>| ServeArgs {
-        config: Some(file.path()),
-        data: data.map(str::to_owned),
-        ..ServeArgs::default()
-    };
-    let settings = load_with(args(None), &[]).unwrap();
+    let path = file.path();
+    let settings = load_with(&["--config", &path], &[]).unwrap();
     assert_eq!(settings.bus.store, StoreChoice::Log("file".into()));
     assert_eq!(settings.bus.limits.max_topics, 5);
     assert_eq!(settings.bus.limits.max_groups, 100_000);
     assert_eq!(settings.log.filter, "warn");
     let variables = [("PROMBUS_DATA", "variable"), ("PROMBUS_LIMITS_MAX_TOPICS", "6")];
-    let settings = load_with(args(None), &variables).unwrap();
+    let settings = load_with(&["--config", &path], &variables).unwrap();
     assert_eq!(settings.bus.store, StoreChoice::Log("variable".into()));
     assert_eq!(settings.bus.limits.max_topics, 6);
-    let settings = load_with(args(Some("flag")), &variables).unwrap();
+    let settings = load_with(&["--config", &path, "--data", "flag"], &variables).unwrap();
     assert_eq!(settings.bus.store, StoreChoice::Log("flag".into()));
 }
 
 #[test]
 fn ports_of_the_environment_replace_and_add() {
     let listen = |flags: &[&str], variables: &[(&str, &str)]| {
-        let args =
-            ServeArgs { listen: flags.iter().map(ToString::to_string).collect(), ..ServeArgs::default() };
-        listen_of(&load_with(args, variables).unwrap())
+        let words: Vec<&str> = flags.iter().flat_map(|address| ["--listen", address]).collect();
+        listen_of(&load_with(&words, variables).unwrap())
     };
     assert_eq!(listen(&[], &[]), ["127.0.0.1:8090"]);
     assert_eq!(listen(&[], &[("WS_PORT", "9000")]), ["127.0.0.1:9000"]);
@@ -130,7 +139,7 @@ fn ports_of_the_environment_replace_and_add() {
 
 #[test]
 fn a_token_of_the_environment_may_do_everything() {
-    let settings = load_with(ServeArgs::default(), &[("WS_TOKEN", "secret")]).unwrap();
+    let settings = load_with(&[], &[("WS_TOKEN", "secret")]).unwrap();
     let token = &settings.server.auth.tokens[0];
     assert_eq!((token.name.as_str(), token.scopes.len()), ("ws_token", Scope::all().len()));
     assert!(!format!("{settings:?}").contains("secret"));
@@ -138,36 +147,35 @@ fn a_token_of_the_environment_may_do_everything() {
 
 #[test]
 fn other_machines_get_in_only_with_auth_or_when_told_so() {
-    let open = || ServeArgs { listen: vec!["0.0.0.0:8090".to_owned()], ..ServeArgs::default() };
-    let error = load(&open(), &environment(&[])).unwrap_err();
+    let open = ["--listen", "0.0.0.0:8090"];
+    let error = try_load(&open, &[]).unwrap_err();
     assert!(error.lines[0].starts_with("--listen: 0.0.0.0:8090 is open to other machines"), "{error:?}");
     assert!(error.is_usage);
-    assert!(load_with(open(), &[("WS_TOKEN", "x")]).is_ok());
-    assert!(load_with(ServeArgs { insecure: true, ..open() }, &[]).is_ok());
-    assert!(load_with(open(), &[("PROMBUS_INSECURE", "1")]).is_ok());
+    assert!(load_with(&open, &[("WS_TOKEN", "x")]).is_ok());
+    assert!(load_with(&["--listen", "0.0.0.0:8090", "--insecure"], &[]).is_ok());
+    assert!(load_with(&open, &[("PROMBUS_INSECURE", "1")]).is_ok());
 }
 
 #[test]
 fn rules_without_anybody_to_rule_are_refused_unless_a_token_comes() {
     let file = TempFile::new("rules", "data = \"x\"\n\n[[auth.rule]]\neffect = \"deny\"\n");
-    let args = || ServeArgs { config: Some(file.path()), ..ServeArgs::default() };
-    let lines = load_with(args(), &[]).unwrap_err();
+    let path = file.path();
+    let args = ["--config", path.as_str()];
+    let lines = load_with(&args, &[]).unwrap_err();
     assert!(lines[0].contains(":3: auth.rule: rules mean nothing"), "{lines:?}");
-    assert!(load_with(args(), &[("WS_TOKEN", "x")]).is_ok());
+    assert!(load_with(&args, &[("WS_TOKEN", "x")]).is_ok());
     assert!(check("f", "[[auth.rule]]\neffect = \"deny\"\n").is_empty());
 }
 
 #[test]
 fn stores_that_are_not_there_are_said_to_be_not_there_without_their_passwords() {
     for url in ["mongodb://user:hunter2@host/db", "nats://user:hunter2@host"] {
-        let args = ServeArgs { store: Some(url.to_owned()), ..ServeArgs::default() };
-        let lines = load_with(args, &[]).unwrap_err();
+        let lines = load_with(&["--store", url], &[]).unwrap_err();
         assert!(lines[0].starts_with("--store: this build has no store for "), "{lines:?}");
         assert!(!lines[0].contains("hunter2"));
     }
-    let args = ServeArgs { store: Some("memory:".to_owned()), ..ServeArgs::default() };
-    assert_eq!(load_with(args, &[]).unwrap().bus.store, StoreChoice::Memory);
-    assert!(load_with(ServeArgs { store: Some("sqlite:".to_owned()), ..ServeArgs::default() }, &[]).is_err());
+    assert_eq!(load_with(&["--store", "memory:"], &[]).unwrap().bus.store, StoreChoice::Memory);
+    assert!(load_with(&["--store", "sqlite:"], &[]).is_err());
 }
 
 #[test]
@@ -183,14 +191,14 @@ fn values_that_mean_nothing_are_named_with_key_and_line() {
                 [[auth.rule]]\neffect = \"maybe\"\nactions = [\"read\"]\ntopics = [\"**\", \"a b\"]\n";
     let lines = check("p.toml", text);
     let starts = [
-        "p.toml:1: listen[1]: \"nowhere\" is no address",
+        "p.toml:1: listen[1]: \"nowhere\" is not an address",
         "p.toml:2: log_format: \"xml\"",
-        "p.toml:3: log: \"a=b=c\" is no filter",
+        "p.toml:3: log: \"a=b=c\" is not a filter",
         "p.toml:5: tls.cert: the certificate's key is missing",
-        "p.toml:7: limits.max_connections: 0: 1 to",
-        "p.toml:9: rate.connection_publish_per_second: 0: a rate is above 0",
+        "p.toml:7: limits.max_connections: 0: expected 1 to",
+        "p.toml:9: rate.connection_publish_per_second: 0: expected more than 0",
         "p.toml:11: topic[0].name: ",
-        "p.toml:15: auth.token[0].hash: is no hash",
+        "p.toml:15: auth.token[0].hash: is not the hash",
         "p.toml:16: auth.token[0].scopes[1]: unknown scope \"write:**\"",
         "p.toml:17: auth.token[1]: name is missing",
         "p.toml:17: auth.token[1]: a token without scopes",
@@ -216,19 +224,137 @@ fn jwt_without_a_key_is_refused() {
 
 #[test]
 fn a_config_file_that_is_not_there_is_named_by_who_named_it() {
-    let args = ServeArgs { config: Some("/no/such.toml".to_owned()), ..ServeArgs::default() };
     assert_eq!(
-        load_with(args, &[]).unwrap_err(),
+        load_with(&["--config", "/no/such.toml"], &[]).unwrap_err(),
         ["--config: cannot read /no/such.toml: there is no such file"]
     );
-    let lines = load_with(ServeArgs::default(), &[("PROMBUS_CONFIG", "/no/such.toml")]).unwrap_err();
+    let lines = load_with(&[], &[("PROMBUS_CONFIG", "/no/such.toml")]).unwrap_err();
     assert!(lines[0].starts_with("PROMBUS_CONFIG: "));
 }
 
 #[test]
 fn a_file_with_unknown_keys_is_not_served_with() {
     let file = TempFile::new("unknown", "[auht]\n");
-    let args = ServeArgs { config: Some(file.path()), ..ServeArgs::default() };
-    let lines = load_with(args, &[]).unwrap_err();
+    let lines = load_with(&["--config", &file.path()], &[]).unwrap_err();
     assert!(lines[0].ends_with(":1: auht: unknown key; did you mean auth?"), "{lines:?}");
+}
+
+/// The default in words: `1 MiB`, `10 s`, `10,000`.
+fn default_in_words(setting: &Setting) -> String {
+    let Some(number) = setting.default_number() else {
+        return match setting.shown {
+            Shown::Example(_, words) => words.to_owned(),
+            _ => format!("`{}`", setting.default_toml()),
+        };
+    };
+    let key = setting.key();
+    let units: &[(u64, &str)] = match () {
+        () if key.ends_with("_bytes") => &[(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")],
+        () if key.ends_with("_ms") => &[(24 * 3_600_000, "days"), (1_000, "s")],
+        () => &[],
+    };
+    match units.iter().find(|(unit, _)| number >= *unit && number % unit == 0) {
+        Some((unit, name)) => format!("{} {name}", grouped((number / unit) as f64)),
+        None => grouped(number as f64),
+    }
+}
+
+/// The table of all settings in docs/operating.md.
+fn table_of_settings() -> String {
+    let mut text = "| setting | values | default | |\n|---|---|---|---|\n".to_owned();
+    for setting in definitions::all() {
+        let values = match (&setting.kind, setting.kind.range_text()) {
+            (_, Some(range)) => range,
+            (Kind::Text, _) => "text".to_owned(),
+            (Kind::Texts, _) => "list of texts".to_owned(),
+            (Kind::Whole(_), _) => "whole number".to_owned(),
+            (Kind::Number(_), _) => "number".to_owned(),
+            (Kind::Switch, _) => "true, false".to_owned(),
+        };
+        let flag = setting.flag.as_ref().map(|flag| format!(", `--{}`", flag.name)).unwrap_or_default();
+        let (path, default) = (setting.path, default_in_words(setting));
+        text.push_str(&format!("| `{path}`{flag} | {values} | {default} | {} |\n", setting.doc));
+    }
+    text
+}
+
+/// The table of flags in docs/operating.md.
+fn table_of_flags() -> String {
+    let mut text = "| flag | key | default | |\n|---|---|---|---|\n".to_owned();
+    for setting in definitions::all() {
+        let Some(flag) = &setting.flag else { continue };
+        let flag = format!("--{} {}", flag.name, flag.value_name);
+        let (path, default) = (setting.path, default_in_words(setting));
+        text.push_str(&format!("| `{}` | `{path}` | {default} | {} |\n", flag.trim(), setting.doc));
+    }
+    text
+}
+
+/// The lines of a document between two comments.
+fn generated<'a>(document: &'a str, name: &str) -> &'a str {
+    let text = document.split(&format!("<!-- {name}, from `config/definitions.rs` -->\n")).nth(1).unwrap();
+    text.split(&format!("<!-- end of {name} -->")).next().unwrap()
+}
+
+/// Fails, and writes the new text beside the old one, if a text is not what the definitions say.
+fn assert_same_text(file: &str, written: &str, expected: &str) {
+    if written != expected {
+        let new = std::env::temp_dir().join(format!("prombus-{file}.new"));
+        std::fs::write(&new, expected).unwrap();
+        panic!("{file} differs from the definitions; {} has what they say", new.display());
+    }
+}
+
+#[test]
+fn the_shipped_config_file_is_the_default_file() {
+    assert_same_text("prombus.toml", include_str!("../../../../prombus.toml"), &default_file());
+}
+
+#[test]
+fn the_document_has_every_setting_with_its_range_default_and_flag() {
+    let document = include_str!("../../../../docs/operating.md");
+    assert_same_text("flags.md", generated(document, "flags"), &table_of_flags());
+    assert_same_text("settings.md", generated(document, "settings"), &table_of_settings());
+}
+
+/// The tables of limits and topics tell more than the definitions have; their defaults are checked.
+#[test]
+fn the_tables_of_the_document_have_the_defaults() {
+    let document = include_str!("../../../../docs/operating.md");
+    for (section, tables) in
+        [("Limits", ["limits.", "", ""]), ("Topics", ["topic[].", "topic[].", "topic[]."])]
+    {
+        let text = document.split(&format!("\n## {section}\n")).nth(1).unwrap();
+        let rows = text.split("\n## ").next().unwrap().lines().filter(|line| line.starts_with("| `"));
+        let mut count = 0;
+        for row in rows {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            for key in cells[1].split('`').skip(1).step_by(2) {
+                let paths = tables.map(|table| format!("{table}{key}"));
+                let setting =
+                    definitions::all().find(|setting| paths.iter().any(|path| path == setting.path));
+                let setting = setting.unwrap_or_else(|| panic!("{key} is not a setting"));
+                let default = default_in_words(setting);
+                assert!(cells[2].starts_with(&default), "{key}: {} should begin with {default}", cells[2]);
+                count += 1;
+            }
+        }
+        assert!(count > 8, "{section}: {count}");
+    }
+}
+
+#[test]
+fn the_help_of_serve_has_every_flag_with_its_default() {
+    let mut command = <Args as clap::CommandFactory>::command();
+    let serve = command.find_subcommand_mut("serve").unwrap();
+    let help = serve.render_long_help().to_string();
+    let flags: Vec<&str> =
+        definitions::all().filter_map(|setting| Some(setting.flag.as_ref()?.name)).collect();
+    assert_eq!(flags.len(), 8);
+    for flag in flags {
+        assert!(help.contains(&format!("--{flag}")), "{flag}: {help}");
+    }
+    for default in ["127.0.0.1:8090", DATA, "log:", "info", "text"] {
+        assert!(help.contains(&format!("[default: {default}]")), "{default}: {help}");
+    }
 }

@@ -30,7 +30,7 @@ fn bad_arguments_exit_with_2_and_say_what_is_wrong() {
     let cases: [(&[&str], &str); 9] = [
         (&["serve", "--lisen", "x"], "--listen"),
         (&["serv"], "serve"),
-        (&["serve", "--listen", "nowhere"], "prombus: --listen: \"nowhere\" is no address"),
+        (&["serve", "--listen", "nowhere"], "prombus: --listen: \"nowhere\" is not an address"),
         (&["serve", "--store", "nats://host"], "prombus: --store: this build has no store for nats:"),
         (
             &["serve", "--store", "mongodb://u:p@host"],

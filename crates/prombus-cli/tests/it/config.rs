@@ -55,7 +55,7 @@ fn a_bad_variable_is_named_and_nothing_is_served() {
         ),
         ("WS_PORT", "x", "prombus: WS_PORT: \"x\" is no port"),
         ("WS_TOKEN", "", "prombus: WS_TOKEN: is empty"),
-        ("PROMBUS_LISTEN", "here", "prombus: PROMBUS_LISTEN: \"here\" is no address"),
+        ("PROMBUS_LISTEN", "here", "prombus: PROMBUS_LISTEN: \"here\" is not an address"),
     ];
     for (name, value, word) in cases {
         let output = prombus(&["serve", "--store", "memory:"]).env(name, value).output().unwrap();

@@ -1,6 +1,6 @@
 //! A real folder.
 
-use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint, ZEROS_BYTES, write_repeatedly};
+use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint, ZEROS_BYTES, system_random, write_repeatedly};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -115,10 +115,7 @@ impl Storage for Folder {
     }
 
     fn random(&self) -> u64 {
-        let mut bytes = [0; 8];
-        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-            .expect("getrandom of 8 bytes does not fail once the system is up");
-        u64::from_le_bytes(bytes)
+        system_random()
     }
 
     fn free_bytes(&self) -> Option<u64> {

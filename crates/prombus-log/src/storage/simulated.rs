@@ -5,8 +5,8 @@
 //! and no bytes. [`Disk::power_cut`] draws what survives of the rest. Everything drawn comes from the seed:
 //! the same seed and the same operations lose the same bytes.
 //!
-//! Here is what tests call and the machine with its names; `inode.rs` has the sectors of one file, `chance.rs` draws what
-//! survives.
+//! Here is what tests call; `machine.rs` has the machine with its names, `inode.rs` the sectors of one file, `chance.rs` draws
+//! what survives.
 //!
 //! Not modelled: a sector is never torn inside itself, and what survives of it is its last synced or its
 //! newest content, never a version between the two.
@@ -16,32 +16,33 @@
 
 use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 mod chance;
+mod disk_step;
+mod errors;
 mod inode;
+mod machine;
+mod name_change;
+mod open_file;
 #[cfg(test)]
 mod tests;
 
-use chance::{Fate, Random};
-use inode::Inode;
+use chance::Random;
+use errors::{EROFS, os_error, power_is_off};
+use inode::{Inode, SECTOR_BYTES};
+use machine::{Armed, Machine, Verdict};
+use name_change::NameChange;
+use open_file::{HeldLock, OpenFile};
 
-const SECTOR_BYTES: usize = 512;
-/// A write beyond this is a wrong position; answering it with an error beats allocating it.
-const LARGEST_FILE_BYTES: u64 = 1 << 30;
-
-const EIO: i32 = 5;
-const EBADF: i32 = 9;
-const EFBIG: i32 = 27;
-const ENOSPC: i32 = 28;
-const EROFS: i32 = 30;
+pub use disk_step::DiskStep;
 
 /// The simulated disk. Clones are the same disk; [`fork`](Disk::fork) makes another one.
 #[derive(Clone)]
 pub struct Disk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Machine>>,
     held_syncs: Arc<HeldSyncs>,
 }
 
@@ -52,27 +53,10 @@ struct HeldSyncs {
     changed: Condvar,
 }
 
-/// A mutating operation: what [`Disk::cut_after`] counts and what [`Disk::last_cut`] names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// Bytes were written into a file.
-    Write,
-    /// A file was synced.
-    Sync(SyncPoint),
-    /// The folder was synced.
-    SyncFolder(SyncPoint),
-    /// A file was renamed.
-    Rename,
-    /// A file was removed.
-    Remove,
-    /// A file was created.
-    Create,
-}
-
 impl Disk {
     /// An empty disk, all of whose chances follow from `seed`.
     pub fn new(seed: u64) -> Self {
-        Self::from_state(State {
+        Self::from_state(Machine {
             chance: Random { state: seed },
             salts: Random { state: !seed },
             inodes: BTreeMap::new(),
@@ -94,7 +78,7 @@ impl Disk {
         })
     }
 
-    fn from_state(state: State) -> Self {
+    fn from_state(state: Machine) -> Self {
         Self { state: Arc::new(Mutex::new(state)), held_syncs: Arc::default() }
     }
 
@@ -143,7 +127,7 @@ impl Disk {
     }
 
     /// The operation at which the power last went off; `None` when it was cut between operations.
-    pub fn last_cut(&self) -> Option<Step> {
+    pub fn last_cut(&self) -> Option<DiskStep> {
         self.state.lock().last_cut
     }
 
@@ -283,12 +267,12 @@ impl Disk {
         self.state.lock().chance = Random { state: seed };
     }
 
-    fn powered(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn powered(&self) -> io::Result<MutexGuard<'_, Machine>> {
         let state = self.state.lock();
         if state.off { Err(power_is_off()) } else { Ok(state) }
     }
 
-    fn powered_to_write(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn powered_to_write(&self) -> io::Result<MutexGuard<'_, Machine>> {
         let state = self.powered()?;
         if state.read_only {
             return Err(os_error(EROFS));
@@ -313,18 +297,18 @@ impl Storage for Disk {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.powered_to_write()?;
         let number = state.find(from)?;
-        state.perform_name_change(Step::Rename, NameChange::new(number, Some(from), Some(to)))
+        state.perform_name_change(DiskStep::Rename, NameChange::new(number, Some(from), Some(to)))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.powered_to_write()?;
         let number = state.find(name)?;
-        state.perform_name_change(Step::Remove, NameChange::new(number, Some(name), None))
+        state.perform_name_change(DiskStep::Remove, NameChange::new(number, Some(name), None))
     }
 
     fn sync_folder(&self, point: SyncPoint) -> io::Result<()> {
         let mut state = self.powered_to_write()?;
-        let verdict = state.begin(Step::SyncFolder(point));
+        let verdict = state.begin(DiskStep::SyncFolder(point));
         match verdict {
             Verdict::Proceed => state.sync_names(),
             Verdict::Fail => state.sync_names_partly(None),
@@ -349,366 +333,4 @@ impl Storage for Disk {
     fn location(&self) -> String {
         "simulated disk".to_owned()
     }
-}
-
-struct OpenFile {
-    disk: Disk,
-    /// The process that opened it; in any other one the file is dead.
-    epoch: u64,
-    number: u64,
-    writable: bool,
-}
-
-impl OpenFile {
-    fn alive(&self, state: &State) -> io::Result<()> {
-        if state.epoch != self.epoch {
-            return Err(power_is_off());
-        }
-        Ok(())
-    }
-}
-
-impl StorageFile for OpenFile {
-    fn len(&self) -> io::Result<u64> {
-        let mut state = self.disk.powered()?;
-        self.alive(&state)?;
-        Ok(state.inode_mut(self.number).current.len() as u64)
-    }
-
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let mut state = self.disk.powered()?;
-        self.alive(&state)?;
-        let is_failing = state.armed.fail_reads.as_ref().is_some_and(|reads| reads.contains(&state.reads));
-        state.reads += 1;
-        let inode = state.inode_mut(self.number);
-        let length = inode.current.len();
-        let start = usize::try_from(position).map_or(length, |start| start.min(length));
-        let read = buffer.len().min(length - start);
-        if is_failing || !inode.can_read(start, read) {
-            state.failed_reads += 1;
-            return Err(os_error(EIO));
-        }
-        let current = &inode.current;
-        buffer[..read].copy_from_slice(&current[start..start + read]);
-        Ok(read)
-    }
-
-    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        let mut state = self.disk.powered_to_write()?;
-        self.alive(&state)?;
-        if !self.writable {
-            return Err(os_error(EBADF));
-        }
-        if position.saturating_add(bytes.len() as u64) > LARGEST_FILE_BYTES {
-            return Err(os_error(EFBIG));
-        }
-        let start = usize::try_from(position).map_err(|_| os_error(EFBIG))?;
-        let fitting = state.fitting_bytes(self.number, start, bytes.len());
-        let verdict = state.begin(Step::Write);
-        let (written, outcome) = match verdict {
-            Verdict::Proceed | Verdict::Lie if fitting < bytes.len() => (fitting, Err(os_error(ENOSPC))),
-            Verdict::Proceed | Verdict::Lie => (fitting, Ok(())),
-            Verdict::Fail | Verdict::Cut => (state.chance.part_of(fitting), verdict.outcome()),
-        };
-        state.inode_mut(self.number).write(&bytes[..written], start);
-        outcome
-    }
-
-    fn sync(&self, point: SyncPoint) -> io::Result<()> {
-        if point == SyncPoint::LogData {
-            let held = &self.disk.held_syncs;
-            let mut are_held = held.are_held.lock();
-            while *are_held {
-                held.changed.wait(&mut are_held);
-            }
-        }
-        let mut state = self.disk.powered_to_write()?;
-        self.alive(&state)?;
-        let verdict = state.begin(Step::Sync(point));
-        let honest = state.lied_about != Some(point);
-        let State { inodes, chance, .. } = &mut *state;
-        let inode = inodes.get_mut(&self.number).expect("an open file keeps its inode");
-        match verdict {
-            Verdict::Proceed => inode.sync(),
-            Verdict::Fail => {
-                inode.sync_partly(chance);
-                inode.forget_dirty();
-            }
-            Verdict::Cut if honest => inode.sync_partly(chance),
-            Verdict::Cut | Verdict::Lie => {}
-        }
-        verdict.outcome()
-    }
-}
-
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        let mut state = self.disk.state.lock();
-        if state.epoch == self.epoch
-            && let Some(inode) = state.inodes.get_mut(&self.number)
-        {
-            inode.open_files -= 1;
-        }
-    }
-}
-
-struct HeldLock {
-    disk: Disk,
-    epoch: u64,
-}
-
-impl Lock for HeldLock {}
-
-impl Drop for HeldLock {
-    fn drop(&mut self) {
-        let mut state = self.disk.state.lock();
-        if state.epoch == self.epoch {
-            state.locked = false;
-        }
-    }
-}
-
-/// The machine. All maps are ordered, because what is drawn must not depend on the order of a hash.
-#[derive(Clone)]
-struct State {
-    /// Decides what is lost and torn.
-    chance: Random,
-    /// Answers [`Storage::random`].
-    salts: Random,
-    inodes: BTreeMap<u64, Inode>,
-    next_inode: u64,
-    /// The folder as the process sees it.
-    names: BTreeMap<String, u64>,
-    /// The folder as it is on disk.
-    durable_names: BTreeMap<String, u64>,
-    /// What leads from `durable_names` to `names`, oldest first.
-    pending: Vec<NameChange>,
-    /// Counts the processes that the machine has run; files and locks of earlier ones are dead.
-    epoch: u64,
-    locked: bool,
-    off: bool,
-    last_cut: Option<Step>,
-    operations: u64,
-    reads: u64,
-    failed_reads: u64,
-    armed: Armed,
-    lied_about: Option<SyncPoint>,
-    capacity_bytes: Option<u64>,
-    read_only: bool,
-}
-
-/// Faults that were asked for and did not happen yet. Positions are values of `State::operations`.
-#[derive(Clone, Default)]
-struct Armed {
-    cut_at: Option<u64>,
-    fail_at: Option<u64>,
-    fail_syncs: Vec<SyncPoint>,
-    fail_write: bool,
-    /// By the value of `State::reads`.
-    fail_reads: Option<std::ops::Range<u64>>,
-}
-
-/// What becomes of a mutating operation.
-#[derive(Clone, Copy)]
-enum Verdict {
-    Proceed,
-    /// Answers that all is well and does nothing.
-    Lie,
-    Fail,
-    /// The power goes off in the middle of it.
-    Cut,
-}
-
-impl Verdict {
-    fn outcome(self) -> io::Result<()> {
-        match self {
-            Verdict::Proceed | Verdict::Lie => Ok(()),
-            Verdict::Fail => Err(os_error(EIO)),
-            Verdict::Cut => Err(power_is_off()),
-        }
-    }
-}
-
-impl State {
-    /// Counts an operation and decides what becomes of it.
-    fn begin(&mut self, step: Step) -> Verdict {
-        self.operations += 1;
-        if self.armed.cut_at == Some(self.operations) {
-            self.off = true;
-            self.last_cut = Some(step);
-            return Verdict::Cut;
-        }
-        let fails_by_step = match step {
-            Step::Write => std::mem::take(&mut self.armed.fail_write),
-            Step::Sync(point) | Step::SyncFolder(point) => {
-                let asked = self.armed.fail_syncs.iter().position(|&asked| asked == point);
-                asked.map(|index| self.armed.fail_syncs.remove(index)).is_some()
-            }
-            Step::Rename | Step::Remove | Step::Create => false,
-        };
-        let fails_by_count = self.armed.fail_at.take_if(|at| *at == self.operations).is_some();
-        match step {
-            _ if fails_by_step || fails_by_count => Verdict::Fail,
-            Step::Sync(point) | Step::SyncFolder(point) if self.lied_about == Some(point) => Verdict::Lie,
-            _ => Verdict::Proceed,
-        }
-    }
-
-    fn find(&self, name: &str) -> io::Result<u64> {
-        self.names.get(name).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
-    fn inode_mut(&mut self, number: u64) -> &mut Inode {
-        self.inodes.get_mut(&number).expect("whatever has a name or is open has an inode")
-    }
-
-    fn add_inode(&mut self, inode: Inode) -> u64 {
-        let number = self.next_inode;
-        self.next_inode += 1;
-        self.inodes.insert(number, inode);
-        number
-    }
-
-    fn create(&mut self, name: &str) -> io::Result<u64> {
-        if self.names.contains_key(name) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        if self.capacity_bytes.is_some_and(|capacity| self.used_bytes() >= capacity) {
-            return Err(os_error(ENOSPC));
-        }
-        let number = self.add_inode(Inode::default());
-        self.perform_name_change(Step::Create, NameChange::new(number, None, Some(name)))?;
-        Ok(number)
-    }
-
-    fn perform_name_change(&mut self, step: Step, change: NameChange) -> io::Result<()> {
-        let verdict = self.begin(step);
-        let takes_effect = match verdict {
-            Verdict::Proceed | Verdict::Lie => true,
-            Verdict::Fail => false,
-            Verdict::Cut => self.chance.below(2) == 0,
-        };
-        if takes_effect {
-            self.change_name(change);
-        }
-        verdict.outcome()
-    }
-
-    fn change_name(&mut self, change: NameChange) {
-        if change.apply(&mut self.names) {
-            self.pending.push(change);
-        }
-    }
-
-    fn sync_names(&mut self) {
-        self.durable_names.clone_from(&self.names);
-        self.pending.clear();
-        self.collect_inodes();
-    }
-
-    /// Makes some of the pending changes durable; the others stay pending. A change that needs one that was
-    /// lost, or that a lost one would have made room for, has no effect.
-    fn sync_names_partly(&mut self, fate: Option<Fate>) {
-        let fate = fate.unwrap_or_else(|| Fate::draw(&mut self.chance, self.pending.len()));
-        if matches!(fate, Fate::Kept) {
-            return self.sync_names();
-        }
-        let mut index = 0;
-        self.pending.retain(|change| {
-            let kept = fate.keeps(&mut self.chance, index) || change.certain;
-            index += 1;
-            !(kept && change.apply(&mut self.durable_names))
-        });
-    }
-
-    /// The loss of a power cut: what survives is from now on both durable and what reads see.
-    fn settle(&mut self) {
-        let fate = Fate::draw_for_the_disk(&mut self.chance);
-        self.sync_names_partly(fate);
-        self.pending.clear();
-        self.names.clone_from(&self.durable_names);
-        let survivors: BTreeSet<u64> = self.names.values().copied().collect();
-        self.inodes.retain(|number, _| survivors.contains(number));
-        for inode in self.inodes.values_mut() {
-            inode.settle(&mut self.chance, fate);
-        }
-    }
-
-    fn end_process(&mut self) {
-        self.epoch += 1;
-        self.locked = false;
-        for inode in self.inodes.values_mut() {
-            inode.open_files = 0;
-        }
-        self.collect_inodes();
-    }
-
-    /// Drops the inodes that nothing can reach again.
-    fn collect_inodes(&mut self) {
-        let named = self.names.values().chain(self.durable_names.values()).copied();
-        let reachable: BTreeSet<u64> = named.chain(self.pending.iter().map(|change| change.number)).collect();
-        self.inodes.retain(|number, inode| inode.open_files > 0 || reachable.contains(number));
-    }
-
-    fn used_bytes(&self) -> u64 {
-        self.names
-            .values()
-            .filter_map(|number| self.inodes.get(number))
-            .map(|inode| inode.current.len() as u64)
-            .sum()
-    }
-
-    /// How many of `length` bytes at `start` the capacity lets a file take.
-    fn fitting_bytes(&mut self, number: u64, start: usize, length: usize) -> usize {
-        let Some(capacity) = self.capacity_bytes else {
-            return length;
-        };
-        let free = usize::try_from(capacity.saturating_sub(self.used_bytes())).unwrap_or(usize::MAX);
-        let end_of_space = self.inode_mut(number).current.len().saturating_add(free);
-        length.min(end_of_space.saturating_sub(start))
-    }
-}
-
-/// One change of the folder: a name gone, a name new, or both at once. It knows its inode, so that it never
-/// hits another file that has the name by then.
-#[derive(Clone)]
-struct NameChange {
-    number: u64,
-    from: Option<String>,
-    to: Option<String>,
-    /// Durable from the start and in any case; it waits among the others only to stay in order with them.
-    certain: bool,
-}
-
-impl NameChange {
-    fn new(number: u64, from: Option<&str>, to: Option<&str>) -> Self {
-        Self { number, from: from.map(str::to_owned), to: to.map(str::to_owned), certain: false }
-    }
-
-    /// Changes `names` and says whether it could.
-    fn apply(&self, names: &mut BTreeMap<String, u64>) -> bool {
-        let possible = match (&self.from, &self.to) {
-            (Some(from), _) => names.get(from) == Some(&self.number),
-            (None, Some(to)) => self.certain || !names.contains_key(to),
-            (None, None) => false,
-        };
-        if !possible {
-            return false;
-        }
-        if let Some(from) = &self.from {
-            names.remove(from);
-        }
-        if let Some(to) = &self.to {
-            names.insert(to.clone(), self.number);
-        }
-        true
-    }
-}
-
-fn power_is_off() -> io::Error {
-    io::Error::other("power is off")
-}
-
-fn os_error(code: i32) -> io::Error {
-    io::Error::from_raw_os_error(code)
 }

@@ -127,7 +127,6 @@ fn use_it(disk: &Disk, seed: u64) {
         let _ = rig.log.find_id(topic.id, EventId::from_u128(31));
         let _ = rig.log.find_key(topic.id, b"k3");
         let _ = rig.log.first_at_or_after(topic.id, 1);
-        let _ = rig.log.last_at_or_before(topic.id, 1);
         let _ = rig.log.first_seq(topic.id);
         let new = NewEvent { id: Some(EventId::from_u128(seed.into())), ..event(topic.id, b"x") };
         let _ = rig.log.try_append(&Append { events: &[new], ..Append::default() }, &mut Outcomes::default());

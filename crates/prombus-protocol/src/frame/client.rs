@@ -41,7 +41,7 @@ pub struct Parsed<'a> {
     pub corr: Option<&'a str>,
     /// The frame.
     pub frame: ClientFrame<'a>,
-    /// Fields that are not known; the OK lists them.
+    /// FrameFields that are not known; the OK lists them.
     pub ignored: Vec<String>,
 }
 

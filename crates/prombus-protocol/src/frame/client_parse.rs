@@ -6,13 +6,13 @@ use crate::body::unescaped;
 use crate::error_code::ErrorCode;
 use crate::group_name::check_group_name;
 use crate::json::{Json, JsonError};
+use crate::json_scanner::{JsonFault, Scanner};
 use crate::limits::{MAX_ACK_TIMEOUT_MS, MAX_CORR_BYTES, MAX_NACK_DELAY_MS, MAX_REASON_BYTES, MIN_EXTEND_MS};
 use crate::options::fields::Ignored;
-use crate::options::loose::Loose;
+use crate::options::untyped::Untyped;
 use crate::options::{OptionError, PublishOptions, Start, SubscribeOptions};
 use crate::pattern::check_pattern;
-use crate::scan::{Fault, Scanner};
-use crate::topic::{TopicError, check_topic};
+use crate::topic_name::{TopicError, check_topic};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -45,9 +45,9 @@ pub fn parse_client_frame(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
 /// The same, and shows the fields of a frame that was read.
 pub(super) fn parse_with<'a>(
     bytes: &'a [u8],
-    show: impl FnOnce(&Fields<'a>, &ClientFrame<'a>),
+    show: impl FnOnce(&FrameFields<'a>, &ClientFrame<'a>),
 ) -> Result<Parsed<'a>, FrameError> {
-    let mut fields = Fields::default();
+    let mut fields = FrameFields::default();
     let mut ignored = Ignored::default();
     let read = fields.read(bytes);
     let corr = fields.corr();
@@ -116,7 +116,7 @@ impl From<OptionError> for Refusal {
 
 /// The fields of any frame, cut out but not read.
 #[derive(Default)]
-pub(super) struct Fields<'a> {
+pub(super) struct FrameFields<'a> {
     op: Option<Json<'a>>,
     pub(super) corr: Option<Json<'a>>,
     token: Option<Json<'a>>,
@@ -138,7 +138,7 @@ pub(super) struct Fields<'a> {
     contradiction: Option<(&'static str, Cow<'a, str>)>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> FrameFields<'a> {
     /// Checks the whole text and cuts out the fields. On an error those before it are kept.
     fn read(&mut self, bytes: &'a [u8]) -> Result<(), Refusal> {
         let text = std::str::from_utf8(bytes)
@@ -156,7 +156,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    fn read_object(&mut self, scanner: &mut Scanner<'a>, text: &'a str) -> Result<(), Fault> {
+    fn read_object(&mut self, scanner: &mut Scanner<'a>, text: &'a str) -> Result<(), JsonFault> {
         scanner.skip_byte();
         scanner.skip_whitespace();
         if scanner.peek() == Some(b'}') {
@@ -169,23 +169,23 @@ impl<'a> Fields<'a> {
                     scanner.skip_byte();
                     break;
                 }
-                scanner.expect(b',', Fault::CommaOrBrace)?;
+                scanner.expect(b',', JsonFault::CommaOrBrace)?;
                 scanner.skip_whitespace();
             }
         }
         scanner.skip_whitespace();
-        if scanner.at_end() { Ok(()) } else { Err(Fault::Behind) }
+        if scanner.at_end() { Ok(()) } else { Err(JsonFault::Behind) }
     }
 
-    fn read_field(&mut self, scanner: &mut Scanner<'a>, text: &'a str) -> Result<(), Fault> {
+    fn read_field(&mut self, scanner: &mut Scanner<'a>, text: &'a str) -> Result<(), JsonFault> {
         if scanner.peek() != Some(b'"') {
-            return Err(Fault::Name);
+            return Err(JsonFault::Name);
         }
         let start = scanner.position() + 1;
         scanner.string()?;
         let name = &text[start..scanner.position() - 1];
         scanner.skip_whitespace();
-        scanner.expect(b':', Fault::Colon)?;
+        scanner.expect(b':', JsonFault::Colon)?;
         scanner.skip_whitespace();
         let value = Json::scan(scanner, text)?;
         // A name that cannot be unescaped is none of ours.
@@ -373,9 +373,11 @@ impl<'a> Fields<'a> {
     fn extend_ms(&self) -> Result<Option<u64>, Refusal> {
         let Some(extend) = self.extend_ms else { return Ok(None) };
         let number = match loose(extend)? {
-            Loose::Integer(number) if number < MIN_EXTEND_MS as i64 => Loose::Integer(MIN_EXTEND_MS as i64),
-            Loose::Float(number) if number < MIN_EXTEND_MS as f64 => Loose::Integer(MIN_EXTEND_MS as i64),
-            Loose::Float(number) => Loose::Float(number.floor()),
+            Untyped::Integer(number) if number < MIN_EXTEND_MS as i64 => {
+                Untyped::Integer(MIN_EXTEND_MS as i64)
+            }
+            Untyped::Float(number) if number < MIN_EXTEND_MS as f64 => Untyped::Integer(MIN_EXTEND_MS as i64),
+            Untyped::Float(number) => Untyped::Float(number.floor()),
             other => other,
         };
         let least = MIN_EXTEND_MS as i64;
@@ -407,8 +409,8 @@ fn missing(field: &str) -> Refusal {
     Refusal::bad_request(format_args!("\"{field}\" is missing"))
 }
 
-fn loose(json: Json<'_>) -> Result<Loose<'_>, Refusal> {
-    Ok(Loose::parse(json.get()).map_err(OptionError::unreadable)?)
+fn loose(json: Json<'_>) -> Result<Untyped<'_>, Refusal> {
+    Ok(Untyped::parse(json.get()).map_err(OptionError::unreadable)?)
 }
 
 fn text<'a>(json: Option<Json<'a>>, field: &str) -> Result<Cow<'a, str>, Refusal> {

@@ -3,7 +3,7 @@
 use crate::names::{Found, find};
 use crate::options::OptionError;
 use crate::options::fields::{Ignored, SKETCH, shown};
-use crate::options::loose::Loose;
+use crate::options::untyped::Untyped;
 use crate::options::{PUBLISH_NAMES, SUBSCRIBE_NAMES};
 
 /// The names of one kind of frame.
@@ -46,10 +46,10 @@ impl FieldNames {
     }
 
     /// Judges `opts` of a frame that has none.
-    pub(super) fn judge_useless_opts(&self, opts: &Loose<'_>) -> Result<(), OptionError> {
-        let Loose::Map(fields) = opts else { return Ok(()) };
+    pub(super) fn judge_useless_opts(&self, opts: &Untyped<'_>) -> Result<(), OptionError> {
+        let Untyped::Map(fields) = opts else { return Ok(()) };
         for (name, _) in
-            fields.iter().filter(|(name, value)| *value != Loose::Null && !SKETCH.contains(&&**name))
+            fields.iter().filter(|(name, value)| *value != Untyped::Null && !SKETCH.contains(&&**name))
         {
             match find(name, self.frame) {
                 Found::Known(index) => {

@@ -4,12 +4,12 @@
 //! outcome.
 
 use super::client::{ClientFrame, Parsed};
-use super::client_parse::{Fields, FrameError, is_corr, parse_with};
+use super::client_parse::{FrameError, FrameFields, is_corr, parse_with};
 use crate::json::Json;
+use crate::json_scanner::{Scanner, plain_prefix};
 use crate::options::PublishOptions;
 use crate::options::fields::Ignored;
-use crate::scan::{Scanner, plain_prefix};
-use crate::topic::check_topic;
+use crate::topic_name::check_topic;
 use std::borrow::Cow;
 use std::ops::Range;
 use uuid::Uuid;
@@ -179,7 +179,7 @@ impl Shape {
     fn learn(
         &mut self,
         bytes: &[u8],
-        fields: &Fields<'_>,
+        fields: &FrameFields<'_>,
         topic: &Cow<'_, str>,
         group: Option<&Cow<'_, str>>,
     ) {
@@ -230,6 +230,13 @@ impl Shape {
                 return;
             }
         }
+        self.keep(bytes, slots);
+        self.names = names;
+    }
+
+    /// Keeps what is around the values of a frame.
+    #[inline]
+    fn keep(&mut self, bytes: &[u8], slots: &[(Range<usize>, Slot)]) {
         let mut end = 0;
         for (number, (range, slot)) in slots.iter().enumerate() {
             self.pieces.extend_from_slice(&bytes[end..range.start]);
@@ -237,7 +244,7 @@ impl Shape {
             end = range.end;
         }
         self.pieces.extend_from_slice(&bytes[end..]);
-        (self.names, self.slot_count) = (names, count);
+        self.slot_count = slots.len();
     }
 }
 

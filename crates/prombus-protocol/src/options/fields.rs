@@ -1,7 +1,7 @@
 //! The fields of an object, sorted by the names that are known there.
 
 use super::OptionError;
-use super::loose::Loose;
+use super::untyped::Untyped;
 use crate::names::{Found, find};
 use std::borrow::Cow;
 
@@ -70,12 +70,12 @@ impl Ignored {
 /// The values of the known fields, in the order of `known`; `null` counts as absent. Of two fields with one spelling the last
 /// counts.
 pub(crate) fn sorted<'a, const N: usize>(
-    fields: Vec<(Cow<'a, str>, Loose<'a>)>,
+    fields: Vec<(Cow<'a, str>, Untyped<'a>)>,
     known: &[&str; N],
     ignored: &mut Ignored,
-) -> Result<[Option<Loose<'a>>; N], OptionError> {
+) -> Result<[Option<Untyped<'a>>; N], OptionError> {
     let mut names: [Cow<'a, str>; N] = std::array::from_fn(|_| Cow::Borrowed(""));
-    let mut values: [Option<Loose<'a>>; N] = std::array::from_fn(|_| None);
+    let mut values: [Option<Untyped<'a>>; N] = std::array::from_fn(|_| None);
     for (name, value) in fields {
         match find(&name, known) {
             Found::Known(index) => {
@@ -94,7 +94,7 @@ pub(crate) fn sorted<'a, const N: usize>(
                 values[index] = value;
                 names[index] = name;
             }
-            _ if matches!(value, Loose::Null) => {}
+            _ if matches!(value, Untyped::Null) => {}
             Found::Near(meant) if !SKETCH.contains(&&*name) => {
                 return Err(OptionError::Mistyped { field: shown(&name), meant: meant.to_owned() });
             }

@@ -1,7 +1,7 @@
 //! Which events of a topic a group wants.
 
-use super::loose::Loose;
 use super::publish::check_headers;
+use super::untyped::Untyped;
 use super::{OptionError, check_length};
 use crate::body::Body;
 use crate::limits::{MAX_KEY_BYTES, MAX_TAG_BYTES};
@@ -53,7 +53,7 @@ impl Filter {
         check_headers("filter.header", &self.header)
     }
 
-    pub(crate) fn from_loose(value: Loose<'_>) -> Result<Self, OptionError> {
+    pub(crate) fn from_loose(value: Untyped<'_>) -> Result<Self, OptionError> {
         let mut filter = Self::default();
         for (name, value) in value.map("filter")? {
             let value = value.into_option();
@@ -68,7 +68,7 @@ impl Filter {
                         .collect::<Result<_, _>>()?;
                 }
                 _ => {
-                    return Err(OptionError::refused("filter", &Loose::Text(name), "key, tag and header"));
+                    return Err(OptionError::refused("filter", &Untyped::Text(name), "key, tag and header"));
                 }
             }
         }
@@ -79,6 +79,6 @@ impl Filter {
 
 impl<'de> Deserialize<'de> for Filter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_loose(Loose::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        Self::from_loose(Untyped::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }

@@ -1,9 +1,9 @@
 //! Options of a publish.
 
 use super::fields::{Ignored, sorted};
-use super::loose::Loose;
+use super::untyped::Untyped;
 use super::{OptionError, check_count, check_length, check_range};
-use crate::idempotency::id_of_key;
+use crate::idempotency_key::id_of_key;
 use crate::limits::{
     MAX_CAUSED_BY, MAX_HEADER_NAME_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_BYTES,
     MAX_KEY_BYTES, MAX_TAG_BYTES, MAX_TAGS, MAX_TS_MS,
@@ -76,10 +76,10 @@ impl PublishOptions {
     }
 
     pub(crate) fn from_json_noting(json: &str, ignored: &mut Ignored) -> Result<Self, OptionError> {
-        Self::from_loose(Loose::parse(json).map_err(OptionError::unreadable)?, ignored)
+        Self::from_loose(Untyped::parse(json).map_err(OptionError::unreadable)?, ignored)
     }
 
-    fn from_loose(value: Loose<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
+    fn from_loose(value: Untyped<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
         let mut options = Self::default();
         let Some(value) = value.into_option() else { return Ok(options) };
         let [id, ts, key, headers, tags, caused_by, sid, idempotency_key] =
@@ -105,7 +105,7 @@ impl PublishOptions {
     }
 }
 
-fn headers_of(value: Loose<'_>) -> Result<BTreeMap<String, String>, OptionError> {
+fn headers_of(value: Untyped<'_>) -> Result<BTreeMap<String, String>, OptionError> {
     value
         .map("headers")?
         .into_iter()
@@ -124,7 +124,7 @@ pub(super) fn check_headers(field: &str, headers: &BTreeMap<String, String>) -> 
 
 impl<'de> Deserialize<'de> for PublishOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Loose::deserialize(deserializer)?;
+        let value = Untyped::deserialize(deserializer)?;
         Self::from_loose(value, &mut Ignored::default()).map_err(serde::de::Error::custom)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::OptionError;
 use super::fields::{Ignored, sorted};
-use super::loose::Loose;
+use super::untyped::Untyped;
 use crate::limits::MAX_TS_MS;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -49,18 +49,18 @@ impl Start {
 
     /// What `from` with the fields beside it means. A `ts` or `afterId` that `from` does not ask for is ignored.
     pub(crate) fn from_parts(
-        from: Option<Loose<'_>>,
-        ts: Option<Loose<'_>>,
-        after_id: Option<Loose<'_>>,
+        from: Option<Untyped<'_>>,
+        ts: Option<Untyped<'_>>,
+        after_id: Option<Untyped<'_>>,
         ignored: &mut Ignored,
     ) -> Result<Self, OptionError> {
         let missing = |field: &str, needed_by| OptionError::Missing { field: field.to_owned(), needed_by };
         let Some(from) = from else { return Ok(Self::Latest) };
-        if let (Loose::Map(_), None, None) = (&from, &ts, &after_id) {
+        if let (Untyped::Map(_), None, None) = (&from, &ts, &after_id) {
             return Self::from_loose("from", from, ignored);
         }
         let name = match &from {
-            Loose::Text(name) => &**name,
+            Untyped::Text(name) => &**name,
             _ => "",
         };
         match name {
@@ -79,13 +79,13 @@ impl Start {
     /// that has both.
     pub(crate) fn from_field(
         field: &str,
-        value: Loose<'_>,
-        ts: Option<Loose<'_>>,
-        after_id: Option<Loose<'_>>,
+        value: Untyped<'_>,
+        ts: Option<Untyped<'_>>,
+        after_id: Option<Untyped<'_>>,
         ignored: &mut Ignored,
     ) -> Result<Self, OptionError> {
         match &value {
-            Loose::Text(name) if matches!(&**name, "ts" | "afterId") => {
+            Untyped::Text(name) if matches!(&**name, "ts" | "afterId") => {
                 Self::from_parts(Some(value), ts, after_id, ignored)
             }
             _ => Self::from_loose(field, value, ignored),
@@ -95,22 +95,22 @@ impl Start {
     /// The value of a field that stands alone.
     pub(crate) fn from_loose(
         field: &str,
-        value: Loose<'_>,
+        value: Untyped<'_>,
         ignored: &mut Ignored,
     ) -> Result<Self, OptionError> {
         let allowed = "\"latest\", \"earliest\", {\"ts\": …} or {\"afterId\": …}";
         let fields = match value {
-            Loose::Text(name) if name == "latest" => return Ok(Self::Latest),
-            Loose::Text(name) if name == "earliest" => return Ok(Self::Earliest),
-            Loose::Map(fields) => fields,
+            Untyped::Text(name) if name == "latest" => return Ok(Self::Latest),
+            Untyped::Text(name) if name == "earliest" => return Ok(Self::Earliest),
+            Untyped::Map(fields) => fields,
             other => return Err(OptionError::refused(field, &other, allowed)),
         };
         let [from, ts, after_id] = sorted(fields, &["from", "ts", "afterId"], ignored)?;
         let clear = match (&from, &ts, &after_id) {
             (Some(_), ..) => from,
-            (None, Some(_), None) => Some(Loose::Text("ts".into())),
-            (None, None, Some(_)) => Some(Loose::Text("afterId".into())),
-            _ => return Err(OptionError::refused(field, &Loose::Map(Vec::new()), allowed)),
+            (None, Some(_), None) => Some(Untyped::Text("ts".into())),
+            (None, None, Some(_)) => Some(Untyped::Text("afterId".into())),
+            _ => return Err(OptionError::refused(field, &Untyped::Map(Vec::new()), allowed)),
         };
         Self::from_parts(clear, ts, after_id, ignored)
     }
@@ -134,7 +134,7 @@ impl Serialize for Start {
 
 impl<'de> Deserialize<'de> for Start {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Loose::deserialize(deserializer)?;
+        let value = Untyped::deserialize(deserializer)?;
         Self::from_loose("from", value, &mut Ignored::default()).map_err(serde::de::Error::custom)
     }
 }

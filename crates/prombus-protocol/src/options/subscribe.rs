@@ -1,7 +1,7 @@
 //! Options of a subscription.
 
 use super::fields::{Ignored, sorted};
-use super::loose::Loose;
+use super::untyped::Untyped;
 use super::{Filter, OptionError, Start, check_count, check_length, check_range};
 use crate::limits::{
     DEFAULT_ACK_TIMEOUT_MS, DEFAULT_BATCH_SIZE, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_IN_FLIGHT,
@@ -138,10 +138,10 @@ impl SubscribeOptions {
     }
 
     pub(crate) fn from_json_noting(json: &str, ignored: &mut Ignored) -> Result<Self, OptionError> {
-        Self::from_loose(Loose::parse(json).map_err(OptionError::unreadable)?, ignored)
+        Self::from_loose(Untyped::parse(json).map_err(OptionError::unreadable)?, ignored)
     }
 
-    fn from_loose(value: Loose<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
+    fn from_loose(value: Untyped<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
         let Some(value) = value.into_option() else { return Ok(Self::default()) };
         let [
             from,
@@ -181,18 +181,18 @@ impl SubscribeOptions {
     }
 }
 
-fn whole(value: Option<Loose<'_>>, field: &str, most: u32) -> Result<Option<u32>, OptionError> {
+fn whole(value: Option<Untyped<'_>>, field: &str, most: u32) -> Result<Option<u32>, OptionError> {
     Ok(whole_ms(value, field, u64::from(most))?.map(|number| number as u32))
 }
 
-fn whole_ms(value: Option<Loose<'_>>, field: &str, most: u64) -> Result<Option<u64>, OptionError> {
+fn whole_ms(value: Option<Untyped<'_>>, field: &str, most: u64) -> Result<Option<u64>, OptionError> {
     let number = value.map(|value| value.whole(field, 1, most as i64)).transpose()?;
     Ok(number.map(i64::unsigned_abs))
 }
 
 impl<'de> Deserialize<'de> for SubscribeOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Loose::deserialize(deserializer)?;
+        let value = Untyped::deserialize(deserializer)?;
         Self::from_loose(value, &mut Ignored::default()).map_err(serde::de::Error::custom)
     }
 }

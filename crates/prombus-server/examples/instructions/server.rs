@@ -1,7 +1,7 @@
 //! Sessions over the bus over the log.
 
 use crate::{BATCH, Failure, SMALL_TAIL_BYTES, WARM_UP_BATCHES, count_instructions_of};
-use prombus::store::{LogStore, LogStoreOptions};
+use prombus::engine::{LogEngine, LogEngineOptions};
 use prombus::{Backend, Limits, LocalBackend, ManualClock, Uuid};
 use prombus_log::{Options, Step};
 use prombus_server::test_util::{Wire, put_masked};
@@ -99,7 +99,7 @@ pub fn fan_out(folder: &Path, messages: usize) -> Result<usize, Failure> {
 struct Server {
     wires: Vec<Wire>,
     backend: LocalBackend,
-    store: Arc<LogStore>,
+    store: Arc<LogEngine>,
     clock: ManualClock,
     /// What the groups read.
     subscription: &'static str,
@@ -109,10 +109,10 @@ impl Server {
     fn open(folder: &Path, tail_bytes: usize, connections: usize) -> Result<Self, Failure> {
         let clock = ManualClock::new(1_700_000_000_000);
         let log = Options { threads: false, tail_bytes, ..Options::default() };
-        let store = LogStore::open(folder, LogStoreOptions { log }, Arc::new(clock.clone()))?;
+        let store = LogEngine::open(folder, LogEngineOptions { log }, Arc::new(clock.clone()))?;
         while store.log().step_housekeeping() == Step::Worked {}
         let store = Arc::new(store);
-        let as_store = Arc::clone(&store) as Arc<dyn prombus::store::Store>;
+        let as_store = Arc::clone(&store) as Arc<dyn prombus::engine::Engine>;
         let backend = LocalBackend::open_without_timer(as_store, Arc::new(clock.clone()), Limits::default())?;
         let shared: Arc<dyn Backend> = Arc::new(backend.clone());
         let wires = Wire::open(&shared, connections);

@@ -1,37 +1,25 @@
 //! One who got in, and what they may do.
 
+use super::fingerprint::Fingerprint;
 use super::pattern::covers;
-use super::token::{first_half, sha256};
-use super::{Rule, Scope, rule};
+use super::rule::{self, Rule};
+use super::scope::Scope;
 use prombus_protocol::{Pattern, check_topic};
-use serde::{Deserialize, Serialize};
 use std::sync::{Arc, LazyLock};
-
-/// What a ticket names a token or a JWT key by: a hash that says nothing about it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Print(u128);
-
-impl Print {
-    /// The print of some parts; where one ends counts.
-    pub(super) fn of(parts: &[&[u8]]) -> Self {
-        let hashes: Vec<u8> = parts.iter().flat_map(|part| sha256(part)).collect();
-        Self(first_half(sha256(&hashes)))
-    }
-}
 
 /// The owner of a token. Scopes and rules must both say yes; what neither speaks of is not allowed.
 #[derive(Clone, Debug)]
 pub struct Principal {
     name: String,
     /// `None`: no auth is configured, everything is allowed.
-    access: Option<Access>,
+    grants: Option<Grants>,
     expires_ms: Option<i64>,
     /// Of the token, or of the key that the JWT was checked with.
-    print: Print,
+    fingerprint: Fingerprint,
 }
 
 #[derive(Clone, Debug)]
-struct Access {
+struct Grants {
     scopes: Vec<Scope>,
     /// Only those that are about this principal, in order. `None`: the gateway has no rules.
     rules: Option<Vec<Rule>>,
@@ -43,18 +31,18 @@ impl Principal {
         scopes: Vec<Scope>,
         rules: &[Rule],
         expires_ms: Option<i64>,
-        print: Print,
+        fingerprint: Fingerprint,
     ) -> Self {
         let mine = || rules.iter().filter(|rule| rule.is_about(&name)).cloned().collect();
         let rules = (!rules.is_empty()).then(mine);
-        Self { name, access: Some(Access { scopes, rules }), expires_ms, print }
+        Self { name, grants: Some(Grants { scopes, rules }), expires_ms, fingerprint }
     }
 
     /// Everybody, where no auth is configured: may do everything, never expires.
     pub fn anyone() -> Arc<Self> {
         static ANYONE: LazyLock<Arc<Principal>> = LazyLock::new(|| {
             let name = "anyone".to_owned();
-            Arc::new(Principal { name, access: None, expires_ms: None, print: Print::default() })
+            Arc::new(Principal { name, grants: None, expires_ms: None, fingerprint: Fingerprint::default() })
         });
         Arc::clone(&ANYONE)
     }
@@ -69,12 +57,12 @@ impl Principal {
         self.expires_ms
     }
 
-    pub(super) fn print(&self) -> Print {
-        self.print
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 
     pub(super) fn scopes(&self) -> &[Scope] {
-        self.access.as_ref().map_or(&[], |access| &access.scopes)
+        self.grants.as_ref().map_or(&[], |grants| &grants.scopes)
     }
 
     /// The same, but it ends at this time at the latest.
@@ -90,25 +78,25 @@ impl Principal {
 
     /// Whether an event may be written to a topic.
     pub fn may_publish(&self, topic: &str) -> bool {
-        let Some(access) = &self.access else { return true };
+        let Some(grants) = &self.grants else { return true };
         let in_scope = |scope: &Scope| matches!(scope, Scope::Publish(pattern) if pattern.matches(topic));
         check_topic(topic).is_ok()
-            && access.scopes.iter().any(in_scope)
-            && access.rules.as_ref().is_none_or(|rules| rule::may_publish(rules, topic))
+            && grants.scopes.iter().any(in_scope)
+            && grants.rules.as_ref().is_none_or(|rules| rule::may_publish(rules, topic))
     }
 
     /// Whether events may be read: every topic that `pattern` (a topic's name is a pattern too) can match, also topics that
     /// are not there yet. One scope must hold the whole pattern. No `group` is a read without one: replay, export, SSE, state.
     pub fn may_subscribe(&self, pattern: &str, group: Option<&str>) -> bool {
-        let Some(access) = &self.access else { return true };
+        let Some(grants) = &self.grants else { return true };
         let Ok(wanted) = Pattern::new(pattern) else { return false };
         let in_scope = |scope: &Scope| matches!(scope, Scope::Subscribe(pattern) if covers(pattern, &wanted));
-        access.scopes.iter().any(in_scope)
-            && access.rules.as_ref().is_none_or(|rules| rule::may_subscribe(rules, &wanted, group))
+        grants.scopes.iter().any(in_scope)
+            && grants.rules.as_ref().is_none_or(|rules| rule::may_subscribe(rules, &wanted, group))
     }
 
     /// Whether the routes that change and show how the bus is run may be used. Rules are about topics: they do not limit it.
     pub fn is_admin(&self) -> bool {
-        self.access.as_ref().is_none_or(|access| access.scopes.contains(&Scope::Admin))
+        self.grants.as_ref().is_none_or(|grants| grants.scopes.contains(&Scope::Admin))
     }
 }

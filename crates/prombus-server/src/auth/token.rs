@@ -2,19 +2,20 @@
 //!
 //! A look at a token takes as long whichever token it is, and whether it is one at all: all are compared, in constant time.
 
-use super::principal::Print;
-use super::{AuthSetupError, Principal, Rule, Scope};
+use super::error::AuthSetupError;
+use super::fingerprint::{Fingerprint, HASH_BYTES, sha256};
+use super::principal::Principal;
+use super::rule::Rule;
+use super::scope::Scope;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::digest;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use thiserror::Error;
 
-const HASH_BYTES: usize = digest::SHA256_OUTPUT_LEN;
 const PREFIX: &str = "sha256:";
 
-/// A token that lets in.
+/// A token that is accepted.
 #[derive(Clone)]
 pub struct TokenOptions {
     /// What rules and logs call its owner.
@@ -50,19 +51,6 @@ impl TokenHash {
     pub fn of(token: &str) -> Self {
         Self(sha256(token.as_bytes()))
     }
-}
-
-pub(super) fn sha256(bytes: &[u8]) -> [u8; HASH_BYTES] {
-    let mut hash = [0; HASH_BYTES];
-    hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
-    hash
-}
-
-/// Half of a hash: enough where nobody can look for two texts with the same one.
-pub(super) fn first_half(hash: [u8; HASH_BYTES]) -> u128 {
-    let mut half = [0; HASH_BYTES / 2];
-    half.copy_from_slice(&hash[..HASH_BYTES / 2]);
-    u128::from_be_bytes(half)
 }
 
 impl PartialEq for TokenHash {
@@ -112,7 +100,7 @@ impl StaticTokens {
             if token.name.is_empty() {
                 return Err(AuthSetupError::NamelessToken { position: index + 1 });
             }
-            let print = Print::of(&[b"token", &token.secret.0]);
+            let print = Fingerprint::of(&[b"token", &token.secret.0]);
             let principal = Principal::new(token.name.clone(), token.scopes.clone(), rules, None, print);
             Ok((token.secret.clone(), Arc::new(principal)))
         };
@@ -131,9 +119,9 @@ impl StaticTokens {
         found.cloned()
     }
 
-    /// The owner of the token with this print.
-    pub(super) fn by_print(&self, print: Print) -> Option<&Arc<Principal>> {
-        self.0.iter().map(|(_, principal)| principal).find(|principal| principal.print() == print)
+    /// The owner of the token with this fingerprint.
+    pub(super) fn by_fingerprint(&self, fingerprint: Fingerprint) -> Option<&Arc<Principal>> {
+        self.0.iter().map(|(_, principal)| principal).find(|principal| principal.fingerprint() == fingerprint)
     }
 }
 

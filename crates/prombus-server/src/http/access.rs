@@ -4,10 +4,12 @@
 //! is in the query.
 
 use super::ApiError;
+use super::last_event_id;
 use super::query::Query;
-use super::tickets;
-use crate::auth::{AuthRefused, GuardRefused, Principal, StreamTickets};
-use crate::gateway::{Gateway, Peer, now_ms};
+use crate::auth::{AuthRefused, Principal, SseTickets, TicketRefused, TicketScope};
+use crate::clock::now_ms;
+use crate::gateway::Gateway;
+use crate::peer::Peer;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::response::{IntoResponse as _, Response};
@@ -64,13 +66,8 @@ fn check_guard(gateway: &Gateway, parts: &Parts) -> Result<(), ApiError> {
     let peer = peer.ok_or_else(|| ApiError::internal("the request came from nowhere"))?;
     let host = only(&parts.headers, &header::HOST)?;
     let origin = only(&parts.headers, &header::ORIGIN)?;
-    let check = |host| {
-        let checked = gateway.guard.check(host, origin, peer.local.ip(), peer.is_tls);
-        checked.map_err(|refused| match refused {
-            GuardRefused::NoHost | GuardRefused::BadHost => ApiError::bad_request(refused),
-            _ => ApiError::forbidden(refused),
-        })
-    };
+    let check =
+        |host| gateway.guard.check(host, origin, peer.local.ip(), peer.is_tls).map_err(ApiError::from);
     check(host)?;
     // A request to an absolute address names the host there too.
     parts.uri.authority().map_or(Ok(()), |authority| check(Some(authority.as_str())))
@@ -120,9 +117,9 @@ pub(super) fn authenticate(
     let token = bearer(requested.headers)?;
     let ticket = if access == Access::Ticket { requested.query.one("ticket")? } else { None };
     let principal = match (token, ticket) {
-        (None, Some(ticket)) if StreamTickets::is_one(ticket) => tickets::redeem(gateway, ticket, requested)
+        (None, Some(ticket)) if SseTickets::is_one(ticket) => redeem_sse(gateway, ticket, requested)
             .map_err(|refused| ApiError::new(ErrorCode::BadToken, refused))?,
-        (None, Some(ticket)) => redeem(gateway, ticket)?,
+        (None, Some(ticket)) => redeem_once(gateway, ticket)?,
         _ => gateway.auth.authenticate(token, now_ms())?,
     };
     if access == Access::Admin && !principal.is_admin() {
@@ -131,12 +128,26 @@ pub(super) fn authenticate(
     Ok(principal)
 }
 
-fn redeem(gateway: &Gateway, ticket: &str) -> Result<Arc<Principal>, ApiError> {
+/// The principal of a ticket that works once.
+fn redeem_once(gateway: &Gateway, ticket: &str) -> Result<Arc<Principal>, ApiError> {
     let now_ms = now_ms();
     let principal = gateway.tickets.redeem(ticket, now_ms);
     principal.filter(|principal| !principal.is_expired(now_ms)).ok_or_else(|| {
         ApiError::new(ErrorCode::BadToken, "the ticket is not valid: it works once, and not for long")
     })
+}
+
+/// The principal of a ticket for one subscription.
+fn redeem_sse(
+    gateway: &Gateway,
+    ticket: &str,
+    requested: &Requested<'_>,
+) -> Result<Arc<Principal>, TicketRefused> {
+    // Without a key no ticket was ever made.
+    let key = gateway.backend.kept(SseTickets::KEY_NAME).ok_or(TicketRefused::Bad)?;
+    let scope = TicketScope::new(requested.topic, requested.query.pairs());
+    let is_reconnect = last_event_id::is_sent(requested.headers);
+    gateway.sse_tickets.redeem(&key, ticket, scope, is_reconnect, &gateway.auth, now_ms())
 }
 
 #[cfg(test)]

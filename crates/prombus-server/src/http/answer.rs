@@ -1,12 +1,21 @@
 //! Good answers.
 
-use super::fields::Ignored;
-use super::{Answered, ApiError};
+use super::ApiError;
+use super::fields::IgnoredNames;
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde::Serialize;
 use std::collections::BTreeSet;
+
+/// What a handler answers.
+pub(super) type Answered = Result<Response, ApiError>;
+
+/// The answer to a deletion.
+#[derive(Serialize)]
+pub(super) struct Deleted {
+    pub(super) deleted: bool,
+}
 
 /// A value as JSON.
 pub(super) fn json<T: Serialize>(value: &T) -> Answered {
@@ -16,7 +25,7 @@ pub(super) fn json<T: Serialize>(value: &T) -> Answered {
 }
 
 /// What an operation did, with the names in the request that meant nothing to it.
-pub(super) fn done<T: Serialize>(value: &T, ignored: &Ignored) -> Answered {
+pub(super) fn done<T: Serialize>(value: &T, ignored: &IgnoredNames) -> Answered {
     #[derive(Serialize)]
     struct Done<'a, T> {
         #[serde(flatten)]

@@ -1,20 +1,21 @@
-//! `POST /backup`: a copy of everything in a new folder on this machine, while everything goes on. The answer tells how it goes,
+//! `POST /backup`: a copy of everything in a new folder on this machine, while the bus runs. The answer reports the progress,
 //! line by line, and ends with how it went.
 
-use super::admin::{body_of, options_of};
+use super::ApiError;
+use super::answer::{self, Answered};
 use super::call::Call;
-use super::fields::Shape;
-use super::{Answered, ApiError, answer};
+use super::fields::{IgnoredNames, Shape};
+use super::json_body::{body_of, options_of};
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use prombus::BackupError;
-use prombus_protocol::ErrorCode;
+use prombus::{Backend, BackupProgress};
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::{Receiver, channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::{Mutex, MutexGuard};
 
 /// How often the answer says how far it is.
 const TELL_EVERY: Duration = Duration::from_millis(200);
@@ -22,24 +23,13 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 type Told = Result<String, ApiError>;
 
 /// One at a time: two would only share the disk.
-static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+static TURN: Mutex<()> = Mutex::const_new(());
 
 const OPTIONS: Shape = Shape::flat(&["folder"]);
 
 #[derive(Deserialize)]
 struct BackupOptions {
     folder: PathBuf,
-}
-
-impl From<BackupError> for ApiError {
-    fn from(error: BackupError) -> Self {
-        let code = match error {
-            BackupError::NotDurable | BackupError::Folder(_) => ErrorCode::BadRequest,
-            BackupError::Full(_) => ErrorCode::StorageFull,
-            _ => ErrorCode::Unavailable,
-        };
-        Self::new(code, error)
-    }
 }
 
 pub(super) async fn backup(mut call: Call) -> Answered {
@@ -55,38 +45,8 @@ pub(super) async fn backup(mut call: Call) -> Answered {
         return Err(busy.with_status(axum::http::StatusCode::CONFLICT));
     };
     let (lines, mut told) = channel(16);
-    let progress = {
-        let (lines, mut told_at) = (lines.clone(), None::<Instant>);
-        Box::new(move |done: u64, total: u64| {
-            if told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-                told_at = Some(Instant::now());
-                // Whoever does not read is told less.
-                let _ = lines.try_send(Ok(format!("{{\"bytes_done\":{done},\"bytes_total\":{total}}}\n")));
-            }
-        })
-    };
-    let (backend, ignored) = (Arc::clone(&call.gateway.backend), call.ignored);
-    // It goes on when the caller goes away: half a backup is of no use to anyone.
-    tokio::spawn(async move {
-        let _turn = turn;
-        let folder = options.folder.display().to_string();
-        let line = match backend.backup(options.folder, progress).await {
-            Ok(()) => {
-                tracing::info!("a backup is in {folder}");
-                let mut line = serde_json::json!({ "done": true, "folder": folder });
-                if !ignored.is_empty() {
-                    line["ignored"] = serde_json::json!(ignored.names());
-                }
-                line
-            }
-            Err(error) => {
-                tracing::error!("no backup in {folder}: {error}");
-                let _ = lines.send(Err(error.into())).await;
-                return;
-            }
-        };
-        let _ = lines.send(Ok(format!("{line}\n"))).await;
-    });
+    // It runs on when the caller goes away: half a backup is of no use to anyone.
+    tokio::spawn(run(turn, Arc::clone(&call.gateway.backend), options.folder, call.ignored, lines));
     // The first line comes when the folder has been checked and there is room.
     let first = match told.recv().await {
         Some(first) => first?,
@@ -95,12 +55,46 @@ pub(super) async fn backup(mut call: Call) -> Answered {
     let lines = unfold((Some(first), told), async |(first, mut told): (Option<String>, Receiver<Told>)| {
         let line = match first {
             Some(line) => line,
-            None => told.recv().await?.unwrap_or_else(|error| {
-                let line = serde_json::json!({ "error": error.message, "code": error.code });
-                format!("{line}\n")
-            }),
+            None => told.recv().await?.unwrap_or_else(|error| error.last_line() + "\n"),
         };
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (None, told)))
     });
     Ok(answer::typed("application/x-ndjson", Body::from_stream(lines)))
+}
+
+/// Makes the copy, and sends a line now and then, and one at the end.
+async fn run(
+    _turn: MutexGuard<'static, ()>,
+    backend: Arc<dyn Backend>,
+    folder: PathBuf,
+    ignored: IgnoredNames,
+    lines: Sender<Told>,
+) {
+    let name = folder.display().to_string();
+    let told = match backend.backup(folder, progress(lines.clone())).await {
+        Ok(()) => {
+            tracing::info!("a backup is in {name}");
+            let mut line = serde_json::json!({ "done": true, "folder": name });
+            if !ignored.is_empty() {
+                line["ignored"] = serde_json::json!(ignored.names());
+            }
+            Ok(format!("{line}\n"))
+        }
+        Err(error) => {
+            tracing::error!("no backup in {name}: {error}");
+            Err(error.into())
+        }
+    };
+    let _ = lines.send(told).await;
+}
+
+/// Sends a line about how far the copy is; a caller that does not read misses some.
+fn progress(lines: Sender<Told>) -> BackupProgress {
+    let mut told_at = None::<Instant>;
+    Box::new(move |done, total| {
+        if told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            told_at = Some(Instant::now());
+            let _ = lines.try_send(Ok(format!("{{\"bytes_done\":{done},\"bytes_total\":{total}}}\n")));
+        }
+    })
 }

@@ -1,13 +1,13 @@
 //! A request whose caller is known.
 
 use super::ApiError;
-use super::access::{self, Requested};
-use super::fields::Ignored;
-use super::parameters::Place;
+use super::access::{self, Access, Requested};
+use super::fields::IgnoredNames;
+use super::parameters::{Parameter, ParameterIn};
 use super::query::Query;
-use super::route::Route;
 use crate::auth::Principal;
-use crate::gateway::{Gateway, Peer};
+use crate::gateway::Gateway;
+use crate::peer::Peer;
 use axum::body::Body;
 use axum::extract::{FromRequestParts as _, RawPathParams, Request};
 use axum::http::HeaderMap;
@@ -22,7 +22,7 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     pub(super) query: Query,
     /// Names in the query that the route does not know; a handler adds those in its body.
-    pub(super) ignored: Ignored,
+    pub(super) ignored: IgnoredNames,
     pub(super) body: Body,
     /// Decoded parameters of the path.
     path: Vec<(String, String)>,
@@ -31,7 +31,8 @@ pub(super) struct Call {
 impl Call {
     /// Finds out who calls, and whether they may use the route at all.
     pub(super) async fn new(
-        route: &Route,
+        access: Access,
+        parameters: &[Parameter],
         gateway: Arc<Gateway>,
         request: Request,
     ) -> Result<Self, ApiError> {
@@ -47,9 +48,9 @@ impl Call {
         let topic = path.iter().find(|(name, _)| name == "topic").map_or("", |(_, value)| value);
         let authenticate = |query: &Query| {
             let requested = Requested { topic, headers: &parts.headers, query };
-            access::authenticate(&gateway, route.access, &requested)
+            access::authenticate(&gateway, access, &requested)
         };
-        let (query, ignored) = match named(route, parts.uri.query().unwrap_or_default()) {
+        let (query, ignored) = match named(parameters, parts.uri.query().unwrap_or_default()) {
             Ok(named) => named,
             // Callers without a valid token do not learn what is wrong with the query.
             Err((error, query)) => {
@@ -95,8 +96,8 @@ impl Call {
 }
 
 /// The query with the names of the route, and the others. An error comes with the query as it was sent, as far as it can be read.
-fn named(route: &Route, text: &str) -> Result<(Query, Ignored), (ApiError, Query)> {
+fn named(parameters: &[Parameter], text: &str) -> Result<(Query, IgnoredNames), (ApiError, Query)> {
     let sent = Query::parse(text).map_err(|error| (error, Query::default()))?;
-    let names = route.parameters.iter().filter(|it| it.place == Place::Query).map(|it| it.name);
+    let names = parameters.iter().filter(|it| it.place == ParameterIn::Query).map(|it| it.name);
     sent.with_names(&names.collect::<Vec<_>>()).map_err(|error| (error, sent))
 }

@@ -2,8 +2,8 @@
 //!
 //! Tokens go in a header that a page has to set itself, so credentials of the browser (cookies) are never allowed.
 
-use super::parameters::Place;
-use super::route::ROUTES;
+use super::parameters::ParameterIn;
+use super::routes::ROUTES;
 use crate::auth::Guard;
 use axum::body::Body;
 use axum::extract::Request;
@@ -71,7 +71,7 @@ fn allowed_headers(headers: &HeaderMap) -> Option<HeaderValue> {
 
 fn is_header_of_a_route(name: &str) -> bool {
     let parameters = ROUTES.iter().flat_map(|route| route.parameters);
-    let mut headers = parameters.filter(|parameter| parameter.place == Place::Header);
+    let mut headers = parameters.filter(|parameter| parameter.place == ParameterIn::Header);
     headers.any(|header| header.name.eq_ignore_ascii_case(name))
 }
 

@@ -1,7 +1,7 @@
 //! A whole record in the body of a publish (`envelope=1`), such as `/export` gives.
 
 use super::ApiError;
-use super::fields::{self, Ignored};
+use super::fields::{self, IgnoredNames};
 use prombus_protocol::names::{Found, find};
 use prombus_protocol::{ErrorCode, PublishOptions, RawValue, Topic};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
@@ -14,7 +14,7 @@ const NAMES: [&str; 11] =
     ["payload", "topic", "id", "ts", "key", "headers", "tags", "caused_by", "sid", "seq", "partition"];
 const PAYLOAD: usize = 0;
 const TOPIC: usize = 1;
-/// Fields that are options of a publish.
+/// RecordFields that are options of a publish.
 const OPTIONS: std::ops::RangeInclusive<usize> = 2..=8;
 
 /// Values of [`NAMES`], not looked at yet.
@@ -25,10 +25,10 @@ pub(super) fn open<'a>(
     json: &'a [u8],
     topic: &Topic,
     defaults: &PublishOptions,
-    ignored: &mut Ignored,
+    ignored: &mut IgnoredNames,
 ) -> Result<(&'a RawValue, PublishOptions), ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let read = Fields { ignored }.deserialize(&mut deserializer);
+    let read = RecordFields { ignored }.deserialize(&mut deserializer);
     let values = read.and_then(|values| deserializer.end().map(|()| values)).map_err(|error| {
         let code = match error.classify() {
             Category::Data => ErrorCode::BadRequest,
@@ -70,11 +70,11 @@ fn check_topic(value: Option<&RawValue>, topic: &Topic) -> Result<(), ApiError> 
 }
 
 /// Reads the fields of an object.
-struct Fields<'i> {
-    ignored: &'i mut Ignored,
+struct RecordFields<'i> {
+    ignored: &'i mut IgnoredNames,
 }
 
-impl<'de> DeserializeSeed<'de> for Fields<'_> {
+impl<'de> DeserializeSeed<'de> for RecordFields<'_> {
     type Value = Values<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -82,7 +82,7 @@ impl<'de> DeserializeSeed<'de> for Fields<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Fields<'_> {
+impl<'de> Visitor<'de> for RecordFields<'_> {
     type Value = Values<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,16 +1,19 @@
 //! Errors of HTTP requests: `{"error": …, "code": …}`. The one place that knows which code has which status.
 
-use crate::auth::AuthRefused;
-use crate::rate::RateLimited;
+use crate::auth::{AuthRefused, GuardRefused};
+use crate::rate_limit::RateLimited;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use prombus::{GroupError, PublishError, ReadError, Unavailable};
+use prombus::{BackupError, GroupError, PublishError, ReadError, StoreError, TopicAdminError, Unavailable};
 use prombus_protocol::{ErrorCode, FrameError, GroupNameError, OptionError, TopicError};
 use serde::Serialize;
 
-/// When to come again while the gateway cannot write.
+/// When to try again while the gateway cannot write.
 const UNAVAILABLE_RETRY_MS: u64 = 2_000;
+
+/// Encodings of request bodies that are understood: the header `Accept-Encoding` of a refusal.
+pub(super) const SUPPORTED_ENCODINGS: &str = "gzip, zstd";
 
 /// An answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +81,13 @@ impl ApiError {
     }
 }
 
+impl ApiError {
+    /// The error as the last line of an answer that has begun.
+    pub(super) fn last_line(&self) -> String {
+        serde_json::json!({ "error": self.message, "code": self.code }).to_string()
+    }
+}
+
 #[derive(Serialize)]
 struct ErrorBody<'a> {
     error: &'a str,
@@ -104,8 +114,7 @@ impl IntoResponse for ApiError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         if status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
-            let supported = HeaderValue::from_static(super::content_encoding::SUPPORTED);
-            headers.insert(header::ACCEPT_ENCODING, supported);
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(SUPPORTED_ENCODINGS));
         }
         if let Some(retry_after_ms) = retry_after_ms {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_ms.div_ceil(1000)));
@@ -143,6 +152,49 @@ impl From<GroupError> for ApiError {
             code => code,
         };
         Self::new(code, error)
+    }
+}
+
+impl From<TopicAdminError> for ApiError {
+    fn from(error: TopicAdminError) -> Self {
+        match error {
+            TopicAdminError::UnknownTopic(_) => Self::not_found(error),
+            TopicAdminError::Setting(_) => Self::bad_request(error),
+            TopicAdminError::TooManyTopics(_) => Self::new(ErrorCode::LimitReached, error),
+            TopicAdminError::StorageFull => Self::new(ErrorCode::StorageFull, error),
+            TopicAdminError::Unavailable(_) => Self::new(ErrorCode::Unavailable, error),
+            error => Self::internal(error),
+        }
+    }
+}
+
+impl From<BackupError> for ApiError {
+    fn from(error: BackupError) -> Self {
+        let code = match error {
+            BackupError::NotDurable | BackupError::Folder(_) => ErrorCode::BadRequest,
+            BackupError::Full(_) => ErrorCode::StorageFull,
+            _ => ErrorCode::Unavailable,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::new(ErrorCode::StorageFull, error),
+            StoreError::Unavailable(_) => Self::new(ErrorCode::Unavailable, error),
+            error => Self::internal(error),
+        }
+    }
+}
+
+impl From<GuardRefused> for ApiError {
+    fn from(refused: GuardRefused) -> Self {
+        match refused {
+            GuardRefused::NoHost | GuardRefused::BadHost => Self::bad_request(refused),
+            _ => Self::forbidden(refused),
+        }
     }
 }
 

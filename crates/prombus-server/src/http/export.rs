@@ -4,17 +4,18 @@
 //! It leaves out what is outside of the range, so that equal times and times out of order lose nothing. It ends at what was the
 //! newest event when it began: a busy topic has no end otherwise.
 
+use super::answer::{self, Answered};
 use super::call::Call;
-use super::pages::{CHUNK, Outlet, Pages, Pieces, StreamError, body_of};
+use super::event_reader::{EventReader, ReadRequest, ReaderKind, Until, non_empty, query_pattern};
 use super::query::Begin;
-use super::source::{Kind, Reading, Source, Until, non_empty, query_pattern};
-use super::{Answered, answer};
+use super::response_stream::{CHUNK, ResponsePieces, StreamClient, StreamError, body_of};
+use super::topic_reader::TopicReader;
 use bytes::Bytes;
 use prombus_protocol::Start;
 use std::ops::RangeInclusive;
 
 struct Export {
-    source: Source,
+    reader: EventReader,
     /// Of a topic: it ends before this one.
     end_seq: u64,
     range: RangeInclusive<i64>,
@@ -34,19 +35,19 @@ pub(super) async fn export(call: Call) -> Answered {
     let pattern = query_pattern(&call)?;
     let (from_ts, to_ts) = (call.query.bound_ts("fromTs")?, call.query.bound_ts("toTs")?);
     let format = if call.query.flag("ndjson")?.unwrap_or(true) { Format::Lines } else { Format::Array };
-    let reading = Reading::of(&call, &pattern)?;
+    let reading = ReadRequest::of(&call, &pattern)?;
     // The end first: what comes between the two is outside of a range that ends before it.
     let end_seq = match pattern.as_topic() {
         Some(topic) => {
-            let outlet = Outlet::new(&call.gateway, &call.principal);
-            Pages::locate(outlet, topic, Start::Latest).await?.next_seq
+            let client = StreamClient::new(&call.gateway, &call.principal);
+            TopicReader::locate(client, topic, Start::Latest).await?.next_seq
         }
         None => u64::MAX,
     };
     let begin = Begin::At(from_ts.map_or(Start::Earliest, Start::Ts));
-    let source = Source::open(reading, &pattern, begin, Until::Now).await?;
+    let reader = EventReader::open(reading, &pattern, begin, Until::Now).await?;
     let range = from_ts.unwrap_or(i64::MIN)..=to_ts.unwrap_or(i64::MAX);
-    let export = Export { source, end_seq, range, format, has_begun: false, is_done: false, is_first: true };
+    let export = Export { reader, end_seq, range, format, has_begun: false, is_done: false, is_first: true };
     let content_type = match format {
         Format::Lines => "application/x-ndjson",
         Format::Array => "application/json",
@@ -54,11 +55,11 @@ pub(super) async fn export(call: Call) -> Answered {
     Ok(answer::typed(content_type, body_of(export)))
 }
 
-impl Pieces for Export {
+impl ResponsePieces for Export {
     const ROUTE: &'static str = "/export";
 
-    fn outlet(&mut self) -> &mut Outlet {
-        self.source.outlet()
+    fn client(&mut self) -> &mut StreamClient {
+        self.reader.client()
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
@@ -84,13 +85,13 @@ impl Pieces for Export {
 impl Export {
     /// False when there are no more.
     async fn put_some(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
-        let is_over = matches!(&self.source.kind, Kind::One(pages) if pages.next_seq >= self.end_seq);
+        let is_over = matches!(&self.reader.kind, ReaderKind::Topic(topic_reader) if topic_reader.next_seq >= self.end_seq);
         if is_over || self.range.is_empty() {
             return Ok(false);
         }
-        let taken = self.source.read_patiently(CHUNK, Until::Now).await?;
+        let taken = self.reader.read_patiently(CHUNK, Until::Now).await?;
         for (_, item) in taken.wanted() {
-            if item.position.seq >= self.end_seq {
+            if item.seq >= self.end_seq {
                 return Ok(false);
             }
             if !self.range.contains(&item.ts) {

@@ -5,7 +5,6 @@
 //! lists them.
 
 use super::ApiError;
-use super::query::shown;
 use prombus_protocol::names::{Found, find};
 use prombus_protocol::{RawValue, put_string};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -14,14 +13,14 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Ignored names that an answer lists.
+/// IgnoredNames names that an answer lists.
 const IGNORED_MAX: usize = 32;
 
 /// Names that meant nothing, for the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ignored(BTreeSet<String>);
+pub(super) struct IgnoredNames(BTreeSet<String>);
 
-impl Ignored {
+impl IgnoredNames {
     pub(super) fn add(&mut self, name: &str) {
         if self.0.len() < IGNORED_MAX {
             self.0.insert(shown(name).to_owned());
@@ -76,7 +75,7 @@ pub(super) fn differing(one: &str, other: &str) -> ApiError {
 pub(super) fn canonical(
     json: &str,
     shape: &Shape,
-    ignored: &mut Ignored,
+    ignored: &mut IgnoredNames,
 ) -> Result<Option<Vec<(&'static str, String)>>, ApiError> {
     let Ok(Object(given)) = serde_json::from_str::<Object<'_>>(json) else { return Ok(None) };
     let mut kept: Vec<(&'static str, Cow<'_, str>, String)> = Vec::new();
@@ -120,6 +119,12 @@ pub(super) fn is_same_json(one: &str, other: &str) -> bool {
     one == other || parsed(one).is_some_and(|one| Some(one) == parsed(other))
 }
 
+/// So much of a text that an answer may show.
+pub(super) fn shown(text: &str) -> &str {
+    const LONGEST: usize = 80;
+    text.char_indices().nth(LONGEST).map_or(text, |(cut, _)| &text[..cut])
+}
+
 /// An object as it was written: names without their escapes, values not looked at.
 struct Object<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
@@ -155,7 +160,7 @@ mod tests {
     const SHAPE: Shape = Shape { names: &["to", "delay_ms", "reason"], nested: &[("to", INNER)] };
 
     fn read(json: &str) -> Result<(String, Vec<String>), String> {
-        let mut ignored = Ignored::default();
+        let mut ignored = IgnoredNames::default();
         let fields = canonical(json, &SHAPE, &mut ignored).map_err(|error| error.message)?;
         let fields = fields.ok_or_else(|| "no object".to_owned())?;
         Ok((object(&fields), ignored.names().iter().cloned().collect()))
@@ -203,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_list_of_ignored_names_is_bounded() {
-        let mut ignored = Ignored::default();
+        let mut ignored = IgnoredNames::default();
         for number in 0..10_000 {
             ignored.add(&format!("{number}{}", "x".repeat(1_000)));
         }

@@ -1,11 +1,12 @@
 //! `GET /groups`: how far groups are, who is in them and who has what. A token sees the groups that it could join; an admin sees
 //! all.
 
+use super::ApiError;
+use super::answer::{self, Answered};
 use super::call::Call;
-use super::list::{ListQuery, NAMES_AT_ONCE};
-use super::{Answered, ApiError, answer};
+use super::list_query::{ListQuery, NAMES_AT_ONCE};
 use crate::auth::Principal;
-use crate::gateway::now_ms;
+use crate::clock::now_ms;
 use prombus::delivery::GroupCounters;
 use prombus::{GroupError, GroupInfo, GroupTopicInfo, LeaseInfo, MemberInfo, OldestUnacked};
 use prombus_protocol::{CursorPosition, Pattern, Uuid};

@@ -1,35 +1,27 @@
 //! `/openapi.json`, made from the table of routes. The schemas of bodies are in `schemas.json`.
 
 use super::access::Access;
-use super::parameters::Place;
-use super::route::{Content, ROUTES, Route};
+use super::parameters::ParameterIn;
+use super::route::{Content, Route};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use prombus_protocol::ErrorCode;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
 
 const SCHEMAS: &str = include_str!("schemas.json");
 
-/// The document, written once.
-/// `has_auth` says whether the gateway asks for tokens at all.
-pub(super) fn document(has_auth: bool) -> Bytes {
-    static DOCUMENTS: LazyLock<[Bytes; 2]> =
-        LazyLock::new(|| [false, true].map(|has_auth| build(has_auth).to_string().into()));
-    DOCUMENTS[usize::from(has_auth)].clone()
-}
-
-fn build(has_auth: bool) -> Value {
+/// The document about these routes. `has_auth`: the gateway asks for tokens.
+pub(super) fn document(routes: &[Route], has_auth: bool) -> Bytes {
     let mut paths: Map<String, Value> = Map::new();
-    for route in ROUTES {
+    for route in routes {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.verb.name()] = operation(route, has_auth);
     }
     let mut schemas = parsed(SCHEMAS);
     schemas["Error"]["properties"]["code"]["enum"] =
         ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
-    json!({
+    let document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "prombus",
@@ -44,7 +36,8 @@ fn build(has_auth: bool) -> Value {
                 "ticket": { "type": "apiKey", "in": "query", "name": "ticket" },
             },
         },
-    })
+    });
+    document.to_string().into()
 }
 
 /// Our own text; a test reads all of it.
@@ -97,7 +90,7 @@ fn parameters(route: &Route) -> Value {
     let others = route.parameters.iter().map(|parameter| {
         json!({
             "name": parameter.name,
-            "in": match parameter.place { Place::Query => "query", Place::Header => "header" },
+            "in": match parameter.place { ParameterIn::Query => "query", ParameterIn::Header => "header" },
             "required": parameter.is_required,
             "description": parameter.about,
             "schema": parsed(parameter.schema),

@@ -1,7 +1,8 @@
 //! Routes about the gateway itself.
 
+use super::ApiError;
+use super::answer::{self, Answered};
 use super::call::Call;
-use super::{Answered, ApiError, answer, openapi};
 use crate::metrics;
 use axum::body::Body;
 use prombus_protocol::ErrorCode;
@@ -44,13 +45,9 @@ pub(super) async fn readyz(call: Call) -> Answered {
     healthz(call).await
 }
 
-/// `GET /openapi.json`.
-pub(super) async fn openapi(call: Call) -> Answered {
-    Ok(answer::typed("application/json", Body::from(openapi::document(call.gateway.auth.is_configured()))))
-}
-
 /// `GET /metrics`.
 pub(super) async fn metrics(call: Call) -> Answered {
-    let text = metrics::render(&call.gateway);
+    let gateway = &call.gateway;
+    let text = metrics::render(&gateway.metrics, &gateway.rates, &gateway.budget, &*gateway.backend);
     Ok(answer::typed("text/plain; version=0.0.4; charset=utf-8", Body::from(text)))
 }

@@ -2,7 +2,7 @@
 
 /// Where a parameter stands. Those in the path are known from the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ParameterIn {
     Query,
     Header,
 }
@@ -11,7 +11,7 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
-    pub(super) place: Place,
+    pub(super) place: ParameterIn,
     pub(super) is_required: bool,
     /// A JSON schema.
     pub(super) schema: &'static str,
@@ -19,11 +19,11 @@ pub(super) struct Parameter {
 }
 
 const fn query(name: &'static str, schema: &'static str, about: &'static str) -> Parameter {
-    Parameter { name, place: Place::Query, is_required: false, schema, about }
+    Parameter { name, place: ParameterIn::Query, is_required: false, schema, about }
 }
 
 const fn header(name: &'static str, schema: &'static str, about: &'static str) -> Parameter {
-    Parameter { name, place: Place::Header, is_required: false, schema, about }
+    Parameter { name, place: ParameterIn::Header, is_required: false, schema, about }
 }
 
 const TEXT: &str = r#"{"type":"string"}"#;

@@ -1,10 +1,11 @@
 //! `POST /publish/{topic}`: one event, or many as lines; all or nothing, answered when they are durable.
 
-use super::body::{Held, Incoming};
+use super::answer::{self, Answered};
 use super::call::Call;
-use super::fields::Ignored;
-use super::lines::Lines;
-use super::{Answered, ApiError, answer, envelope, headers, idempotency};
+use super::fields::IgnoredNames;
+use super::ndjson_lines::NdjsonLines;
+use super::request_body::{BodyReader, HeldBytes};
+use super::{ApiError, envelope, event_headers, idempotency_header};
 use axum::http::{HeaderMap, header};
 use prombus::{PublishBatch, Published};
 use prombus_protocol::{ErrorCode, PublishOptions, Topic, Uuid};
@@ -16,7 +17,7 @@ const BATCH_BYTES_MAX: usize = 64 << 20;
 const ENVELOPE_BYTES_MAX: usize = 512 * 1024;
 
 #[derive(Serialize)]
-struct Outcome {
+struct PublishedView {
     id: Uuid,
     seq: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -24,9 +25,9 @@ struct Outcome {
 }
 
 #[derive(Serialize)]
-struct Outcomes {
+struct PublishedList {
     count: usize,
-    events: Vec<Outcome>,
+    events: Vec<PublishedView>,
 }
 
 /// Events on their way into a batch.
@@ -38,7 +39,7 @@ struct Intake {
     is_envelope: bool,
     key: Option<Uuid>,
     /// Names in the query and in records that mean nothing.
-    ignored: Ignored,
+    ignored: IgnoredNames,
 }
 
 pub(super) async fn publish(call: Call) -> Answered {
@@ -51,7 +52,7 @@ pub(super) async fn publish(call: Call) -> Answered {
     }
     let is_many = is_ndjson(&call.headers);
     let defaults = options_of(&call)?;
-    let key = idempotency::key_of(&call.headers)?;
+    let key = idempotency_header::key_of(&call.headers)?;
     if defaults.id.is_some() && (is_many || key.is_some()) {
         let message =
             "\"id\": only for one event and without Idempotency-Key; of many, each gets an id from the key";
@@ -60,14 +61,14 @@ pub(super) async fn publish(call: Call) -> Answered {
     let is_envelope = call.query.flag("envelope")?.unwrap_or(false);
     let Call { gateway, peer, headers, body, ignored, .. } = call;
     let mut intake = Intake { batch: gateway.backend.batch(), topic, defaults, is_envelope, key, ignored };
-    let mut held = Held::new(&gateway);
+    let mut held = HeldBytes::new(&gateway);
 
     let envelope_bytes = if is_envelope { ENVELOPE_BYTES_MAX } else { 0 };
     let one_bytes_max = gateway.options.max_payload_bytes.saturating_add(envelope_bytes);
     let limit_bytes = if is_many { usize::MAX } else { one_bytes_max };
-    let incoming = Incoming::new(&gateway, &headers, body, limit_bytes)?;
+    let incoming = BodyReader::new(&gateway, &headers, body, limit_bytes)?;
     if is_many {
-        read_lines(incoming, Lines::new(one_bytes_max), &mut intake, &mut held).await?;
+        read_lines(incoming, NdjsonLines::new(one_bytes_max), &mut intake, &mut held).await?;
     } else {
         let whole = incoming.whole(&mut held).await?;
         intake.defaults.id = intake.defaults.id.or(intake.key.take());
@@ -77,12 +78,12 @@ pub(super) async fn publish(call: Call) -> Answered {
     let count = u32::try_from(intake.batch.len()).unwrap_or(u32::MAX);
     gateway.rates.take_publish(&*gateway.backend, &peer.rate, intake.topic.as_str(), count)?;
     let published = gateway.backend.publish(intake.batch).await?;
-    let mut events: Vec<Outcome> = published.into_iter().map(Outcome::from).collect();
+    let mut events: Vec<PublishedView> = published.into_iter().map(PublishedView::from).collect();
     match events.pop() {
         Some(event) if !is_many => answer::done(&event, &intake.ignored),
         last => {
             events.extend(last);
-            answer::done(&Outcomes { count: events.len(), events }, &intake.ignored)
+            answer::done(&PublishedList { count: events.len(), events }, &intake.ignored)
         }
     }
 }
@@ -90,10 +91,10 @@ pub(super) async fn publish(call: Call) -> Answered {
 /// A line that is refused ends nothing but itself: the rest of the body is read and forgotten, so that the client gets to see
 /// the answer instead of a closed connection.
 async fn read_lines(
-    mut incoming: Incoming,
-    mut lines: Lines,
+    mut incoming: BodyReader,
+    mut lines: NdjsonLines,
     intake: &mut Intake,
-    held: &mut Held,
+    held: &mut HeldBytes,
 ) -> Result<(), ApiError> {
     let mut refused = None;
     while let Some(piece) = incoming.next().await? {
@@ -126,7 +127,7 @@ impl Intake {
     }
 
     fn add(&mut self, json: &[u8]) -> Result<(), ApiError> {
-        let id = self.key.map(|key| idempotency::id_of(key, self.batch.len()));
+        let id = self.key.map(|key| idempotency_header::id_of(key, self.batch.len()));
         if !self.is_envelope {
             self.defaults.id = id.or(self.defaults.id);
             return Ok(self.batch.push_json(self.topic.clone(), json, &self.defaults)?);
@@ -144,7 +145,7 @@ fn options_of(call: &Call) -> Result<PublishOptions, ApiError> {
         id: query.uuid("id")?,
         ts: query.ts("ts")?,
         key: query.one("key")?.map(str::to_owned),
-        headers: headers::event_headers(&call.headers)?,
+        headers: event_headers::event_headers(&call.headers)?,
         tags: query.all("tag").map(str::to_owned).collect(),
         caused_by: query.uuids("caused_by")?,
         sid: query.uuid("sid")?,
@@ -160,7 +161,7 @@ fn is_ndjson(headers: &HeaderMap) -> bool {
     ["application/x-ndjson", "application/ndjson"].iter().any(|it| media_type.eq_ignore_ascii_case(it))
 }
 
-impl From<Published> for Outcome {
+impl From<Published> for PublishedView {
     fn from(published: Published) -> Self {
         let Published { id, seq, duplicate } = published;
         Self { id, seq, duplicate }

@@ -4,8 +4,8 @@
 //! says which names are the same.
 
 use super::ApiError;
-use super::fields::{self, Ignored};
-use crate::gateway::now_ms;
+use super::fields::{self, IgnoredNames, shown};
+use crate::clock::now_ms;
 use prombus::BusPosition;
 use prombus_protocol::{Filter, MAX_TS_MS, Start, Uuid, parse_instant};
 use std::collections::BTreeMap;
@@ -20,17 +20,17 @@ pub(super) struct Query {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     At(Start),
-    After(Place),
+    After(ResumePoint),
 }
 
 /// A place behind something: an event, or what a reader has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ResumePoint {
     Id(Uuid),
     Position(BusPosition),
 }
 
-impl Place {
+impl ResumePoint {
     /// What a client kept; `None` if it is neither.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let position = || text.parse().ok().map(Self::Position);
@@ -59,8 +59,8 @@ impl Query {
     }
 
     /// Puts names in the spelling that the route has, and takes out those that it does not know.
-    pub(super) fn with_names(&self, known: &[&'static str]) -> Result<(Self, Ignored), ApiError> {
-        let (mut kept, mut ignored) = (Vec::new(), Ignored::default());
+    pub(super) fn with_names(&self, known: &[&'static str]) -> Result<(Self, IgnoredNames), ApiError> {
+        let (mut kept, mut ignored) = (Vec::new(), IgnoredNames::default());
         // The spellings of each name that came.
         let mut spellings: Vec<(&'static str, String)> = Vec::new();
         for (name, value) in &self.pairs {
@@ -132,9 +132,9 @@ impl Query {
         ts.map(Some).ok_or_else(|| refused(name, text, A_TIME))
     }
 
-    pub(super) fn place(&self, name: &str) -> Result<Option<Place>, ApiError> {
+    pub(super) fn place(&self, name: &str) -> Result<Option<ResumePoint>, ApiError> {
         let text = self.one(name)?;
-        text.map(|text| Place::parse(text).ok_or_else(|| refused(name, text, A_PLACE))).transpose()
+        text.map(|text| ResumePoint::parse(text).ok_or_else(|| refused(name, text, A_PLACE))).transpose()
     }
 
     /// The filter that `key`, `tag` and `header` make; `None` when there is none of them.
@@ -178,7 +178,7 @@ impl Query {
         let missing = |name: &str, from: &str| {
             ApiError::bad_request(format!("\"{name}\" is missing: \"from\": \"{from}\" needs it"))
         };
-        // Looked at also when nobody needs them: a bad value is a mistake either way.
+        // Checked even if `from` does not need them: a bad value is a mistake either way.
         let (ts, after) = (self.ts("ts")?, self.place("afterId")?);
         let begin = match self.one("from")? {
             None => return Ok(None),
@@ -203,12 +203,6 @@ impl Query {
 
 fn refused(name: &str, text: &str, allowed: &str) -> ApiError {
     ApiError::bad_request(format!("\"{name}\": {:?} is not {allowed}", shown(text)))
-}
-
-/// So much of a text that an answer may show.
-pub(super) fn shown(text: &str) -> &str {
-    const LONGEST: usize = 80;
-    text.char_indices().nth(LONGEST).map_or(text, |(cut, _)| &text[..cut])
 }
 
 /// Percent-decoding; `+` is a space. `None`: it is broken, or not UTF-8.

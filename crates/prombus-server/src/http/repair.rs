@@ -1,9 +1,9 @@
 //! `POST /repair`: lists unreadable events and, when the operator accepts the loss, marks them as damaged.
 
-use super::admin::{body_of, options_of};
+use super::answer::{self, Answered};
 use super::call::Call;
 use super::fields::Shape;
-use super::{Answered, answer};
+use super::json_body::{body_of, options_of};
 use prombus::UnreadableRange;
 use serde::{Deserialize, Serialize};
 

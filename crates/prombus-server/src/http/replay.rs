@@ -1,11 +1,13 @@
 //! `GET /replay`: a page of a topic or of a pattern as one JSON object, written while it is read.
 
+use super::ApiError;
+use super::answer::{self, Answered};
 use super::call::Call;
-use super::pages::{CHUNK, Outlet, Pages, Pieces, StreamError, checked_body_of, id_of};
-use super::query::{Begin, Place};
-use super::reverse::Reverse;
-use super::source::{Kind, Reading, Source, Until, only_topic, query_pattern};
-use super::{Answered, ApiError, answer};
+use super::event_reader::{EventReader, ReadRequest, ReaderKind, Until, only_topic, query_pattern};
+use super::query::{Begin, ResumePoint};
+use super::response_stream::{CHUNK, ResponsePieces, StreamClient, StreamError, checked_body_of};
+use super::reverse_reader::ReverseReader;
+use super::topic_reader::{TopicReader, id_of};
 use bytes::Bytes;
 use prombus::PullLimit;
 use prombus_protocol::{Start, put_string};
@@ -15,23 +17,23 @@ const LIMIT_DEFAULT: i64 = 1_000;
 const LIMIT_MAX: i64 = 1_000_000;
 
 struct Replay {
-    source: Source,
+    reader: EventReader,
     /// As the request wrote it.
     topic: String,
     /// Where the newest come first.
-    reverse: Option<Reverse>,
+    reverse: Option<ReverseReader>,
     /// Events of other times are left out.
     times: RangeInclusive<i64>,
     left: u64,
     count: u64,
     /// The place after the last event of the page so far.
     last: Option<String>,
-    phase: Phase,
+    phase: ReplayPhase,
     /// It ends before events that cannot be read now.
     is_cut_short: bool,
 }
 
-enum Phase {
+enum ReplayPhase {
     Head,
     Events,
     Done,
@@ -59,80 +61,84 @@ pub(super) async fn replay(call: Call) -> Answered {
     if from_seq.is_some() {
         only_topic(&pattern, "\"fromSeq\"")?;
     }
-    let reading = Reading::of(&call, &pattern)?;
+    let reading = ReadRequest::of(&call, &pattern)?;
     let start = begin.unwrap_or(Begin::At(Start::Earliest));
-    let source = Source::open(reading, &pattern, start, Until::Now).await?;
+    let reader = EventReader::open(reading, &pattern, start, Until::Now).await?;
     let mut replay = Replay {
-        source,
+        reader,
         topic: pattern.as_str().to_owned(),
         reverse: None,
         times: since_ts.unwrap_or(i64::MIN)..=to_ts.unwrap_or(i64::MAX),
         left: limit,
         count: 0,
         last: None,
-        phase: Phase::Head,
+        phase: ReplayPhase::Head,
         is_cut_short: false,
     };
     let from_seq = from_seq.unwrap_or(1);
-    match &mut replay.source.kind {
-        Kind::One(pages) if is_descending => {
-            replay.reverse = Some(reverse(pages, begin, since_ts, from_seq).await?);
+    match &mut replay.reader.kind {
+        ReaderKind::Topic(topic_reader) if is_descending => {
+            replay.reverse = Some(reverse(topic_reader, begin, since_ts, from_seq).await?);
         }
-        Kind::One(pages) if is_latest => {
-            let reverse = Reverse::new(from_seq, pages.next_seq);
+        ReaderKind::Topic(topic_reader) if is_latest => {
+            let reverse = ReverseReader::new(from_seq, topic_reader.next_seq);
             replay.go_to_last(reverse).await.map_err(StreamError::into_answer)?;
         }
-        Kind::One(pages) => pages.next_seq = pages.next_seq.max(from_seq),
-        Kind::Many(_) => {}
+        ReaderKind::Topic(topic_reader) => topic_reader.next_seq = topic_reader.next_seq.max(from_seq),
+        ReaderKind::Pattern(_) => {}
     }
     Ok(answer::typed("application/json", checked_body_of(replay).await?))
 }
 
 /// Where a page begins whose newest events come first, and where it ends at the latest.
 async fn reverse(
-    pages: &Pages,
+    topic_reader: &TopicReader,
     begin: Option<Begin>,
     since_ts: Option<i64>,
     from_seq: u64,
-) -> Result<Reverse, ApiError> {
+) -> Result<ReverseReader, ApiError> {
     let locate = async |start| {
-        Pages::locate(pages.outlet.another(), pages.topic.clone(), start).await.map(|pages| pages.next_seq)
+        TopicReader::locate(topic_reader.client.another(), topic_reader.topic.clone(), start)
+            .await
+            .map(|topic_reader| topic_reader.next_seq)
     };
     let before_seq = match begin {
         // In this order the events before it follow.
-        Some(Begin::After(Place::Id(_) | Place::Position(_))) => pages.next_seq.saturating_sub(1),
+        Some(Begin::After(ResumePoint::Id(_) | ResumePoint::Position(_))) => {
+            topic_reader.next_seq.saturating_sub(1)
+        }
         _ => locate(Start::Latest).await?,
     };
     let first_seq = match since_ts {
         Some(ts) => locate(Start::Ts(ts)).await?,
         None => 1,
     };
-    Ok(Reverse::new(first_seq.max(from_seq), before_seq))
+    Ok(ReverseReader::new(first_seq.max(from_seq), before_seq))
 }
 
-impl Pieces for Replay {
+impl ResponsePieces for Replay {
     const ROUTE: &'static str = "/replay";
 
-    fn outlet(&mut self) -> &mut Outlet {
-        self.source.outlet()
+    fn client(&mut self) -> &mut StreamClient {
+        self.reader.client()
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
         let mut out = Vec::new();
         match self.phase {
-            Phase::Done => return Ok(None),
-            Phase::Head => {
+            ReplayPhase::Done => return Ok(None),
+            ReplayPhase::Head => {
                 out.extend_from_slice(b"{\"topic\":");
                 put_string(&mut out, &self.topic);
                 out.extend_from_slice(b",\"events\":[");
-                self.phase = Phase::Events;
+                self.phase = ReplayPhase::Events;
             }
-            Phase::Events => {}
+            ReplayPhase::Events => {}
         }
         while out.len() < CHUNK.bytes / 2 {
             if self.left == 0 || !self.put_some(&mut out).await? {
                 self.put_end(&mut out).await?;
-                self.phase = Phase::Done;
+                self.phase = ReplayPhase::Done;
                 break;
             }
         }
@@ -142,24 +148,24 @@ impl Pieces for Replay {
 
 impl Replay {
     /// Goes to where the last events begin that make a page.
-    async fn go_to_last(&mut self, mut reverse: Reverse) -> Result<(), StreamError> {
+    async fn go_to_last(&mut self, mut reverse: ReverseReader) -> Result<(), StreamError> {
         let mut left = self.left;
         loop {
-            let Kind::One(pages) = &mut self.source.kind else { return Ok(()) };
-            let window = reverse.read(pages).await?;
+            let ReaderKind::Topic(topic_reader) = &mut self.reader.kind else { return Ok(()) };
+            let window = reverse.read(topic_reader).await?;
             // Where there are fewer, it begins with the first of all.
-            pages.next_seq = reverse.before_seq();
+            topic_reader.next_seq = reverse.before_seq();
             let Some(window) = window else { return Ok(()) };
-            let taken = self.source.taken(window.chunk.events, Vec::new(), true);
+            let taken = self.reader.taken(window.chunk.events, Vec::new(), true);
             for (_, item) in taken.wanted().rev() {
-                let seq = item.position.seq;
+                let seq = item.seq;
                 if seq >= window.end_seq || !self.times.contains(&item.ts) {
                     continue;
                 }
                 left -= 1;
                 if left == 0 {
-                    let Kind::One(pages) = &mut self.source.kind else { return Ok(()) };
-                    pages.next_seq = seq;
+                    let ReaderKind::Topic(topic_reader) = &mut self.reader.kind else { return Ok(()) };
+                    topic_reader.next_seq = seq;
                     return Ok(());
                 }
             }
@@ -172,7 +178,7 @@ impl Replay {
             return self.put_window(out).await;
         }
         let events = u32::try_from(self.left).unwrap_or(u32::MAX);
-        let taken = match self.source.read(PullLimit { events, ..CHUNK }).await {
+        let taken = match self.reader.read(PullLimit { events, ..CHUNK }, Until::Now).await {
             // Events before the unreadable one make a page; the next page is an error.
             Err(StreamError::Read(error)) if error.is_unreadable() && self.count > 0 => {
                 self.is_cut_short = true;
@@ -194,10 +200,11 @@ impl Replay {
 
     /// The same, the newest first.
     async fn put_window(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
-        let (Some(reverse), Kind::One(pages)) = (&mut self.reverse, &mut self.source.kind) else {
+        let (Some(reverse), ReaderKind::Topic(topic_reader)) = (&mut self.reverse, &mut self.reader.kind)
+        else {
             return Ok(false);
         };
-        let window = match reverse.read(pages).await {
+        let window = match reverse.read(topic_reader).await {
             Err(StreamError::Read(error)) if error.is_unreadable() && self.count > 0 => {
                 self.is_cut_short = true;
                 return Ok(false);
@@ -205,11 +212,11 @@ impl Replay {
             read => read?,
         };
         let Some(window) = window else { return Ok(false) };
-        let taken = self.source.taken(window.chunk.events, Vec::new(), true);
+        let taken = self.reader.taken(window.chunk.events, Vec::new(), true);
         let wanted = taken
             .wanted()
             .rev()
-            .filter(|(_, item)| item.position.seq < window.end_seq && self.times.contains(&item.ts));
+            .filter(|(_, item)| item.seq < window.end_seq && self.times.contains(&item.ts));
         for (_, item) in wanted {
             if self.left == 0 {
                 break;
@@ -224,7 +231,7 @@ impl Replay {
             if self.left == 0
                 && let Some(reverse) = &mut self.reverse
             {
-                reverse.go_below(item.position.seq);
+                reverse.go_below(item.seq);
             }
         }
         Ok(true)
@@ -232,12 +239,12 @@ impl Replay {
 
     /// Whether events follow a full page.
     async fn has_more(&mut self) -> Result<bool, StreamError> {
-        let read = match (&mut self.reverse, &mut self.source.kind) {
-            (Some(reverse), Kind::One(pages)) => loop {
-                match reverse.read(pages).await {
+        let read = match (&mut self.reverse, &mut self.reader.kind) {
+            (Some(reverse), ReaderKind::Topic(topic_reader)) => loop {
+                match reverse.read(topic_reader).await {
                     Ok(Some(window)) => {
                         let items = window.chunk.events.items();
-                        if items.first().is_some_and(|item| item.position.seq < window.end_seq) {
+                        if items.first().is_some_and(|item| item.seq < window.end_seq) {
                             break Ok(true);
                         }
                     }
@@ -246,8 +253,8 @@ impl Replay {
                 }
             },
             _ => self
-                .source
-                .read(PullLimit { events: 1, bytes: 0 })
+                .reader
+                .read(PullLimit { events: 1, bytes: 0 }, Until::Now)
                 .await
                 .map(|taken| !taken.events.is_empty()),
         };
@@ -258,7 +265,7 @@ impl Replay {
     }
 
     async fn put_end(&mut self, out: &mut Vec<u8>) -> Result<(), StreamError> {
-        let position = self.source.is_pattern().then(|| self.source.position());
+        let position = self.reader.is_pattern().then(|| self.reader.position());
         let has_more = self.is_cut_short || self.left == 0 && self.has_more().await?;
         out.extend_from_slice(format!("],\"count\":{},\"next\":", self.count).as_bytes());
         // Of a pattern, a place also covers what the filter left out.

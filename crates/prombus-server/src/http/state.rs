@@ -1,12 +1,15 @@
 //! `GET /state/{topic}` and `GET /state/{topic}/{key}`: the newest event of each key.
 //!
-//! Every answer says which position it is true for: whoever subscribes behind it misses nothing and gets nothing twice. The pages
-//! of one list share the position of the first; keys that change meanwhile are left out of later pages, because their events lie
-//! behind the position.
+//! Every answer says which position it is true for: a consumer that starts after that position sees every later event exactly
+//! once. The pages of one list share the position of the first; keys that change meanwhile are left out of later pages, because
+//! their events come after the position.
 
+use super::answer::{self, Answered};
 use super::call::Call;
-use super::pages::{CHUNK, Outlet, Pages, Pieces, StreamError, body_of, put_event_of};
-use super::{Answered, ApiError, answer, compression, entity_tag};
+use super::fields::shown;
+use super::response_stream::{CHUNK, ResponsePieces, StreamClient, StreamError, body_of};
+use super::topic_reader::{TopicReader, id_of, put_event_of};
+use super::{ApiError, entity_tag, response_compression};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -39,12 +42,12 @@ async fn of_key(call: Call, topic: Topic, key: &str) -> Answered {
         page => page?,
     };
     let Some(item) = page.events.items().first() else {
-        let message = format!("{topic} has no key {:?}", super::query::shown(key));
+        let message = format!("{topic} has no key {:?}", shown(key));
         let mut error = ApiError::not_found(message).into_response();
         put_position(error.headers_mut(), page.position);
         return Ok(error);
     };
-    let tag = format!("\"{}\"", super::pages::id_of(item));
+    let tag = format!("\"{}\"", id_of(item));
     if let Some(known) = entity_tag::known_as(&call.headers, &tag) {
         return Ok(not_modified(&known, page.position));
     }
@@ -70,59 +73,18 @@ pub(super) async fn all(call: Call) -> Answered {
     // The only form that has every key: clients resolve `.` and `..` in paths before they send them.
     if let Some(key) = call.query.one("key")?.map(str::to_owned) {
         // As the route of one key answers.
-        return of_key(call, topic, &key).await.map(compression::plain);
+        return of_key(call, topic, &key).await.map(response_compression::plain);
     }
     call.check_may_read(topic.as_str())?;
 
-    let mut query = LatestQuery { at_ts, limit: CHUNK, ..LatestQuery::default() };
-    if let Some(cursor) = cursor {
-        query.after_seq = cursor.after_seq;
-        query.to_seq = Some(cursor.position.seq);
-    }
-    // Lines are all there is, if nobody says how many; a page is a page.
+    // Lines are all keys unless the request says how many; a page is a page.
     let left = limit.map_or(if is_lines { u64::MAX } else { LIMIT_DEFAULT as u64 }, i64::unsigned_abs);
-    query.limit = page_limit(&query, left);
-    let first = match call.gateway.backend.latest(&topic, query.clone()).await {
-        Err(ReadError::UnknownTopic(_)) => LatestPage::default(),
-        page => page?,
-    };
-    let position = cursor.map(|cursor| cursor.position).or(first.position);
-    // By the id, because a topic that is deleted and made again has the same seqs; with the count, because retention takes keys
-    // and leaves the position.
-    let form = if is_lines { "lines" } else { "page" };
-    let tag =
-        position.map(|it| format!("\"{}-{}-{}-{left}-{form}\"", it.id, first.key_count, query.after_seq));
-    if let Some(known) = tag.as_deref().and_then(|tag| entity_tag::known_as(&call.headers, tag)) {
-        let mut response = not_modified(&known, position);
-        // As on the answer itself, to which compression adds the second.
-        response.headers_mut().append(header::VARY, HeaderValue::from_static("accept"));
-        response.headers_mut().append(header::VARY, HeaderValue::from_static("accept-encoding"));
-        return Ok(response);
-    }
-    query.to_seq = position.map(|position| position.seq);
-    let pages = Pages::locate(Outlet::new(&call.gateway, &call.principal), topic, Start::Earliest).await?;
-    let list = List {
-        pages,
-        query,
-        position,
-        is_lines,
-        left,
-        count: 0,
-        first: Some(first),
-        has_begun: false,
-        is_done: false,
-    };
-    let content_type = if is_lines { "application/x-ndjson" } else { "application/json" };
-    let mut response = answer::typed(content_type, body_of(list));
-    response.headers_mut().append(header::VARY, HeaderValue::from_static("accept"));
-    if let Some(tag) = tag {
-        entity_tag::put(response.headers_mut(), &tag);
-    }
-    put_position(response.headers_mut(), position);
-    Ok(response)
+    let client = StreamClient::new(&call.gateway, &call.principal);
+    let list = List::open(client, topic, at_ts, cursor, is_lines, left).await?;
+    list.into_answer(&call.headers)
 }
 
-/// Where a list goes on: behind which seq, and the position of its first page.
+/// Where a list continues: after which seq, and the position of its first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     after_seq: u64,
@@ -151,7 +113,7 @@ impl std::fmt::Display for Cursor {
 }
 
 struct List {
-    pages: Pages,
+    topic_reader: TopicReader,
     query: LatestQuery,
     position: Option<EventPosition>,
     is_lines: bool,
@@ -163,11 +125,11 @@ struct List {
     is_done: bool,
 }
 
-impl Pieces for List {
+impl ResponsePieces for List {
     const ROUTE: &'static str = "/state";
 
-    fn outlet(&mut self) -> &mut Outlet {
-        &mut self.pages.outlet
+    fn client(&mut self) -> &mut StreamClient {
+        &mut self.topic_reader.client
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
@@ -177,7 +139,7 @@ impl Pieces for List {
         let mut out = Vec::new();
         if !std::mem::replace(&mut self.has_begun, true) && !self.is_lines {
             out.extend_from_slice(b"{\"topic\":");
-            put_string(&mut out, self.pages.topic.as_str());
+            put_string(&mut out, self.topic_reader.topic.as_str());
             out.extend_from_slice(b",\"position\":");
             match self.position {
                 Some(EventPosition { id, seq }) => {
@@ -193,7 +155,7 @@ impl Pieces for List {
                 Some(page) => page,
                 None => {
                     self.query.limit = page_limit(&self.query, self.left);
-                    self.pages.latest(&self.query).await?
+                    self.topic_reader.latest(&self.query).await?
                 }
             };
             self.put_page(&mut out, &page);
@@ -215,6 +177,69 @@ impl Pieces for List {
 }
 
 impl List {
+    /// Reads the first page, whose position holds for all of them.
+    async fn open(
+        client: StreamClient,
+        topic: Topic,
+        at_ts: Option<i64>,
+        cursor: Option<Cursor>,
+        is_lines: bool,
+        left: u64,
+    ) -> Result<Self, ApiError> {
+        let mut query = LatestQuery { at_ts, limit: CHUNK, ..LatestQuery::default() };
+        if let Some(cursor) = cursor {
+            query.after_seq = cursor.after_seq;
+            query.to_seq = Some(cursor.position.seq);
+        }
+        query.limit = page_limit(&query, left);
+        let first = match client.gateway.backend.latest(&topic, query.clone()).await {
+            Err(ReadError::UnknownTopic(_)) => LatestPage::default(),
+            page => page?,
+        };
+        let position = cursor.map(|cursor| cursor.position).or(first.position);
+        query.to_seq = position.map(|position| position.seq);
+        let topic_reader = TopicReader::locate(client, topic, Start::Earliest).await?;
+        Ok(Self {
+            topic_reader,
+            query,
+            position,
+            is_lines,
+            left,
+            count: 0,
+            first: Some(first),
+            has_begun: false,
+            is_done: false,
+        })
+    }
+
+    /// The entity tag: by the id, because a topic that is deleted and made again has the same seqs; with the count, because
+    /// retention takes keys and leaves the position.
+    fn tag(&self) -> Option<String> {
+        let key_count = self.first.as_ref().map_or(0, |first| first.key_count);
+        let form = if self.is_lines { "lines" } else { "page" };
+        let (after_seq, left) = (self.query.after_seq, self.left);
+        self.position.map(|it| format!("\"{}-{key_count}-{after_seq}-{left}-{form}\"", it.id))
+    }
+
+    fn into_answer(self, headers: &HeaderMap) -> Answered {
+        let (tag, position) = (self.tag(), self.position);
+        if let Some(known) = tag.as_deref().and_then(|tag| entity_tag::known_as(headers, tag)) {
+            let mut response = not_modified(&known, position);
+            // As on the answer itself, to which compression adds the second.
+            response.headers_mut().append(header::VARY, HeaderValue::from_static("accept"));
+            response.headers_mut().append(header::VARY, HeaderValue::from_static("accept-encoding"));
+            return Ok(response);
+        }
+        let content_type = if self.is_lines { "application/x-ndjson" } else { "application/json" };
+        let mut response = answer::typed(content_type, body_of(self));
+        response.headers_mut().append(header::VARY, HeaderValue::from_static("accept"));
+        if let Some(tag) = tag {
+            entity_tag::put(response.headers_mut(), &tag);
+        }
+        put_position(response.headers_mut(), position);
+        Ok(response)
+    }
+
     fn put_page(&mut self, out: &mut Vec<u8>, page: &LatestPage) {
         for item in page.events.items() {
             if !self.is_lines && self.count > 0 {

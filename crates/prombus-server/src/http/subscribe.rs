@@ -1,17 +1,19 @@
 //! `GET /subscribe/{topic}`: a topic or a pattern as Server-Sent Events, from a place on and then as events come.
 //!
-//! There is no group behind it: nothing is acked, and who reconnects says where it was. The place is found before the answer
+//! It has no group: nothing is acked, and a client that reconnects says where it was. The place is found before the answer
 //! begins, so that what is published after it is not missed; the answer begins with it, so that a client that loses the connection
 //! before the first event can say where it was, too.
 
+use super::ApiError;
+use super::answer::{self, Answered};
 use super::call::Call;
-use super::pages::{CHUNK, Outlet, Pieces, StreamError, body_of};
-use super::query::{Begin, Place};
-use super::source::{Kind, Reading, Source, Taken, Until};
-use super::{Answered, ApiError, answer};
-use crate::gateway::{now_ms, steady_ms};
-use crate::rate::TokenBucket;
-use axum::http::{HeaderMap, HeaderValue, header};
+use super::event_reader::{EventReader, ReadEvents, ReadRequest, ReaderKind, Until};
+use super::last_event_id;
+use super::query::Begin;
+use super::response_stream::{CHUNK, ResponsePieces, StreamClient, StreamError, body_of};
+use crate::clock::{now_ms, steady_ms};
+use crate::rate_limit::TokenBucket;
+use axum::http::{HeaderValue, header};
 use bytes::Bytes;
 use prombus::{PullLimit, ReadError};
 use prombus_protocol::{ErrorCode, Start};
@@ -25,13 +27,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(100);
 
 struct Tail {
-    source: Source,
+    reader: EventReader,
     has_begun: bool,
-    /// More is there than was read.
-    is_behind: bool,
     /// When the token ends.
     until: Option<Instant>,
-    /// What is over it waits.
+    /// Events over the rate wait.
     rate: Option<TokenBucket>,
     /// The error event was sent; the stream ends.
     has_failed: bool,
@@ -47,22 +47,16 @@ enum Turn {
 pub(super) async fn subscribe(call: Call) -> Answered {
     let pattern = call.pattern()?;
     let from = call.query.begin()?.unwrap_or(Begin::At(Start::Latest));
-    let begin = match last_event_id(&call.headers)?.or(call.query.place("lastEventId")?) {
+    let begin = match last_event_id::place(&call.headers)?.or(call.query.place("lastEventId")?) {
         Some(place) => Begin::After(place),
         None => from,
     };
-    let source = Source::open(Reading::of(&call, &pattern)?, &pattern, begin, Until::Stopped).await?;
+    let reader =
+        EventReader::open(ReadRequest::of(&call, &pattern)?, &pattern, begin, Until::Stopped).await?;
     let left_ms = call.principal.expires_ms().map(|expires_ms| expires_ms.saturating_sub(now_ms()).max(0));
     let until = left_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.unsigned_abs())));
     let rate = call.gateway.rates.deliveries();
-    let tail = Tail {
-        source,
-        has_begun: false,
-        is_behind: begin != Begin::At(Start::Latest),
-        until,
-        rate,
-        has_failed: false,
-    };
+    let tail = Tail { reader, has_begun: false, until, rate, has_failed: false };
     let mut response = answer::typed("text/event-stream", body_of(tail));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -71,22 +65,11 @@ pub(super) async fn subscribe(call: Call) -> Answered {
     Ok(response)
 }
 
-/// What an `EventSource` sends when it reconnects; empty is none.
-fn last_event_id(headers: &HeaderMap) -> Result<Option<Place>, ApiError> {
-    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
-    let text = value.to_str().unwrap_or("?").trim();
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let refused = || ApiError::bad_request("header \"last-event-id\": neither a UUID nor a position");
-    Place::parse(text).map(Some).ok_or_else(refused)
-}
-
-impl Pieces for Tail {
+impl ResponsePieces for Tail {
     const ROUTE: &'static str = "/subscribe/{topic}";
 
-    fn outlet(&mut self) -> &mut Outlet {
-        self.source.outlet()
+    fn client(&mut self) -> &mut StreamClient {
+        self.reader.client()
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
@@ -95,7 +78,7 @@ impl Pieces for Tail {
         }
         if !std::mem::replace(&mut self.has_begun, true) {
             // Tells the client that it is connected, when to reconnect, and its position.
-            let position = self.source.position();
+            let position = self.reader.position();
             return Ok(Some(format!("retry: 1000\nid: {position}\n: connected\n\n").into()));
         }
         loop {
@@ -106,23 +89,13 @@ impl Pieces for Tail {
             }
             let events = self.rate.as_mut().map_or(u32::MAX, |rate| rate.available(steady_ms()).max(1));
             let limit = PullLimit { events, ..CHUNK };
-            let read = if self.is_behind {
-                self.source.read_patiently(limit, Until::Stopped).await
-            } else {
-                match self.source.read_newest(limit).await {
-                    Err(StreamError::Read(error)) if error.is_unreadable() => {
-                        self.source.read_patiently(limit, Until::Stopped).await
-                    }
-                    read => read,
-                }
-            };
-            let taken = match read {
+            let taken = match self.reader.read_patiently(limit, Until::Stopped).await {
                 Err(StreamError::Read(error)) if error.is_unreadable() => {
                     tracing::warn!(path = Self::ROUTE, "the stream ends: {error}");
                     self.has_failed = true;
                     return Ok(Some(error_event(&error)));
                 }
-                Err(StreamError::Read(ReadError::Unavailable(_))) if self.source.is_pattern() => {
+                Err(StreamError::Read(ReadError::Unavailable(_))) if self.reader.is_pattern() => {
                     return Ok(None);
                 }
                 read => read?,
@@ -131,11 +104,10 @@ impl Pieces for Tail {
             if let Some(rate) = &mut self.rate {
                 rate.take(count, steady_ms());
             }
-            self.is_behind = taken.events.items().len() > 1;
             if count > 0 {
                 return Ok(Some(events));
             }
-            if !taken.has_more && matches!(self.source.kind, Kind::One(_)) {
+            if !taken.has_more && matches!(self.reader.kind, ReaderKind::Topic(_)) {
                 sleep(PAUSE).await;
             }
         }
@@ -145,7 +117,7 @@ impl Pieces for Tail {
 impl Tail {
     async fn turn(&mut self) -> Result<Turn, StreamError> {
         let wait_ms = self.rate.as_mut().map_or(0, |rate| rate.wait_ms(1, steady_ms()));
-        let gateway = Arc::clone(&self.source.outlet().gateway);
+        let gateway = Arc::clone(&self.reader.client().gateway);
         let until = self.until;
         let expiry = async {
             match until {
@@ -161,7 +133,7 @@ impl Tail {
                 if wait_ms > 0 {
                     sleep(Duration::from_millis(wait_ms)).await;
                 }
-                self.source.arrival().await
+                self.reader.arrival().await
             } => match arrived {
                 Ok(()) => Ok(Turn::Read),
                 Err(ReadError::Unavailable(_)) => Ok(Turn::End),
@@ -173,21 +145,21 @@ impl Tail {
 
     /// With a filter it has the position, so that a client that reconnects does not read the filtered events again.
     fn keep_alive(&self) -> Bytes {
-        if !self.source.has_filter() {
+        if !self.reader.has_filter() {
             return Bytes::from_static(b": keep-alive\n\n");
         }
-        format!(": keep-alive\nid: {}\n\n", self.source.position()).into()
+        format!(": keep-alive\nid: {}\n\n", self.reader.position()).into()
     }
 }
 
 /// The last event of a stream that ends with an error.
 fn error_event(error: &ReadError) -> Bytes {
-    let data = serde_json::json!({ "error": error.to_string(), "code": ErrorCode::Unavailable });
+    let data = ApiError::new(ErrorCode::Unavailable, error).last_line();
     format!("event: error\ndata: {data}\n\n").into()
 }
 
 /// Events as they are sent, and how many.
-fn events_of(taken: &Taken) -> (Bytes, u32) {
+fn events_of(taken: &ReadEvents) -> (Bytes, u32) {
     let (mut out, mut count) = (Vec::new(), 0);
     for (at, item) in taken.wanted() {
         out.extend_from_slice(b"id: ");

@@ -15,12 +15,11 @@ mod subscribe;
 mod tickets;
 
 use super::{admit, router};
-use crate::auth::{Authenticator, Guard, TokenHash, TokenOptions};
-use crate::budget::Budget;
-use crate::gateway::{Gateway, Peer, Slot, Stopping};
-use crate::metrics::Metrics;
+use crate::auth::{Authenticator, TokenHash, TokenOptions};
+use crate::gateway::Gateway;
 use crate::options::ServerOptions;
-use crate::rate::Rates;
+use crate::peer::Peer;
+use crate::shutdown::Stopping;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
@@ -32,7 +31,7 @@ use http_body_util::BodyExt as _;
 use prombus::Bus;
 use serde_json::Value;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 /// A gateway without sockets.
@@ -71,30 +70,11 @@ impl Rig {
     /// In front of a bus that is there.
     pub(super) fn over(bus: Bus, options: ServerOptions) -> Self {
         let (stop, stopping) = Stopping::new();
-        let rates = Rates::new(options.rates.clone());
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
-        let peer = Peer {
-            remote: ([127, 0, 0, 1], 50_000).into(),
-            local: ([127, 0, 0, 1], 8090).into(),
-            is_tls: false,
-            rate: rates.connection(),
-            _slot: Slot::new(permit, &Arc::default()),
-        };
-        let gateway = Arc::new(Gateway {
-            backend: Arc::clone(bus.backend()),
-            auth: Authenticator::new(&options.auth).expect("auth"),
-            guard: Guard::new(&options),
-            tickets: Default::default(),
-            stream_tickets: Default::default(),
-            rates,
-            metrics: Metrics::new(options.metrics_labels_max),
-            budget: Budget::new(options.connections.max_buffered_bytes),
-            stopping,
-            is_echo: false,
-            options,
-        });
+        let auth = Authenticator::new(&options.auth).expect("auth");
+        let gateway = Arc::new(Gateway::new(Arc::clone(bus.backend()), auth, options, stopping));
+        let peer = Peer::local(gateway.rates.connection(), &gateway.metrics.connections);
         let router = router(Arc::clone(&gateway));
-        Self { gateway, bus, stop, peer: Arc::new(peer), router }
+        Self { gateway, bus, stop, peer, router }
     }
 
     /// Sends a request and hands out the answer while its body still comes.

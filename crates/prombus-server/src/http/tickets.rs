@@ -3,17 +3,16 @@
 //! Without a body a ticket works once, on any topic that its token may read. With `{"topic", "query"?}` it is for that one
 //! subscription and survives reconnects.
 
-use super::admin::{body_of, options_of};
+use super::ApiError;
+use super::answer::{self, Answered};
 use super::call::Call;
-use super::fields::{Ignored, Shape};
-use super::parameters::{self, Place};
+use super::fields::{IgnoredNames, Shape};
+use super::json_body::{body_of, options_of};
+use super::parameters::{self, ParameterIn};
 use super::query::Query;
-use super::{Answered, ApiError, answer};
-use crate::auth::{StreamTickets, Subscription, TicketRefused, stream_ticket_life_ms};
-use crate::gateway::{Gateway, now_ms};
-use crate::http::access::Requested;
+use crate::auth::{SseTickets, TicketScope, sse_ticket_life_ms};
+use crate::clock::now_ms;
 use axum::http::{HeaderValue, StatusCode, header};
-use prombus::StoreError;
 use prombus_protocol::{ErrorCode, Pattern};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -21,9 +20,6 @@ use std::sync::Arc;
 
 /// How long a ticket waits for its first use.
 const TICKET_MS: u64 = 30_000;
-
-/// The store keeps the key that signs tickets under this name.
-const KEY: &str = "ticket-key";
 
 /// What the body has.
 const WANTED: Shape = Shape::flat(&["topic", "query"]);
@@ -44,7 +40,7 @@ enum WantedQuery {
 }
 
 #[derive(Serialize)]
-struct Ticket {
+struct TicketView {
     ticket: String,
     expires_in_ms: u64,
     /// How long it may be used to reconnect.
@@ -62,23 +58,19 @@ pub(super) async fn ticket(mut call: Call) -> Answered {
                 retry_after_ms: Some(TICKET_MS),
                 ..ApiError::new(ErrorCode::LimitReached, error).with_status(StatusCode::TOO_MANY_REQUESTS)
             })?;
-        Ticket { ticket, expires_in_ms: TICKET_MS, reconnect_ms: None }
+        TicketView { ticket, expires_in_ms: TICKET_MS, reconnect_ms: None }
     } else {
         let Wanted { topic, query } = options_of(&body, &WANTED, &mut call.ignored)?;
         let topic = Pattern::new(topic).map_err(|error| ApiError::from(error).at("\"topic\""))?;
         call.check_may_read(topic.as_str())?;
         let query = query.map_or_else(|| Ok(Query::default()), WantedQuery::read)?;
         let query = named(query, &mut call.ignored)?;
-        let subscription = Subscription::new(topic.as_str(), query.pairs());
-        let key = StreamTickets::new_key().map_err(ApiError::internal)?;
-        let key = call.gateway.backend.keep_first(KEY, key).await.map_err(|error| match error {
-            StoreError::Full => ApiError::new(ErrorCode::StorageFull, error),
-            StoreError::Unavailable(_) => ApiError::new(ErrorCode::Unavailable, error),
-            error => ApiError::internal(error),
-        })?;
-        let issued = call.gateway.stream_tickets.issue(&key, &call.principal, subscription, now_ms);
-        let life_ms = stream_ticket_life_ms(&call.principal, now_ms);
-        Ticket {
+        let scope = TicketScope::new(topic.as_str(), query.pairs());
+        let key = SseTickets::new_key().map_err(ApiError::internal)?;
+        let key = call.gateway.backend.keep_first(SseTickets::KEY_NAME, key).await?;
+        let issued = call.gateway.sse_tickets.issue(&key, &call.principal, scope, now_ms);
+        let life_ms = sse_ticket_life_ms(&call.principal, now_ms);
+        TicketView {
             ticket: issued.map_err(ApiError::internal)?,
             expires_in_ms: TICKET_MS.min(life_ms.unsigned_abs()),
             reconnect_ms: Some(life_ms),
@@ -90,8 +82,8 @@ pub(super) async fn ticket(mut call: Call) -> Answered {
 }
 
 /// Names as the route has them: a request's query is compared when its names are spelled like that, too.
-fn named(query: Query, ignored: &mut Ignored) -> Result<Query, ApiError> {
-    let names = parameters::SUBSCRIBE.iter().filter(|it| it.place == Place::Query).map(|it| it.name);
+fn named(query: Query, ignored: &mut IgnoredNames) -> Result<Query, ApiError> {
+    let names = parameters::SUBSCRIBE.iter().filter(|it| it.place == ParameterIn::Query).map(|it| it.name);
     let (query, unknown) =
         query.with_names(&names.collect::<Vec<_>>()).map_err(|error| error.at("\"query\""))?;
     unknown.names().iter().for_each(|name| ignored.add(name));
@@ -124,18 +116,4 @@ impl WantedQuery {
         }
         Ok(Query::of(pairs))
     }
-}
-
-/// The principal of a ticket for a subscription.
-pub(super) fn redeem(
-    gateway: &Gateway,
-    ticket: &str,
-    requested: &Requested<'_>,
-) -> Result<Arc<crate::auth::Principal>, TicketRefused> {
-    // Without a key no ticket was ever made.
-    let key = gateway.backend.kept(KEY).ok_or(TicketRefused::Bad)?;
-    let subscription = Subscription::new(requested.topic, requested.query.pairs());
-    let is_reconnect =
-        requested.headers.get("last-event-id").is_some_and(|id| !id.as_bytes().trim_ascii().is_empty());
-    gateway.stream_tickets.redeem(&key, ticket, subscription, is_reconnect, &gateway.auth, now_ms())
 }

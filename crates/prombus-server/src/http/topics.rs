@@ -1,14 +1,15 @@
 //! `/topics`: which topics there are, what is set about them, deletion. A token sees those that it may read; an admin sees all.
 
-use super::admin::{Deleted, body_of, options_of};
+use super::ApiError;
+use super::answer::{self, Answered, Deleted};
 use super::call::Call;
-use super::fields::{Ignored, Shape};
-use super::list::{ListQuery, NAMES_AT_ONCE};
-use super::{Answered, ApiError, answer};
+use super::fields::{IgnoredNames, Shape};
+use super::json_body::{body_of, options_of};
+use super::list_query::{ListQuery, NAMES_AT_ONCE};
 use crate::auth::Principal;
 use axum::http::{HeaderValue, StatusCode, header};
 use prombus::{Backend, TopicAdminError, TopicDetails, TopicInfo, TopicOptions, TopicSettings};
-use prombus_protocol::{ErrorCode, Topic};
+use prombus_protocol::Topic;
 use serde::Serialize;
 
 /// The fields of [`TopicOptions`]; a test compares them.
@@ -111,10 +112,10 @@ pub(super) async fn topic(call: Call) -> Answered {
     if !call.principal.is_admin() {
         call.check_may_read(topic.as_str())?;
     }
-    show(&*call.gateway.backend, &topic, &Ignored::default()).await
+    show(&*call.gateway.backend, &topic, &IgnoredNames::default()).await
 }
 
-async fn show(backend: &dyn Backend, topic: &Topic, ignored: &Ignored) -> Answered {
+async fn show(backend: &dyn Backend, topic: &Topic, ignored: &IgnoredNames) -> Answered {
     match backend.topic_details(topic).await? {
         Some(details) => answer::done(&TopicView::from(details), ignored),
         None => Err(TopicAdminError::UnknownTopic(topic.to_string()).into()),
@@ -141,19 +142,6 @@ pub(super) async fn set(mut call: Call) -> Answered {
 pub(super) async fn delete(call: Call) -> Answered {
     call.gateway.backend.delete_topic(&call.topic()?).await?;
     answer::done(&Deleted { deleted: true }, &call.ignored)
-}
-
-impl From<TopicAdminError> for ApiError {
-    fn from(error: TopicAdminError) -> Self {
-        match error {
-            TopicAdminError::UnknownTopic(_) => Self::not_found(error),
-            TopicAdminError::Setting(_) => Self::bad_request(error),
-            TopicAdminError::TooManyTopics(_) => Self::new(ErrorCode::LimitReached, error),
-            TopicAdminError::StorageFull => Self::new(ErrorCode::StorageFull, error),
-            TopicAdminError::Unavailable(_) => Self::new(ErrorCode::Unavailable, error),
-            error => Self::internal(error),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 /// What kind of family.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum FamilyKind {
     Counter,
     Gauge,
     Histogram,
@@ -13,7 +13,7 @@ pub(super) enum Kind {
 
 /// Metrics as text.
 #[derive(Default)]
-pub(super) struct Text {
+pub(super) struct MetricsText {
     text: String,
     name: &'static str,
 }
@@ -21,14 +21,14 @@ pub(super) struct Text {
 /// Labels of a sample.
 type Labels<'a> = [(&'static str, &'a str)];
 
-impl Text {
+impl MetricsText {
     /// Begins a family; samples that follow belong to it.
-    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
+    pub(super) fn family(&mut self, name: &'static str, kind: FamilyKind, help: &str) {
         self.name = name;
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            FamilyKind::Counter => "counter",
+            FamilyKind::Gauge => "gauge",
+            FamilyKind::Histogram => "histogram",
         };
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn samples_and_histograms_are_written_as_prometheus_reads_them() {
-        let mut text = Text::default();
-        text.family("events_total", Kind::Counter, "Events.");
+        let mut text = MetricsText::default();
+        text.family("events_total", FamilyKind::Counter, "Events.");
         text.sample(&[("topic", "a\"b\\c\nd")], 3);
-        text.family("ms", Kind::Histogram, "Time.");
+        text.family("ms", FamilyKind::Histogram, "Time.");
         let figures = HistogramFigures { bounds: &[0.5, 5.0], buckets: vec![1, 2, 3], sum: 40.5 };
         text.histogram(&[("topic", "t")], &figures);
         let expected = "# HELP events_total Events.\n# TYPE events_total counter\n\

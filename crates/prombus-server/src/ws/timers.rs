@@ -1,6 +1,7 @@
-//! All that a WebSocket waits for, in one timer: the nearest of what is due.
+//! All time limits of a WebSocket, in one timer: the nearest that is due.
 
-use crate::gateway::steady_ms;
+use super::ping::PingTimer;
+use crate::clock::steady_ms;
 use crate::options::ConnectionLimits;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,10 +19,7 @@ const STALLED_CLOSE_MS: u64 = 30_000;
 #[derive(Debug)]
 pub(super) struct Timers {
     auth_by_ms: u64,
-    ping_at_ms: u64,
-    ping_every_ms: u64,
-    /// Nothing came since the last ping.
-    is_silent: bool,
+    pub(super) ping: PingTimer,
     stall_ms: u64,
     /// Since when data waits and none is taken.
     behind_since_ms: Option<u64>,
@@ -44,12 +42,9 @@ fn millis(duration: Duration) -> u64 {
 
 impl Timers {
     pub(super) fn new(limits: &ConnectionLimits, now: u64) -> Self {
-        let ping_every_ms = millis(limits.ping_interval).max(1);
         Self {
             auth_by_ms: now + millis(limits.auth_timeout),
-            ping_at_ms: now + ping_every_ms,
-            ping_every_ms,
-            is_silent: false,
+            ping: PingTimer::new(limits.ping_interval, now),
             stall_ms: millis(limits.stall_timeout),
             behind_since_ms: None,
             frame_ms: millis(limits.stall_timeout),
@@ -69,24 +64,6 @@ impl Timers {
         now >= self.auth_by_ms
     }
 
-    /// Something came from the client.
-    pub(super) fn heard(&mut self) {
-        self.is_silent = false;
-    }
-
-    pub(super) fn is_silent(&self) -> bool {
-        self.is_silent
-    }
-
-    pub(super) fn is_ping_due(&self, now: u64) -> bool {
-        now >= self.ping_at_ms
-    }
-
-    pub(super) fn pinged(&mut self, now: u64) {
-        self.is_silent = true;
-        self.ping_at_ms = now + self.ping_every_ms;
-    }
-
     /// The socket takes no more.
     pub(super) fn behind(&mut self, now: u64) {
         self.behind_since_ms.get_or_insert(now);
@@ -96,8 +73,8 @@ impl Timers {
     pub(super) fn wrote(&mut self, now: u64) {
         if let Some(since) = &mut self.behind_since_ms {
             *since = now;
-            // A ping lies behind what is queued: who takes something is alive.
-            self.is_silent = false;
+            // A ping is queued after other data: a client that takes something is alive.
+            self.ping.heard();
         }
     }
 
@@ -125,7 +102,7 @@ impl Timers {
         self.partial_since_ms.is_some_and(|since| now >= since + self.frame_ms)
     }
 
-    /// Whether frames were not handled for so long that the silence is not the client's.
+    /// Whether frames have not been handled for 100 ms: then the silence is not the client's.
     pub(super) fn is_blocked_long(&mut self, is_blocked: bool, now: u64) -> bool {
         if !is_blocked {
             self.blocked_since_ms = None;
@@ -175,7 +152,7 @@ impl Timers {
             Some(due) => Some(due),
             None => [
                 (!is_authenticated).then_some(self.auth_by_ms),
-                Some(self.ping_at_ms),
+                Some(self.ping.due_ms()),
                 self.behind_since_ms.map(|since| since + self.stall_ms),
                 self.partial_since_ms.map(|since| since + self.frame_ms),
                 self.blocked_since_ms.map(|since| since + BLOCKED_MS).filter(|&at| at > steady_ms()),

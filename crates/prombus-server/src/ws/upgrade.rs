@@ -1,6 +1,6 @@
 //! From an HTTP request to a WebSocket.
 
-use super::deflate::Deflate;
+use super::permessage_deflate::Deflate;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version, header};

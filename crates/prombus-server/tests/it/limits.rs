@@ -1,24 +1,33 @@
 //! Rates, metrics, TLS, and what happens at limits.
 
 use crate::rig::{Client, Rig, options};
+use crate::tls_rig::TlsRig;
 use futures_util::{SinkExt, StreamExt};
-use prombus::{Bus, Pattern};
-use prombus_server::{Rate, ServerOptions, TlsOptions};
+use prombus::{Bus, Pattern, Topic, TopicOptions, TopicRule};
+use prombus_server::{Rate, ServerOptions};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_tungstenite::Connector;
 use tokio_tungstenite::tungstenite::Message;
 
-fn pattern(text: &str) -> Pattern {
-    Pattern::new(text).expect("a pattern")
+/// A topic that takes one event at once, and so many a second.
+fn one_at_once(per_second: f64) -> TopicOptions {
+    TopicOptions { publish_rate: Some(per_second), publish_burst: Some(1.0), ..TopicOptions::default() }
+}
+
+/// A bus on which one event at once may be published to topics of this pattern, and so many a second.
+fn bus_with_rate(pattern: &str, per_second: f64) -> Bus {
+    let name = Pattern::new(pattern).expect("a pattern");
+    let rule = TopicRule { name, options: one_at_once(per_second) };
+    Bus::builder().topic(rule).memory().expect("a bus")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn publishes_over_a_rate_are_told_when_to_come_again() {
     let mut limited: ServerOptions = options();
     limited.rates.connection_publish = Some(Rate { per_second: 20.0, burst: 5.0 });
-    limited.rates.topic_publish = vec![(pattern("slow.*"), Rate { per_second: 0.5, burst: 1.0 })];
-    let rig = Rig::over(Bus::memory(), limited).await;
+    let rig = Rig::over(bus_with_rate("slow.*", 0.5), limited).await;
     let mut client = rig.client().await;
     for n in 0..5 {
         client.publish("fast", json!(n)).await;
@@ -69,9 +78,9 @@ async fn metrics(rig: &Rig) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_tell_what_happened() {
-    let mut limited: ServerOptions = options();
-    limited.rates.topic_publish = vec![(pattern("slow"), Rate { per_second: 0.1, burst: 1.0 })];
-    let rig = Rig::start(limited).await;
+    let rig = Rig::start(options()).await;
+    let slow = Topic::new("slow").expect("a topic");
+    rig.bus.set_topic(&slow, one_at_once(0.1)).await.expect("set");
     let mut client = rig.client().await;
     client.subscribe("t", "g", json!({"maxAttempts": 2})).await;
     for n in 0..4 {
@@ -137,32 +146,17 @@ async fn labels_have_a_limit_and_the_rest_is_summed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_tls_it_speaks_wss_and_nothing_else() {
-    let folder = std::env::temp_dir().join(format!("prombus-tls-{}", uuid::Uuid::now_v7()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
-    let tls = TlsOptions { cert: folder.join("cert.pem"), key: folder.join("key.pem") };
-    std::fs::write(&tls.cert, made.cert.pem()).expect("written");
-    std::fs::write(&tls.key, made.signing_key.serialize_pem()).expect("written");
-    let rig = Rig::over(Bus::memory(), ServerOptions { tls: Some(tls), ..options() }).await;
-
-    let mut roots = tokio_rustls::rustls::RootCertStore::empty();
-    roots.add(made.cert.der().clone()).expect("a root");
-    let provider = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider();
-    let config = tokio_rustls::rustls::ClientConfig::builder_with_provider(provider.into())
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let tls = TlsRig::start().await;
+    let rig = &tls.rig;
     let socket = tokio::net::TcpStream::connect(rig.address).await.expect("it connects");
     let url = format!("wss://localhost:{}/ws", rig.address.port());
-    let connector = Connector::Rustls(config.into());
+    let connector = Connector::Rustls(Arc::clone(&tls.client_config));
     let connected = tokio_tungstenite::client_async_tls_with_config(url, socket, None, Some(connector)).await;
     let mut client = Client::over(connected.expect("it connects").0);
     client.subscribe("t", "g", json!({})).await;
     client.publish("t", json!("x".repeat(100_000))).await;
     assert_eq!(client.event().await["event"]["payload"], "x".repeat(100_000));
     assert!(Client::connect_with(rig.address, &[]).await.is_err(), "no TLS, no answer");
-    std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

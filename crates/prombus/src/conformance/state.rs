@@ -111,7 +111,7 @@ pub async fn pages_of_a_state_leave_nothing_out_while_it_changes(bus: Bus) {
         position = position.or(page.position);
         query.to_seq = position.map(|position| position.seq);
         for item in page.events.items() {
-            assert!(item.position.seq <= 40, "nothing behind the position");
+            assert!(item.seq <= 40, "nothing behind the position");
             let key = page.events.key(item).expect("has a key").to_owned();
             assert!(loaded.insert(key, "old").is_none(), "no key twice");
         }

@@ -12,7 +12,7 @@ pub use memory::MemoryDedupe;
 pub use sqlite::SqliteDedupe;
 pub use topic::TopicDedupe;
 
-use crate::backend::BoxFuture;
+use crate::box_future::BoxFuture;
 use crate::error::{PublishError, ReadError};
 use prombus_protocol::{TopicError, Uuid};
 

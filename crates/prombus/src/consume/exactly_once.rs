@@ -197,21 +197,21 @@ struct Running {
 }
 
 /// A handler's turn at an event. Whoever is last takes the event off the list, also by a panic.
-struct Turn<'a> {
+struct HandlerTurn<'a> {
     running: &'a Running,
     key: (Topic, Uuid),
     lock: TurnLock,
 }
 
 impl Running {
-    fn turn_of(&self, event: &Event) -> Turn<'_> {
+    fn turn_of(&self, event: &Event) -> HandlerTurn<'_> {
         let key = (event.topic().clone(), event.id());
         let lock = Arc::clone(self.locks.lock().entry(key.clone()).or_default());
-        Turn { running: self, key, lock }
+        HandlerTurn { running: self, key, lock }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for HandlerTurn<'_> {
     fn drop(&mut self) {
         let mut locks = self.running.locks.lock();
         // The list's own and this one.

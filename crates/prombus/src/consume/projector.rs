@@ -16,6 +16,7 @@
 //! The output topic should be compacted, not cut by age: a state that is cleaned away is gone. To build the states anew, use
 //! another output topic and another group.
 
+mod error;
 mod fence;
 mod options;
 mod pending;
@@ -24,6 +25,7 @@ mod restore;
 mod runner;
 mod states;
 
+pub use error::ProjectorError;
 pub use options::{ProjectorFigures, ProjectorOptions};
 pub use restore::POSITION_HEADER;
 pub use runner::ProjectorHandle;
@@ -31,16 +33,16 @@ pub use states::States;
 
 use crate::bus::Bus;
 use crate::delivery::backoff_ms;
-use crate::error::{GroupError, PublishError, ReadError, Unavailable};
+use crate::error::{GroupError, PublishError, ReadError};
 use crate::event::Event;
 use crate::publish::PublishBatch;
 use crate::subscribe::{Deliveries, Subscription};
-use fence::Turn;
+use fence::PublishTurn;
 use parking_lot::Mutex;
 use pending::{Pending, PendingState};
 use prombus_protocol::limits::MAX_MAX_ATTEMPTS;
-use prombus_protocol::{DeadLetter, PublishOptions, RawValue, Start, Topic, TopicError, Uuid};
-use restore::{Position, restore};
+use prombus_protocol::{DeadLetter, PublishOptions, RawValue, Start, Topic, Uuid};
+use restore::{InputPosition, restore};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::panic::AssertUnwindSafe;
@@ -69,39 +71,6 @@ pub trait Projection: Send + 'static {
     /// Changes states because time has passed.
     fn tick(&mut self, now_ms: i64, states: &mut States<Self::State>) {
         let _ = (now_ms, states);
-    }
-}
-
-/// Why a projector could not start or go on.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProjectorError {
-    /// The name of a topic.
-    #[error(transparent)]
-    Topic(#[from] TopicError),
-    /// The group that reads the input.
-    #[error("reading the input")]
-    Group(#[from] GroupError),
-    /// The output topic could not be read.
-    #[error("reading the states")]
-    Read(#[from] ReadError),
-    /// The states could not be published.
-    #[error("publishing states")]
-    Publish(#[from] PublishError),
-    /// Another projector of the group was opened in this process.
-    #[error("another projector of the group was opened")]
-    Superseded,
-}
-
-impl ProjectorError {
-    /// Whether it is only that the bus was closed.
-    pub fn is_closed(&self) -> bool {
-        matches!(
-            self,
-            Self::Group(GroupError::Unavailable(Unavailable::Closed))
-                | Self::Read(ReadError::Unavailable(Unavailable::Closed))
-                | Self::Publish(PublishError::Unavailable(Unavailable::Closed))
-        )
     }
 }
 
@@ -143,7 +112,7 @@ pub struct Projector<P: Projection> {
     projection: P,
     states: States<P::State>,
     /// The last input that was folded.
-    position: Option<Position>,
+    position: Option<InputPosition>,
     /// What changed and is not published yet.
     pending: Pending,
     /// The seq that the next state event gets if nobody else writes to the output topic; 0 after somebody did.
@@ -151,7 +120,7 @@ pub struct Projector<P: Projection> {
     /// What the input had when this was opened: until then it catches up.
     end_at_open: u64,
     subscription: Subscription,
-    turn: Turn,
+    turn: PublishTurn,
     figures: Arc<Mutex<ProjectorFigures>>,
 }
 
@@ -166,7 +135,7 @@ impl<P: Projection> Projector<P> {
         // A process that dies again and again must not cost an event its place in the states.
         let subscribe = subscribe.batch_size(options.batch_size).max_attempts(MAX_MAX_ATTEMPTS).in_order();
         // From here on nothing is added to the states that are read below.
-        let turn = Turn::take(bus, &options.input, &options.group).await;
+        let turn = PublishTurn::take(bus, &options.input, &options.group).await;
         let subscription = subscribe.await?;
         // Also what an older projector has leased, or lost and not yet got back, comes in order.
         subscription.take_over().await?;
@@ -238,7 +207,7 @@ impl<P: Projection> Projector<P> {
                 continue;
             }
             self.fold(&event);
-            self.position = Some(Position { seq: event.seq(), id: event.id() });
+            self.position = Some(InputPosition { seq: event.seq(), id: event.id() });
             if self.pending.bytes >= PUBLISH_BYTES {
                 self.flush().await?;
             }

@@ -1,7 +1,7 @@
 //! Events that are gone before the group had them: retention took them, or their topic was deleted.
 
 use super::group::Group;
-use super::lease::State;
+use super::lease::UnsettledState;
 use super::{Position, SourceId};
 
 impl Group {
@@ -35,10 +35,9 @@ impl Group {
             self.active.retain(|&other| other != id);
         }
         let is_gone = |position: &Position| position.source == id && position.seq <= last;
-        let waiting = self
-            .unsettled
-            .iter()
-            .filter(|(position, it)| is_gone(position) && matches!(it.state, State::Waiting | State::Due));
+        let waiting = self.unsettled.iter().filter(|(position, it)| {
+            is_gone(position) && matches!(it.state, UnsettledState::Waiting | UnsettledState::Due)
+        });
         gone.extend(waiting.map(|(position, _)| (position.seq, position.seq)));
         gone.sort_unstable();
         for (first, last) in gone {

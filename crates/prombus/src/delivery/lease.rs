@@ -1,23 +1,20 @@
-//! Deliveries that are not settled, and when to look at them again.
-//!
-//! Leases that one pull gives end together, so they share one timer; timers are not taken out when a lease is settled but
-//! found stale when they fire, and thrown away together when most of them are. That makes a timer cost a lease next to nothing.
+//! Deliveries that are not settled: what a lease is, and what the group remembers about each.
 
 use super::change::AttemptsChange;
-use super::{MemberId, Millis, Position, SourceId};
+use super::member::{MemberId, MemberSettings};
+use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Where an unsettled delivery stands.
+/// The state of an unsettled delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum UnsettledState {
     /// A member has it until `Unsettled::at`.
     Leased,
-    /// To be delivered again from `Unsettled::at` on.
+    /// It is redelivered from `Unsettled::at` on.
     Waiting,
-    /// To be delivered again now.
+    /// It is redelivered now.
     Due,
     /// It is on its way to the dead letters.
     GivingUp,
@@ -26,8 +23,8 @@ pub enum State {
 /// An event that was leased at least once, or is known to have been before a restart, and is not settled.
 #[derive(Clone, Copy, Debug)]
 pub struct Unsettled {
-    /// Where it stands.
-    pub state: State,
+    /// Its state.
+    pub state: UnsettledState,
     /// Attempts that were used up, the running one included.
     pub attempts: u32,
     /// Who has it, or had it last.
@@ -40,7 +37,7 @@ pub struct Unsettled {
     pub leased_at: Millis,
     /// Why it is delivered again.
     pub reason: Option<RedeliveryReason>,
-    /// It stands in `Group::due`, perhaps from an earlier time that it was due.
+    /// It is in `Group::due`, perhaps from an earlier time that it was due.
     pub is_queued: bool,
     /// It could not be read when it was to be delivered again.
     pub is_unreadable: bool,
@@ -52,6 +49,65 @@ pub struct Unsettled {
 }
 
 impl Unsettled {
+    /// An event that is leased for the first time since the group is in memory.
+    #[inline]
+    pub(super) fn first_lease(
+        holder: MemberId,
+        settings: &MemberSettings,
+        now: Millis,
+        deadline: Millis,
+        reason: Option<RedeliveryReason>,
+    ) -> Self {
+        Self {
+            state: UnsettledState::Leased,
+            attempts: 1,
+            holder,
+            max_attempts: settings.max_attempts,
+            at: deadline,
+            leased_at: now,
+            reason,
+            is_queued: false,
+            is_unreadable: false,
+            gate: 0,
+            is_started: false,
+        }
+    }
+
+    /// An event that was tried before a restart and waits for its next attempt. No member has it.
+    pub(super) fn restored(attempts: u32, not_before: Millis, reason: Option<RedeliveryReason>) -> Self {
+        Self {
+            state: UnsettledState::Waiting,
+            attempts,
+            holder: MemberId(0),
+            max_attempts: u32::MAX,
+            at: not_before,
+            leased_at: 0,
+            reason,
+            is_queued: false,
+            is_unreadable: false,
+            gate: 0,
+            is_started: false,
+        }
+    }
+
+    /// Leases it again, as the next attempt.
+    #[inline]
+    pub(super) fn lease_again(
+        &mut self,
+        holder: MemberId,
+        settings: &MemberSettings,
+        now: Millis,
+        deadline: Millis,
+    ) {
+        self.state = UnsettledState::Leased;
+        self.attempts += 1;
+        self.is_started = false;
+        self.holder = holder;
+        self.max_attempts = settings.max_attempts;
+        self.at = deadline;
+        self.leased_at = now;
+    }
+
     /// Whether the start of its next attempt must be written down before it is delivered: a first attempt needs no record.
     pub(super) fn needs_start(&self) -> bool {
         self.attempts > 0 && !self.is_started
@@ -71,7 +127,7 @@ impl Unsettled {
 /// All unsettled deliveries of a group.
 pub type UnsettledMap = HashMap<Position, Unsettled, BuildHasherDefault<PositionHasher>>;
 
-/// Positions are small numbers that nobody outside chooses freely: one multiplication spreads them well enough.
+/// Positions are small numbers that clients cannot choose freely: one multiplication spreads them well enough.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PositionHasher(u64);
 
@@ -96,80 +152,15 @@ impl Hasher for PositionHasher {
     }
 }
 
-/// Look at these seqs at this time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timer {
-    /// When.
-    pub at: Millis,
-    /// The topic.
-    pub source: SourceId,
-    /// The first seq.
-    pub first_seq: u64,
-    /// The last one.
-    pub last_seq: u64,
-}
-
-/// The timers of a group.
-#[derive(Debug, Default)]
-pub struct Timers {
-    heap: BinaryHeap<Reverse<Timer>>,
-    /// The newest one, which may still grow.
-    open: Option<Timer>,
-}
-
-/// So many stale timers are not worth sweeping.
-const STALE_MAX: usize = 1_024;
-
-impl Timers {
-    /// Looks at a position at a time.
-    pub fn add(&mut self, at: Millis, position: Position) {
-        let Position { source, seq } = position;
-        if let Some(open) = &mut self.open {
-            if open.at == at && open.source == source && open.last_seq + 1 == seq {
-                open.last_seq = seq;
-                return;
-            }
-            self.heap.push(Reverse(*open));
-        }
-        self.open = Some(Timer { at, source, first_seq: seq, last_seq: seq });
-    }
-
-    /// The next time to look. Nothing may be left to do then.
-    pub fn next_at(&self) -> Option<Millis> {
-        let first = self.heap.peek().map(|Reverse(timer)| timer.at);
-        let open = self.open.map(|timer| timer.at);
-        first.into_iter().chain(open).min()
-    }
-
-    /// How many there are, stale ones included.
-    pub fn count(&self) -> usize {
-        self.heap.len() + usize::from(self.open.is_some())
-    }
-
-    /// Takes a timer that is due, in the order of time, then of position.
-    pub fn pop_due(&mut self, now: Millis) -> Option<Timer> {
-        if let Some(open) = self.open.take_if(|open| open.at <= now) {
-            self.heap.push(Reverse(open));
-        }
-        if self.heap.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
-            return self.heap.pop().map(|Reverse(timer)| timer);
-        }
-        None
-    }
-
-    /// Whether so many timers are stale that they should be made anew from what is unsettled.
-    pub fn needs_sweep(&self, unsettled: usize) -> bool {
-        self.heap.len() > 2 * unsettled + STALE_MAX
-    }
-
-    /// Makes the timers anew.
-    pub fn rebuild(&mut self, timers: impl Iterator<Item = (Millis, Position)>) {
-        self.heap.clear();
-        self.open = None;
-        let mut all: Vec<_> = timers.collect();
-        all.sort_unstable();
-        for (at, position) in all {
-            self.add(at, position);
-        }
-    }
+/// A delivery to hand out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leased {
+    /// The event.
+    pub position: Position,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// When the lease ends.
+    pub deadline: Millis,
+    /// Why it is delivered again.
+    pub reason: Option<RedeliveryReason>,
 }

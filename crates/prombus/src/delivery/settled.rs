@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 /// A set of settled seqs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettledSeqs {
     floor: u64,
     /// First seq to last seq; disjoint, not touching, all above `floor + 1`.
     above: BTreeMap<u64, u64>,
     above_count: u64,
 }
 
-impl Settled {
+impl SettledSeqs {
     /// Everything up to `floor` is settled, nothing above.
     pub fn up_to(floor: u64) -> Self {
         Self { floor, ..Self::default() }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn unsettled(settled: &Settled, first: u64, last: u64) -> Vec<(u64, u64)> {
+    fn unsettled(settled: &SettledSeqs, first: u64, last: u64) -> Vec<(u64, u64)> {
         let mut ranges = Vec::new();
         settled.unsettled(first, last, |first, last| ranges.push((first, last)));
         ranges
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_million_acks_behind_one_stuck_event_are_one_range() {
-        let mut settled = Settled::default();
+        let mut settled = SettledSeqs::default();
         for seq in 2..=1_000_000 {
             settled.insert(seq, seq);
         }
@@ -135,7 +135,7 @@ mod tests {
         };
         for _ in 0..300 {
             let start = next(5);
-            let mut settled = Settled::up_to(start);
+            let mut settled = SettledSeqs::up_to(start);
             let mut naive: BTreeSet<u64> = (1..=start).collect();
             for _ in 0..60 {
                 let first = 1 + next(80);

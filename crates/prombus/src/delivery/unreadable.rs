@@ -4,59 +4,16 @@
 //! Unreadable seqs stay fresh, and the topic is blocked until the next retry. After the wait they are removed from the fresh
 //! ranges between two retries. So they hold the floor, and they do not count towards `max_unsettled`.
 
-use super::group::{Group, Source};
-use super::lease::State;
+use super::group::Group;
+use super::lease::UnsettledState;
 use super::member::MemberId;
+use super::source::Unreadable;
 use super::{Millis, Position, SourceId};
 
 /// How long a topic waits for unreadable events before later ones pass.
 pub const WAIT_MS: Millis = 60_000;
 const RETRY_FIRST_MS: Millis = 100;
 const RETRY_MAX_MS: Millis = 5_000;
-
-/// A range of a topic that could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unreadable {
-    first_seq: u64,
-    last_seq: u64,
-    /// When it was first found to be unreadable.
-    since: Millis,
-    retry_at: Millis,
-    tries: u32,
-    /// Removed from the fresh ranges until `retry_at`, so that later events pass.
-    is_aside: bool,
-}
-
-impl Source {
-    /// Whether nothing of the topic is handed out before the next retry.
-    pub(super) fn is_blocked(&self) -> bool {
-        self.is_blocked
-    }
-
-    /// These seqs were read, or retention removed them.
-    pub(super) fn now_readable(&mut self, first_seq: u64, last_seq: u64) {
-        let mut left = Vec::with_capacity(self.unreadable.len());
-        for it in self.unreadable.drain(..) {
-            if it.first_seq < first_seq {
-                left.push(Unreadable { last_seq: it.last_seq.min(first_seq - 1), ..it });
-            }
-            if it.last_seq > last_seq {
-                left.push(Unreadable { first_seq: it.first_seq.max(last_seq + 1), ..it });
-            }
-        }
-        self.unreadable = left;
-        self.is_blocked &= self.unreadable.iter().any(|it| !it.is_aside);
-    }
-
-    /// Removes and returns the ranges up to `last_seq` that are set aside.
-    pub(super) fn take_aside_to(&mut self, last_seq: u64) -> Vec<(u64, u64)> {
-        let is_hit = |it: &&Unreadable| it.is_aside && it.first_seq <= last_seq;
-        let gone = self.unreadable.iter().filter(is_hit).map(|it| (it.first_seq, it.last_seq.min(last_seq)));
-        let gone = gone.collect();
-        self.now_readable(0, last_seq);
-        gone
-    }
-}
 
 impl Group {
     /// A member could not read these seqs of its reservation, which has ended: they are fresh again.
@@ -133,7 +90,7 @@ impl Group {
         }
         self.give_back_lease(member, position, now);
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
-        unsettled.state = State::Waiting;
+        unsettled.state = UnsettledState::Waiting;
         unsettled.at = now.saturating_add(RETRY_MAX_MS);
         unsettled.is_unreadable = true;
         self.unreadable_unsettled += 1;

@@ -1,48 +1,54 @@
-//! One thread that looks at groups when a lease ends or a wait is over, and has acks written that nobody waits for. A group has
-//! one entry, whatever the number of its leases.
+//! Timers: when groups must be looked at, and when acks that nobody waits for are written. A group has one entry, whatever the
+//! number of its leases.
 
-use super::Local;
-use super::cell::GroupCell;
+use super::ack_bound::FLUSH_AFTER_MS;
+use super::groups::cell::GroupCell;
 use super::stop_clock::{LOOK_EVERY_MS, StopClock};
 use crate::clock::Clock as _;
 use crate::delivery::Millis;
-use crate::publish::Line as _;
+use crate::engine::MayBlock;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Acks that nobody waits for are written within this time.
-pub(crate) const FLUSH_AFTER_MS: Millis = 4;
-
-/// Records that found no room on the disk are tried again after this time, unless room is reported before.
-const REFUSED_REST_MS: Millis = 100;
+/// What is due.
+pub(super) enum Due {
+    /// Work that is not timed: dead letters, publishes that wait.
+    Work,
+    /// Group records that nobody waits for.
+    Flush,
+    /// A group: a lease ended, or a wait is over.
+    Group(Arc<GroupCell>),
+}
 
 #[derive(Default)]
-pub(crate) struct Timer {
-    state: Mutex<State>,
+pub(super) struct Timer {
+    state: Mutex<Entries>,
     changed: Condvar,
     is_flush_armed: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+struct Entries {
     groups: BTreeMap<(Millis, u32), Weak<GroupCell>>,
     flush_at: Option<Millis>,
+    is_woken: bool,
     is_stopped: bool,
 }
 
-impl State {
+impl Entries {
     fn next_at(&self) -> Option<Millis> {
         let first = self.groups.keys().next().map(|&(at, _)| at);
-        first.into_iter().chain(self.flush_at).min()
+        let now = self.is_woken.then_some(0);
+        now.into_iter().chain(first).chain(self.flush_at).min()
     }
 }
 
 impl Timer {
     /// Looks at a group at this time, or before.
-    pub(crate) fn arm(&self, cell: &Arc<GroupCell>, at: Millis) {
+    pub(super) fn arm(&self, cell: &Arc<GroupCell>, at: Millis) {
         if cell.armed_at.load(Ordering::Acquire) <= at {
             return;
         }
@@ -62,7 +68,7 @@ impl Timer {
     }
 
     /// Has the changes of groups written soon.
-    pub(crate) fn arm_flush(&self, now: Millis) {
+    pub(super) fn arm_flush(&self, now: Millis) {
         if self.is_flush_armed.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -76,67 +82,57 @@ impl Timer {
         }
     }
 
-    pub(crate) fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
     }
 
-    /// Does what is due. Answers when to come again.
-    pub(crate) fn tick(&self, local: &Arc<Local>) -> Option<Millis> {
-        let now = local.clock.steady_ms();
-        loop {
-            let mut state = self.state.lock();
-            if state.flush_at.is_some_and(|at| at <= now) {
-                state.flush_at = None;
-                drop(state);
-                self.is_flush_armed.store(false, Ordering::SeqCst);
-                local.advance();
-                if !local.flusher.flush(&*local.store, &*local.clock) || local.has_line() {
-                    let rest = if local.flusher.is_refused() { REFUSED_REST_MS } else { 0 };
-                    self.arm_flush(now + rest);
-                }
-                continue;
-            }
-            match state.groups.first_entry() {
-                Some(entry) if entry.key().0 <= now => {
-                    let cell = entry.remove().upgrade();
-                    if let Some(cell) = &cell {
-                        cell.armed_at.store(u64::MAX, Ordering::Release);
-                    }
-                    drop(state);
-                    if let Some(cell) = cell {
-                        local.look_at(&cell, now);
-                    }
-                }
-                _ => return state.next_at(),
-            }
-        }
+    /// Has the timer's thread look for work now.
+    pub(super) fn wake(&self) {
+        self.state.lock().is_woken = true;
+        self.changed.notify_one();
     }
 
-    /// The thread's work, until stopped.
-    pub(crate) fn run(&self, local: &Weak<Local>, clock: &StopClock) {
-        loop {
-            let Some(strong) = local.upgrade() else { return };
-            self.tick(&strong);
-            drop(strong);
-            let mut state = self.state.lock();
-            if state.is_stopped {
-                return;
+    /// What is due, and is not due any more with this call; else when to ask again.
+    pub(super) fn take_due(&self, now: Millis) -> Result<Due, Option<Millis>> {
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.is_woken) {
+            return Ok(Due::Work);
+        }
+        if state.flush_at.take_if(|at| *at <= now).is_some() {
+            drop(state);
+            self.is_flush_armed.store(false, Ordering::SeqCst);
+            return Ok(Due::Flush);
+        }
+        while let Some(entry) = state.groups.first_entry().filter(|entry| entry.key().0 <= now) {
+            if let Some(cell) = entry.remove().upgrade() {
+                cell.armed_at.store(u64::MAX, Ordering::Release);
+                return Ok(Due::Group(cell));
             }
-            match state.next_at() {
-                None => {
-                    // Nothing is timed, so a gap in the looks at the clock is of no interest, and this thread may sleep.
-                    clock.unwatch();
-                    self.changed.wait(&mut state);
-                }
-                Some(at) => {
-                    clock.watch();
-                    let wait = at.saturating_sub(clock.steady_ms()).min(LOOK_EVERY_MS);
-                    if wait > 0 {
-                        self.changed.wait_for(&mut state, Duration::from_millis(wait));
-                    }
+        }
+        Err(state.next_at())
+    }
+
+    /// Sleeps until something is due. False when the timer was stopped.
+    pub(super) fn sleep(&self, clock: &StopClock, _may_block: MayBlock) -> bool {
+        let mut state = self.state.lock();
+        if state.is_stopped {
+            return false;
+        }
+        match state.next_at() {
+            None => {
+                // Nothing is timed, so a gap between looks at the clock does not matter, and this thread may sleep.
+                clock.unwatch();
+                self.changed.wait(&mut state);
+            }
+            Some(at) => {
+                clock.watch();
+                let wait = at.saturating_sub(clock.steady_ms()).min(LOOK_EVERY_MS);
+                if wait > 0 {
+                    self.changed.wait_for(&mut state, Duration::from_millis(wait));
                 }
             }
         }
+        true
     }
 }

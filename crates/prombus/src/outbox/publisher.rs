@@ -1,10 +1,10 @@
 //! Where the rows of an outbox go: a bus in this process, or one behind a wire.
 
 use super::OutboxRecord;
-use crate::backend::BoxFuture;
+use crate::box_future::BoxFuture;
 use crate::bus::Bus;
+use crate::engine::Published;
 use crate::error::PublishError;
-use crate::publish::Published;
 use prombus_protocol::Topic;
 
 /// Why a record was not published.

@@ -4,7 +4,7 @@
 //! immediate transaction: of several drainers one gets a row, the others do not see it.
 
 use super::{ClaimedRow, Failed, FailedRow, MAX_ATTEMPTS, OutboxError, OutboxRecord, OutboxStore};
-use crate::backend::BoxFuture;
+use crate::box_future::BoxFuture;
 use crate::clock::{Clock, SystemClock};
 use crate::delivery::backoff_ms;
 use crate::sqlite::{Database, DatabaseError};

@@ -1,7 +1,7 @@
 //! Bad input: every one gets a typed error that says what is wrong and what is allowed, and nothing is lost by it.
 
 use crate::folder::Folder;
-use prombus::store::LogStoreOptions;
+use prombus::engine::LogEngineOptions;
 use prombus::{
     Bus, CursorPosition, Filter, GroupError, Limits, OpenError, PublishError, PublishOptions, Start,
     SubscribeOptions, Topic, Uuid,
@@ -429,8 +429,8 @@ async fn bad_settings_are_refused_by_name() {
 
 #[tokio::test]
 async fn bad_settings_of_the_log_are_refused_by_name() {
-    let set = |change: fn(&mut LogStoreOptions)| {
-        let mut options = LogStoreOptions::default();
+    let set = |change: fn(&mut LogEngineOptions)| {
+        let mut options = LogEngineOptions::default();
         change(&mut options);
         options
     };

@@ -1,7 +1,7 @@
 //! A part of this program as a process of its own, to be killed.
 
 use prombus::Bus;
-use prombus::store::LogStoreOptions;
+use prombus::engine::LogEngineOptions;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 /// A bus in a folder, with small files: a process that lives for a moment should not spend it on filling them.
 pub async fn open_bus(folder: &Path) -> Bus {
-    let mut options = LogStoreOptions::default();
+    let mut options = LogEngineOptions::default();
     options.log.segment_bytes = 1 << 20;
     options.log.reserve_bytes = 1 << 16;
     options.log.checkpoint_bytes = 1 << 18;

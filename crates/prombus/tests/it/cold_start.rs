@@ -3,7 +3,7 @@
 
 use crate::folder::Folder;
 use crate::support::{Random, setting};
-use prombus::store::LogStoreOptions;
+use prombus::engine::LogEngineOptions;
 use prombus::{Bus, TopicOptions, TopicRule};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const KEYS: u64 = 300;
 type State = BTreeMap<String, String>;
 
 async fn open(folder: &Folder) -> Bus {
-    let mut log = LogStoreOptions::default();
+    let mut log = LogEngineOptions::default();
     // Small enough to be cleaned all the time.
     log.log.segment_bytes = 128 * 1024;
     log.log.checkpoint_bytes = 32 * 1024;

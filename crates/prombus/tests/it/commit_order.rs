@@ -2,7 +2,7 @@
 
 use crate::folder::Folder;
 use crate::rig::poll;
-use prombus::store::{LogStore, LogStoreOptions, MemoryStore, Store};
+use prombus::engine::{Engine, LogEngine, LogEngineOptions};
 use prombus::{Bus, Clock, Limits, LocalBackend, ManualClock, PublishOptions, Subscription};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::task::Poll;
 
 const TOPICS: u64 = 10;
 
-fn bus_on(store: Arc<dyn Store>, clock: &ManualClock) -> Bus {
+fn bus_on(store: Arc<dyn Engine>, clock: &ManualClock) -> Bus {
     let backend =
         LocalBackend::open_without_timer(store, Arc::new(clock.clone()), Limits::default()).expect("opens");
     Bus::with_backend(Arc::new(backend))
@@ -61,7 +61,7 @@ fn take(subscription: &mut Subscription, count: u64, seqs: &mut HashMap<String, 
     }
 }
 
-fn in_commit_order(open: impl Fn(&ManualClock) -> Arc<dyn Store>, is_durable: bool) {
+fn in_commit_order(open: impl Fn(&ManualClock) -> Arc<dyn Engine>, is_durable: bool) {
     let clock = ManualClock::new(1_700_000_000_000);
     let mut random = 7;
     let bus = bus_on(open(&clock), &clock);
@@ -87,7 +87,10 @@ fn in_commit_order(open: impl Fn(&ManualClock) -> Arc<dyn Store>, is_durable: bo
 
 #[test]
 fn a_pattern_group_gets_events_in_commit_order_from_memory() {
-    in_commit_order(|clock| Arc::new(MemoryStore::new(1 << 30, Arc::new(clock.clone()))), false);
+    in_commit_order(
+        |clock| Arc::new(LogEngine::in_memory(1 << 30, Arc::new(clock.clone())).expect("opens")),
+        false,
+    );
 }
 
 #[test]
@@ -95,8 +98,8 @@ fn a_pattern_group_gets_events_in_commit_order_from_the_log() {
     let folder = Folder::new();
     in_commit_order(
         |clock| {
-            let options = LogStoreOptions::default();
-            Arc::new(LogStore::open(folder.path(), options, Arc::new(clock.clone())).expect("opens"))
+            let options = LogEngineOptions::default();
+            Arc::new(LogEngine::open(folder.path(), options, Arc::new(clock.clone())).expect("opens"))
         },
         true,
     );

@@ -17,16 +17,71 @@ mod log {
     use crate::folder::Folder;
     use prombus::Bus;
     use prombus::conformance::Subject;
-    use prombus::store::LogStoreOptions;
+    use prombus::engine::LogEngineOptions;
 
     async fn make_bus() -> Subject {
         let folder = Folder::new();
         // Small, because every test fills a segment with zeros first.
-        let mut options = LogStoreOptions::default();
+        let mut options = LogEngineOptions::default();
         options.log.segment_bytes = 1 << 20;
         options.log.reserve_bytes = 1 << 16;
         let bus = Bus::builder().log(options).open(folder.path()).await.expect("opens");
         Subject::with_guard(bus, folder)
+    }
+
+    prombus::conformance_suite!(make_bus);
+}
+
+/// A bus on a backend that another crate implements.
+mod outside_backend {
+    use crate::outside_backend::Outside;
+    use prombus::conformance::Subject;
+
+    async fn make_bus() -> Subject {
+        Subject::new(Outside::bus())
+    }
+
+    prombus::conformance_suite!(make_bus);
+}
+
+/// A bus on an engine behind a network.
+mod simulated_network {
+    use crate::simulated_network::seed;
+    use prombus::conformance::Subject;
+    use prombus::engine::simulated::{Database, NetworkOptions, SimulatedEngine};
+    use prombus::{Bus, SystemClock};
+    use std::sync::Arc;
+
+    async fn make_bus() -> Subject {
+        bus(NetworkOptions { seed: seed(), ..NetworkOptions::default() })
+    }
+
+    pub(super) fn bus(network: NetworkOptions) -> Subject {
+        let clock = Arc::new(SystemClock::default());
+        let engine = SimulatedEngine::open(&Database::new(), network, clock).expect("opens");
+        Subject::new(Bus::builder().over_engine(Arc::new(engine)).expect("opens"))
+    }
+
+    prombus::conformance_suite!(make_bus);
+}
+
+/// The same, on a network that loses requests and answers, and fails for a moment now and then.
+mod simulated_bad_network {
+    use super::simulated_network::bus;
+    use crate::simulated_network::seed;
+    use prombus::conformance::Subject;
+    use prombus::engine::simulated::NetworkOptions;
+
+    async fn make_bus() -> Subject {
+        bus(NetworkOptions {
+            seed: seed(),
+            lost_answers: 0.1,
+            lost_requests: 0.05,
+            late_requests: 0.05,
+            outages: 0.03,
+            tail_events: 5,
+            ..NetworkOptions::default()
+        })
     }
 
     prombus::conformance_suite!(make_bus);

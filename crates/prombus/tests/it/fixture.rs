@@ -2,7 +2,7 @@
 //! pattern, a filter, and from version 2 on lease marks. `PROMBUS_WRITE_FIXTURE=1` makes the newest, when there is none.
 
 use crate::folder::Folder;
-use prombus::store::LogStoreOptions;
+use prombus::engine::LogEngineOptions;
 use prombus::{Bus, BusBuilder, PublishOptions, RedeliveryReason, Uuid};
 use prombus_log::Options;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn builder() -> BusBuilder {
         checkpoint_bytes: 4 * 1024,
         ..Options::default()
     };
-    Bus::builder().log(LogStoreOptions { log })
+    Bus::builder().log(LogEngineOptions { log })
 }
 
 async fn write(folder: &Path) {

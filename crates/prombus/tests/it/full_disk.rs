@@ -109,7 +109,7 @@ fn a_full_disk_is_cleaned_of_old_group_records_until_acks_are_durable_again() {
                 // It was applied, and becomes durable with the others.
                 at += 1;
                 rig.pass(5_000);
-                rig.backend.keep_house();
+                crate::rig::run_maintenance(&rig.backend);
                 rig.commit();
             }
             Err(error) => panic!("{error}"),

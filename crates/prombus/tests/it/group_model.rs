@@ -9,6 +9,7 @@ pub mod choices;
 mod history;
 mod image;
 mod model;
+mod pulling;
 mod settling;
 mod steps;
 

@@ -1,15 +1,37 @@
 //! Several topics as one sequence: resuming from a place in it loses and repeats nothing.
 
 use crate::folder::Folder;
-use prombus::store::MemoryStore;
+use prombus::engine::LogEngine;
 use prombus::{
     Bus, BusPosition, Clock, Filter, Limits, LocalBackend, ManualClock, MergedChunk, MergedQuery,
-    MergedReader, More, Pattern, PullLimit, Start,
+    MergedReader, More, Pattern, PullLimit, ReadError, Start,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+/// A reader that waits for its answers.
+struct Reader(Option<Box<dyn MergedReader>>);
+
+impl Reader {
+    fn read(&mut self, limit: PullLimit) -> Result<MergedChunk, ReadError> {
+        let mut reading = self.0.take().expect("it is there").read(limit);
+        loop {
+            let polled = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if let Poll::Ready((reader, read)) = polled {
+                self.0 = reader;
+                return read;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn get(&mut self) -> &mut dyn MergedReader {
+        &mut **self.0.as_mut().expect("it is there")
+    }
+}
 
 /// Numbers from a seed.
 struct Random(u64);
@@ -36,12 +58,12 @@ fn query(pattern: &str, after: Option<BusPosition>, is_live: bool) -> MergedQuer
     MergedQuery { pattern: Pattern::new(pattern).expect("a pattern"), filter: None, after, is_live }
 }
 
-fn reader(bus: &Bus, query: MergedQuery) -> Box<dyn MergedReader> {
-    bus.backend().merged(query).expect("reads")
+fn reader(bus: &Bus, query: MergedQuery) -> Reader {
+    Reader(Some(bus.backend().merged(query).expect("reads")))
 }
 
 /// The next piece that has something, or the end of what is there.
-fn piece(reader: &mut dyn MergedReader, limit: PullLimit) -> MergedChunk {
+fn piece(reader: &mut Reader, limit: PullLimit) -> MergedChunk {
     loop {
         let chunk = reader.read(limit).expect("reads");
         if !chunk.places.is_empty() || chunk.more == More::Later {
@@ -58,11 +80,11 @@ fn piece(reader: &mut dyn MergedReader, limit: PullLimit) -> MergedChunk {
 async fn what_is_published_at_once_after_the_newest_place_is_found_from_it() {
     let clock = ManualClock::new(1_700_000_000_000);
     let shared: Arc<dyn Clock> = Arc::new(clock);
-    let store = Arc::new(MemoryStore::new(1 << 20, Arc::clone(&shared)));
+    let store = Arc::new(LogEngine::in_memory(1 << 20, Arc::clone(&shared)).expect("opens"));
     let backend = LocalBackend::open_without_timer(store, shared, Limits::default()).expect("opens");
     let bus = Bus::with_backend(Arc::new(backend));
     bus.publish("orders.a", &0).await.expect("publishes");
-    let newest = reader(&bus, query("orders.*", None, true)).position();
+    let newest = reader(&bus, query("orders.*", None, true)).get().position();
     for topic in ["orders.a", "orders.b"] {
         bus.publish(topic, &1).await.expect("publishes");
     }
@@ -88,7 +110,7 @@ fn take(
     let mut place = None;
     for (item, at) in chunk.events.items().iter().zip(&chunk.places).take(count) {
         let topic = chunk.events.topic(item).to_string();
-        let seq = item.position.seq;
+        let seq = item.seq;
         assert!(place.is_none_or(|before| before < *at), "places rise");
         let before = last.insert(topic.clone(), seq);
         assert!(before.is_none_or(|before| before < seq), "{topic}: {seq} after {before:?}");
@@ -150,7 +172,7 @@ async fn no_cut_loses_or_repeats(open: impl Fn() -> Bus, restarts: u32) {
                     let mut reader = reader(&bus, query("r.*", after, random.below(2) == 0));
                     for _ in 0..random.below(20) + 200 * u64::from(rounds_after) {
                         let limit = PullLimit { events: random.below(50) as u32, bytes: 1 << 16 };
-                        let chunk = piece(&mut *reader, limit);
+                        let chunk = piece(&mut reader, limit);
                         if chunk.places.is_empty() {
                             break;
                         }
@@ -174,7 +196,7 @@ async fn no_cut_loses_or_repeats(open: impl Fn() -> Bus, restarts: u32) {
         // What the last readers did not come to.
         let mut rest = reader(&bus, query("r.*", place.or(Some(BusPosition::START)), false));
         loop {
-            let chunk = piece(&mut *rest, PullLimit::default());
+            let chunk = piece(&mut rest, PullLimit::default());
             if chunk.places.is_empty() {
                 break;
             }
@@ -210,7 +232,7 @@ async fn a_clock_that_stands_still_holds_nobody_up() {
     // All in one millisecond, in topics whose numbers fall.
     for topic in ["z", "a", "z", "m", "a"] {
         bus.publish(topic, &1).await.expect("publishes");
-        let chunk = piece(&mut *live, PullLimit::default());
+        let chunk = piece(&mut live, PullLimit::default());
         assert_eq!(chunk.places.len(), 1, "{topic}");
         seen.push(chunk.position);
     }
@@ -218,7 +240,7 @@ async fn a_clock_that_stands_still_holds_nobody_up() {
     // From each place on, what came after it.
     for (at, place) in seen.iter().enumerate() {
         let mut rest = reader(&bus, query("**", Some(*place), false));
-        assert_eq!(piece(&mut *rest, PullLimit::default()).places, seen[at + 1..]);
+        assert_eq!(piece(&mut rest, PullLimit::default()).places, seen[at + 1..]);
     }
 }
 
@@ -237,12 +259,12 @@ async fn a_merged_reader_goes_by_commit_time_and_filter() {
     let filter = Filter { key: Some("odd".to_owned()), ..Filter::default() };
     let mut odd =
         reader(&bus, MergedQuery { filter: Some(filter), ..query("**", Some(BusPosition::START), false) });
-    let chunk = piece(&mut *odd, PullLimit::default());
+    let chunk = piece(&mut odd, PullLimit::default());
     assert_eq!(chunk.places.len(), 25);
     let times: Vec<i64> = chunk.places.iter().map(|place| place.commit_ms).collect();
     assert!(times.is_sorted());
     let mut letters = reader(&bus, query("dlq.**", Some(BusPosition::START), false));
-    assert_eq!(piece(&mut *letters, PullLimit::default()).places.len(), 1);
+    assert_eq!(piece(&mut letters, PullLimit::default()).places.len(), 1);
     // An event's id is a place, too.
     let third = &chunk.events.items()[2];
     let id = prombus::Uuid::from_u128(third.id.as_u128());
@@ -267,13 +289,13 @@ async fn a_restart_within_the_same_millisecond_adds_nothing_before_a_place() {
     bus.publish("a", &1).await.expect("publishes");
     bus.publish("z", &1).await.expect("publishes");
     let mut all = reader(&bus, query("*", Some(BusPosition::START), false));
-    let place = piece(&mut *all, PullLimit::default()).position;
+    let place = piece(&mut all, PullLimit::default()).position;
     drop(all);
     bus.close().await.expect("closes");
     let bus = open();
     bus.publish("a", &2).await.expect("publishes");
     let mut rest = reader(&bus, query("*", Some(place), false));
-    let chunk = piece(&mut *rest, PullLimit::default());
+    let chunk = piece(&mut rest, PullLimit::default());
     assert_eq!(chunk.places.len(), 1);
     assert!(chunk.places[0] > place);
 }

@@ -3,7 +3,7 @@
 use crate::projector::Sums;
 use crate::rig::{Rig, poll, seqs};
 use prombus::consume::projector::{Projector, ProjectorOptions};
-use prombus::store::Store as _;
+use prombus::engine::Engine as _;
 use prombus::{
     Backend as _, Problem, PublishError, PullLimit, ReadError, Start, Topic, TopicOptions, TopicRule, Uuid,
 };
@@ -229,7 +229,7 @@ fn a_fold_that_cannot_read_makes_compaction_delete_nothing() {
             rig.disk.fail_reads(3, 5);
         }
         for _ in 0..10 {
-            rig.backend.keep_house();
+            crate::rig::run_maintenance(&rig.backend);
             rig.commit();
             rig.pass(30_000);
         }
@@ -239,7 +239,7 @@ fn a_fold_that_cannot_read_makes_compaction_delete_nothing() {
         }
         rig.disk.make_readable();
         for _ in 0..10 {
-            rig.backend.keep_house();
+            crate::rig::run_maintenance(&rig.backend);
             rig.commit();
             rig.pass(30_000);
         }
@@ -276,7 +276,7 @@ fn compaction_leaves_a_segment_alone_that_cannot_be_read() {
             assert!(read.is_err_and(|error| error.is_unreadable()));
         }
         for _ in 0..10 {
-            rig.backend.keep_house();
+            crate::rig::run_maintenance(&rig.backend);
             rig.commit();
             rig.pass(30_000);
         }
@@ -284,7 +284,7 @@ fn compaction_leaves_a_segment_alone_that_cannot_be_read() {
         assert_eq!(is_there, is_hidden, "a readable one is cleaned, an unreadable one is not");
         rig.disk.make_readable();
         for _ in 0..10 {
-            rig.backend.keep_house();
+            crate::rig::run_maintenance(&rig.backend);
             rig.commit();
             rig.pass(30_000);
         }
@@ -319,7 +319,7 @@ fn retention_takes_an_unreadable_segment() {
     rig.pass(20_000);
     rig.publish("orders", &payload(61));
     let segments = rig.store.stats().segments;
-    rig.backend.keep_house();
+    crate::rig::run_maintenance(&rig.backend);
     rig.commit();
     assert!(rig.store.stats().segments < segments, "what is past its time goes, readable or not");
     assert_eq!(rig.store.figures().events_unreadable, 0);

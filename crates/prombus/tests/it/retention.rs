@@ -1,7 +1,7 @@
 //! Retention, compaction, tombstones and deletion, on a simulated disk where time and commits are the test's.
 
 use crate::rig::{Rig, seqs};
-use prombus::store::Store as _;
+use prombus::engine::Engine as _;
 use prombus::{Backend as _, Start, Topic, TopicOptions, TopicRule};
 use std::collections::BTreeMap;
 
@@ -31,8 +31,8 @@ impl Rig {
         self.done(self.bus.publish_json(name, "null").key(key).send()).expect("publishes").seq
     }
 
-    fn keep_house(&self) {
-        self.backend.keep_house();
+    fn run_maintenance(&self) {
+        crate::rig::run_maintenance(&self.backend);
         self.commit();
     }
 
@@ -42,7 +42,7 @@ impl Rig {
     }
 
     fn kept_events(&self, name: &str) -> u64 {
-        let topics = self.store.usage().expect("reads");
+        let topics = self.store.log().usage().expect("reads");
         let id = self.store.topics().into_iter().find(|it| it.name.as_str() == name).expect("is there").id;
         topics.iter().find(|it| it.topic == id).map_or(0, |it| it.events)
     }
@@ -56,17 +56,17 @@ fn events_past_their_time_are_not_served_and_their_room_is_given_back() {
     rig.publish_numbers("orders", 300);
     rig.pass(9_000);
     rig.publish("beats", "301");
-    rig.keep_house();
+    rig.run_maintenance();
     assert_eq!(rig.payloads("beats").len(), 301);
     let bytes = rig.store.stats().bytes;
     rig.pass(1_000);
-    rig.keep_house();
+    rig.run_maintenance();
     assert_eq!(rig.payloads("beats"), ["301"]);
     assert_eq!(rig.payloads("orders").len(), 300);
     // What lies in the segment that is being written has to wait.
     rig.publish_numbers("orders", 300);
     rig.pass(10_000);
-    rig.keep_house();
+    rig.run_maintenance();
     assert!(rig.payloads("beats").is_empty());
     assert!(rig.store.stats().bytes < bytes * 3 / 2 + 40_000, "{} after {bytes}", rig.store.stats().bytes);
     assert!(rig.kept_events("beats") < 100, "{} are still there", rig.kept_events("beats"));
@@ -84,7 +84,7 @@ fn what_retention_took_stays_gone_when_the_setting_changes() {
     rig.backend.set_topic_rules(vec![rule("beats", kept_for(10_000))]);
     rig.publish_numbers("beats", 5);
     rig.pass(10_000);
-    rig.keep_house();
+    rig.run_maintenance();
     assert!(rig.payloads("beats").is_empty());
     // All of it is still on the disk, in the segment that is being written.
     assert_eq!(rig.kept_events("beats"), 5);
@@ -107,7 +107,7 @@ fn a_group_behind_the_cut_goes_on_at_the_oldest_kept_event_and_that_is_counted()
     rig.pass(5_000);
     rig.publish_numbers("beats", 3);
     rig.pass(5_000);
-    rig.keep_house();
+    rig.run_maintenance();
     // What a member has it may still settle; what waits for another attempt is gone.
     rig.ack(&held);
     rig.pass(60_000);
@@ -136,7 +136,7 @@ fn the_newest_events_within_the_bytes_are_kept() {
     for _ in 0..200 {
         rig.publish("big", &filler);
     }
-    rig.keep_house();
+    rig.run_maintenance();
     let kept = rig.payloads("big").len();
     assert!((10..=50).contains(&kept), "{kept} of about 500 bytes are kept in 20,000");
     assert!(rig.kept_events("big") < 120, "{}", rig.kept_events("big"));
@@ -155,7 +155,7 @@ fn compaction_keeps_the_newest_event_of_each_key_and_what_has_none() {
     rig.publish("kv", "no key");
     let before = rig.state("kv");
     rig.pass(60_000);
-    rig.keep_house();
+    rig.run_maintenance();
     assert_eq!(rig.state("kv"), before);
     let kept = rig.kept_events("kv");
     assert!(kept < 300, "{kept} of 1,001 events are kept");
@@ -203,7 +203,7 @@ fn a_deleted_key_stays_deleted_when_its_deletion_is_cleaned_away() {
     for _ in 0..12 {
         assert_eq!(sorted(&rig), alive);
         rig.pass(60_000);
-        rig.keep_house();
+        rig.run_maintenance();
         // Something else fills segments, so that those of the topic get covered.
         rig.publish_numbers("filler", 60);
         fewest = fewest.min(rig.kept_events("kv"));
@@ -239,7 +239,7 @@ fn a_deletion_stays_while_an_older_event_of_its_key_is_in_a_segment_that_is_not_
     for round in 0..6 {
         rig.pass(60_000);
         let before = rig.kept_events("kv");
-        rig.keep_house();
+        rig.run_maintenance();
         if round == 0 {
             assert!(rig.kept_events("kv") < before, "nothing was cleaned");
         }
@@ -266,7 +266,7 @@ fn a_deleted_topic_does_not_come_back() {
         assert!(rig.payloads("gone").is_empty());
         assert_eq!(rig.payloads("kept").len(), 200);
     }
-    rig.keep_house();
+    rig.run_maintenance();
     assert!(rig.store.stats().bytes < used, "its room is given back");
     assert_eq!(rig.publish("gone", "new").seq, 1);
     let rig = rig.power_cut();
@@ -308,7 +308,7 @@ fn a_position_stays_a_place_to_start_from_when_its_event_is_cleaned_away() {
         rig.set("kv", "a", &round.to_string());
     }
     rig.pass(60_000);
-    rig.keep_house();
+    rig.run_maintenance();
     assert!(rig.read("kv").events.first().is_some_and(|event| event.seq() > position.seq), "it is gone");
     let mut group = rig.join(rig.bus.subscribe("kv", "g").from(state.start()));
     let all = rig.all(&mut group);
@@ -331,7 +331,7 @@ fn an_event_to_start_behind_is_looked_for_in_all_topics_before_gaps_are() {
     rig.publish_numbers("a", 3);
     rig.publish_numbers("b", 3);
     rig.pass(10_000);
-    rig.keep_house();
+    rig.run_maintenance();
     rig.publish("a", "4");
     let second = rig.read("b").events[1].id();
     let mut group = rig.join(rig.bus.subscribe("a", "g").topics(["b"]).from(Start::AfterId(second)));
@@ -352,19 +352,19 @@ fn events_expire_in_time_after_the_clock_jumped_forward_and_back() {
     rig.clock.set_wall_ms(START_MS);
     rig.publish_numbers("beats", 5);
     rig.unset("kv", "a");
-    rig.keep_house();
+    rig.run_maintenance();
     for _ in 0..11 {
         rig.pass(5_000);
         rig.publish("beats", "later");
         rig.publish_numbers("filler", 40);
-        rig.keep_house();
+        rig.run_maintenance();
     }
     assert_eq!(rig.payloads("beats").len(), 21, "none is a minute old");
     // Those of the first minute go, one after another and not before their time.
     for left in (1..=11).rev() {
         rig.pass(5_000);
         rig.publish_numbers("filler", 40);
-        rig.keep_house();
+        rig.run_maintenance();
         let kept = rig.payloads("beats").len();
         assert!(
             (left..=left + 1).contains(&kept),
@@ -372,13 +372,13 @@ fn events_expire_in_time_after_the_clock_jumped_forward_and_back() {
         );
     }
     rig.pass(60_000);
-    rig.keep_house();
+    rig.run_maintenance();
     assert!(rig.payloads("beats").is_empty());
     // Deletions of keys go in time as well.
     for _ in 0..3 {
         rig.pass(60_000);
         rig.publish_numbers("filler", 60);
-        rig.keep_house();
+        rig.run_maintenance();
     }
     assert_eq!(rig.kept_events("kv"), 0);
 }
@@ -391,7 +391,7 @@ fn the_memory_of_keys_is_given_back_when_their_deletions_go() {
     for key in 0..200 {
         rig.set("kv", &format!("key-{key}"), "value");
     }
-    rig.keep_house();
+    rig.run_maintenance();
     let before = bytes();
     for key in 0..200 {
         rig.unset("kv", &format!("key-{key}"));
@@ -399,7 +399,7 @@ fn the_memory_of_keys_is_given_back_when_their_deletions_go() {
     for _ in 0..6 {
         rig.pass(60_000);
         rig.publish_numbers("filler", 60);
-        rig.keep_house();
+        rig.run_maintenance();
     }
     assert_eq!(rig.kept_events("kv"), 0, "the deletions are gone");
     assert!(bytes() < before / 20, "{} of {before} bytes are counted for no key", bytes());
@@ -411,7 +411,7 @@ fn the_memory_of_keys_is_given_back_when_their_deletions_go() {
     rig.state("beats");
     assert!(bytes() > before / 2);
     rig.pass(10_000);
-    rig.keep_house();
+    rig.run_maintenance();
     assert!(bytes() < before / 20, "{} of {before} bytes are counted for events that are gone", bytes());
 }
 
@@ -424,7 +424,7 @@ fn what_was_deleted_before_a_restart_is_cleaned_after_it() {
     rig.done(Box::pin(rig.bus.delete_topic(&topic("gone")))).expect("deletes");
     let rig = rig.restart();
     let used = rig.store.stats().bytes;
-    rig.keep_house();
+    rig.run_maintenance();
     assert!(rig.store.stats().bytes < used, "{} of {used} are left", rig.store.stats().bytes);
     assert_eq!(rig.payloads("kept").len(), 100);
 }
@@ -437,9 +437,9 @@ fn deleting_a_topic_does_not_block_the_thread_that_asks_for_it() {
     options.threads = true;
     let clock: std::sync::Arc<dyn prombus::Clock> =
         std::sync::Arc::new(prombus::ManualClock::new(1_700_000_000_000));
-    let options = prombus::store::LogStoreOptions { log: options };
+    let options = prombus::engine::LogEngineOptions { log: options };
     let store =
-        prombus::store::LogStore::open_storage(std::sync::Arc::new(disk.clone()), options, clock.clone());
+        prombus::engine::LogEngine::open_storage(std::sync::Arc::new(disk.clone()), options, clock.clone());
     let store = std::sync::Arc::new(store.expect("opens"));
     let backend = prombus::LocalBackend::open_without_timer(store, clock, prombus::Limits::default());
     let bus = prombus::Bus::with_backend(std::sync::Arc::new(backend.expect("opens")));

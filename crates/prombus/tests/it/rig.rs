@@ -1,6 +1,6 @@
 //! A bus on a simulated disk, in which nothing happens by itself: commits, time and power are the test's.
 
-use prombus::store::{LogStore, LogStoreOptions};
+use prombus::engine::{LogEngine, LogEngineOptions, MayBlock};
 use prombus::{
     Bus, Clock, DeadLetter, Delivery, GroupInfo, Limits, LocalBackend, ManualClock, Page, PullLimit, Start,
     Subscription, Topic,
@@ -14,6 +14,16 @@ use std::task::{Context, Poll, Waker};
 /// Asks once.
 pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// One round of maintenance.
+pub fn run_maintenance(backend: &LocalBackend) -> u64 {
+    match pin!(backend.run_maintenance(MayBlock::on_this_thread()))
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(wait_ms) => wait_ms,
+        Poll::Pending => panic!("maintenance waits for something"),
+    }
 }
 
 /// Small enough to roll, checkpoint and read from files all the time.
@@ -32,7 +42,7 @@ pub fn small_options() -> Options {
 pub struct Rig {
     pub disk: Disk,
     pub clock: ManualClock,
-    pub store: Arc<LogStore>,
+    pub store: Arc<LogEngine>,
     pub backend: LocalBackend,
     pub bus: Bus,
 }
@@ -49,9 +59,9 @@ impl Rig {
     pub fn try_open(disk: &Disk) -> Result<Self, prombus::OpenError> {
         let clock = ManualClock::new(1_700_000_000_000);
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
-        let options = LogStoreOptions { log: small_options() };
-        let store = Arc::new(LogStore::open_storage(Arc::new(disk.clone()), options, Arc::clone(&shared))?);
-        let as_store = Arc::clone(&store) as Arc<dyn prombus::store::Store>;
+        let options = LogEngineOptions { log: small_options() };
+        let store = Arc::new(LogEngine::open_storage(Arc::new(disk.clone()), options, Arc::clone(&shared))?);
+        let as_store = Arc::clone(&store) as Arc<dyn prombus::engine::Engine>;
         let backend = LocalBackend::open_without_timer(as_store, shared, Limits::default())?;
         let bus = Bus::with_backend(Arc::new(backend.clone()));
         Ok(Self { disk: disk.clone(), clock, store, backend, bus })

@@ -1,7 +1,7 @@
 //! Snapshots of compacted topics.
 
+use prombus::engine::LogEngine;
 use prombus::state::{MARKER_TAG, SnapshotError, SnapshotMarker, take_snapshot};
-use prombus::store::MemoryStore;
 use prombus::{Backend as _, Bus, Clock, Limits, LocalBackend, ManualClock, Topic, TopicOptions, TopicRule};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -137,22 +137,22 @@ async fn a_topic_with_too_many_keys_is_refused_and_others_are_not() {
 fn the_first_snapshot_of_a_topic_is_not_late() {
     let clock = ManualClock::new(1_700_000_000_000);
     let shared: Arc<dyn Clock> = Arc::new(clock.clone());
-    let store = Arc::new(MemoryStore::new(1 << 20, Arc::clone(&shared)));
+    let store = Arc::new(LogEngine::in_memory(1 << 20, Arc::clone(&shared)).expect("opens"));
     let backend = LocalBackend::open_without_timer(store, shared, Limits::default()).expect("opens");
     let options =
         TopicOptions { compaction: Some(true), snapshot_interval_ms: Some(500), ..TopicOptions::default() };
     backend.set_topic_rules(vec![TopicRule::new("kv", options).expect("a good rule")]);
     let bus = Bus::with_backend(Arc::new(backend.clone()));
-    backend.keep_house();
+    crate::rig::run_maintenance(&backend);
     clock.advance_ms(1_000);
     let mut publishing = bus.publish("kv", "1").key("k").send();
     assert!(crate::rig::poll(&mut publishing).is_ready());
     clock.advance_ms(300);
-    let wait_ms = backend.keep_house();
+    let wait_ms = crate::rig::run_maintenance(&backend);
     assert!(backend.topic("kv.snapshot").is_none());
     assert_eq!(wait_ms, 200);
     clock.advance_ms(200);
-    backend.keep_house();
+    crate::rig::run_maintenance(&backend);
     assert!(backend.topic("kv.snapshot").is_some());
 }
 

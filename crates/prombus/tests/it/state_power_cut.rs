@@ -102,7 +102,7 @@ impl History {
                 self.rig.pass(by);
             }
             85..97 => {
-                self.rig.backend.keep_house();
+                crate::rig::run_maintenance(&self.rig.backend);
                 self.rig.commit();
             }
             97..98 => self.delete_topic(),
@@ -201,7 +201,7 @@ impl History {
 
     /// After a round of housekeeping nothing is served that is past its time.
     fn check_retention(&mut self) {
-        self.rig.backend.keep_house();
+        crate::rig::run_maintenance(&self.rig.backend);
         self.rig.commit();
         let beats = Topic::new("beats").expect("a good name");
         let limit = PullLimit { bytes: usize::MAX, ..PullLimit::default() };
@@ -227,7 +227,7 @@ impl History {
             for _ in 0..5 {
                 match doing {
                     0 => {
-                        self.rig.backend.keep_house();
+                        crate::rig::run_maintenance(&self.rig.backend);
                     }
                     1 => self.publish(),
                     _ => self.publish_beat(),

@@ -5,7 +5,7 @@
 
 use crate::folder::Folder;
 use crate::support::{Random, setting};
-use prombus::store::LogStoreOptions;
+use prombus::engine::LogEngineOptions;
 use prombus::{Bus, Start, Subscription};
 use prombus_log::Options;
 use std::collections::BTreeSet;
@@ -199,7 +199,7 @@ async fn run(seed: u64, length: Duration) {
             checkpoint_bytes: 32 * 1024,
             ..Options::default()
         };
-        Bus::builder().log(LogStoreOptions { log })
+        Bus::builder().log(LogEngineOptions { log })
     };
     let bus = builder().open(folder.path()).await.expect("opens");
     let seen = Arc::<Seen>::default();

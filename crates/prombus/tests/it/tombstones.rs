@@ -1,6 +1,6 @@
 //! Tombstones that have done their work go, however many there are and whatever is in their way.
 
-use prombus::store::MemoryStore;
+use prombus::engine::{LogEngine, MayBlock};
 use prombus::{
     Backend as _, Clock, LatestQuery, Limits, LocalBackend, ManualClock, PublishOptions, PullLimit, Topic,
     TopicOptions, TopicRule,
@@ -15,14 +15,23 @@ struct Compacted {
 
 impl Compacted {
     fn new() -> Self {
+        Self::with_snapshots(0)
+    }
+
+    fn with_snapshots(snapshot_interval_ms: u64) -> Self {
+        Self::within(u64::MAX, snapshot_interval_ms)
+    }
+
+    /// Segments are an eighth of the memory.
+    fn within(memory_bytes: u64, snapshot_interval_ms: u64) -> Self {
         let clock = ManualClock::new(1_700_000_000_000);
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
-        let store = Arc::new(MemoryStore::new(u64::MAX, Arc::clone(&shared)));
+        let store = Arc::new(LogEngine::in_memory(memory_bytes, Arc::clone(&shared)).expect("opens"));
         let backend = LocalBackend::open_without_timer(store, shared, Limits::default()).expect("opens");
         let options = TopicOptions {
             compaction: Some(true),
             tombstone_ms: Some(1_000),
-            snapshot_interval_ms: Some(0),
+            snapshot_interval_ms: Some(snapshot_interval_ms),
             ..TopicOptions::default()
         };
         backend.set_topic_rules(vec![TopicRule::new("t", options).expect("a good rule")]);
@@ -40,24 +49,31 @@ impl Compacted {
 
     /// Keys that are there, deleted ones too.
     async fn keys(&self) -> usize {
+        self.keys_of(&self.topic).await
+    }
+
+    async fn keys_of(&self, topic: &Topic) -> usize {
         let limit = PullLimit { events: 1_000_000, bytes: usize::MAX };
         let query = LatestQuery { with_deleted: true, limit, ..LatestQuery::default() };
-        self.backend.latest(&self.topic, query).await.expect("reads").events.items().len()
+        self.backend.latest(topic, query).await.expect("reads").events.items().len()
     }
 }
 
 #[tokio::test]
 async fn tombstones_that_must_stay_do_not_keep_later_ones() {
-    let it = Compacted::new();
-    // So much lives that what the tombstones delete is not worth cleaning yet: older events of their keys are still there.
-    let large = format!("\"{}\"", "x".repeat(500_000));
-    it.publish(&large, ["large".to_owned()].into_iter()).await;
+    let it = Compacted::within(8 << 20, 0);
     it.publish("1", (0..1_200).map(|number| format!("stays-{number}"))).await;
+    // The tombstones are in a later segment. So much lives that what they delete is not worth cleaning yet: older events of
+    // their keys are still there.
+    let large = format!("\"{}\"", "x".repeat(600_000));
+    for key in ["large-1", "large-2"] {
+        it.publish(&large, [key.to_owned()].into_iter()).await;
+    }
     it.publish("null", (0..1_200).map(|number| format!("stays-{number}"))).await;
     it.publish("null", (0..300).map(|number| format!("goes-{number}"))).await;
     it.clock.advance_ms(2_000);
-    it.backend.keep_house();
-    assert_eq!(it.keys().await, 1 + 1_200);
+    it.backend.run_maintenance(MayBlock::on_this_thread()).await;
+    assert_eq!(it.keys().await, 2 + 1_200);
 }
 
 #[tokio::test]
@@ -69,10 +85,25 @@ async fn many_expired_tombstones_go_in_a_few_rounds_one_right_after_another() {
     }
     it.clock.advance_ms(2_000);
     let mut rounds = 1;
-    while it.backend.keep_house() == 0 {
+    while it.backend.run_maintenance(MayBlock::on_this_thread()).await == 0 {
         rounds += 1;
         assert!(rounds <= 10, "{} keys are left", it.keys().await);
     }
     assert_eq!(it.keys().await, 1, "after {rounds} rounds");
     assert!(rounds > 1, "a round does not do everything at once");
+}
+
+#[tokio::test]
+async fn expired_tombstones_of_a_topic_with_snapshots_go_from_both_topics() {
+    let it = Compacted::with_snapshots(30_000);
+    it.publish("1", ["live".to_owned()].into_iter()).await;
+    it.publish("null", (0..40_000).map(|number| format!("deleted-{number}"))).await;
+    for _ in 0..60 {
+        it.clock.advance_ms(1_000);
+        it.backend.run_maintenance(MayBlock::on_this_thread()).await;
+    }
+    assert_eq!(it.keys().await, 1);
+    // The row of the key that lives, and the marker.
+    let snapshots = Topic::new("t.snapshot").expect("a good name");
+    assert_eq!(it.keys_of(&snapshots).await, 2);
 }

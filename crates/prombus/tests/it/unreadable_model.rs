@@ -124,7 +124,7 @@ impl History {
         let open: Vec<u64> = self.leased.difference(&self.acked).copied().collect();
         if let Some(seq) = self.random.pick(&open) {
             let position = Position { source: SOURCE, seq };
-            assert_eq!(self.group.ack(Sender::Member(self.member), position), Settling::Counted);
+            assert_eq!(self.group.ack(Sender::Member(self.member), position), AckOutcome::Counted);
             self.acked.insert(seq);
         }
     }

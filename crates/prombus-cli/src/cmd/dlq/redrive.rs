@@ -1,10 +1,10 @@
 //! Publishing again what groups gave up.
 
-use super::{Letter, letters_of, next_letter};
-use crate::args::RedriveArgs;
-use crate::cmd::copier::Copier;
-use crate::cmd::{filter, progress, remote, replay};
-use crate::complain;
+use super::letters::{Letter, letters_of, next_letter};
+use crate::args::{RedriveArgs, filter};
+use crate::cmd::republish::Republisher;
+use crate::cmd::{progress, replay, server_client};
+use crate::messages::{complain, one_line};
 use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -24,8 +24,8 @@ struct Left {
 }
 
 pub async fn redrive(args: &RedriveArgs) -> anyhow::Result<ExitCode> {
-    let client = remote::client(&args.server)?;
-    let topic = remote::known_topic(&client, &letters_of(&args.topic)).await?;
+    let client = server_client::client(&args.server)?;
+    let topic = server_client::known_topic(&client, &letters_of(&args.topic)).await?;
     let query = HistoryQuery { to_seq: Some(topic.last_seq), ..HistoryQuery::default() };
     let history = client.history(&topic.topic, query);
     if args.yes {
@@ -64,28 +64,28 @@ async fn publish(
     total: u64,
 ) -> anyhow::Result<ExitCode> {
     let bar = progress::events(total);
-    let mut copier = Copier::new(client, Some(args.rate), args.limit, &bar);
+    let mut copies = Republisher::new(client, Some(args.rate), args.limit, &bar);
     let mut left = Left::default();
     let redriven: anyhow::Result<()> = async {
         while let Some(letter) = next_wanted(args, &mut history, &mut left).await? {
             bar.inc(1);
-            copier.add(record_of(&letter)).await?;
-            if copier.is_done() {
+            copies.add(record_of(&letter)).await?;
+            if copies.is_done() {
                 break;
             }
         }
-        copier.flush().await
+        copies.flush().await
     }
     .await;
     bar.finish_and_clear();
-    let Copier { published, duplicates, .. } = copier;
+    let Republisher { published, duplicates, .. } = copies;
     writeln!(
         stdout(),
         "{published} events published again, {duplicates} were redriven before{}",
         left.text(args)
     )?;
     if let Err(error) = redriven {
-        complain(&crate::one_line(&error));
+        complain(&one_line(&error));
         complain("to go on, run it again: what was redriven is not published twice");
         return Ok(ExitCode::FAILURE);
     }

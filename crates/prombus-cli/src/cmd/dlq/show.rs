@@ -1,10 +1,10 @@
 //! Which dead letters there are.
 
-use super::{Letter, PREFIX, letters_of, next_letter};
+use super::letters::{Letter, PREFIX, letters_of, next_letter};
 use crate::args::{DlqListArgs, DlqShowArgs};
-use crate::cmd::instant;
-use crate::cmd::remote::{self, TopicPages, TopicView};
+use crate::cmd::server_client::{self, TopicPages, TopicView};
 use crate::cmd::table::{Side, lines, shortened};
+use crate::time;
 use prombus_client::{Client, HistoryQuery};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -28,7 +28,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 pub async fn list(args: &DlqListArgs) -> anyhow::Result<()> {
-    let client = remote::client(&args.server)?;
+    let client = server_client::client(&args.server)?;
     let mut pages = TopicPages::new(PREFIX, false);
     let mut all = Vec::new();
     while let Some(page) = pages.next::<TopicView>(&client).await? {
@@ -57,7 +57,7 @@ pub async fn list(args: &DlqListArgs) -> anyhow::Result<()> {
 }
 
 fn row(counted: &Counted) -> Vec<String> {
-    let time = |ts: Option<i64>| ts.map_or_else(|| "-".to_owned(), instant::text);
+    let time = |ts: Option<i64>| ts.map_or_else(|| "-".to_owned(), time::text);
     let mut groups: Vec<String> =
         counted.groups.iter().map(|(group, letters)| format!("{group} {letters}")).collect();
     if counted.others > 0 {
@@ -90,8 +90,8 @@ async fn count(client: &Client, topic: TopicView) -> anyhow::Result<Counted> {
 }
 
 pub async fn show(args: &DlqShowArgs) -> anyhow::Result<()> {
-    let client = remote::client(&args.server)?;
-    let topic = remote::known_topic(&client, &letters_of(&args.topic)).await?;
+    let client = server_client::client(&args.server)?;
+    let topic = server_client::known_topic(&client, &letters_of(&args.topic)).await?;
     let query = HistoryQuery { to_seq: Some(topic.last_seq), ..HistoryQuery::default() };
     let mut history = client.history(&topic.topic, query);
     let mut newest = VecDeque::new();
@@ -131,13 +131,13 @@ fn described(letter: &Letter) -> String {
     let key = original.key.as_deref().map(|key| format!(", key {key}")).unwrap_or_default();
     format!(
         "{}  {} gave up after {} attempts: {}\n  letter   {id}\n  original {} of {}, {}{key}\n  payload  {}\n",
-        instant::text(*ts),
+        time::text(*ts),
         letter.group,
         letter.attempts,
         shortened(&letter.err, 200),
         original.id,
         original.topic,
-        instant::text(original.ts),
+        time::text(original.ts),
         shortened(original.payload.get(), 200),
     )
 }

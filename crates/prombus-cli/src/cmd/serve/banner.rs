@@ -92,19 +92,24 @@ fn reachable(address: SocketAddr, is_tls: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::ServeArgs;
+    use crate::args::{Args, Command};
     use crate::config::{Environment, load};
+    use clap::Parser;
     use std::ffi::OsString;
 
-    fn text_of(args: ServeArgs, variables: &[(&str, &str)]) -> String {
+    fn text_of(words: &[&str], variables: &[(&str, &str)]) -> String {
+        let Command::Serve(args) = Args::parse_from(["prombus", "serve"].iter().chain(words)).command else {
+            panic!("{words:?}")
+        };
         let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let settings = load(&args, &Environment::new(variables).unwrap()).unwrap().settings;
+        let settings = load(None, &args.settings, &Environment::new(variables).unwrap());
+        let settings = settings.unwrap().settings;
         text(&settings, &settings.server.listen, args.demo)
     }
 
     #[test]
     fn without_auth_it_says_who_gets_in_and_what_to_try() {
-        let text = text_of(ServeArgs { store: Some("memory:".to_owned()), ..ServeArgs::default() }, &[]);
+        let text = text_of(&["--store", "memory:"], &[]);
         let expected = format!(
             "prombus {}\n\
              data:   in memory, gone at exit\n\
@@ -118,8 +123,7 @@ mod tests {
 
     #[test]
     fn with_auth_the_line_to_try_has_a_token_that_the_shell_puts_in() {
-        let args = ServeArgs { listen: vec!["0.0.0.0:80".to_owned()], ..ServeArgs::default() };
-        let text = text_of(args, &[("WS_TOKEN", "hunter2")]);
+        let text = text_of(&["--listen", "0.0.0.0:80"], &[("WS_TOKEN", "hunter2")]);
         assert!(text.contains("auth:   1 token\n"), "{text}");
         assert!(text.contains("curl -H \"Authorization: Bearer $WS_TOKEN\" -d"), "{text}");
         assert!(text.contains("http://127.0.0.1:80/publish"), "{text}");
@@ -128,8 +132,7 @@ mod tests {
 
     #[test]
     fn a_demo_says_what_to_look_at() {
-        let args = ServeArgs { demo: true, ..ServeArgs::default() };
-        let text = text_of(args, &[("WS_TOKEN", "hunter2")]);
+        let text = text_of(&["--demo"], &[("WS_TOKEN", "hunter2")]);
         let demo: Vec<&str> = text.lines().filter(|line| line.starts_with("demo:")).collect();
         assert!(demo.len() >= 3, "{text}");
         let curl = "curl -H \"Authorization: Bearer $WS_TOKEN\" ";
@@ -139,8 +142,7 @@ mod tests {
 
     #[test]
     fn an_open_door_is_called_one() {
-        let args =
-            ServeArgs { listen: vec!["0.0.0.0:80".to_owned()], insecure: true, ..ServeArgs::default() };
-        assert!(text_of(args, &[]).contains("auth:   off, and other machines get in (--insecure)"));
+        let text = text_of(&["--listen", "0.0.0.0:80", "--insecure"], &[]);
+        assert!(text.contains("auth:   off, and other machines get in (--insecure)"));
     }
 }

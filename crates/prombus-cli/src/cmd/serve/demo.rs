@@ -16,8 +16,14 @@ const SILENT_FROM: u64 = 40;
 const SAMPLES: [(&str, u64); 3] = [("web", 101), (SILENT, 102), ("stt", 103)];
 const HOST: &str = "demo";
 
+/// The rules of the configuration, followed by those that the demo needs.
+pub fn topic_rules(is_demo: bool, configured: &[TopicRule]) -> Vec<TopicRule> {
+    let demo = if is_demo { rules() } else { Vec::new() };
+    configured.iter().cloned().chain(demo).collect()
+}
+
 /// Heartbeats are kept for an hour; of states only the newest of each process counts.
-pub fn rules() -> Vec<TopicRule> {
+fn rules() -> Vec<TopicRule> {
     let hour = TopicOptions { retention_ms: Some(3_600_000), ..TopicOptions::default() };
     let newest = TopicOptions { compaction: Some(true), ..TopicOptions::default() };
     let rules = [(HEARTBEAT_RECEIVED.name(), hour), (PROCESS_STATE.name(), newest)];

@@ -1,5 +1,6 @@
 //! SIGHUP: reads the configuration again. What it says about topics counts from then on; for the rest a restart is needed.
 
+use super::demo::topic_rules;
 use crate::args::ServeArgs;
 use crate::config::{self, ConfigError, Environment, Settings};
 use prombus::{Backend, TopicRule};
@@ -40,6 +41,7 @@ pub fn on_hangup(args: ServeArgs, settings: Settings, backend: Arc<dyn Backend>)
 
 fn topics(args: &ServeArgs) -> Result<Vec<TopicRule>, Vec<String>> {
     let environment = Environment::new(std::env::vars_os()).map_err(|line| vec![line])?;
-    let loaded = config::load(args, &environment).map_err(|ConfigError { lines, .. }| lines)?;
-    Ok(super::topic_rules(args, &loaded.settings.bus))
+    let loaded = config::load(args.config.as_deref(), &args.settings, &environment);
+    let loaded = loaded.map_err(|ConfigError { lines, .. }| lines)?;
+    Ok(topic_rules(args.demo, &loaded.settings.bus.topics))
 }

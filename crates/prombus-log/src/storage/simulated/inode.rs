@@ -1,8 +1,10 @@
 //! The sectors of one file: what reads see, and what of it the disk has.
 
-use super::SECTOR_BYTES;
 use super::chance::{Fate, Random};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The unit in which a disk reads and writes.
+pub(super) const SECTOR_BYTES: usize = 512;
 
 /// A file without its name.
 #[derive(Clone, Default)]

@@ -58,7 +58,6 @@ fn look_up(log: &Log) {
     assert_eq!(find("find_key", &|| log.find_key(k, &key(15))), Some(105));
     assert_eq!(find("find_key of none", &|| log.find_key(k, b"none")), None);
     assert_eq!(find("at or after", &|| log.first_at_or_after(t, 77)), Some(77));
-    assert_eq!(find("at or before", &|| log.last_at_or_before(t, 77)), Some(77));
     let first = find("first_seq", &|| log.first_seq(t)).unwrap();
     assert!(first <= FIRST_KEPT, "{first}");
     let has = patiently("has_key_before", || log.has_key_before(k, &key(15), 105), is_read_error);

@@ -225,7 +225,6 @@ fn look_ups_fail_while_their_part_is_unreadable_and_never_answer_wrong() {
         ("find_id", Some(45), Box::new(|| log.find_id(topic, id(45)))),
         ("find_key", Some(285), Box::new(|| log.find_key(topic, &key(15)))),
         ("first_at_or_after", Some(45), Box::new(|| log.first_at_or_after(topic, 45))),
-        ("last_at_or_before", Some(45), Box::new(|| log.last_at_or_before(topic, 45))),
         ("first_seq", Some(1), Box::new(|| log.first_seq(topic))),
         ("first_within_bytes", Some(1), Box::new(|| log.first_within_bytes(topic, 1 << 30).map(Some))),
         ("usage", Some(300), Box::new(|| log.usage().map(|usage| usage.first().map(|it| it.events)))),

@@ -1,8 +1,9 @@
 //! What a token says. Everything here has been signed by a key of ours, and still may be odd: no number makes it panic.
 
-use super::refused;
-use crate::auth::principal::Print;
-use crate::auth::{AuthRefused, Scope};
+use super::leeway::check_dates;
+use crate::auth::error::AuthRefused;
+use crate::auth::fingerprint::Fingerprint;
+use crate::auth::scope::Scope;
 use serde_json::{Map, Value};
 
 /// The name of one whose token has no `sub`.
@@ -16,7 +17,7 @@ pub(in crate::auth) struct Verified {
     /// `exp` and the leeway.
     pub(in crate::auth) expires_ms: i64,
     /// Of the key.
-    pub(in crate::auth) print: Print,
+    pub(in crate::auth) print: Fingerprint,
 }
 
 /// The payload of a token.
@@ -50,22 +51,16 @@ impl Claims {
         &self,
         now_ms: i64,
         leeway_ms: i64,
-        print: Print,
+        print: Fingerprint,
     ) -> Result<Verified, AuthRefused> {
         let exp_ms = self.date_ms("exp")?.ok_or_else(|| refused("no exp"))?;
         let nbf_ms = self.date_ms("nbf")?;
         let name = self.name()?;
-        let expires_ms = exp_ms.saturating_add(leeway_ms);
-        if expires_ms <= now_ms {
-            return Err(AuthRefused::Expired);
-        }
-        if nbf_ms.is_some_and(|nbf_ms| now_ms.saturating_add(leeway_ms) < nbf_ms) {
-            return Err(AuthRefused::NotYetValid);
-        }
+        let expires_ms = check_dates(exp_ms, nbf_ms, now_ms, leeway_ms)?;
         Ok(Verified { name, scopes: self.scopes(), expires_ms, print })
     }
 
-    /// A date of the standard: seconds since 1970, which may have a fraction. What is out of range is as far as it can be.
+    /// A date of the standard: seconds since 1970, which may have a fraction. A date out of range is the nearest one within it.
     fn date_ms(&self, claim: &str) -> Result<Option<i64>, AuthRefused> {
         let number = match self.0.get(claim) {
             None => return Ok(None),
@@ -104,4 +99,10 @@ impl Claims {
         scopes.extend(words("scopes"));
         scopes
     }
+}
+
+/// The sender hears only that the token is bad; the reason is for the operator.
+pub(super) fn refused(reason: &'static str) -> AuthRefused {
+    tracing::debug!(reason, "JWT refused");
+    AuthRefused::Bad
 }

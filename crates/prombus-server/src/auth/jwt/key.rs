@@ -1,8 +1,8 @@
 //! Keys that tokens are checked with, and where they come from. No error and no log line shows a key.
 
-use super::JwtKey;
-use crate::auth::AuthSetupError;
-use crate::auth::token::sha256;
+use super::options::JwtKey;
+use crate::auth::error::AuthSetupError;
+use crate::auth::fingerprint::sha256;
 use aws_lc_rs::rsa;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey};
 use base64::Engine as _;

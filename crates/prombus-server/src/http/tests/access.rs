@@ -2,7 +2,7 @@
 
 use super::{Answer, Rig, get, request};
 use crate::http::access::Access;
-use crate::http::route::ROUTES;
+use crate::http::routes::ROUTES;
 use axum::body::Body;
 use serde_json::{Value, json};
 

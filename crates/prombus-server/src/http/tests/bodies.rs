@@ -1,7 +1,7 @@
 //! Bodies of requests: compressed ones, slow ones, and what the head says about them.
 
 use super::{Answer, Rig, request};
-use crate::http::body::Incoming;
+use crate::http::request_body::BodyReader;
 use crate::options::ServerOptions;
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -88,7 +88,7 @@ async fn compressed_bodies_that_fill_whole_buffers_are_taken() {
                 let mut headers = HeaderMap::new();
                 headers.insert("content-encoding", encoding.parse().expect("a header"));
                 let body = pieces(&compressed, size);
-                let mut incoming = Incoming::new(&rig.gateway, &headers, body, length).expect("a body");
+                let mut incoming = BodyReader::new(&rig.gateway, &headers, body, length).expect("a body");
                 let mut read = Vec::new();
                 while let Some(piece) =
                     incoming.next().await.unwrap_or_else(|error| panic!("{encoding}: {error:?}"))
@@ -194,7 +194,7 @@ async fn a_body_that_trickles_is_cut_and_a_slow_one_is_not() {
 async fn time_in_which_the_server_holds_a_body_back_does_not_count() {
     let rig = Rig::open();
     let body = pieces(&[b'1'; 20], 1);
-    let mut incoming = Incoming::new(&rig.gateway, &HeaderMap::new(), body, 100).expect("a body");
+    let mut incoming = BodyReader::new(&rig.gateway, &HeaderMap::new(), body, 100).expect("a body");
     for _ in 0..20 {
         assert!(incoming.next().await.expect("no error").is_some());
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -82,7 +82,7 @@ async fn a_lease_says_who_has_what_until_when() {
     assert_eq!(lease["holder"]["label"], group["member_list"][0]["label"]);
     let ends_in_ms = lease["ends_in_ms"].as_i64().expect("a number");
     let deadline_ms = lease["deadline_ms"].as_i64().expect("a number");
-    assert!((deadline_ms - ends_in_ms - crate::gateway::now_ms()).abs() < 5_000);
+    assert!((deadline_ms - ends_in_ms - crate::clock::now_ms()).abs() < 5_000);
     assert!(lease["age_ms"].as_u64().expect("a number") < 5_000);
     assert_eq!((&group["topics"][0]["floor"], &group["topics"][0]["lag"]), (&json!(0), &json!(3)));
     assert_eq!((&group["members"], &group["cursor"]["topic"]), (&json!(1), &json!("t")));

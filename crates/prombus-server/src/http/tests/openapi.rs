@@ -1,7 +1,7 @@
 //! The document says what is true.
 
 use super::{Answer, Rig, request};
-use crate::http::route::ROUTES;
+use crate::http::routes::ROUTES;
 use axum::body::Body;
 use serde_json::Value;
 use std::collections::BTreeSet;

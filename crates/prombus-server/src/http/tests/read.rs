@@ -246,7 +246,7 @@ async fn large_events_come_newest_first_one_by_one() {
 #[tokio::test]
 async fn times_are_numbers_dates_or_how_long_ago() {
     let rig = Rig::open();
-    let now_ms = crate::gateway::now_ms();
+    let now_ms = crate::clock::now_ms();
     let mut batch = rig.bus.batch();
     for ago in [200_000_000, 7_000_000, 3_000_000, 0] {
         let options = PublishOptions { ts: Some(now_ms - ago), ..PublishOptions::default() };

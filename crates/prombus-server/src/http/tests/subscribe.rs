@@ -183,7 +183,7 @@ async fn the_tail_ends_when_the_token_does() {
         leeway: Duration::ZERO,
     });
     let rig = Rig::with(options);
-    let now = crate::gateway::now_ms() / 1000;
+    let now = crate::clock::now_ms() / 1000;
     let claims = json!({"sub": "ada", "exp": now + 2, "scope": "subscribe:** publish:**"});
     let key = EncodingKey::from_secret(b"0123456789abcdef0123456789abcdef");
     let token = encode(&Header::default(), &claims, &key).expect("a token");

@@ -187,7 +187,7 @@ async fn a_ticket_ends_with_its_jwt_and_with_the_key() {
         options
     };
     let rig = Rig::with(options(SECRET, None));
-    let now_s = crate::gateway::now_ms() / 1000;
+    let now_s = crate::clock::now_ms() / 1000;
     let claims = json!({"sub": "page", "exp": now_s + 600, "scope": "subscribe:orders.** publish:orders.a"});
     let jwt =
         encode(&Header::default(), &claims, &EncodingKey::from_secret(SECRET.as_bytes())).expect("a token");

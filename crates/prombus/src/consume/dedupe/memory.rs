@@ -1,7 +1,7 @@
 //! Marks in memory: gone with the process. For consumers whose effects are gone with it too, and for tests.
 
 use super::{DedupeError, DedupeStore, expires_ms, mark_id};
-use crate::backend::BoxFuture;
+use crate::box_future::BoxFuture;
 use crate::clock::{Clock, SystemClock};
 use parking_lot::Mutex;
 use prombus_protocol::Uuid;

@@ -2,7 +2,7 @@
 //! whose marks have a seq and are its own to purge.
 
 use super::{DedupeError, DedupeStore, expires_ms};
-use crate::backend::BoxFuture;
+use crate::box_future::BoxFuture;
 use crate::clock::{Clock, SystemClock};
 use crate::sqlite::Database;
 use prombus_protocol::Uuid;

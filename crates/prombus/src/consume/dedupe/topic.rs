@@ -6,7 +6,8 @@
 
 use super::memory::Marks;
 use super::{DedupeError, DedupeStore, expires_ms, mark_id};
-use crate::backend::{BoxFuture, PullLimit};
+use crate::batch::PullLimit;
+use crate::box_future::BoxFuture;
 use crate::bus::Bus;
 use crate::clock::{Clock, SystemClock};
 use crate::error::ReadError;

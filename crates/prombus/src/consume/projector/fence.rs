@@ -7,7 +7,8 @@
 use super::ProjectorError;
 use crate::backend::Backend;
 use crate::bus::Bus;
-use crate::publish::{PublishBatch, PublishResult, Publishing};
+use crate::publish::PublishBatch;
+use crate::publishing::{PublishResult, Publishing};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -20,10 +21,10 @@ type Key = (usize, String, String);
 static FENCES: LazyLock<Mutex<HashMap<Key, Weak<Fence>>>> = LazyLock::new(Mutex::default);
 
 /// What the projectors of a group in this process share.
-type Fence = tokio::sync::Mutex<State>;
+type Fence = tokio::sync::Mutex<FenceState>;
 
 #[derive(Default)]
-struct State {
+struct FenceState {
     /// Which projector may publish: the one that was opened last.
     turn: u64,
     /// The commit that is under way. It stays here when the projector that began it is dropped.
@@ -31,12 +32,12 @@ struct State {
 }
 
 /// A projector's right to publish.
-pub(super) struct Turn {
+pub(super) struct PublishTurn {
     fence: Arc<Fence>,
     number: u64,
 }
 
-impl Turn {
+impl PublishTurn {
     /// Takes the turn from its holder, and waits for the running commit.
     pub(super) async fn take(bus: &Bus, input: &str, group: &str) -> Self {
         let address = Arc::as_ptr(bus.backend()).cast::<()>() as usize;
@@ -76,7 +77,7 @@ impl Turn {
     }
 }
 
-impl State {
+impl FenceState {
     /// Waits for the commit that is under way.
     async fn published(&mut self) -> PublishResult {
         let publishing = &mut self.publishing;

@@ -1,7 +1,7 @@
 //! Reading the states of a projector back from its output topic.
 
 use super::ProjectorError;
-use crate::backend::PullLimit;
+use crate::batch::PullLimit;
 use crate::bus::Bus;
 use crate::error::ReadError;
 use crate::event::Event;
@@ -14,12 +14,12 @@ pub const POSITION_HEADER: &str = "projector-position";
 
 /// An input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Position {
+pub(super) struct InputPosition {
     pub(super) seq: u64,
     pub(super) id: Uuid,
 }
 
-impl Position {
+impl InputPosition {
     pub(super) fn header(self, group: &str, input: &Topic) -> String {
         // No name has a space.
         format!("{group} {input} {} {}", self.seq, self.id)
@@ -35,9 +35,9 @@ impl Position {
     }
 }
 
-pub(super) struct Restored<S> {
+pub(super) struct RestoredStates<S> {
     pub(super) states: BTreeMap<String, S>,
-    pub(super) position: Option<Position>,
+    pub(super) position: Option<InputPosition>,
     /// Where the next state event goes.
     pub(super) next_seq: u64,
 }
@@ -48,8 +48,8 @@ pub(super) async fn restore<S: DeserializeOwned>(
     input: &Topic,
     output: &Topic,
     group: &str,
-) -> Result<Restored<S>, ProjectorError> {
-    let mut restored = Restored { states: BTreeMap::new(), position: None, next_seq: 1 };
+) -> Result<RestoredStates<S>, ProjectorError> {
+    let mut restored = RestoredStates { states: BTreeMap::new(), position: None, next_seq: 1 };
     let mut strange = 0_u64;
     loop {
         let page = match bus.read_from(output, restored.next_seq, PullLimit::default()).await {
@@ -59,7 +59,7 @@ pub(super) async fn restore<S: DeserializeOwned>(
         };
         for event in &page.events {
             let header = event.header(POSITION_HEADER);
-            let position = header.and_then(|header| Position::from_header(&header, group, input));
+            let position = header.and_then(|header| InputPosition::from_header(&header, group, input));
             restored.position = position.or(restored.position);
             if !take_in(&mut restored.states, event) {
                 strange += 1;
@@ -101,7 +101,7 @@ fn take_in<S: DeserializeOwned>(states: &mut BTreeMap<String, S>, event: &Event)
 }
 
 /// Whether the input topic has come to this position, with this event. A topic that was deleted and made anew has not.
-async fn is_of(bus: &Bus, input: &Topic, position: Position) -> Result<bool, ProjectorError> {
+async fn is_of(bus: &Bus, input: &Topic, position: InputPosition) -> Result<bool, ProjectorError> {
     let end = match bus.backend().locate(input, Start::Latest).await {
         Ok(next) => next,
         Err(ReadError::UnknownTopic(_)) => return Ok(false),

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 /// What comes next.
-enum Turn {
+enum NextStep {
     Stop,
     Tick,
     Events(Result<crate::subscribe::Deliveries, GroupError>),
@@ -43,23 +43,23 @@ impl<P: Projection> Projector<P> {
             let turn = if is_behind {
                 tokio::select! {
                     biased;
-                    () = &mut shutdown => Turn::Stop,
-                    events = events => Turn::Events(events),
-                    () = tick => Turn::Tick,
+                    () = &mut shutdown => NextStep::Stop,
+                    events = events => NextStep::Events(events),
+                    () = tick => NextStep::Tick,
                 }
             } else {
                 tokio::select! {
                     biased;
-                    () = &mut shutdown => Turn::Stop,
-                    () = tick => Turn::Tick,
-                    events = events => Turn::Events(events),
+                    () = &mut shutdown => NextStep::Stop,
+                    () = tick => NextStep::Tick,
+                    events = events => NextStep::Events(events),
                 }
             };
             let done = match turn {
-                Turn::Stop => break,
-                Turn::Tick => self.tick().await,
-                Turn::Events(Ok(deliveries)) => self.apply(&deliveries).await,
-                Turn::Events(Err(error)) => Err(super::pull_error(error)),
+                NextStep::Stop => break,
+                NextStep::Tick => self.tick().await,
+                NextStep::Events(Ok(deliveries)) => self.apply(&deliveries).await,
+                NextStep::Events(Err(error)) => Err(super::pull_error(error)),
             };
             match done {
                 Ok(()) => {}

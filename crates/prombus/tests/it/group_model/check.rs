@@ -54,12 +54,12 @@ fn compare_unsettled(machine: &Group, model: &Model) {
     let mut leased = 0;
     for ((position, found), event) in unsettled.iter().zip(model.events.values()) {
         let is_same = match event.place {
-            Place::Leased { until } => found.state == State::Leased && found.at == until,
+            Place::Leased { until } => found.state == UnsettledState::Leased && found.at == until,
             Place::Waiting { until } => {
-                found.state == State::Waiting && found.at == until && found.gate == event.gate
+                found.state == UnsettledState::Waiting && found.at == until && found.gate == event.gate
             }
-            Place::Due { .. } => found.state == State::Due && found.gate == event.gate,
-            Place::GivingUp => found.state == State::GivingUp,
+            Place::Due { .. } => found.state == UnsettledState::Due && found.gate == event.gate,
+            Place::GivingUp => found.state == UnsettledState::GivingUp,
         };
         let holder = event.last_holder.unwrap_or_default();
         let is_same = is_same
@@ -68,7 +68,7 @@ fn compare_unsettled(machine: &Group, model: &Model) {
         assert!(is_same, "{position:?} is {found:?}, not {event:?}");
         let is_leased = matches!(event.place, Place::Leased { .. });
         assert_eq!(machine.is_leased_to(holder, *position), is_leased, "{position:?} is leased");
-        leased += usize::from(found.state == State::Leased);
+        leased += usize::from(found.state == UnsettledState::Leased);
     }
     assert_eq!(machine.counts(), UnsettledCounts { leased, waiting: unsettled.len() - leased }, "counts");
 }
@@ -188,7 +188,8 @@ impl Promises {
             assert!((1..=floor).all(is_settled), "the floor {floor} of {source:?} passed an unsettled event");
         }
         for (&id, member) in &model.members {
-            let theirs = machine.unsettled().filter(|(_, it)| it.holder == id && it.state == State::Leased);
+            let theirs =
+                machine.unsettled().filter(|(_, it)| it.holder == id && it.state == UnsettledState::Leased);
             let count = theirs.count();
             assert!(count <= member.settings.max_in_flight as usize, "{id:?} has {count} in flight");
         }

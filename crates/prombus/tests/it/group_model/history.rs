@@ -235,7 +235,7 @@ impl History {
         let settling = self.machine.ack(sender, position);
         self.tell(format!("ack {sender:?} {position:?} -> {settling:?}"));
         assert_eq!(settling, self.model.ack(sender, position), "an ack");
-        if settling == Settling::Counted {
+        if settling == AckOutcome::Counted {
             assert!(self.machine.changes_mut().is_wanted, "an ack wants to be durable");
             self.promises.settled(position);
         }
@@ -249,7 +249,7 @@ impl History {
         let nack = Nack { delay, error, now: self.now, chosen_until };
         assert_eq!(settling, self.model.nack(sender, position, nack), "a nack");
         self.take_over_starts();
-        if settling == Settling::Counted {
+        if settling == AckOutcome::Counted {
             self.promises.ended(position);
         }
     }
@@ -258,7 +258,7 @@ impl History {
         let settling = self.machine.nack_dead(sender, position, error);
         self.tell(format!("nack for good {sender:?} {position:?} {error:?} -> {settling:?}"));
         assert_eq!(settling, self.model.nack_dead(sender, position, error), "a nack for good");
-        if settling == Settling::Counted {
+        if settling == AckOutcome::Counted {
             self.promises.ended(position);
         }
     }

@@ -1,7 +1,7 @@
 //! What is on disk of a group: the records that the machine asked for, written in order, durable up to some generation, folded
 //! when they are read again. Beside each record stands what the model says must be known once it is durable.
 
-use prombus::delivery::{Changes, Millis, Position, Restored, Settled, SourceId};
+use prombus::delivery::{Changes, Millis, Position, Restored, SettledSeqs, SourceId};
 use prombus_protocol::RedeliveryReason;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -30,7 +30,7 @@ impl TopicImage {
 
     /// As the machine wants it. `end` is the newest seq of the topic.
     pub fn restored(&self, end: u64) -> Restored {
-        let mut settled = Settled::default();
+        let mut settled = SettledSeqs::default();
         for &seq in &self.settled {
             settled.insert(seq, seq);
         }

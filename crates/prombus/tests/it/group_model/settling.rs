@@ -40,20 +40,20 @@ impl Model {
         is_theirs && event.place != Place::GivingUp
     }
 
-    pub fn ack(&mut self, sender: Sender, position: Position) -> Settling {
+    pub fn ack(&mut self, sender: Sender, position: Position) -> AckOutcome {
         if !self.is_theirs(sender, position) {
             self.counters.stale += 1;
-            return Settling::Stale;
+            return AckOutcome::Stale;
         }
         self.settle(position);
         self.counters.acked += 1;
-        Settling::Counted
+        AckOutcome::Counted
     }
 
-    pub fn nack(&mut self, sender: Sender, position: Position, nack: Nack<'_>) -> Settling {
+    pub fn nack(&mut self, sender: Sender, position: Position, nack: Nack<'_>) -> AckOutcome {
         if !self.is_theirs(sender, position) {
             self.counters.stale += 1;
-            return Settling::Stale;
+            return AckOutcome::Stale;
         }
         self.counters.nacked += 1;
         let event = self.event(position);
@@ -76,13 +76,13 @@ impl Model {
         if nack.delay == Some(0) {
             self.advance(nack.now);
         }
-        Settling::Counted
+        AckOutcome::Counted
     }
 
-    pub fn nack_dead(&mut self, sender: Sender, position: Position, error: Option<&str>) -> Settling {
+    pub fn nack_dead(&mut self, sender: Sender, position: Position, error: Option<&str>) -> AckOutcome {
         if !self.is_theirs(sender, position) {
             self.counters.stale += 1;
-            return Settling::Stale;
+            return AckOutcome::Stale;
         }
         self.counters.nacked += 1;
         let limit = self.event(position).limit;
@@ -90,7 +90,7 @@ impl Model {
         if let Some(named) = self.named.iter_mut().find(|named| named.position == position) {
             named.spent = named.attempts.max(limit);
         }
-        Settling::Counted
+        AckOutcome::Counted
     }
 
     pub fn extend(

@@ -1,0 +1,165 @@
+//! What grows faster than it must.
+//!
+//! A message must not cost more because there are more topics, groups or kept events. Among connections it must not between
+//! steps that have as many messages in flight on each: with fewer, fewer share a read, a write and a wake-up. Of payloads, a
+//! byte must not cost more because there are more of them.
+
+use super::dimension::Dimension;
+use super::results::{Growth, Measured, Row};
+use crate::page::number;
+use crate::results::Figures;
+
+/// By so much figures may differ before it counts.
+const ALLOWED: f64 = 1.2;
+
+/// A row against what it is compared with: 1 is the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Against {
+    /// CPU time of the server for each message or delivery.
+    pub cost: f64,
+    /// Messages or deliveries a second.
+    pub rate: f64,
+}
+
+impl Against {
+    fn of(figures: &Figures, base: &Figures) -> Self {
+        let ratio = |value: f64, of: f64| if of > 0.0 { value / of } else { 1.0 };
+        Self {
+            cost: ratio(figures.server_cpu_us.median, base.server_cpu_us.median),
+            rate: ratio(figures.rate.median, base.rate.median),
+        }
+    }
+
+    fn costs_more(self) -> Option<String> {
+        (self.cost > ALLOWED).then(|| format!("costs the server {:.1} times as much", self.cost))
+    }
+
+    fn is_slower(self) -> Option<String> {
+        (self.rate < 1.0 / ALLOWED).then(|| format!("is published {:.0} % slower", (1.0 - self.rate) * 100.0))
+    }
+}
+
+/// A row against the first one, or against the empty server beside it.
+#[must_use]
+pub fn against(measured: &Measured, row: &Row) -> Option<Against> {
+    Some(Against::of(&Figures::of(&row.runs)?, &measured.base(row)?))
+}
+
+/// What grows faster than it must, in sentences; nothing, if all is well.
+#[must_use]
+pub fn faults(measured: &Measured) -> Vec<String> {
+    let Some(dimension) = measured.dimension() else { return Vec::new() };
+    let mut faults = Vec::new();
+    for (at, row) in measured.rows.iter().enumerate() {
+        let what = format!("{} {}", dimension.label(row.point()), dimension.unit());
+        let found = match dimension {
+            Dimension::Payloads => dearer_byte(&measured.rows[..=at]),
+            Dimension::Connections => {
+                let before = &measured.rows[..at];
+                before.iter().rfind(|before| before.window == row.window).and_then(|before| {
+                    let against = Against::of(&Figures::of(&row.runs)?, &Figures::of(&before.runs)?);
+                    let than = dimension.label(before.point());
+                    sentence([against.costs_more(), against.is_slower()], &format!("as with {than}"))
+                })
+            }
+            // Deliveries of a few groups are slower because there are fewer of them.
+            Dimension::Groups => {
+                against(measured, row).and_then(|against| sentence([against.costs_more()], ""))
+            }
+            Dimension::Topics | Dimension::Backlog => against(measured, row)
+                .and_then(|against| sentence([against.costs_more(), against.is_slower()], "")),
+        };
+        faults.extend(found.map(|found| format!("{what}: a message {found}")));
+    }
+    faults
+}
+
+fn sentence<const PARTS: usize>(parts: [Option<String>; PARTS], than: &str) -> Option<String> {
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let text = format!("{} {than}", parts.join(" and "));
+    (!parts.is_empty()).then(|| text.trim_end().to_owned())
+}
+
+/// Whether a byte of the last of these rows costs more than one of any before.
+fn dearer_byte(rows: &[Row]) -> Option<String> {
+    let cost = |row: &Row| Some(Figures::of(&row.runs)?.server_cpu_us.median / row.size as f64);
+    let (last, before) = rows.split_last()?;
+    let least = before.iter().filter_map(cost).min_by(f64::total_cmp)?;
+    let times = cost(last)? / least;
+    (times > ALLOWED).then(|| format!("costs {times:.1} times as much for each byte as smaller ones"))
+}
+
+/// What must be shown of the largest backlog with many topics: whether live publishing lost less than a fifth.
+#[must_use]
+pub fn must_show(growth: &Growth) -> Option<(String, bool)> {
+    let backlog =
+        growth.dimensions.iter().find(|measured| measured.dimension() == Some(Dimension::Backlog))?;
+    let row = backlog.rows.iter().rfind(|row| row.topics > 1)?;
+    let lost = (1.0 - against(backlog, row)?.rate) * 100.0;
+    let is_shown = lost < 20.0;
+    let (topics, events) = (number(row.topics as f64), number(row.size as f64));
+    let outcome = if is_shown { "reached" } else { "**missed**" };
+    let lost = if lost <= 0.0 { "nothing".into() } else { format!("{lost:.0} %") };
+    let text = format!(
+        "{topics} topics and a backlog of {events} events cost live publishing {lost}; less than 20 % is wanted: {outcome}."
+    );
+    Some((text, is_shown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::growth::results::tests::measured;
+
+    #[test]
+    fn topics_must_cost_nothing() {
+        let well = measured(Dimension::Topics, &[(1, 400.0, 1.0), (100, 390.0, 1.1), (10_000, 350.0, 1.15)]);
+        assert_eq!(faults(&well), [""; 0]);
+        let badly = measured(Dimension::Topics, &[(1, 400.0, 1.0), (100, 390.0, 1.1), (10_000, 200.0, 2.5)]);
+        assert_eq!(
+            faults(&badly),
+            ["10,000 topics: a message costs the server 2.5 times as much and is published 50 % slower"]
+        );
+    }
+
+    #[test]
+    fn connections_are_compared_with_as_much_in_flight_on_each() {
+        let well =
+            measured(Dimension::Connections, &[(1, 400.0, 1.0), (1_000, 40.0, 10.0), (5_000, 40.0, 11.0)]);
+        assert_eq!(faults(&well), [""; 0]);
+        let badly =
+            measured(Dimension::Connections, &[(1, 9.0, 1.0), (1_000, 4.0, 10.0), (5_000, 4.0, 30.0)]);
+        assert_eq!(
+            faults(&badly),
+            ["5,000 connections: a message costs the server 3.0 times as much as with 1,000"]
+        );
+    }
+
+    #[test]
+    fn a_byte_must_not_cost_more_in_larger_payloads() {
+        let well = measured(Dimension::Payloads, &[(64, 9.0, 1.0), (256, 9.0, 1.2), (1_024, 4.0, 3.0)]);
+        assert_eq!(faults(&well), [""; 0]);
+        let badly = measured(Dimension::Payloads, &[(64, 9.0, 1.0), (256, 9.0, 1.2), (1_024, 4.0, 9.6)]);
+        let found = faults(&badly);
+        assert!(found[0].starts_with("1 KiB payloads: a message costs 2.0 times as much"), "{found:?}");
+    }
+
+    #[test]
+    fn groups_are_not_judged_by_their_rate() {
+        let well = measured(Dimension::Groups, &[(1, 900.0, 2.0), (10, 500.0, 1.5)]);
+        assert_eq!(faults(&well), [""; 0]);
+    }
+
+    #[test]
+    fn a_fifth_is_too_much() {
+        let mut growth = Growth::default();
+        let mut backlog = measured(Dimension::Backlog, &[(0, 100.0, 1.0), (50_000_000, 81.0, 1.0)]);
+        backlog.rows[1].topics = 10_000;
+        growth.put(backlog.clone());
+        let (text, is_shown) = must_show(&growth).unwrap();
+        assert!(is_shown && text.contains("cost live publishing 19 %"), "{text}");
+        backlog.rows[1].runs[0].per_second = 79.0;
+        growth.put(backlog);
+        assert!(must_show(&growth).unwrap().0.ends_with("less than 20 % is wanted: **missed**."));
+    }
+}

@@ -1,0 +1,90 @@
+//! A connection of a run: reads without waiting, and writes as much as there is room for.
+
+use crate::wire::{Heard, Wire};
+use anyhow::{Context, bail};
+use rustix::event::epoll;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+
+/// What a connection is for.
+pub(super) enum Role {
+    Publisher {
+        index: usize,
+        in_flight: usize,
+        /// When messages were due, by their number; as long as twice the window.
+        due_ns: Vec<u64>,
+    },
+    Consumer {
+        group: usize,
+        delivered: u64,
+        is_past_barrier: bool,
+    },
+}
+
+/// One connection: bytes that came, and bytes that are to be written.
+pub(super) struct Link<W> {
+    pub(super) stream: TcpStream,
+    pub(super) wire: W,
+    pub(super) role: Role,
+    input: Vec<u8>,
+    pub(super) out: Vec<u8>,
+    written: usize,
+    pub(super) waits_for_room: bool,
+}
+
+impl<W: Wire> Link<W> {
+    pub(super) fn new(stream: TcpStream, wire: W, role: Role) -> anyhow::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let (input, out) = (Vec::new(), Vec::new());
+        Ok(Self { stream, wire, role, input, out, written: 0, waits_for_room: false })
+    }
+
+    /// Reads what is there, into `heard`; false if there was nothing.
+    pub(super) fn read(&mut self, scratch: &mut [u8], heard: &mut Heard) -> anyhow::Result<bool> {
+        let count = match self.stream.read(scratch) {
+            Ok(0) => bail!("the server closed the connection"),
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                return Ok(false);
+            }
+            Err(error) => return Err(error).context("the connection broke"),
+        };
+        if self.input.is_empty() {
+            let taken = self.wire.take(&scratch[..count], heard)?;
+            self.input.extend_from_slice(&scratch[taken..count]);
+        } else {
+            self.input.extend_from_slice(&scratch[..count]);
+            let taken = self.wire.take(&self.input, heard)?;
+            self.input.drain(..taken);
+        }
+        Ok(true)
+    }
+
+    /// Writes what there is to say, and has the epoll tell when there is room for the rest. `at` is its number there.
+    pub(super) fn flush(&mut self, epoll: &OwnedFd, at: usize) -> anyhow::Result<()> {
+        while self.written < self.out.len() {
+            match self.stream.write(&self.out[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("the connection broke"),
+            }
+        }
+        let waits_for_room = self.written < self.out.len();
+        if !waits_for_room {
+            self.out.clear();
+            self.written = 0;
+        }
+        if waits_for_room != self.waits_for_room {
+            self.waits_for_room = waits_for_room;
+            let flags = if waits_for_room {
+                epoll::EventFlags::IN | epoll::EventFlags::OUT
+            } else {
+                epoll::EventFlags::IN
+            };
+            epoll::modify(epoll, &self.stream, epoll::EventData::new_u64(at as u64), flags)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! What is measured: a running server, a server of its own that is gone afterwards, or the library in this process.
+
+use crate::args::{BenchArgs, Load};
+use anyhow::{Context, bail};
+use prombus::{Bus, Uuid};
+use prombus_bench::client::Progress;
+use prombus_bench::ledger::Ledger;
+use prombus_bench::process::{Process, free_address, prombus_serve, remove_if_stopped};
+use prombus_bench::wire::{From, PrombusTarget};
+use prombus_bench::{Measurement, Plan, client, in_process};
+use std::cell::Cell;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use tokio::runtime::Runtime;
+
+/// Where a load runs.
+pub struct Target {
+    topic: String,
+    has_client_ids: bool,
+    topics: usize,
+    max_in_flight: usize,
+    /// Runs so far: groups of another run are others.
+    runs: Cell<u32>,
+    running: Running,
+}
+
+enum Running {
+    Server {
+        address: SocketAddr,
+        host: String,
+        token: Option<String>,
+        /// Its own, and stopped at the end.
+        process: Option<Process>,
+    },
+    Library {
+        bus: Bus,
+        runtime: Runtime,
+        folder: PathBuf,
+    },
+}
+
+impl Target {
+    /// Finds or starts what the load needs.
+    pub fn open(args: &BenchArgs, load: &Load) -> anyhow::Result<Self> {
+        let id = Uuid::now_v7();
+        let running = match &args.url {
+            Some(url) => {
+                let (address, host) = parse_url(url)?;
+                Running::Server { address, host, token: args.token.clone(), process: None }
+            }
+            None => {
+                let folder = args.data.join(format!("prombus-bench-{}", id.simple()));
+                std::fs::create_dir_all(&folder)
+                    .with_context(|| format!("cannot make {}", folder.display()))?;
+                let opened = if args.in_process {
+                    open_library(folder.clone(), args)
+                } else {
+                    start_server(folder.clone(), args, load)
+                };
+                opened.inspect_err(|_| drop(std::fs::remove_dir_all(&folder)))?
+            }
+        };
+        Ok(Self {
+            topic: format!("bench.{}", id.simple()),
+            has_client_ids: args.client_ids,
+            topics: load.topics(args),
+            max_in_flight: args.window,
+            runs: Cell::new(0),
+            running,
+        })
+    }
+
+    /// Runs a plan.
+    pub fn run(
+        &self,
+        plan: &Plan,
+        ledger: &mut Ledger,
+        tell: &mut dyn FnMut(Progress),
+    ) -> anyhow::Result<Measurement> {
+        self.runs.set(self.runs.get() + 1);
+        match &self.running {
+            Running::Server { address, host, token, process } => {
+                let target = PrombusTarget {
+                    address: *address,
+                    host: host.clone(),
+                    token: token.clone(),
+                    topic: self.topic.clone(),
+                    topics: self.topics,
+                    group: format!("bench-{}-", self.runs.get()),
+                    from: From::Earliest,
+                    max_in_flight: self.max_in_flight,
+                    has_client_ids: self.has_client_ids,
+                };
+                client::run(&target, plan, ledger, process.as_ref().map(Process::id), tell)
+            }
+            Running::Library { bus, runtime, .. } => {
+                let books = std::mem::replace(ledger, Ledger::new(0, 1, 0));
+                let ran = in_process::run(bus, &self.topic, plan, books, self.has_client_ids, tell);
+                let (measurement, books) = runtime.block_on(ran)?;
+                *ledger = books;
+                Ok(measurement)
+            }
+        }
+    }
+
+    /// Stops and removes what was made.
+    pub fn close(self) -> anyhow::Result<()> {
+        match self.running {
+            // A process stops when it is dropped, and takes its folder along.
+            Running::Server { .. } => Ok(()),
+            Running::Library { bus, runtime, folder } => {
+                runtime.block_on(bus.close())?;
+                Ok(std::fs::remove_dir_all(folder)?)
+            }
+        }
+    }
+}
+
+fn open_library(folder: PathBuf, args: &BenchArgs) -> anyhow::Result<Running> {
+    remove_if_stopped(&folder);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // As much as a server of its own is allowed.
+    let builder = Bus::builder()
+        .max_topics(args.topics.saturating_add(100).clamp(100_000, 10_000_000))
+        .max_payload_bytes(args.size.max(1 << 20));
+    let bus = runtime.block_on(builder.open(&folder))?;
+    Ok(Running::Library { bus, runtime, folder })
+}
+
+fn start_server(folder: PathBuf, args: &BenchArgs, load: &Load) -> anyhow::Result<Running> {
+    let address = free_address()?;
+    let mut command = prombus_serve(&std::env::current_exe()?, address);
+    let connections = load.publishers(args) + args.groups + 100;
+    let most = |default: usize, wanted: usize| default.max(wanted).to_string();
+    command
+        .env("PROMBUS_LIMITS_MAX_CONNECTIONS", most(10_000, connections))
+        .env("PROMBUS_LIMITS_MAX_TOPICS", most(100_000, (args.topics + 100).min(10_000_000)))
+        .env("PROMBUS_LIMITS_MAX_PAYLOAD_BYTES", most(1 << 20, args.size));
+    let mut process = Process::start("the server", &folder, &mut command)?;
+    process.wait_for(address)?;
+    Ok(Running::Server { address, host: address.to_string(), token: None, process: Some(process) })
+}
+
+/// The address and the host's name of a `ws://` URL.
+fn parse_url(url: &str) -> anyhow::Result<(SocketAddr, String)> {
+    let Some(rest) = url.strip_prefix("ws://") else {
+        bail!("--url: {url:?} is no ws:// address; TLS is not measured, put the bench beside the server");
+    };
+    let host = rest.split('/').next().unwrap_or_default().to_owned();
+    let named = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) {
+        host.clone()
+    } else {
+        format!("{host}:80")
+    };
+    let address = named
+        .to_socket_addrs()
+        .with_context(|| format!("--url: cannot find {host:?}"))?
+        .next()
+        .with_context(|| format!("--url: {host:?} has no address"))?;
+    Ok((address, host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let of = |url: &str| parse_url(url).map(|(address, host)| (address.to_string(), host));
+        assert_eq!(of("ws://127.0.0.1:8090").unwrap(), ("127.0.0.1:8090".into(), "127.0.0.1:8090".into()));
+        assert_eq!(of("ws://127.0.0.1/ws").unwrap(), ("127.0.0.1:80".into(), "127.0.0.1".into()));
+        assert_eq!(of("ws://[::1]:9000/").unwrap(), ("[::1]:9000".into(), "[::1]:9000".into()));
+        assert!(of("wss://127.0.0.1:8090").unwrap_err().to_string().contains("TLS is not measured"));
+        assert!(of("127.0.0.1:8090").is_err());
+    }
+}

@@ -1,0 +1,275 @@
+//! What a setting is: its path in the config file, the values it takes, where it goes in [`Settings`], its flag, and what
+//! its documentation says. The settings themselves are in `definitions`.
+
+use super::problems::Problems;
+use super::settings::Settings;
+use prombus_bench::report::grouped;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use toml::Value;
+
+/// The range of a number that its own section checks.
+pub const CHECKED_BY_SECTION: RangeInclusive<u64> = 0..=u64::MAX;
+
+/// A setting, as `definitions` has it.
+pub struct Setting {
+    /// The path in the config file, e.g. `limits.max_topics`; `[]` marks a list of tables.
+    pub path: &'static str,
+    /// Which values it takes.
+    pub kind: Kind,
+    /// Where its value goes.
+    pub field: Field,
+    /// Its flag, if it has one.
+    pub flag: Option<Flag>,
+    /// What `prombus.toml` shows.
+    pub shown: Shown,
+    /// What it does, in one paragraph.
+    pub doc: &'static str,
+}
+
+/// A flag of `serve`.
+pub struct Flag {
+    /// The name without its dashes, e.g. `tls-cert`.
+    pub name: &'static str,
+    /// What `--help` calls its value; empty for switches.
+    pub value_name: &'static str,
+}
+
+/// Which values a setting takes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// `"text"`
+    Text,
+    /// `["text", …]`
+    Texts,
+    /// A whole number, not below zero.
+    Whole(RangeInclusive<u64>),
+    /// Any number.
+    Number(RangeInclusive<f64>),
+    /// `true` or `false`
+    Switch,
+}
+
+/// Where the value of a setting goes. Its default is what this place contains in [`Settings::default`].
+pub enum Field {
+    /// A number of things, bytes or milliseconds.
+    Number(fn(&mut Settings) -> &mut dyn Number),
+    /// A switch.
+    Switch(fn(&mut Settings) -> &mut bool),
+    /// A list of texts. Each is checked by a function, which says what it expects of a text that it refuses.
+    Texts(fn(&mut Settings) -> &mut Vec<String>, fn(&str) -> Result<(), &'static str>),
+    /// `validate` or `auth` reads it.
+    Section,
+}
+
+/// A place for a whole number, in the type of the options that it belongs to.
+pub trait Number {
+    /// Puts a number there.
+    fn set(&mut self, number: u64);
+    /// The number that is there, if there is one.
+    fn get(&self) -> Option<u64>;
+}
+
+/// The types whose numbers are the setting's own.
+macro_rules! plain_number {
+    ($($type:ty),*) => {$(
+        impl Number for $type {
+            fn set(&mut self, number: u64) {
+                *self = Self::try_from(number).unwrap_or(Self::MAX);
+            }
+
+            fn get(&self) -> Option<u64> {
+                u64::try_from(*self).ok()
+            }
+        }
+    )*};
+}
+plain_number!(usize, u64, i64);
+
+impl Number for Option<u64> {
+    fn set(&mut self, number: u64) {
+        *self = Some(number);
+    }
+
+    fn get(&self) -> Option<u64> {
+        *self
+    }
+}
+
+/// Milliseconds.
+impl Number for Duration {
+    fn set(&mut self, number: u64) {
+        *self = Self::from_millis(number);
+    }
+
+    fn get(&self) -> Option<u64> {
+        u64::try_from(self.as_millis()).ok()
+    }
+}
+
+/// What `prombus.toml` shows of a setting.
+pub enum Shown {
+    /// The default of its field.
+    FieldDefault,
+    /// Its default, in TOML.
+    Default(&'static str),
+    /// An example in TOML, and the default in words.
+    Example(&'static str, &'static str),
+}
+
+impl Setting {
+    pub(super) const fn new(path: &'static str, kind: Kind, field: Field, doc: &'static str) -> Self {
+        Self { path, kind, field, flag: None, shown: Shown::FieldDefault, doc }
+    }
+
+    pub(super) const fn flag(self, name: &'static str, value_name: &'static str) -> Self {
+        Self { flag: Some(Flag { name, value_name }), ..self }
+    }
+
+    pub(super) const fn default(self, toml: &'static str) -> Self {
+        Self { shown: Shown::Default(toml), ..self }
+    }
+
+    pub(super) const fn example(self, toml: &'static str, default: &'static str) -> Self {
+        Self { shown: Shown::Example(toml, default), ..self }
+    }
+
+    /// The last part of the path.
+    pub fn key(&self) -> &'static str {
+        self.path.rsplit('.').next().unwrap_or(self.path)
+    }
+
+    /// Whether it is a key of a list of tables: those come from files only.
+    pub fn is_in_list(&self) -> bool {
+        self.path.contains('[')
+    }
+
+    /// The environment variable; none for keys of lists of tables.
+    pub fn variable(&self) -> Option<String> {
+        (!self.is_in_list()).then(|| format!("PROMBUS_{}", self.path.replace('.', "_").to_uppercase()))
+    }
+
+    /// Puts a value in its place, unless it is out of range.
+    pub fn apply(&self, settings: &mut Settings, value: &Value, problems: &mut Problems) {
+        if let Err(why) = self.kind.check_range(value) {
+            return problems.add(self.path, why);
+        }
+        match &self.field {
+            Field::Number(place) => place(settings).set(value.as_integer().map_or(0, i64::unsigned_abs)),
+            Field::Switch(place) => *place(settings) = value.as_bool().unwrap_or_default(),
+            Field::Texts(place, check) => {
+                let texts: Vec<&str> =
+                    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                for (at, text) in texts.iter().enumerate() {
+                    if let Err(expected) = check(text) {
+                        problems
+                            .add(format!("{}[{at}]", self.path), format!("{text:?}: expected {expected}"));
+                    }
+                }
+                *place(settings) = texts.into_iter().map(str::to_owned).collect();
+            }
+            Field::Section => {}
+        }
+    }
+
+    /// The default of the field, if it is a number.
+    pub fn default_number(&self) -> Option<u64> {
+        match &self.field {
+            Field::Number(place) => place(&mut Settings::default()).get(),
+            _ => None,
+        }
+    }
+
+    /// The default in TOML, or in words where there is none.
+    pub fn default_toml(&self) -> String {
+        let mut settings = Settings::default();
+        match (&self.shown, &self.field) {
+            (Shown::Default(toml), _) => (*toml).to_owned(),
+            (Shown::Example(_, words), _) => (*words).to_owned(),
+            (_, Field::Switch(place)) => place(&mut settings).to_string(),
+            (_, Field::Texts(place, _)) => format!("{:?}", place(&mut settings)),
+            _ => self
+                .default_number()
+                .map(|number| grouped(number as f64).replace(',', "_"))
+                .unwrap_or_default(),
+        }
+    }
+}
+
+impl Kind {
+    /// What to write, for messages.
+    pub fn expected(&self) -> &'static str {
+        match self {
+            Self::Text => "a text in quotes",
+            Self::Texts => "a list of texts, e.g. [\"one\", \"two\"]",
+            Self::Whole(_) => "a whole number, not below zero",
+            Self::Number(_) => "a number",
+            Self::Switch => "true or false",
+        }
+    }
+
+    /// The range in words, for a number that has one.
+    pub fn range_text(&self) -> Option<String> {
+        match self {
+            Self::Whole(range) if *range == CHECKED_BY_SECTION => None,
+            Self::Whole(range) if *range.end() == u64::MAX => Some(format!("at least {}", range.start())),
+            Self::Whole(range) => Some(format!("{} to {}", range.start(), range.end())),
+            Self::Number(range) if range.end().is_infinite() => None,
+            Self::Number(range) if *range.start() == f64::MIN_POSITIVE => {
+                Some(format!("more than 0 and at most {}", range.end()))
+            }
+            Self::Number(range) => Some(format!("{} to {}", range.start(), range.end())),
+            Self::Text | Self::Texts | Self::Switch => None,
+        }
+    }
+
+    fn check_range(&self, value: &Value) -> Result<(), String> {
+        let is_inside = match (self, value) {
+            (Self::Whole(range), Value::Integer(number)) => {
+                u64::try_from(*number).is_ok_and(|number| range.contains(&number))
+            }
+            // Not a number is in no range.
+            (Self::Number(range), _) => number_of(value).is_some_and(|number| range.contains(&number)),
+            _ => true,
+        };
+        match self.range_text() {
+            Some(range) if !is_inside => Err(format!("{value}: expected {range}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A number with or without a fraction.
+pub fn number_of(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_out_of_range_leaves_the_default() {
+        let setting = |range| {
+            Setting::new("a", Kind::Whole(range), Field::Number(|s| &mut s.bus.limits.max_topics), "")
+        };
+        let (mut settings, mut problems) = (Settings::default(), Problems::default());
+        setting(1..=u64::MAX).apply(&mut settings, &Value::Integer(0), &mut problems);
+        setting(1..=10).apply(&mut settings, &Value::Integer(11), &mut problems);
+        let whys: Vec<&str> = problems.found.iter().map(|problem| problem.why.as_str()).collect();
+        assert_eq!(whys, ["0: expected at least 1", "11: expected 1 to 10"]);
+        assert_eq!(settings.bus.limits.max_topics, Settings::default().bus.limits.max_topics);
+        setting(1..=10).apply(&mut settings, &Value::Integer(3), &mut problems);
+        assert_eq!((settings.bus.limits.max_topics, problems.found.len()), (3, 2));
+    }
+
+    #[test]
+    fn a_rate_is_a_number_above_zero() {
+        let kind = Kind::Number(f64::MIN_POSITIVE..=1e9);
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(kind.check_range(&Value::Float(bad)).is_err(), "{bad}");
+        }
+        assert!(kind.check_range(&Value::Integer(200)).is_ok());
+        assert!(kind.check_range(&Value::Float(0.5)).is_ok());
+    }
+}

@@ -1,0 +1,183 @@
+//! Checks the values of all sources together and makes [`Settings`] of them. Single values are checked by their
+//! definitions; here is what concerns several of them, or needs a parser of its own.
+
+use super::auth::auth;
+use super::definitions;
+use super::problems::Problems;
+use super::setting::Setting;
+use super::settings::{LogFormat, Settings, StoreChoice};
+use super::source::Source;
+use crate::messages::one_line;
+use prombus::{TopicOptions, TopicRule};
+use prombus_server::{Rate, TlsOptions, check_tls};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tracing_subscriber::EnvFilter;
+
+/// The settings that a source comes to. If there are problems, they are of no use.
+pub fn settings(problems: &mut Problems, source: &Source) -> Settings {
+    let mut settings = Settings::default();
+    for setting in definitions::all().filter(|setting| !Setting::is_in_list(setting)) {
+        if let Some(value) = source.get(setting.path) {
+            setting.apply(&mut settings, value, problems);
+        }
+    }
+    if let Some(listen) = source.texts("listen") {
+        settings.server.listen = addresses(problems, &listen);
+    }
+    settings.server.tls = tls(problems, source);
+    settings.server.auth = auth(problems, source);
+    settings.server.max_payload_bytes = settings.bus.limits.max_payload_bytes;
+    let rates = &mut settings.server.rates;
+    rates.connection_publish = rate(problems, source, "rate.connection_publish");
+    rates.connection_deliver = rate(problems, source, "rate.connection_deliver");
+    settings.bus.topics = topics(problems, source);
+    store(problems, source, &mut settings.bus.store);
+    if let Some(filter) = source.text("log") {
+        check_log_filter(problems, filter);
+        settings.log.filter = filter.to_owned();
+    }
+    match source.text("log_format") {
+        None | Some("text") => {}
+        Some("json") => settings.log.format = LogFormat::Json,
+        Some(other) => problems.add("log_format", format!("{other:?}: text or json is allowed")),
+    }
+    settings
+}
+
+fn addresses(problems: &mut Problems, listen: &[&str]) -> Vec<SocketAddr> {
+    if listen.is_empty() {
+        problems.add("listen", "no address is given; e.g. 127.0.0.1:8090");
+    }
+    let mut addresses = Vec::new();
+    for (at, text) in listen.iter().enumerate() {
+        // Other names are not resolved: what a name means may change, and with it who gets in.
+        let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+        match numeric.as_deref().unwrap_or(text).parse::<SocketAddr>() {
+            Ok(address) if address.port() != 0 && addresses.contains(&address) => {
+                problems.add(format!("listen[{at}]"), format!("{text} is given twice"));
+            }
+            Ok(address) => addresses.push(address),
+            Err(_) => {
+                let how =
+                    "expected an IP address and a port, e.g. 127.0.0.1:8090, 0.0.0.0:8090 or [::1]:8090";
+                problems.add(format!("listen[{at}]"), format!("{text:?} is not an address; {how}"));
+            }
+        }
+    }
+    addresses
+}
+
+fn tls(problems: &mut Problems, source: &Source) -> Option<TlsOptions> {
+    let (cert, key) = match (source.text("tls.cert"), source.text("tls.key")) {
+        (Some(cert), Some(key)) => (cert, key),
+        (Some(_), None) => {
+            problems.add("tls.cert", "the certificate's key is missing: give tls.key (--tls-key) too");
+            return None;
+        }
+        (None, Some(_)) => {
+            problems.add("tls.key", "the key's certificate is missing: give tls.cert (--tls-cert) too");
+            return None;
+        }
+        (None, None) => return None,
+    };
+    problems.file("tls.cert", cert);
+    problems.file("tls.key", key);
+    let tls = TlsOptions { cert: PathBuf::from(cert), key: PathBuf::from(key) };
+    if problems.found.is_empty()
+        && let Err(error) = check_tls(&tls)
+    {
+        problems.add("tls.cert", one_line(&error.into()));
+    }
+    Some(tls)
+}
+
+/// The rate whose settings begin with `path`, if one is given. Without a burst it is what comes in a second.
+fn rate(problems: &mut Problems, source: &Source, path: &str) -> Option<Rate> {
+    let burst_path = format!("{path}_burst");
+    let burst = source.number(&burst_path);
+    match source.number(&format!("{path}_per_second")) {
+        Some(per_second) => Some(Rate { per_second, burst: burst.unwrap_or_else(|| per_second.max(1.0)) }),
+        None if burst.is_some() => {
+            let key = path.rsplit('.').next().unwrap_or(path);
+            problems.add(burst_path, format!("means nothing without {key}_per_second"));
+            None
+        }
+        None => None,
+    }
+}
+
+/// `[[topic]]`, in the order of the file: the first that matches a topic applies.
+fn topics(problems: &mut Problems, source: &Source) -> Vec<TopicRule> {
+    let mut rules = Vec::new();
+    for (path, table) in source.tables("topic") {
+        let mut options = table.clone();
+        let name = options.remove("name");
+        let name = name.as_ref().and_then(toml::Value::as_str);
+        let Some(name) = problems.required(&path, "name", name) else { continue };
+        let options: TopicOptions = match options.try_into() {
+            Ok(options) => options,
+            Err(error) => {
+                problems.add(path, error.message());
+                continue;
+            }
+        };
+        match TopicRule::new(name, options) {
+            Ok(rule) => rules.push(rule),
+            Err(error) => problems.add(format!("{path}.{}", error.name), error.why),
+        }
+    }
+    rules
+}
+
+fn store(problems: &mut Problems, source: &Source, store: &mut StoreChoice) {
+    match source.text("data") {
+        Some("") => problems.add("data", "is empty"),
+        Some(folder) => *store = StoreChoice::Log(PathBuf::from(folder)),
+        None => {}
+    }
+    // The rest of the URL may contain a password: it is not shown.
+    match source.text("store").map(|url| url.split_once(':')) {
+        None | Some(Some(("log", ""))) => {}
+        Some(Some(("memory", ""))) => *store = StoreChoice::Memory,
+        Some(Some((scheme @ ("mongodb" | "mongodb+srv" | "nats" | "tls"), _))) => {
+            let why = format!("this build has no store for {scheme}:; log: and memory: are there");
+            problems.add("store", why);
+        }
+        _ => problems.add("store", "there is no such store; expected log: or memory:"),
+    }
+}
+
+fn check_log_filter(problems: &mut Problems, filter: &str) {
+    if let Err(error) = EnvFilter::builder().parse(filter) {
+        let how = "expected error, warn, info, debug, trace, or a filter like info,prombus_server=debug";
+        problems.add("log", format!("{filter:?} is not a filter ({error}); {how}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_what_comes_in_a_second_and_means_nothing_without_a_rate() {
+        let mut problems = Problems::default();
+        let mut rate_of = |per_second: Option<f64>, burst: Option<f64>| {
+            let mut source = Source::default();
+            per_second.into_iter().for_each(|rate| source.set("a.b_per_second", "", rate));
+            burst.into_iter().for_each(|burst| source.set("a.b_burst", "", burst));
+            rate(&mut problems, &source, "a.b")
+        };
+        assert_eq!(rate_of(None, None), None);
+        assert_eq!(rate_of(Some(200.0), None), Some(Rate { per_second: 200.0, burst: 200.0 }));
+        assert_eq!(rate_of(Some(200.0), Some(9.0)), Some(Rate { per_second: 200.0, burst: 9.0 }));
+        assert_eq!(rate_of(Some(0.5), None), Some(Rate { per_second: 0.5, burst: 1.0 }));
+        assert_eq!(rate_of(None, Some(5.0)), None);
+        assert_eq!(problems.found.len(), 1);
+        let problem = &problems.found[0];
+        assert_eq!(
+            (problem.path.as_str(), problem.why.as_str()),
+            ("a.b_burst", "means nothing without b_per_second")
+        );
+    }
+}

@@ -1,0 +1,55 @@
+//! Servers that stand still. The clock is moved, not waited for.
+
+use prombus_client::{Client, ClientError, PublishError, Record};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+#[tokio::test]
+async fn a_server_that_never_answers_the_upgrade_is_given_up() {
+    // The system takes the connection; nobody reads from it.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::time::pause();
+    let error = Client::connect(&url, None).await.unwrap_err();
+    assert!(matches!(&error, ClientError::Lost { why, .. } if why == "no answer in 10 s"), "{error}");
+}
+
+/// Answers the upgrade and the first frame, which asks whether a token is needed, and then nothing.
+async fn let_in_and_fall_silent(mut stream: TcpStream) {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        stream.read_buf(&mut request).await.unwrap();
+    }
+    let head = String::from_utf8(request).unwrap();
+    let key = head.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+    let accept = tokio_tungstenite::tungstenite::handshake::derive_accept_key(key.as_bytes());
+    let answer = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-accept: {accept}\r\n\r\n"
+    );
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    let mut frame = [0; 512];
+    assert!(stream.read(&mut frame).await.unwrap() > 0);
+    let ok = br#"{"op":"OK","corr":"0"}"#;
+    let length = u8::try_from(ok.len()).unwrap();
+    stream.write_all(&[&[0x81, length], &ok[..]].concat()).await.unwrap();
+    // What is sent is read, so that only the answer is missing.
+    while stream.read(&mut frame).await.is_ok_and(|count| count > 0) {}
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nothing_is_given_up_and_nothing_is_said_to_be_kept() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving =
+        tokio::spawn(async move { let_in_and_fall_silent(listener.accept().await.unwrap().0).await });
+    let client = Client::connect(&url, None).await.unwrap();
+    tokio::time::pause();
+    let outcomes =
+        client.publish_batch(&[Record::new("a", &1).unwrap(), Record::new("a", &2).unwrap()]).await;
+    assert_eq!(outcomes.len(), 2);
+    for outcome in outcomes {
+        assert_eq!(outcome, Err(PublishError::Lost("no answer in 60 s".to_owned())));
+    }
+    serving.abort();
+}

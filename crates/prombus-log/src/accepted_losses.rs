@@ -1,0 +1,225 @@
+//! Places that cannot be read and that an operator has given up: the file `LOSSES` names them, and from then on they count as
+//! damaged.
+//!
+//! A place is marked and not overwritten: the mark works on a disk that refuses to write there too, and a copy of the disk can
+//! still be searched for the bytes. A mark belongs to one life of a segment (number and salt), so it ends with the segment. It
+//! only matters where a read fails: what can be read again is served again.
+
+use crate::error::{Fault, FaultKind};
+use crate::fields::Fields;
+use crate::layout::{FORMAT_VERSION, LOSSES, LOSSES_MAGIC, LOSSES_NEW};
+use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint, is_unreadable, read_whole, write_new};
+use crate::unreadable_ranges::{UnreadableRanges, read_around_exactly};
+use bytes::BufMut as _;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+const ROW_BYTES: usize = 29;
+/// How often the list is read before it counts as unreadable.
+const READ_TRIES: usize = 4;
+
+/// Which kind of file a loss is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LossKind {
+    Segment,
+    /// An index that is kept for its ids: all of it is given up.
+    KeptIndex,
+}
+
+/// A place that counts as damaged when it cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) kind: LossKind,
+    pub(crate) number: u64,
+    pub(crate) salt: u32,
+    pub(crate) range: Range<u64>,
+}
+
+/// All accepted losses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    pub(crate) rows: Vec<Loss>,
+}
+
+impl Losses {
+    /// Reads the list; a missing one is empty, and a damaged one is empty with a fault.
+    pub(crate) fn read(storage: &dyn Storage) -> io::Result<(Self, Option<Fault>)> {
+        let file = match storage.open(LOSSES, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Self::default(), None)),
+            opened => opened?,
+        };
+        // Without it nothing counts as lost, and readers wait: worth more than one try.
+        let mut bytes = read_whole(&*file);
+        for _ in 1..READ_TRIES {
+            if bytes.as_ref().is_err_and(is_unreadable) {
+                bytes = read_whole(&*file);
+            }
+        }
+        match Self::parse(&bytes?) {
+            Some(losses) => Ok((losses, None)),
+            None => Ok((Self::default(), Some(Fault::new(LOSSES, 0, FaultKind::Losses)))),
+        }
+    }
+
+    /// Like [`read`](Self::read), but an unreadable list is empty: then nothing counts as lost, which is safe.
+    pub(crate) fn read_if_readable(storage: &dyn Storage, faults: &mut Vec<Fault>) -> io::Result<Self> {
+        match Self::read(storage) {
+            Ok((losses, fault)) => {
+                faults.extend(fault);
+                Ok(losses)
+            }
+            Err(error) if is_unreadable(&error) => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut file = Vec::with_capacity(20 + self.rows.len() * ROW_BYTES);
+        file.extend_from_slice(&LOSSES_MAGIC);
+        file.put_u32_le(0);
+        file.put_u32_le(FORMAT_VERSION);
+        file.put_u32_le(self.rows.len() as u32);
+        for row in &self.rows {
+            file.put_u8(match row.kind {
+                LossKind::Segment => 0,
+                LossKind::KeptIndex => 1,
+            });
+            file.put_u64_le(row.number);
+            file.put_u32_le(row.salt);
+            file.put_u64_le(row.range.start);
+            file.put_u64_le(row.range.end);
+        }
+        let crc = crc32c::crc32c(&file[12..]);
+        file[8..12].copy_from_slice(&crc.to_le_bytes());
+        file
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(bytes);
+        let magic = fields.bytes(8)?;
+        let crc = fields.u32()?;
+        if magic != LOSSES_MAGIC || crc32c::crc32c(&bytes[12..]) != crc || fields.u32()? != FORMAT_VERSION {
+            return None;
+        }
+        let mut rows = Vec::new();
+        for _ in 0..fields.count(ROW_BYTES)? {
+            let kind = match fields.u8()? {
+                0 => LossKind::Segment,
+                1 => LossKind::KeptIndex,
+                _ => return None,
+            };
+            let (number, salt) = (fields.u64()?, fields.u32()?);
+            rows.push(Loss { kind, number, salt, range: fields.u64()?..fields.u64()? });
+        }
+        Some(Self { rows })
+    }
+
+    /// Replaces the list on disk.
+    pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
+        let file = write_new(storage, LOSSES_NEW, &self.encode())?;
+        // Before the rename: else a power cut leaves an empty list, and what was accepted blocks readers again.
+        file.sync(SyncPoint::AcceptedLosses)?;
+        storage.rename(LOSSES_NEW, LOSSES)?;
+        storage.sync_folder(SyncPoint::AcceptedLosses)
+    }
+
+    /// Adds losses, and forgets those of files for which `is_there` is false.
+    pub(crate) fn add(&mut self, added: Vec<Loss>, is_there: impl Fn(&Loss) -> bool) {
+        for loss in added {
+            if !self.rows.contains(&loss) {
+                self.rows.push(loss);
+            }
+        }
+        self.rows.retain(is_there);
+    }
+
+    /// The accepted places of a segment.
+    pub(crate) fn of_segment(&self, number: u64, salt: u32) -> Vec<Range<u64>> {
+        let is_its =
+            |loss: &&Loss| loss.kind == LossKind::Segment && (loss.number, loss.salt) == (number, salt);
+        let mut ranges: Vec<Range<u64>> =
+            self.rows.iter().filter(is_its).map(|loss| loss.range.clone()).collect();
+        ranges.sort_by_key(|range| range.start);
+        // Neighbours become one, so that a hole across both is found in it.
+        ranges.dedup_by(|later, earlier| {
+            let is_joined = later.start <= earlier.end;
+            if is_joined {
+                earlier.end = earlier.end.max(later.end);
+            }
+            is_joined
+        });
+        ranges
+    }
+
+    /// Whether the ids of a kept index are given up.
+    pub(crate) fn has_kept_index(&self, number: u64, salt: u32) -> bool {
+        let is_it =
+            |loss: &Loss| loss.kind == LossKind::KeptIndex && (loss.number, loss.salt) == (number, salt);
+        self.rows.iter().any(is_it)
+    }
+}
+
+/// A file of which some places count as damaged when they cannot be read: they are zeros then, which do not check.
+pub(crate) struct LossyFile {
+    pub(crate) file: Arc<dyn StorageFile>,
+    pub(crate) accepted: Arc<[Range<u64>]>,
+}
+
+impl StorageFile for LossyFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        match self.file.read_at(buffer, position) {
+            Err(error) if is_unreadable(&error) => {}
+            read => return read,
+        }
+        let end = self.file.len()?.min(position + buffer.len() as u64).max(position);
+        let mut at = position;
+        while at < end {
+            // The accepted place at this position, or the bytes up to the next one.
+            let place = self.accepted.iter().find(|place| place.end > at).filter(|place| place.start < end);
+            let (part_end, is_accepted) = match place {
+                Some(place) if place.start <= at => (place.end.min(end), true),
+                Some(place) => (place.start, false),
+                None => (end, false),
+            };
+            let part = &mut buffer[(at - position) as usize..(part_end - position) as usize];
+            if is_accepted {
+                read_around_exactly(&*self.file, part, at, &mut UnreadableRanges::default())?;
+            } else {
+                self.file.read_at(part, at)?;
+            }
+            at = part_end;
+        }
+        Ok((end - position) as usize)
+    }
+
+    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.file.write_at(bytes, position)
+    }
+
+    fn sync(&self, point: SyncPoint) -> io::Result<()> {
+        self.file.sync(point)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_of_the_list_is_found() {
+        let loss = |kind, number| Loss { kind, number, salt: 7, range: 512..1024 };
+        let losses = Losses { rows: vec![loss(LossKind::Segment, 1), loss(LossKind::KeptIndex, 2)] };
+        let bytes = losses.encode();
+        assert_eq!(Losses::parse(&bytes), Some(losses));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Losses::parse(&damaged), None, "bit {bit} was not found");
+        }
+    }
+}

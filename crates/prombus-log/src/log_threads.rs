@@ -1,0 +1,164 @@
+//! The threads of a log: one commits, one maintains. Closing joins them, waits for long jobs, and does the last commit and
+//! checkpoint itself.
+//!
+//! A failure of any part is announced here: everyone who waits is woken, and no job begins any more.
+
+use crate::context::Context;
+use crate::error::Unavailable;
+use crate::maintain::maintenance::Maintenance;
+use crate::read::committed_log::CommittedLog;
+use crate::recover::build_parts::OpenedLog;
+use crate::step::Step;
+use crate::storage::Lock;
+use crate::write::append_queue::AppendQueue;
+use crate::write::writer::Writer;
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often maintenance looks again when something could not be done.
+const MAINTENANCE_RETRY: Duration = Duration::from_secs(1);
+
+/// The parts of an open log. Maintenance calls the queue and the committed log, the writer too; neither calls back.
+pub(crate) struct Parts {
+    pub(crate) context: Arc<Context>,
+    pub(crate) committed: Arc<CommittedLog>,
+    pub(crate) queue: Arc<AppendQueue>,
+    pub(crate) writer: Writer,
+    pub(crate) maintenance: Maintenance,
+    is_failure_announced: AtomicBool,
+}
+
+impl Parts {
+    pub(crate) fn new(opened: OpenedLog) -> Self {
+        let OpenedLog { context, committed, queue, writer, maintenance } = opened;
+        Self { context, committed, queue, writer, maintenance, is_failure_announced: AtomicBool::new(false) }
+    }
+
+    /// After a call that may have stopped writing: passes its result on, and announces a failure.
+    #[inline]
+    pub(crate) fn announcing<T>(&self, result: T) -> T {
+        if self.context.failure.get().is_some() {
+            self.announce_failure();
+        }
+        result
+    }
+
+    /// Wakes everyone who waits, once.
+    #[cold]
+    fn announce_failure(&self) {
+        if !self.is_failure_announced.swap(true, Ordering::SeqCst) {
+            self.maintenance.jobs.stop();
+            self.committed.durable.wake();
+            self.queue.wake_all();
+            self.committed.maintenance_due.ring();
+        }
+    }
+
+    fn fail(&self, reason: &str) {
+        self.context.fail(reason.to_owned());
+        self.announce_failure();
+    }
+
+    fn run_committer(&self) {
+        loop {
+            match self.announcing(self.writer.step_commit()) {
+                Step::Worked => {}
+                Step::Stopped => return,
+                Step::Idle if self.queue.is_closed() => return,
+                Step::Idle => self.queue.commit_due.wait(None),
+            }
+        }
+    }
+
+    fn run_maintenance(&self) {
+        loop {
+            match self.announcing(self.maintenance.step()) {
+                Step::Worked => {}
+                Step::Stopped => return,
+                Step::Idle if self.queue.is_closed() => return,
+                Step::Idle => self.committed.maintenance_due.wait(Some(MAINTENANCE_RETRY)),
+            }
+        }
+    }
+}
+
+/// Keeps the threads and the folder's lock; dropped with the last `Log`.
+pub(crate) struct Handle {
+    pub(crate) parts: Arc<Parts>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    lock: Mutex<Option<Box<dyn Lock>>>,
+}
+
+impl Handle {
+    pub(crate) fn new(parts: Arc<Parts>, lock: Box<dyn Lock>) -> Self {
+        Self { parts, threads: Mutex::new(Vec::new()), lock: Mutex::new(Some(lock)) }
+    }
+
+    pub(crate) fn start_threads(&self) -> io::Result<()> {
+        self.start("prombus-commit", Parts::run_committer)?;
+        self.start("prombus-house", Parts::run_maintenance)
+    }
+
+    fn start(&self, name: &str, run: fn(&Parts)) -> io::Result<()> {
+        let parts = Arc::clone(&self.parts);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let guard = PanicGuard { parts: &parts };
+            run(&parts);
+            std::mem::forget(guard);
+        })?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    pub(crate) fn close(&self) -> Result<(), Unavailable> {
+        // Held to the end: a second closer must not give the folder away while the first still writes.
+        let mut lock = self.lock.lock();
+        let parts = &self.parts;
+        let was_closed = parts.queue.close();
+        parts.maintenance.jobs.stop();
+        parts.queue.notify_room();
+        parts.queue.commit_due.ring();
+        parts.committed.maintenance_due.ring();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked must not be mistaken for one that finished its work.
+            if thread.join().is_err() {
+                parts.fail(PANICKED);
+            }
+        }
+        // They write into the folder, which may belong to someone else from here on.
+        parts.maintenance.jobs.wait();
+        if !was_closed {
+            while parts.announcing(parts.writer.step_commit()) == Step::Worked {}
+            if parts.context.failure.get().is_none() {
+                parts.maintenance.finish();
+                parts.announcing(());
+            }
+        }
+        lock.take();
+        parts.context.failure.check()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // A caller that wants to know whether it worked calls `Log::close`.
+        let _ = self.close();
+    }
+}
+
+const PANICKED: &str = "a thread of the log panicked";
+
+/// A panic in a thread of the log must stop acknowledgements, not leave everyone waiting.
+struct PanicGuard<'a> {
+    parts: &'a Parts,
+}
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        self.parts.fail(PANICKED);
+    }
+}

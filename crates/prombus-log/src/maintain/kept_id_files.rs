@@ -1,0 +1,83 @@
+//! Files with the ids of events that are gone: naming them in the manifest, and removing those that have expired.
+
+use crate::context::Context;
+use crate::maintain::catalog::Catalog;
+use crate::manifest::KeptIndex;
+use crate::read::committed_log::CommittedLog;
+use crate::read::kept_ids::KeptIds;
+use crate::step::Step;
+use crate::storage::{SyncPoint, is_full};
+use std::io;
+use std::sync::Arc;
+
+/// Kept ids that the manifest no longer names; their files are removed when they are no longer used.
+#[derive(Default)]
+pub(crate) struct KeptIdFiles {
+    retired: Vec<Arc<KeptIds>>,
+}
+
+impl KeptIdFiles {
+    /// Forgets ids that have expired, and removes files that are no longer used.
+    pub(crate) fn expire(
+        &mut self,
+        context: &Context,
+        committed: &CommittedLog,
+        catalog: &mut Catalog,
+    ) -> io::Result<Step> {
+        if let Some(at) = self.retired.iter().position(|kept| Arc::strong_count(kept) == 1) {
+            let kept = self.retired.swap_remove(at);
+            catalog.remove_index(&*context.storage, kept.row.number)?;
+            return Ok(Step::Worked);
+        }
+        let now_ms = context.now_ms();
+        let is_over = |row: &&KeptIndex| row.expires_ms <= now_ms;
+        let gone: Vec<u64> =
+            catalog.manifest.kept_indexes.iter().filter(is_over).map(|row| row.number).collect();
+        if gone.is_empty() {
+            return Ok(Step::Idle);
+        }
+        match self.change(context, committed, catalog, &[], &gone) {
+            Ok(()) => Ok(Step::Worked),
+            Err(error) if is_full(&error) => Ok(Step::Idle),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds ids and removes others, in the manifest and for look-ups.
+    pub(crate) fn change(
+        &mut self,
+        context: &Context,
+        committed: &CommittedLog,
+        catalog: &mut Catalog,
+        added: &[Arc<KeptIds>],
+        gone: &[u64],
+    ) -> io::Result<()> {
+        let before = catalog.manifest.kept_indexes.clone();
+        catalog.manifest.kept_indexes.retain(|row| !gone.contains(&row.number));
+        let written = name_kept(context, catalog, added)
+            .and_then(|()| catalog.write(&*context.storage, &committed.segments(), &[]));
+        if written.is_err() {
+            catalog.manifest.kept_indexes = before;
+            return written;
+        }
+        self.show(committed, added, gone);
+        Ok(())
+    }
+
+    /// Lets look-ups use ids that the manifest names now, and no more those that it does not.
+    pub(crate) fn show(&mut self, committed: &CommittedLog, added: &[Arc<KeptIds>], gone: &[u64]) {
+        self.retired.extend(committed.ids.change_kept(added, gone));
+        committed.refresh_id_files();
+    }
+}
+
+/// Puts ids into the next manifest.
+pub(crate) fn name_kept(context: &Context, catalog: &mut Catalog, added: &[Arc<KeptIds>]) -> io::Result<()> {
+    if added.is_empty() {
+        return Ok(());
+    }
+    // Else a power cut leaves a manifest that names a file whose own name is lost, and its ids with it.
+    context.storage.sync_folder(SyncPoint::KeptIndexFolder)?;
+    catalog.manifest.kept_indexes.extend(added.iter().map(|kept| kept.row));
+    Ok(())
+}

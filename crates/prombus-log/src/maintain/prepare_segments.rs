@@ -1,0 +1,135 @@
+//! Making segments ready ahead of need: a retired file is recycled, or a new one is filled with zeros.
+
+use crate::context::Context;
+use crate::layout::segment_name;
+use crate::maintain::recycle_segments::FREE_MARGIN_BYTES;
+use crate::maintain::work::Work;
+use crate::manifest::SegmentRow;
+use crate::observer::Notice;
+use crate::read::durable::Durable;
+use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
+use crate::step::Step;
+use crate::storage::is_full;
+use crate::write::append_queue::AppendQueue;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How far the zeros of a new segment may be ahead of what is committed meanwhile.
+const FILL_AHEAD_BYTES: u64 = 1 << 20;
+const FILL_AHEAD_TIMES: u64 = 4;
+/// The pause after each piece of zeros, when they are that far ahead.
+const FILL_PAUSE: Duration = Duration::from_millis(4);
+/// Without a commit for this long the disk is idle.
+const FILL_IDLE: Duration = Duration::from_millis(100);
+/// Segments that are held back for a full disk. The state records of one are dead when the next one is in use and checkpoints
+/// cover them, so two can take turns for as long as the disk is full.
+const RESERVE_SEGMENTS: usize = 2;
+
+impl Work {
+    /// Makes a segment ready if one is missing: recycles a retired file, or fills a new one with zeros.
+    pub(crate) fn prepare_segment(&mut self) -> io::Result<Step> {
+        let (ready, reserves) = self.queue.spare_counts();
+        let are_ready = ready >= self.context.options.prepared_segments;
+        if !are_ready && self.prepare_one(false, false)? == Step::Worked {
+            return Ok(Step::Worked);
+        }
+        // Even when other segments cannot be made: a cleaned reserve is reused.
+        if reserves < RESERVE_SEGMENTS { self.prepare_one(true, are_ready) } else { Ok(Step::Idle) }
+    }
+
+    /// Makes one segment ready; `is_last` when then none is missing that publishers need.
+    fn prepare_one(&mut self, is_reserve: bool, is_last: bool) -> io::Result<Step> {
+        let capacity =
+            if is_reserve { self.context.options.reserve_bytes } else { self.context.options.segment_bytes };
+        match self.make_segment(capacity, is_reserve) {
+            Ok(segment) => {
+                let was_full = self.queue.add_spare(segment, is_reserve);
+                let is_over = (!is_reserve || is_last) && std::mem::replace(&mut self.is_full, false);
+                if was_full || is_over {
+                    self.context.observer().notice(&Notice::StorageFreed);
+                }
+                Ok(Step::Worked)
+            }
+            Err(error) if is_full(&error) => {
+                if !is_reserve {
+                    self.queue.set_full();
+                }
+                if !std::mem::replace(&mut self.is_full, true) {
+                    self.context.observer().notice(&Notice::StorageFull { error: error.to_string() });
+                }
+                Ok(Step::Idle)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A segment that is durable and named by the manifest.
+    fn make_segment(&mut self, capacity: u64, reserve: bool) -> io::Result<Arc<Segment>> {
+        let id = self.make_file(capacity, SegmentKind::Log)?;
+        self.catalog.manifest.segments.push(SegmentRow { id, sealed: None, reserve });
+        if let Err(error) = self.write_manifest() {
+            self.catalog.manifest.segments.retain(|row| row.id != id);
+            if is_full(&error) {
+                let _ = self.context.storage.remove(&segment_name(id.number));
+            }
+            return Err(error);
+        }
+        let storage = Arc::clone(&self.context.storage);
+        let segment = Segment::new(storage, id, None, SegmentIndex::Growing);
+        // Opened here and not when the first batch waits for it.
+        segment.file()?;
+        Ok(Arc::new(segment))
+    }
+
+    /// A segment file that is durable; the manifest does not name it yet.
+    pub(crate) fn make_file(&mut self, capacity: u64, kind: SegmentKind) -> io::Result<SegmentId> {
+        let number = self.catalog.next_number();
+        let old = self.retired.take(&self.context, &self.catalog, capacity)?;
+        let old_salt = old.as_ref().map(|old| old.salt);
+        let salt = std::iter::repeat_with(|| self.context.storage.random() as u32)
+            .find(|&salt| Some(salt) != old_salt);
+        let salt = salt.expect("the iterator does not end");
+        let life = old.as_ref().map_or(0, |old| old.life + 1);
+        let id = SegmentId { number, salt, kind, capacity, life };
+        match old {
+            Some(old) => segment::recycle(&*self.context.storage, old.number, &id, self.context.log_id)?,
+            None => {
+                let is_tight = |free| free < capacity + FREE_MARGIN_BYTES;
+                if self.context.storage.free_bytes().is_some_and(is_tight) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::StorageFull,
+                        "not enough free space for a segment",
+                    ));
+                }
+                segment::create(
+                    &*self.context.storage,
+                    &id,
+                    self.context.log_id,
+                    &mut fill_pace(&self.context, &self.queue, &self.committed.durable),
+                )?;
+            }
+        }
+        Ok(id)
+    }
+}
+
+/// Gives commits precedence over the zeros of a segment that is not needed yet: both use the same disk. The zeros stay a few
+/// times ahead of what is committed, and never take much more than a second, because maintenance waits too.
+fn fill_pace(context: &Context, queue: &AppendQueue, durable: &Durable) -> impl FnMut(u64) {
+    let (at_start, _) = queue.room_left();
+    let mut last_batch = (durable.get(), None::<Instant>);
+    move |filled| {
+        let batch = durable.get();
+        if batch != last_batch.0 {
+            last_batch = (batch, Some(Instant::now()));
+        }
+        let is_committing = last_batch.1.is_some_and(|at| at.elapsed() < FILL_IDLE);
+        let (left, is_closed) = queue.room_left();
+        let is_ahead = filled > FILL_AHEAD_BYTES + at_start.saturating_sub(left) * FILL_AHEAD_TIMES;
+        let is_needed = left < context.options.segment_bytes / 2 || is_closed;
+        if context.options.threads && is_committing && is_ahead && !is_needed {
+            std::thread::sleep(FILL_PAUSE);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Recycling segment files: files of retired segments wait here, are recycled while publishing is fast, and are removed else.
+
+use crate::context::Context;
+use crate::layout::segment_name;
+use crate::maintain::catalog::Catalog;
+use crate::segment::{Segment, SegmentId};
+use crate::step::Step;
+use std::io;
+use std::sync::Arc;
+
+/// Room that stays free for the manifest, checkpoints and indexes when a segment is made.
+pub(crate) const FREE_MARGIN_BYTES: u64 = 8 << 20;
+/// Retired files that wait to be used again.
+const RETIRED_FILES_MAX: usize = 8;
+/// This many are never removed.
+const RETIRED_FILES_KEPT: usize = 1;
+/// The others are removed after this time without use.
+const REST_MS: i64 = 4_000;
+/// At most one file is removed in this time: to free a large one costs the disk a moment.
+const GIVE_BACK_MS: i64 = 1_000;
+
+/// A segment that the manifest no longer names. Its file and its index are free when nothing else holds it.
+struct RetiredFile {
+    segment: Arc<Segment>,
+    since_ms: i64,
+    /// Some of its bytes could not be read: nothing is written there again.
+    is_unreadable: bool,
+}
+
+impl RetiredFile {
+    fn is_free(&self) -> bool {
+        Arc::strong_count(&self.segment) == 1
+    }
+}
+
+/// Files of segments that the manifest no longer names.
+pub(crate) struct RetiredSegments {
+    files: Vec<RetiredFile>,
+    /// When one of them was last recycled.
+    used_ms: i64,
+    /// When one of them was last removed.
+    freed_ms: i64,
+}
+
+impl Default for RetiredSegments {
+    fn default() -> Self {
+        Self { files: Vec::new(), used_ms: i64::MIN / 2, freed_ms: i64::MIN / 2 }
+    }
+}
+
+impl RetiredSegments {
+    /// Adds a segment that the manifest no longer names; nothing is written again to one with unreadable bytes.
+    pub(crate) fn add(&mut self, segment: &Arc<Segment>, since_ms: i64, is_unreadable: bool) {
+        self.files.push(RetiredFile { segment: Arc::clone(segment), since_ms, is_unreadable });
+    }
+
+    /// Takes a free file of the right size, to be recycled.
+    pub(crate) fn take(
+        &mut self,
+        context: &Context,
+        catalog: &Catalog,
+        capacity: u64,
+    ) -> io::Result<Option<SegmentId>> {
+        if !context.storage.recycles_segments() {
+            return Ok(None);
+        }
+        let is_fit = |file: &RetiredFile| {
+            file.segment.id.capacity == capacity && file.is_free() && !file.is_unreadable
+        };
+        let Some(at) = self.files.iter().position(is_fit) else { return Ok(None) };
+        let id = self.files.swap_remove(at).segment.id;
+        catalog.remove_index(&*context.storage, id.number)?;
+        self.used_ms = context.now_ms();
+        Ok(Some(id))
+    }
+
+    /// Removes a retired file, if there are more than the next segments need.
+    pub(crate) fn free_surplus(&mut self, context: &Context, catalog: &Catalog) -> io::Result<Step> {
+        let now_ms = context.now_ms();
+        self.used_ms = self.used_ms.min(now_ms);
+        self.freed_ms = self.freed_ms.min(now_ms);
+        let (used_ms, freed_ms, count) = (self.used_ms, self.freed_ms, self.files.len());
+        let recycles = context.storage.recycles_segments();
+        let at = self.files.iter_mut().position(|file| {
+            file.since_ms = file.since_ms.min(now_ms);
+            let has_rested = now_ms - file.since_ms.max(used_ms) >= REST_MS
+                && now_ms - freed_ms >= GIVE_BACK_MS
+                && count > RETIRED_FILES_KEPT;
+            let is_fitting = file.segment.id.capacity == context.options.segment_bytes;
+            let is_usable = recycles && is_fitting && !file.is_unreadable;
+            file.is_free() && (!is_usable || has_rested || count > RETIRED_FILES_MAX)
+        });
+        let Some(at) = at else { return Ok(Step::Idle) };
+        self.free(context, catalog, at)?;
+        if count <= RETIRED_FILES_MAX {
+            self.freed_ms = now_ms;
+        }
+        Ok(Step::Worked)
+    }
+
+    fn free(&mut self, context: &Context, catalog: &Catalog, at: usize) -> io::Result<()> {
+        let number = self.files.swap_remove(at).segment.id.number;
+        catalog.remove_index(&*context.storage, number)?;
+        context.storage.remove(&segment_name(number))
+    }
+
+    /// Frees the room of one retired file; false when none is free.
+    pub(crate) fn free_one(&mut self, context: &Context, catalog: &Catalog) -> io::Result<bool> {
+        let Some(at) = self.files.iter().position(RetiredFile::is_free) else { return Ok(false) };
+        self.free(context, catalog, at)?;
+        Ok(true)
+    }
+
+    /// Makes sure that there is room, where that can be known.
+    pub(crate) fn make_room(&mut self, context: &Context, catalog: &Catalog, bytes: u64) -> io::Result<()> {
+        let is_tight = |free| free < bytes + FREE_MARGIN_BYTES;
+        while context.storage.free_bytes().is_some_and(is_tight) {
+            if !self.free_one(context, catalog)? {
+                return Err(io::Error::new(io::ErrorKind::StorageFull, "not enough free space to clean"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! What a read takes at most, and what it returns.
+
+use crate::frame_scan::PIECE_BYTES;
+use crate::record::{self, Event, trusted_event};
+use bytes::Bytes;
+
+/// How much a read takes at most. At least one event is read whatever its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLimit {
+    /// The most events.
+    pub events: usize,
+    /// The most bytes of records.
+    pub bytes: usize,
+}
+
+impl Default for ReadLimit {
+    fn default() -> Self {
+        Self { events: usize::MAX, bytes: PIECE_BYTES }
+    }
+}
+
+/// Why seqs are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingReason {
+    /// Retention, compaction or deletion took them.
+    Cleaned,
+    /// They are damaged.
+    Corrupt,
+}
+
+/// Seqs that a read passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The first one.
+    pub first_seq: u64,
+    /// The last one.
+    pub last_seq: u64,
+    /// Why.
+    pub reason: MissingReason,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordPlace {
+    pub(super) buffer: u32,
+    pub(super) offset: u32,
+}
+
+/// Events that were read together. Reuse one for many reads: it keeps its memory.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    pub(super) buffers: Vec<Bytes>,
+    pub(super) records: Vec<RecordPlace>,
+    missing: Vec<Missing>,
+    pub(super) bytes: usize,
+    pub(super) next_seq: u64,
+}
+
+impl Chunk {
+    /// The events, in seq order.
+    pub fn events(&self) -> impl ExactSizeIterator<Item = Event<'_>> + '_ {
+        self.records
+            .iter()
+            .map(|place| trusted_event(&self.buffers[place.buffer as usize][place.offset as usize..]))
+    }
+
+    /// The event at a place, from 0 to [`len`](Self::len).
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn event(&self, at: usize) -> Event<'_> {
+        let place = self.records[at];
+        trusted_event(&self.buffers[place.buffer as usize][place.offset as usize..])
+    }
+
+    /// Lets go of everything that was read; the memory of lists is kept.
+    pub fn forget(&mut self) {
+        self.clear(0);
+    }
+
+    /// How many events it holds.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether it holds no event.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Seqs in the range read that are not there.
+    #[inline]
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
+    }
+
+    /// Where the next read continues.
+    #[inline]
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    #[inline]
+    pub(super) fn clear(&mut self, from: u64) {
+        self.buffers.clear();
+        self.records.clear();
+        self.missing.clear();
+        self.bytes = 0;
+        self.next_seq = from;
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self, limit: ReadLimit) -> bool {
+        !self.records.is_empty() && (self.records.len() >= limit.events || self.bytes >= limit.bytes)
+    }
+
+    /// Finds the events in the runs that the tail gave, up to the limit.
+    #[inline(never)]
+    pub(super) fn take_runs(&mut self, from: u64, limit: ReadLimit) {
+        for at in 0..self.buffers.len() {
+            let run = self.buffers[at].clone();
+            let mut offset = 0;
+            while offset < run.len() {
+                let frame = &run[offset..];
+                let length = record::trusted_frame_length(frame);
+                let seq = crate::fields::u64_at(frame, 24);
+                if seq >= from {
+                    if self.is_full(limit) {
+                        return;
+                    }
+                    self.records.push(RecordPlace { buffer: at as u32, offset: offset as u32 });
+                    self.bytes += length;
+                    self.next_seq = seq + 1;
+                }
+                offset += length;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn skip_to(&mut self, seq: u64, reason: MissingReason) {
+        if seq > self.next_seq {
+            self.missing.push(Missing { first_seq: self.next_seq, last_seq: seq - 1, reason });
+            self.next_seq = seq;
+        }
+    }
+}

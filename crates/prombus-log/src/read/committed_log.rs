@@ -1,0 +1,122 @@
+//! The committed log as readers see it: everything durable, and nothing else.
+//!
+//! It owns the view, the topic names, the ids of older segments, and the reports about damage and failed reads. Its locks are
+//! leaves: code that holds one calls no other part, so writers and maintenance may come here with their own locks held.
+
+use crate::buffer_pool::BufferPool;
+use crate::context::Context;
+use crate::error::ReadError;
+use crate::read::damage_reports::{DamageReports, NamedFaults};
+use crate::read::durable::Durable;
+use crate::read::id_files::PublisherIds;
+use crate::read::kept_ids::KeptIds;
+use crate::read::read_health::ReadErrors;
+use crate::read::view::View;
+use crate::segment::Segment;
+use crate::topics::{TopicId, TopicTable};
+use crate::wakeup::Wakeup;
+use parking_lot::{RwLock, RwLockReadGuard};
+use std::sync::Arc;
+
+/// Free buffers that are kept for reads.
+const POOLED_BYTES: usize = 32 << 20;
+
+/// The committed part of a log.
+pub(crate) struct CommittedLog {
+    pub(super) context: Arc<Context>,
+    view: RwLock<View>,
+    /// Names of topics, also of those that are not durable yet.
+    topics: RwLock<TopicTable>,
+    pub(crate) durable: Durable,
+    pub(crate) ids: PublisherIds,
+    pub(super) read_pool: Arc<BufferPool>,
+    pub(crate) damage: DamageReports,
+    pub(crate) read_errors: ReadErrors,
+    /// Rung when there is an index to write or a checkpoint is due.
+    pub(crate) maintenance_due: Wakeup,
+}
+
+impl CommittedLog {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        view: View,
+        kept: Vec<Arc<KeptIds>>,
+        reported: NamedFaults,
+    ) -> Self {
+        let mut topics = TopicTable::default();
+        for (id, topic) in view.topics.iter().enumerate() {
+            if let Some(topic) = topic.as_ref().filter(|topic| !topic.is_deleted) {
+                topics.add(TopicId(id as u32), Arc::clone(&topic.name));
+            }
+        }
+        Self {
+            topics: RwLock::new(topics),
+            durable: Durable::new(view.mark.batch),
+            ids: PublisherIds::new(&view.segments, kept),
+            view: RwLock::new(view),
+            read_pool: BufferPool::new(POOLED_BYTES),
+            damage: DamageReports::new(Arc::clone(&context), reported),
+            read_errors: ReadErrors::new(Arc::clone(&context)),
+            maintenance_due: Wakeup::default(),
+            context,
+        }
+    }
+
+    /// The view at this moment. The lock is a leaf: drop it before calling another part.
+    #[inline]
+    pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
+        self.view.read()
+    }
+
+    #[inline]
+    pub(crate) fn change_view<R>(&self, change: impl FnOnce(&mut View) -> R) -> R {
+        change(&mut self.view.write())
+    }
+
+    #[inline]
+    pub(crate) fn segments(&self) -> Arc<Vec<Arc<Segment>>> {
+        Arc::clone(&self.view().segments)
+    }
+
+    /// The segment with this file.
+    pub(crate) fn segment_named(&self, file: &str) -> Option<Arc<Segment>> {
+        self.segments().iter().find(|segment| segment.name() == file).cloned()
+    }
+
+    pub(crate) fn topic_id(&self, name: &str) -> Option<TopicId> {
+        self.topics.read().id(name)
+    }
+
+    pub(crate) fn topic_name(&self, topic: u32) -> Option<String> {
+        self.topics.read().name(topic)
+    }
+
+    pub(crate) fn add_topic(&self, id: TopicId, name: Arc<str>) {
+        self.topics.write().add(id, name);
+    }
+
+    pub(crate) fn remove_topic(&self, id: TopicId) {
+        self.topics.write().remove(id);
+    }
+
+    /// Lists again where publishers' ids are looked up.
+    pub(crate) fn refresh_id_files(&self) {
+        self.ids.refresh(&self.segments());
+    }
+
+    /// The newest durable seq of a topic; zero when it has none yet.
+    #[inline]
+    pub(crate) fn durable_seq(&self, topic: u32) -> Result<u64, ReadError> {
+        if let Some(seq) = self.view().last_seq(topic) {
+            return Ok(seq);
+        }
+        // It may be so new that its own record is not durable yet.
+        if self.topics.read().is_alive(TopicId(topic)) { Ok(0) } else { Err(ReadError::UnknownTopic(topic)) }
+    }
+
+    /// Bytes of records in all segments.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        let view = self.view();
+        view.segments.iter().map(|segment| segment.sealed().unwrap_or(view.mark.position)).sum()
+    }
+}

@@ -1,0 +1,10 @@
+//! Publishers' ids of events that cleaning removed: they count as duplicates for `dedupe_ms` more.
+
+use crate::index_file::IndexFile;
+use crate::manifest::KeptIndex;
+
+/// Ids whose events are gone.
+pub(crate) struct KeptIds {
+    pub(crate) row: KeptIndex,
+    pub(crate) file: IndexFile,
+}

@@ -1,0 +1,123 @@
+//! What open does: finds the log or makes one, replays what follows the newest checkpoint, cuts a torn tail, and makes what it
+//! found durable before anyone sees it.
+//!
+//! Until the new manifest is written nothing that counts is changed, so a crash at any point only means to do it again.
+
+use crate::caller_state::State;
+use crate::checkpoint::Checkpoint;
+use crate::error::OpenError;
+use crate::layout::checkpoint_name;
+use crate::manifest::ManifestRead;
+use crate::options::Options;
+use crate::recover::build_parts::{OpenedLog, Recovered, build_parts};
+use crate::recover::find_log::{check_empty, open_error, read_manifest};
+use crate::recover::new_log::create;
+use crate::recover::recovery::{FoundSegments, Recovery};
+use crate::recover::replay::Replay;
+use crate::storage::{Lock, Storage, is_unreadable};
+use crate::write::recent_ids::RecentIds;
+use std::sync::Arc;
+
+/// Opens the log on a storage; see the module's text.
+pub(crate) fn open(
+    storage: Arc<dyn Storage>,
+    options: Options,
+    state: Box<dyn State>,
+) -> Result<(OpenedLog, Box<dyn Lock>), OpenError> {
+    let folder = storage.location();
+    let io = |action: &'static str| {
+        let folder = folder.clone();
+        move |error| open_error(&folder, action, error)
+    };
+    // Look before taking the lock: in a folder that is not ours not even the lock file may appear.
+    if let ManifestRead::Missing = read_manifest(&*storage)? {
+        check_empty(&*storage)?;
+    }
+    let lock = storage.lock().map_err(io("lock the folder"))?;
+    let lock = lock.ok_or_else(|| OpenError::Locked { folder: folder.clone() })?;
+    let found = match read_manifest(&*storage)? {
+        ManifestRead::Missing => {
+            check_empty(&*storage)?;
+            create(&*storage, &options)?
+        }
+        found => found,
+    };
+    let ManifestRead::Found { manifest, fault } = found else {
+        unreachable!("read_manifest answers missing or found")
+    };
+    let opened = Recovery::new(storage, options, manifest, fault)?.run(state)?;
+    Ok((opened, lock))
+}
+
+impl Recovery {
+    fn run(mut self, mut state: Box<dyn State>) -> Result<OpenedLog, OpenError> {
+        let (checkpoint, number) = self.read_checkpoint()?;
+        // A new log has no snapshot to restore.
+        if checkpoint.mark.batch > 0 {
+            let restored = state.restore(&checkpoint.state);
+            restored.map_err(|reason| OpenError::State { file: checkpoint_name(number), reason })?;
+        }
+        self.check_segments()?;
+        let checkpointed = checkpoint.mark;
+        let mut replay = Replay::new(&checkpoint, state, self.context.hash);
+        let FoundSegments { mut used, spares, unusable } = self.replay_segments(&mut replay)?;
+        self.faults.append(&mut replay.faults);
+
+        let last = used.len();
+        for (at, one) in used.iter_mut().enumerate() {
+            self.cut(one).map_err(|error| self.error("keep the bytes of a cut", error))?;
+            self.make_durable(one)?;
+            let is_whole = one.torn_to.is_none() && !one.is_damaged && !one.has_holes;
+            let is_growing = at + 1 == last && one.segment.sealed().is_none() && is_whole;
+            if !is_growing {
+                one.segment.seal(one.end);
+            }
+        }
+        let mut recent_ids = RecentIds::default();
+        let active_index = self.settle_indexes(&mut used, &replay.topics, &mut recent_ids)?;
+        let kept = self.open_kept()?;
+        let recovered = Recovered {
+            replay,
+            checkpointed,
+            used,
+            prepared: spares,
+            unusable,
+            recent_ids,
+            active_index,
+            kept,
+        };
+        build_parts(self, recovered)
+    }
+
+    /// The newest checkpoint that is whole.
+    fn read_checkpoint(&mut self) -> Result<(Checkpoint, u64), OpenError> {
+        let [older, newer] = self.manifest.checkpoints;
+        // An unreadable checkpoint is not a fault, but the other one replaces it too.
+        let newer_fault = match Checkpoint::read(&*self.context.storage, newer) {
+            Ok(Ok(checkpoint)) => return Ok((checkpoint, newer)),
+            Ok(Err(fault)) => Ok(fault),
+            Err(error) if is_unreadable(&error) && older != newer => Err(error),
+            Err(error) => return Err(self.unreadable(checkpoint_name(newer), error.into())),
+        };
+        let older_read = match Checkpoint::read(&*self.context.storage, older) {
+            Err(error) => return Err(self.unreadable(checkpoint_name(older), error.into())),
+            Ok(read) => read,
+        };
+        match older_read {
+            Ok(checkpoint) => {
+                self.faults.extend(newer_fault.ok());
+                // So that the next one takes the place of the bad one.
+                self.manifest.checkpoints = [older, older];
+                self.ends_at_checkpoint = false;
+                Ok((checkpoint, older))
+            }
+            Err(older_fault) => match newer_fault {
+                Ok(newer_fault) => Err(OpenError::CheckpointsDamaged {
+                    newer: Box::new(newer_fault),
+                    older: Box::new(older_fault),
+                }),
+                Err(error) => Err(self.unreadable(checkpoint_name(newer), error.into())),
+            },
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Every sealed segment gets its index file, and every damaged one knows which seqs it lost.
+
+use crate::context::Context;
+use crate::error::{Fault, FaultKind, OpenError};
+use crate::index::Index;
+use crate::index_file::{IndexError, IndexFile};
+use crate::index_file_write::write_index_file;
+use crate::layout::index_name;
+use crate::lost_seqs::{OtherSegments, spans_of};
+use crate::observer::Notice;
+use crate::read::kept_ids::KeptIds;
+use crate::rebuild_index::index_segment;
+use crate::recover::recovery::{Recovery, UsedSegment};
+use crate::segment::{Segment, SegmentIndex};
+use crate::storage::{is_full, is_unreadable};
+use crate::topics::TopicView;
+use crate::write::recent_ids::RecentIds;
+use std::sync::Arc;
+
+impl Recovery {
+    /// Gives every sealed segment its index file. Returns the index of the growing one.
+    pub(super) fn settle_indexes(
+        &mut self,
+        used: &mut [UsedSegment],
+        topics: &[Option<TopicView>],
+        recent_ids: &mut RecentIds,
+    ) -> Result<Index, OpenError> {
+        let mut active = Index::default();
+        for at in 0..used.len() {
+            if let Some(mut index) = used[at].index.take() {
+                self.cover_lost_seqs(used, at, &mut index, topics)?;
+                used[at].index = Some(index);
+            }
+            let segment = Arc::clone(&used[at].segment);
+            let Some(sealed) = segment.sealed() else {
+                active = used[at].index.take().unwrap_or_default();
+                self.remember_ids(&active, recent_ids);
+                continue;
+            };
+            let settled = match self.open_index(&segment, sealed)? {
+                Some(file) => SegmentIndex::File(Arc::new(file)),
+                None => {
+                    let index = self.index_of(used, at, sealed, topics)?;
+                    self.write_index(&segment, sealed, index, recent_ids)?
+                }
+            };
+            segment.set_index(settled);
+        }
+        Ok(active)
+    }
+
+    /// Publishers' ids that no index file has stay in memory.
+    fn remember_ids(&self, index: &Index, recent_ids: &mut RecentIds) {
+        for entry in &index.ids {
+            let hash = self.context.hash.of_id(entry.topic, entry.id);
+            recent_ids.insert(entry.topic, entry.id, hash, entry.seq);
+        }
+    }
+
+    /// The index file of a sealed segment; `None` when it has to be made again from the segment, the second copy of what an
+    /// index says.
+    fn open_index(&mut self, segment: &Segment, sealed: u64) -> Result<Option<IndexFile>, OpenError> {
+        let id = segment.id;
+        match IndexFile::open(&self.context.storage, id.number, id.salt, sealed) {
+            Ok(file) => Ok(Some(file)),
+            Err(IndexError::Io(error)) if !is_unreadable(&error) => Err(self.error("read an index", error)),
+            Err(IndexError::Damaged { position }) => {
+                self.faults.push(Fault::new(index_name(id.number), position, FaultKind::Index));
+                Ok(None)
+            }
+            Err(IndexError::Io(_) | IndexError::Stale) => Ok(None),
+        }
+    }
+
+    /// The index of a segment, as replayed or by its frames.
+    fn index_of(
+        &self,
+        used: &mut [UsedSegment],
+        at: usize,
+        sealed: u64,
+        topics: &[Option<TopicView>],
+    ) -> Result<Index, OpenError> {
+        if let Some(index) = used[at].index.take() {
+            return Ok(index);
+        }
+        let segment = Arc::clone(&used[at].segment);
+        let made = index_segment(&segment, sealed, self.context.hash);
+        let mut index = made.map_err(|at| self.unreadable(segment.name(), at))?;
+        self.cover_lost_seqs(used, at, &mut index, topics)?;
+        Ok(index)
+    }
+
+    /// Writes an index file; without room for it the index stays in memory.
+    fn write_index(
+        &self,
+        segment: &Segment,
+        sealed: u64,
+        index: Index,
+        recent_ids: &mut RecentIds,
+    ) -> Result<SegmentIndex, OpenError> {
+        let id = segment.id;
+        let Context { storage, hash, .. } = &*self.context;
+        match write_index_file(storage, &index, id.number, id.salt, sealed, *hash) {
+            Ok(file) => {
+                self.notice(&Notice::IndexRebuilt { file: index_name(id.number) });
+                Ok(SegmentIndex::File(Arc::new(file)))
+            }
+            Err(error) if is_full(&error) => {
+                self.remember_ids(&index, recent_ids);
+                recent_ids.roll(id.number);
+                Ok(SegmentIndex::Memory(Arc::new(index)))
+            }
+            Err(error) => Err(self.error("write an index", error)),
+        }
+    }
+
+    /// Lets the index of a damaged segment know which seqs are lost in it, by what the other segments have.
+    fn cover_lost_seqs(
+        &self,
+        used: &[UsedSegment],
+        at: usize,
+        index: &mut Index,
+        topics: &[Option<TopicView>],
+    ) -> Result<(), OpenError> {
+        if index.damage.is_empty() {
+            return Ok(());
+        }
+        let mut others = OtherSegments::new(at, topics);
+        for (other_at, other) in used.iter().enumerate().filter(|(other_at, _)| *other_at != at) {
+            let spans = match &other.index {
+                Some(index) => index.spans(),
+                None => spans_of(&other.segment, self.context.hash)
+                    .map_err(|at| self.unreadable(other.segment.name(), at))?,
+            };
+            others.add(other_at, &spans);
+        }
+        others.cover_lost_seqs(index);
+        Ok(())
+    }
+
+    /// Opens what is kept of the ids of events that are gone. A bad one is named and left out: there is nothing to make it
+    /// again from.
+    pub(super) fn open_kept(&mut self) -> Result<Vec<Arc<KeptIds>>, OpenError> {
+        let mut kept = Vec::new();
+        for row in std::mem::take(&mut self.manifest.kept_indexes) {
+            let is_given_up = self.losses.has_kept_index(row.number, row.salt);
+            let opened = IndexFile::open_for_ids(&self.context.storage, row.number, row.salt, row.covered);
+            // Only the head and the filters are read so far; an accepted loss may be in the ids.
+            let opened =
+                opened.and_then(|file| if is_given_up { file.check().map(|()| file) } else { Ok(file) });
+            match opened {
+                Ok(file) => {
+                    self.manifest.kept_indexes.push(row);
+                    kept.push(Arc::new(KeptIds { row, file }));
+                }
+                Err(IndexError::Io(error)) if !(is_given_up && is_unreadable(&error)) => {
+                    return Err(self.unreadable(index_name(row.number), error.into()));
+                }
+                Err(error) => {
+                    let position = if let IndexError::Damaged { position } = error { position } else { 0 };
+                    self.faults.push(Fault::new(index_name(row.number), position, FaultKind::Index));
+                }
+            }
+        }
+        Ok(kept)
+    }
+}

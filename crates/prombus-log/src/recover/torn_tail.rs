@@ -1,0 +1,75 @@
+//! The torn tail of the log: bytes of an unfinished batch are cut off and kept aside, and what stays is made durable again.
+
+use crate::error::OpenError;
+use crate::frame_scan::PIECE_BYTES;
+use crate::layout::cut_name;
+use crate::observer::Notice;
+use crate::recover::recovery::{Recovery, UsedSegment};
+use crate::storage::{SyncPoint, is_full, write_new};
+use crate::unreadable_ranges::{UnreadableAt, UnreadableRanges, read_around, read_around_exactly};
+use std::io;
+
+impl Recovery {
+    /// Keeps the bytes of an unfinished batch aside. The segment is sealed before them and never appended to again.
+    pub(super) fn cut(&self, one: &UsedSegment) -> io::Result<()> {
+        let Some(torn_to) = one.torn_to else { return Ok(()) };
+        let mut bytes = vec![0; (torn_to - one.end) as usize];
+        // These bytes are kept for inspection only: unreadable ones are zeros in the copy.
+        let read = read_around(&*one.segment.file()?, &mut bytes, one.end, &mut UnreadableRanges::default())?;
+        bytes.truncate(read);
+        let name = cut_name(one.segment.id.number, one.end);
+        let kept = write_new(&*self.context.storage, &name, &bytes)
+            .and_then(|file| file.sync(SyncPoint::Cut))
+            .and_then(|()| self.context.storage.sync_folder(SyncPoint::Cut));
+        let kept_in = match kept {
+            Ok(()) => name,
+            Err(error) if is_full(&error) => {
+                let _ = self.context.storage.remove(&name);
+                one.segment.name()
+            }
+            Err(error) => return Err(error),
+        };
+        self.notice(&Notice::TornTail {
+            file: one.segment.name(),
+            position: one.end,
+            kept_in,
+            bytes: bytes.len() as u64,
+        });
+        Ok(())
+    }
+
+    /// After kill -9 the page cache may hold what the disk does not, and after a failed fsync it says otherwise: what was found
+    /// is written again and synced before it is served. Accepted losses are left as they are: they may be readable again one
+    /// day.
+    pub(super) fn make_durable(&self, one: &UsedSegment) -> Result<(), OpenError> {
+        if self.manifest.clean || one.from >= one.end {
+            return Ok(());
+        }
+        let unreadable = |at: UnreadableAt| self.unreadable(one.segment.name(), at);
+        let write_error = |error| self.error("rewrite the recovered tail", error);
+        let file = one.segment.unmasked_file().map_err(|error| unreadable(error.into()))?;
+        let mut buffer = vec![0; PIECE_BYTES.min((one.end - one.from) as usize)];
+        let mut position = one.from;
+        while position < one.end {
+            let length = buffer.len().min((one.end - position) as usize);
+            let mut holes = UnreadableRanges::default();
+            let read = read_around_exactly(&*file, &mut buffer[..length], position, &mut holes);
+            let read = read.map_err(|error| unreadable(error.into()))?;
+            if read == 0 {
+                break;
+            }
+            if let Some(hole) = holes.ranges().iter().find(|hole| !one.segment.accepts_loss_of(hole)) {
+                return Err(unreadable(UnreadableAt { position: hole.start, source: holes.error() }));
+            }
+            let end = position + read as u64;
+            let mut start = position;
+            for hole in holes.ranges().iter().cloned().chain(std::iter::once(end..end)) {
+                let part = (start - position) as usize..(hole.start - position) as usize;
+                file.write_at(&buffer[part], start).map_err(write_error)?;
+                start = hole.end;
+            }
+            position = end;
+        }
+        file.sync(SyncPoint::RecoveredTail).map_err(write_error)
+    }
+}

@@ -1,0 +1,68 @@
+//! Topics: their internal numbers, their names, and what readers know of each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The internal number of a topic in this log. Never used again after the topic is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicId(pub(crate) u32);
+
+impl TopicId {
+    /// The id with this number, for callers that kept it in a record of their own. Only the log knows whether there is one.
+    #[inline]
+    pub const fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number itself, for records and messages.
+    #[inline]
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// A topic as readers know it.
+#[derive(Clone, Debug)]
+pub(crate) struct TopicView {
+    pub(crate) name: Arc<str>,
+    pub(crate) last_seq: u64,
+    pub(crate) is_deleted: bool,
+}
+
+/// A change of the topics that a batch makes.
+pub(crate) enum TopicChange {
+    Made { topic: u32, name: Arc<str> },
+    Deleted { topic: u32 },
+}
+
+/// The names of topics, also of those that are not durable yet.
+#[derive(Default)]
+pub(crate) struct TopicTable {
+    by_name: HashMap<Arc<str>, TopicId>,
+    names: HashMap<TopicId, Arc<str>>,
+}
+
+impl TopicTable {
+    pub(crate) fn add(&mut self, id: TopicId, name: Arc<str>) {
+        self.by_name.insert(Arc::clone(&name), id);
+        self.names.insert(id, name);
+    }
+
+    pub(crate) fn id(&self, name: &str) -> Option<TopicId> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn name(&self, topic: u32) -> Option<String> {
+        self.names.get(&TopicId(topic)).map(ToString::to_string)
+    }
+
+    pub(crate) fn is_alive(&self, id: TopicId) -> bool {
+        self.names.get(&id).is_some_and(|name| self.by_name.get(name) == Some(&id))
+    }
+
+    pub(crate) fn remove(&mut self, id: TopicId) {
+        if let Some(name) = self.names.get(&id) {
+            self.by_name.remove(name);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Wakes the one thread that does a kind of work.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Wakes one thread, which finds out itself what there is to do. Ringing again before the thread woke up costs one atomic load.
+#[derive(Default)]
+pub(crate) struct Wakeup {
+    rung: AtomicBool,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Wakeup {
+    #[inline]
+    pub(crate) fn ring(&self) {
+        if !self.rung.load(Ordering::SeqCst) && !self.rung.swap(true, Ordering::SeqCst) {
+            drop(self.lock.lock());
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn wait(&self, timeout: Option<Duration>) {
+        let mut guard = self.lock.lock();
+        while !self.rung.swap(false, Ordering::SeqCst) {
+            match timeout {
+                None => self.wake.wait(&mut guard),
+                Some(timeout) => {
+                    if self.wake.wait_for(&mut guard, timeout).timed_out() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}

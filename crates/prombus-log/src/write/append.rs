@@ -1,0 +1,176 @@
+//! Appending events and state records: duplicates are looked up first, then the append lock decides; see `append_state.rs`.
+
+use crate::error::{AppendError, ReadError, Unavailable};
+use crate::event_id::EventId;
+use crate::layout::SEGMENT_DATA_START;
+use crate::read::find_id::{OwnIds, find_client_id, find_own_id};
+use crate::record::{self, HEADER_BYTES, RUN_BYTES};
+use crate::server_ids::is_own;
+use crate::write::append_request::{Append, Outcomes, Prepared, Ticket};
+use crate::write::append_state::{AppendState, Room, is_alive};
+use crate::write::writer::Writer;
+use parking_lot::MutexGuard;
+use std::sync::atomic::Ordering;
+
+impl Writer {
+    pub(crate) fn append(
+        &self,
+        append: &Append<'_>,
+        outcomes: &mut Outcomes,
+        wait: bool,
+    ) -> Result<Ticket, AppendError> {
+        let bytes = self.append_bytes(append)?;
+        outcomes.all.clear();
+        outcomes.prepared.clear();
+        outcomes.prepared.extend(append.events.iter().map(|event| Prepared {
+            body_crc: record::body_crc(event.key.unwrap_or(&[]), event.body),
+            duplicate_of: 0,
+            id_hash: event.id.map_or(0, |id| self.context.hash.of_id(event.topic.0, id)),
+        }));
+        let now_ms = self.context.now_ms();
+        let mut looked_up = self.look_up_ids(append, outcomes, wait)?;
+
+        let mut state = self.queue.state.lock();
+        loop {
+            self.check_open(&state)?;
+            if let Some(event) = append.events.iter().find(|event| !is_alive(&state.topics, event.topic)) {
+                return Err(AppendError::UnknownTopic(event.topic.0));
+            }
+            if looked_up.is_some_and(|count| count != state.recent_ids.forgotten()) {
+                // A segment's ids went from memory to its index file since they were looked up there.
+                drop(state);
+                looked_up = self.look_up_ids(append, outcomes, wait)?;
+                state = self.queue.state.lock();
+                continue;
+            }
+            if self.find_room(&mut state, bytes, append.use_reserve, wait)? {
+                break;
+            }
+        }
+        let now_ms = state.commit_ms(now_ms);
+        if looked_up.is_some() {
+            state.recent_ids.warm(outcomes.prepared.iter().map(|prepared| prepared.id_hash));
+        }
+        for (event, &prepared) in append.events.iter().zip(&outcomes.prepared) {
+            outcomes.all.push(state.event(event, prepared, now_ms, self.context.hash));
+        }
+        let salt = state.place.salt;
+        for record in append.states {
+            state.pending.add_state(record, now_ms, salt);
+        }
+        let ticket = state.newest_ticket();
+        let has_work = !state.pending.is_empty();
+        drop(state);
+        if has_work {
+            self.queue.commit_due.ring();
+        }
+        Ok(ticket)
+    }
+
+    /// Whether anything can be appended now.
+    #[inline]
+    pub(super) fn check_open(&self, state: &AppendState) -> Result<(), Unavailable> {
+        self.context.failure.check()?;
+        if state.is_closed { Err(Unavailable::Closed) } else { Ok(()) }
+    }
+
+    /// Finds room for `bytes`; false after a wait, in which everything may have changed.
+    #[inline]
+    pub(super) fn find_room(
+        &self,
+        state: &mut MutexGuard<'_, AppendState>,
+        bytes: u64,
+        use_reserve: bool,
+        wait: bool,
+    ) -> Result<bool, AppendError> {
+        match state.make_room(bytes, use_reserve, self.context.options.batch_bytes as u64) {
+            Room::Ready => Ok(true),
+            Room::Full => Err(AppendError::StorageFull),
+            Room::Wait if !wait || !self.context.options.threads => Err(AppendError::QueueFull),
+            Room::Wait => {
+                self.queue.room.wait(state);
+                Ok(false)
+            }
+        }
+    }
+
+    /// What an append takes at most, or why it never fits.
+    fn append_bytes(&self, append: &Append<'_>) -> Result<u64, AppendError> {
+        let mut bytes = 0;
+        for event in append.events {
+            let key_length = event.key.map_or(0, <[u8]>::len);
+            if key_length > usize::from(u16::MAX) {
+                return Err(AppendError::KeyTooLong { bytes: key_length });
+            }
+            bytes += HEADER_BYTES + key_length + event.body.len() + RUN_BYTES;
+        }
+        for record in append.states {
+            bytes += HEADER_BYTES + record.body.len();
+        }
+        let bytes = bytes as u64 + RUN_BYTES as u64;
+        self.check_size(bytes)?;
+        Ok(bytes)
+    }
+
+    pub(super) fn check_size(&self, bytes: u64) -> Result<(), AppendError> {
+        let limit_bytes = self.context.options.segment_bytes - SEGMENT_DATA_START - HEADER_BYTES as u64;
+        if bytes > limit_bytes {
+            return Err(AppendError::TooLarge { bytes, limit_bytes });
+        }
+        Ok(())
+    }
+
+    /// Looks the publishers' ids up in what is durable. Returns how many segments' ids had been forgotten from memory before,
+    /// or `None` when there was nothing to look up.
+    fn look_up_ids(
+        &self,
+        append: &Append<'_>,
+        outcomes: &mut Outcomes,
+        wait: bool,
+    ) -> Result<Option<u64>, AppendError> {
+        if append.events.iter().all(|event| event.id.is_none()) {
+            return Ok(None);
+        }
+        let forgotten = self.queue.forgotten_ids.load(Ordering::Acquire);
+        let files = self.committed.ids.files();
+        let mut own_ids = OwnIds::default();
+        for (event, prepared) in append.events.iter().zip(&mut outcomes.prepared) {
+            let Some(id) = event.id else { continue };
+            let topic = event.topic.0;
+            if is_own(self.context.hash, id) && id > self.committed.view().last_own_id {
+                self.wait_for_own_id(id, wait)?;
+            }
+            let mut lookup = || -> Result<Option<u64>, ReadError> {
+                if let Some(seq) = find_client_id(&self.committed, &files, topic, id, prepared.id_hash)? {
+                    return Ok(Some(seq));
+                }
+                if is_own(self.context.hash, id) {
+                    find_own_id(&self.committed, topic, id, &mut own_ids)
+                } else {
+                    Ok(None)
+                }
+            };
+            prepared.duplicate_of =
+                lookup().map_err(|error| AppendError::Lookup(error.to_string()))?.unwrap_or(0);
+        }
+        Ok(Some(forgotten))
+    }
+
+    /// An id that this log may have made is above all durable ones: waits until it is known whether an event has it.
+    fn wait_for_own_id(&self, id: EventId, wait: bool) -> Result<(), AppendError> {
+        let state = self.queue.state.lock();
+        if id > state.ids.newest() {
+            // It only looks like one of the log's own, which has not made ids this high.
+            return Ok(());
+        }
+        let ticket = state.newest_ticket();
+        drop(state);
+        if wait && self.context.options.threads {
+            return Ok(self.wait(ticket)?);
+        }
+        self.context.failure.check()?;
+        // First the wish, then the look: the committer does it the other way round.
+        self.queue.wants_durable.store(true, Ordering::SeqCst);
+        if self.committed.durable.get() < ticket.batch { Err(AppendError::QueueFull) } else { Ok(()) }
+    }
+}

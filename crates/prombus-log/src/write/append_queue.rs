@@ -1,0 +1,147 @@
+//! The append lock, and all who wait for it: appenders for room, the committer for work.
+//!
+//! Maintenance reaches it for spare segments and ids, and holds its own lock then; so code in here never calls maintenance. Of
+//! the committed log only the topic names are changed under this lock.
+
+use crate::context::Context;
+use crate::record::HEADER_BYTES;
+use crate::segment::Segment;
+use crate::topics::TopicId;
+use crate::wakeup::Wakeup;
+use crate::write::append_state::{AppendState, SpareSegment};
+use crate::write::pending_batch::PendingBatch;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The queue between appenders and the committer.
+pub(crate) struct AppendQueue {
+    context: Arc<Context>,
+    pub(super) state: Mutex<AppendState>,
+    /// Appenders wait here, with the append lock, for room.
+    pub(super) room: Condvar,
+    /// How many segments' ids went from memory to index files; mirrors `RecentIds`.
+    pub(super) forgotten_ids: AtomicU64,
+    /// An append was refused until the ids of the batches under way are known; the caller is notified when they are durable.
+    pub(super) wants_durable: AtomicBool,
+    /// Rung when there is something to commit.
+    pub(crate) commit_due: Wakeup,
+}
+
+impl AppendQueue {
+    pub(crate) fn new(context: Arc<Context>, state: AppendState) -> Self {
+        Self {
+            context,
+            state: Mutex::new(state),
+            room: Condvar::new(),
+            forgotten_ids: AtomicU64::new(0),
+            wants_durable: AtomicBool::new(false),
+            commit_due: Wakeup::default(),
+        }
+    }
+
+    /// Tells appenders that wait for room to try again.
+    #[inline]
+    pub(crate) fn notify_room(&self) {
+        self.room.notify_all();
+        self.context.observer().room();
+    }
+
+    /// Wakes everyone who waits here, after writing has failed.
+    pub(crate) fn wake_all(&self) {
+        // An appender that has just found room missing holds the lock until it waits.
+        drop(self.state.lock());
+        self.notify_room();
+        self.commit_due.ring();
+    }
+
+    /// Refuses appends from now on; returns whether it was closed before.
+    pub(crate) fn close(&self) -> bool {
+        std::mem::replace(&mut self.state.lock().is_closed, true)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
+    }
+
+    /// Swaps the batch in the making against an empty one; false when there is nothing to commit.
+    #[inline]
+    pub(super) fn take_batch(&self, spare: &mut PendingBatch) -> bool {
+        let mut state = self.state.lock();
+        if state.pending.is_empty() {
+            return false;
+        }
+        spare.reset(state.pending.batch() + 1);
+        std::mem::swap(spare, &mut state.pending);
+        state.place.remaining -= (spare.bytes() + HEADER_BYTES) as u64;
+        drop(state);
+        self.notify_room();
+        true
+    }
+
+    /// A batch became durable: notifies those who were refused because they had to know about it.
+    #[inline]
+    pub(super) fn note_durable(&self) {
+        if self.wants_durable.load(Ordering::SeqCst) && self.wants_durable.swap(false, Ordering::SeqCst) {
+            self.notify_room();
+        }
+    }
+
+    /// How many spare segments are ready for publishers, and how many reserves.
+    pub(crate) fn spare_counts(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        let reserves = state.spares.iter().filter(|spare| spare.is_reserve).count();
+        (state.spares.len() - reserves, reserves)
+    }
+
+    /// Adds a segment that is ready; returns whether that ends a full disk for publishers.
+    pub(crate) fn add_spare(&self, segment: Arc<Segment>, is_reserve: bool) -> bool {
+        let mut state = self.state.lock();
+        state.spares.push_back(SpareSegment { segment, is_reserve });
+        let was_full = !is_reserve && std::mem::replace(&mut state.is_full, false);
+        drop(state);
+        self.notify_room();
+        was_full
+    }
+
+    /// The disk has no room for another segment: appends that need one are refused.
+    pub(crate) fn set_full(&self) {
+        self.state.lock().is_full = true;
+        self.notify_room();
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.state.lock().is_full
+    }
+
+    /// Bytes left in the segment that is written, and whether the log is closed.
+    pub(crate) fn room_left(&self) -> (u64, bool) {
+        let state = self.state.lock();
+        (state.place.remaining, state.is_closed)
+    }
+
+    /// No batch after the one in the making goes into this segment.
+    pub(crate) fn leave_segment(&self, segment: u64) {
+        self.state.lock().leave(segment);
+    }
+
+    /// The newest seq that a topic has given out.
+    pub(crate) fn appended_seq(&self, topic: TopicId) -> u64 {
+        let state = self.state.lock();
+        state.topics.get(topic.0 as usize).map_or(0, |topic| topic.next_seq - 1)
+    }
+
+    /// A segment's ids are in an index file now, or gone: memory forgets them.
+    pub(crate) fn forget_ids(&self, segment: u64) {
+        let forgotten = {
+            let mut state = self.state.lock();
+            let forgotten = state.recent_ids.forget(segment);
+            self.forgotten_ids.store(state.recent_ids.forgotten(), Ordering::Release);
+            forgotten
+        };
+        if let Some(mut table) = forgotten {
+            table.clear();
+            self.state.lock().recent_ids.reuse(table);
+        }
+    }
+}

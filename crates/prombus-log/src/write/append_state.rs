@@ -1,0 +1,203 @@
+//! What is decided about a record before it is written, under the append lock: an event gets its seq, its id and its commit
+//! time, is found to be new or a duplicate, has its place in a segment, and is encoded into the batch in the making, all while
+//! the batch before it is being synced.
+//!
+//! Room is decided here and not at the write, so an append that cannot be written is refused before it has used a seq.
+
+use crate::keyed_hash::KeyedHash;
+use crate::record::{FLAG_CLIENT_ID, FLAG_KEY, FLAG_TOMBSTONE, HEADER_BYTES, Header, Kind};
+use crate::segment::Segment;
+use crate::server_ids::IdMaker;
+use crate::topics::TopicId;
+use crate::write::append_request::{NewEvent, Outcome, Prepared, Ticket};
+use crate::write::pending_batch::PendingBatch;
+use crate::write::recent_ids::RecentIds;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What the append lock guards.
+pub(crate) struct AppendState {
+    /// The batch in the making.
+    pub(crate) pending: PendingBatch,
+    /// By internal id; zero is not used.
+    pub(crate) topics: Vec<TopicAppend>,
+    pub(crate) ids: IdMaker,
+    pub(crate) last_commit_ms: i64,
+    /// The publishers' ids of segments whose index file is not there yet.
+    pub(crate) recent_ids: RecentIds,
+    /// Where the batch in the making goes.
+    pub(crate) place: AppendPlace,
+    /// Segments that are ready to be written, in the order they are taken.
+    pub(crate) spares: VecDeque<SpareSegment>,
+    /// The disk had no room for another segment.
+    pub(crate) is_full: bool,
+    pub(crate) is_closed: bool,
+}
+
+pub(crate) struct TopicAppend {
+    pub(crate) next_seq: u64,
+    pub(crate) is_deleted: bool,
+    /// The topic's run in the batch `run_batch`.
+    run: usize,
+    run_batch: u64,
+}
+
+impl TopicAppend {
+    pub(crate) fn new(last_seq: u64, is_deleted: bool) -> Self {
+        Self { next_seq: last_seq + 1, is_deleted, run: 0, run_batch: 0 }
+    }
+}
+
+pub(crate) struct AppendPlace {
+    pub(crate) segment: u64,
+    pub(crate) salt: u32,
+    pub(crate) remaining: u64,
+    /// The segment is the reserve: publishers must not use what is left of it.
+    pub(crate) is_reserve: bool,
+}
+
+pub(crate) struct SpareSegment {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) is_reserve: bool,
+}
+
+pub(super) enum Room {
+    Ready,
+    Wait,
+    Full,
+}
+
+impl AppendState {
+    /// Finds room for `bytes` (with run table entries, without the COMMIT) in the batch in the making.
+    #[inline]
+    pub(super) fn make_room(&mut self, bytes: u64, use_reserve: bool, batch_limit: u64) -> Room {
+        let may_stay = use_reserve || !self.place.is_reserve;
+        let with_commit = self.pending.bytes() as u64 + bytes + HEADER_BYTES as u64;
+        if !self.pending.is_empty() {
+            let fits = may_stay && with_commit <= self.place.remaining && with_commit <= batch_limit;
+            return if fits {
+                Room::Ready
+            } else if !may_stay && self.is_full && !self.spares.iter().any(|spare| !spare.is_reserve) {
+                Room::Full
+            } else {
+                Room::Wait
+            };
+        }
+        if may_stay && with_commit <= self.place.remaining {
+            return Room::Ready;
+        }
+        let usable = |spare: &SpareSegment| !spare.is_reserve && spare.segment.room() >= with_commit;
+        let reserve = |spare: &SpareSegment| use_reserve && spare.segment.room() >= with_commit;
+        let at = self.spares.iter().position(usable).or_else(|| {
+            // The reserve only when nothing better is to come.
+            self.is_full.then(|| self.spares.iter().position(reserve)).flatten()
+        });
+        match at.and_then(|at| self.spares.remove(at)) {
+            Some(spare) => {
+                self.roll(&spare);
+                Room::Ready
+            }
+            None if self.is_full => Room::Full,
+            None => Room::Wait,
+        }
+    }
+
+    /// The next batch starts a new segment.
+    fn roll(&mut self, spare: &SpareSegment) {
+        match self.pending.roll_to(Arc::clone(&spare.segment)) {
+            None => self.recent_ids.roll(self.place.segment),
+            // The append before this one rolled and then had nothing to add.
+            Some(segment) => {
+                self.spares.push_front(SpareSegment { segment, is_reserve: self.place.is_reserve });
+            }
+        }
+        self.place = AppendPlace {
+            segment: spare.segment.id.number,
+            salt: spare.segment.id.salt,
+            remaining: spare.segment.room(),
+            is_reserve: spare.is_reserve,
+        };
+    }
+
+    /// The batch in the making is the last one that goes into this segment, if batches go there now: the next one might share a
+    /// bad sector with what was lost.
+    pub(crate) fn leave(&mut self, segment: u64) {
+        if self.place.segment == segment {
+            let is_empty = self.pending.is_empty();
+            let pending = if is_empty { 0 } else { self.pending.bytes() + HEADER_BYTES };
+            self.place.remaining = pending as u64;
+        }
+    }
+
+    /// The newest ticket: everything appended so far is durable when it is.
+    #[inline]
+    pub(crate) fn newest_ticket(&self) -> Ticket {
+        let batch = self.pending.batch();
+        Ticket { batch: if self.pending.is_empty() { batch - 1 } else { batch } }
+    }
+
+    #[inline]
+    pub(super) fn event(
+        &mut self,
+        event: &NewEvent<'_>,
+        prepared: Prepared,
+        now_ms: i64,
+        hash: KeyedHash,
+    ) -> Outcome {
+        let topic = event.topic.0;
+        if let Some(id) = event.id {
+            let duplicate_of = match prepared.duplicate_of {
+                0 => {
+                    let seq = self.topics[topic as usize].next_seq;
+                    self.recent_ids.insert(topic, id, prepared.id_hash, seq)
+                }
+                seq => Some(seq),
+            };
+            if let Some(seq) = duplicate_of {
+                return Outcome { id, seq, duplicate: true };
+            }
+        }
+        let id = event.id.unwrap_or_else(|| self.ids.next(now_ms));
+        let state = &mut self.topics[topic as usize];
+        let seq = state.next_seq;
+        state.next_seq += 1;
+        if state.run_batch != self.pending.batch() {
+            state.run_batch = self.pending.batch();
+            state.run = self.pending.begin_run(topic, seq);
+        }
+        let key = event.key.unwrap_or(&[]);
+        let flags = if event.id.is_some() { FLAG_CLIENT_ID } else { 0 }
+            | if event.key.is_some() { FLAG_KEY } else { 0 }
+            | if event.tombstone { FLAG_TOMBSTONE } else { 0 };
+        let header = Header {
+            kind: Kind::Event,
+            flags,
+            key_length: key.len() as u16,
+            body_length: event.body.len() as u32,
+            body_crc: prepared.body_crc,
+            topic,
+            seq,
+            commit_ms: now_ms,
+            ts: event.ts,
+            id,
+        };
+        self.pending.add_event(state.run, &header, key, event.body, self.place.salt, hash);
+        if event.id.is_none() {
+            self.pending.last_own_id = id;
+        }
+        Outcome { id, seq, duplicate: false }
+    }
+
+    /// Commit time: the clock's, but never less than before.
+    #[inline]
+    pub(super) fn commit_ms(&mut self, now_ms: i64) -> i64 {
+        self.last_commit_ms = self.last_commit_ms.max(now_ms);
+        self.pending.commit_ms = self.last_commit_ms;
+        self.last_commit_ms
+    }
+}
+
+#[inline]
+pub(super) fn is_alive(topics: &[TopicAppend], topic: TopicId) -> bool {
+    topic.0 != 0 && topics.get(topic.0 as usize).is_some_and(|state| !state.is_deleted)
+}

@@ -1,0 +1,227 @@
+//! The committer: takes the batch in the making, writes it, syncs it, and shows it to readers.
+//!
+//! There is no timer: while one fdatasync runs, appends gather; when it returns, the next batch is written. [`Committer::step`]
+//! does one such round; a thread loops it, and the simulation calls it as it likes.
+
+use crate::buffer_pool::BufferPool;
+use crate::checkpoint::Mark;
+use crate::context::Context;
+use crate::event_id::EventId;
+use crate::layout::SEGMENT_DATA_START;
+use crate::observer::{Committed, CommittedRun};
+use crate::read::committed_log::CommittedLog;
+use crate::read::tail::RunPlace;
+use crate::record::{self, HEADER_BYTES, STATE_RECORDS};
+use crate::segment::Segment;
+use crate::step::Step;
+use crate::storage::SyncPoint;
+use crate::topics::TopicId;
+use crate::write::append_queue::AppendQueue;
+use crate::write::pending_batch::PendingBatch;
+use bytes::Bytes;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Free buffers that are kept for batches.
+const POOLED_BYTES: usize = 32 << 20;
+/// Smaller batches are copied into a buffer of their own size: the large ones are for those who need them.
+const LARGE_BATCH_BYTES: usize = 64 * 1024;
+/// What the kernel caches and writes at once.
+const PAGE_BYTES: u64 = 4096;
+
+/// A batch that starts a new segment.
+struct Rolled {
+    /// The segment before it and its length.
+    old: Option<(Arc<Segment>, u64)>,
+    next: Arc<Segment>,
+}
+
+/// Writes batches. There is one, and it alone writes into segments.
+pub(crate) struct Committer {
+    context: Arc<Context>,
+    committed: Arc<CommittedLog>,
+    queue: Arc<AppendQueue>,
+    batch_pool: Arc<BufferPool>,
+    segment: Option<Arc<Segment>>,
+    /// Where the next batch goes in the segment.
+    position: u64,
+    /// The chain value of the last COMMIT.
+    chain: u32,
+    /// The other batch: empty, with buffers to use.
+    spare: PendingBatch,
+    /// The run table of the batch that is written, as bytes and as places.
+    table: Vec<u8>,
+    places: Vec<RunPlace>,
+    /// The runs of events among them, for the observer.
+    committed_runs: Vec<CommittedRun>,
+}
+
+impl Committer {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        committed: Arc<CommittedLog>,
+        queue: Arc<AppendQueue>,
+        segment: Option<Arc<Segment>>,
+    ) -> Self {
+        let mark = committed.view().mark;
+        Self {
+            context,
+            committed,
+            queue,
+            batch_pool: BufferPool::new(POOLED_BYTES),
+            segment,
+            position: mark.position,
+            chain: mark.chain,
+            spare: PendingBatch::new(0),
+            table: Vec::new(),
+            places: Vec::new(),
+            committed_runs: Vec::new(),
+        }
+    }
+
+    /// Takes what is pending and makes it durable: one write, one fdatasync, one wake-up.
+    pub(crate) fn step(&mut self) -> Step {
+        if self.context.failure.get().is_some() {
+            return Step::Stopped;
+        }
+        if !self.queue.take_batch(&mut self.spare) {
+            return Step::Idle;
+        }
+        match self.write() {
+            Ok(duration) => {
+                self.context.observer().committed(&Committed {
+                    batch: self.spare.batch(),
+                    events: self.spare.events,
+                    bytes: self.spare.bytes() + HEADER_BYTES,
+                    runs: &self.committed_runs,
+                    duration,
+                });
+                Step::Worked
+            }
+            Err(error) => {
+                let file = self.segment.as_ref().map_or_else(String::new, |segment| segment.name());
+                self.context.fail(format!("writing {file}: {error}"));
+                Step::Stopped
+            }
+        }
+    }
+
+    /// Returns what the write and the sync took.
+    fn write(&mut self) -> io::Result<Duration> {
+        let rolled = match self.spare.roll_to.take() {
+            None => None,
+            Some(next) => {
+                let old = self.segment.replace(Arc::clone(&next)).map(|segment| (segment, self.position));
+                self.position = SEGMENT_DATA_START;
+                Some(Rolled { old, next })
+            }
+        };
+        let segment = Arc::clone(self.segment.as_ref().expect("a batch has a place before it is taken"));
+
+        self.table.clear();
+        self.places.clear();
+        let mut start = 0;
+        for run in self.spare.all_runs() {
+            run.entry().put(&mut self.table);
+            let end = start + run.bytes.len();
+            let last_seq = (run.first_seq + u64::from(run.count)).saturating_sub(1);
+            self.places.push(RunPlace { topic: run.topic, first_seq: run.first_seq, last_seq, start, end });
+            start = end;
+        }
+        let mut block = self.gather();
+        let content = block.len();
+        let pending = &self.spare;
+        let chain = record::put_commit(
+            &mut block,
+            segment.id.salt,
+            pending.batch(),
+            pending.commit_ms,
+            content,
+            self.chain,
+            &self.table,
+        );
+        let file = segment.file()?;
+        let started = Instant::now();
+        // Up to the end of a page: a part of a page that is not in the cache would have to be read first.
+        let length = block.len();
+        let end = (self.position + length as u64).next_multiple_of(PAGE_BYTES).min(segment.id.capacity);
+        block.resize((end - self.position) as usize, 0);
+        file.write_at(&block, self.position)?;
+        block.truncate(length);
+        // The acknowledgement of every record in the batch waits for this one.
+        file.sync(SyncPoint::LogData)?;
+        let duration = started.elapsed();
+
+        let start = self.position;
+        self.chain = chain;
+        self.position += block.len() as u64;
+        let mark =
+            Mark { segment: segment.id.number, position: self.position, batch: pending.batch(), chain };
+        self.publish(rolled, block, start, mark);
+        Ok(duration)
+    }
+
+    /// The frames of all runs in one buffer, with room for the COMMIT. A lone large run lends its own.
+    fn gather(&mut self) -> Vec<u8> {
+        let pending = &mut self.spare;
+        let length = pending.bytes() + HEADER_BYTES;
+        let is_lone = pending.used_runs == 1 && self.places.len() == 1;
+        if length < LARGE_BATCH_BYTES {
+            let mut block = Vec::with_capacity(length + PAGE_BYTES as usize);
+            pending.all_runs().for_each(|run| block.extend_from_slice(&run.bytes));
+            return block;
+        }
+        let mut block = self.batch_pool.take();
+        if is_lone {
+            std::mem::swap(&mut block, &mut pending.runs[0].bytes);
+        } else {
+            block.reserve(length + PAGE_BYTES as usize);
+            pending.all_runs().for_each(|run| block.extend_from_slice(&run.bytes));
+        }
+        block
+    }
+
+    /// Shows the batch, which is durable now, to readers and to those who wait for it.
+    fn publish(&mut self, rolled: Option<Rolled>, block: Vec<u8>, start: u64, mark: Mark) {
+        let has_rolled = rolled.is_some();
+        let pending = &self.spare;
+        let block =
+            if block.len() < LARGE_BATCH_BYTES { Bytes::from(block) } else { self.batch_pool.share(block) };
+        let event_places = || self.places.iter().copied().filter(RunPlace::is_events);
+        self.committed_runs.clear();
+        self.committed_runs.extend(event_places().map(|place| CommittedRun {
+            topic: TopicId(place.topic),
+            first_seq: place.first_seq,
+            last_seq: place.last_seq,
+        }));
+        let checkpoint_bytes = self.context.options.checkpoint_bytes;
+        let checkpoint_due = self.committed.change_view(|view| {
+            if let Some(Rolled { old, next }) = rolled {
+                view.roll(old, next);
+            }
+            view.apply_topic_changes(&pending.topic_changes);
+            for (run, place) in pending.event_runs().iter().zip(event_places()) {
+                view.active_index.add_run(run.topic, &run.index, start as u32 + place.start as u32);
+                view.set_last_seq(place.topic, place.last_seq);
+            }
+            view.tail.push(&block, event_places());
+            if let Some(place) = self.places.last().filter(|place| place.topic == STATE_RECORDS) {
+                // A copy: it waits for the next checkpoint, and must not keep the whole batch in memory until then.
+                view.state_records.push(Bytes::copy_from_slice(&block[place.start..place.end]));
+            }
+            if pending.last_own_id != EventId::default() {
+                view.last_own_id = pending.last_own_id;
+            }
+            view.last_commit_ms = pending.commit_ms;
+            view.mark = mark;
+            view.since_checkpoint += block.len() as u64;
+            view.since_checkpoint >= checkpoint_bytes
+        });
+        self.committed.durable.advance(pending.batch());
+        self.queue.note_durable();
+        if has_rolled || checkpoint_due {
+            self.committed.maintenance_due.ring();
+        }
+    }
+}

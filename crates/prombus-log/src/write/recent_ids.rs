@@ -1,0 +1,193 @@
+//! Publishers' ids that no index file has yet, by segment: of the growing one and of those whose index is being written.
+//!
+//! Every publish with an id comes through here under the append lock, so a new id costs one cache miss: a slot holds 32 bits of
+//! the id's hash and the place of the whole id, which is looked at only when those bits agree.
+
+use crate::event_id::EventId;
+use std::collections::VecDeque;
+
+const SLOTS_MIN: usize = 1024;
+
+/// A publisher's id and where it went.
+#[derive(Clone, Copy)]
+struct RecentId {
+    id: EventId,
+    topic: u32,
+    seq: u64,
+}
+
+/// The ids of one segment.
+#[derive(Default)]
+pub(crate) struct IdTable {
+    ids: Vec<RecentId>,
+    hashes: Vec<u64>,
+    /// Upper half: bits of the hash. Lower half: place in `ids`, counted from 1; zero for an empty slot. At most half full.
+    slots: Vec<u64>,
+    /// The highest time-ordered id: newer ones need no look.
+    last_ordered: EventId,
+}
+
+impl IdTable {
+    fn get(&self, topic: u32, id: EventId, hash: u64) -> Option<u64> {
+        if self.slots.is_empty() || (id.is_time_ordered() && id > self.last_ordered) {
+            return None;
+        }
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 {
+                return None;
+            }
+            if slot >> 32 == hash >> 32 {
+                let there = &self.ids[(slot as u32 - 1) as usize];
+                if there.id == id && there.topic == topic {
+                    return Some(there.seq);
+                }
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Puts in an id that is not there.
+    fn insert(&mut self, topic: u32, id: EventId, hash: u64, seq: u64) {
+        if (self.ids.len() + 1) * 2 > self.slots.len() {
+            self.grow();
+        }
+        if id.is_time_ordered() {
+            self.last_ordered = self.last_ordered.max(id);
+        }
+        self.ids.push(RecentId { id, topic, seq });
+        self.hashes.push(hash);
+        self.place(self.ids.len() as u64, hash);
+    }
+
+    fn place(&mut self, number: u64, hash: u64) {
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        while self.slots[at] != 0 {
+            at = (at + 1) & mask;
+        }
+        self.slots[at] = (hash >> 32) << 32 | number;
+    }
+
+    fn grow(&mut self) {
+        self.slots = vec![0; (self.slots.len() * 2).max(SLOTS_MIN)];
+        for at in 0..self.hashes.len() {
+            self.place(at as u64 + 1, self.hashes[at]);
+        }
+    }
+
+    /// Empties it; its memory stays.
+    pub(crate) fn clear(&mut self) {
+        self.ids.clear();
+        self.hashes.clear();
+        self.slots.fill(0);
+        self.last_ordered = EventId::default();
+    }
+}
+
+/// The ids of all segments whose index file is not there yet.
+#[derive(Default)]
+pub(crate) struct RecentIds {
+    current: IdTable,
+    previous: VecDeque<(u64, IdTable)>,
+    /// An empty table of about the right size for the next segment.
+    spare: Option<IdTable>,
+    forgotten: u64,
+}
+
+impl RecentIds {
+    /// Looks at the slots of ids that are about to be put in. One after another each would be a cache miss to wait for; without
+    /// anything in between the processor waits for all of them at once.
+    pub(crate) fn warm(&self, hashes: impl Iterator<Item = u64>) {
+        let slots = &self.current.slots;
+        if !slots.is_empty() {
+            let mask = slots.len() - 1;
+            std::hint::black_box(hashes.fold(0, |all, hash| all ^ slots[hash as usize & mask]));
+        }
+    }
+
+    /// Puts an id in, or returns the seq that has it.
+    pub(crate) fn insert(&mut self, topic: u32, id: EventId, hash: u64, seq: u64) -> Option<u64> {
+        let there = self.get(topic, id, hash);
+        if there.is_none() {
+            self.current.insert(topic, id, hash, seq);
+        }
+        there
+    }
+
+    pub(crate) fn get(&self, topic: u32, id: EventId, hash: u64) -> Option<u64> {
+        let previous = || self.previous.iter().find_map(|(_, ids)| ids.get(topic, id, hash));
+        self.current.get(topic, id, hash).or_else(previous)
+    }
+
+    /// The ids so far belong to a segment that is done.
+    pub(crate) fn roll(&mut self, segment: u64) {
+        let next = self.spare.take().unwrap_or_default();
+        let done = std::mem::replace(&mut self.current, next);
+        self.previous.push_back((segment, done));
+    }
+
+    /// A segment's ids are in its index file now. Returns the table, to be emptied outside the lock.
+    pub(crate) fn forget(&mut self, segment: u64) -> Option<IdTable> {
+        self.forgotten += 1;
+        let at = self.previous.iter().position(|(number, _)| *number == segment)?;
+        self.previous.remove(at).map(|(_, table)| table)
+    }
+
+    /// Gives an emptied table back.
+    pub(crate) fn reuse(&mut self, table: IdTable) {
+        self.spare = Some(table);
+    }
+
+    /// How many segments were forgotten so far.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyed_hash::KeyedHash;
+    use crate::server_ids::SmallRandom;
+    use std::collections::HashMap;
+
+    #[test]
+    fn ids_are_found_over_rolls_until_they_are_forgotten() {
+        let hasher = KeyedHash::new([3, 9]);
+        let mut random = SmallRandom::new(1);
+        let mut ids = RecentIds::default();
+        let mut model: HashMap<(u32, EventId), u64> = HashMap::new();
+        for seq in 1..20_000_u64 {
+            let id = EventId::from_u128(u128::from(random.next() % 9_000));
+            let topic = (random.next() % 3) as u32;
+            let hash = hasher.of_id(topic, id);
+            let there = model.get(&(topic, id)).copied();
+            assert_eq!(ids.insert(topic, id, hash, seq), there);
+            model.entry((topic, id)).or_insert(seq);
+            if seq % 4_000 == 0 {
+                ids.roll(seq);
+            }
+        }
+        let mut table = ids.forget(4_000).unwrap();
+        table.clear();
+        ids.reuse(table);
+        ids.roll(20_000);
+        for (&(topic, id), &seq) in &model {
+            let found = ids.get(topic, id, hasher.of_id(topic, id));
+            assert_eq!(found, (seq > 4_000).then_some(seq));
+        }
+    }
+
+    #[test]
+    fn ids_with_the_same_hash_are_told_apart() {
+        let mut ids = RecentIds::default();
+        for number in 0..100 {
+            assert_eq!(ids.insert(1, EventId::from_u128(number), 77, number as u64 + 1), None);
+        }
+        assert_eq!(ids.insert(1, EventId::from_u128(40), 77, 999), Some(41));
+        assert_eq!(ids.get(2, EventId::from_u128(40), 77), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! Turns tokens into principals. There is no I/O after the start, and no clock: callers say what time it is.
+
+#[cfg(test)]
+mod tests;
+
+use super::error::{AuthRefused, AuthSetupError};
+use super::jwt::JwtVerifier;
+use super::options::AuthOptions;
+use super::principal::Principal;
+use super::rule::Rule;
+use super::ticket_owner::TicketOwner;
+use super::token::StaticTokens;
+use std::sync::Arc;
+
+/// A token of more bytes is refused unread.
+const MAX_TOKEN_BYTES: usize = 8 * 1024;
+
+/// Turns tokens into principals. Made once, when the gateway starts; key files are read then.
+#[derive(Debug)]
+pub struct Authenticator {
+    tokens: StaticTokens,
+    jwt: Option<JwtVerifier>,
+    rules: Arc<[Rule]>,
+    is_configured: bool,
+}
+
+impl Authenticator {
+    /// Reads the key files and checks the rest.
+    ///
+    /// # Errors
+    /// Names the file or setting and what is wrong with it.
+    pub fn new(options: &AuthOptions) -> Result<Self, AuthSetupError> {
+        if !options.is_configured() && !options.rules.is_empty() {
+            return Err(AuthSetupError::RulesWithoutTokens);
+        }
+        let rules: Arc<[Rule]> = options.rules.clone().into();
+        Ok(Self {
+            tokens: StaticTokens::new(&options.tokens, &rules)?,
+            jwt: options.jwt.as_ref().map(JwtVerifier::new).transpose()?,
+            rules,
+            is_configured: options.is_configured(),
+        })
+    }
+
+    /// Whether a token is needed to get in.
+    pub fn is_configured(&self) -> bool {
+        self.is_configured
+    }
+
+    /// The owner of this token. Without auth, any token, or none, is [`Principal::anyone`].
+    ///
+    /// Tokens that are known beforehand are tried first, then JWT. A JWT needs `exp`: one that never ends could not be
+    /// taken back.
+    ///
+    /// # Errors
+    /// The token is refused.
+    pub fn authenticate(&self, token: Option<&str>, now_ms: i64) -> Result<Arc<Principal>, AuthRefused> {
+        if !self.is_configured {
+            return Ok(Principal::anyone());
+        }
+        let token = token.ok_or(AuthRefused::Missing)?;
+        if token.is_empty() || token.len() > MAX_TOKEN_BYTES {
+            return Err(AuthRefused::Bad);
+        }
+        if let Some(principal) = self.tokens.find(token) {
+            return Ok(principal);
+        }
+        match &self.jwt {
+            Some(jwt) if token.bytes().filter(|byte| *byte == b'.').count() == 2 => {
+                let verified = jwt.verify(token, now_ms)?;
+                Ok(Arc::new(Principal::new(
+                    verified.name,
+                    verified.scopes,
+                    &self.rules,
+                    Some(verified.expires_ms),
+                    verified.print,
+                )))
+            }
+            _ => Err(AuthRefused::Bad),
+        }
+    }
+
+    /// Who a ticket was made for, as they are now: with the token's scopes of today, and the rules of today. `None` when the
+    /// token is not configured any more, or a JWT has ended or would not be believed any more.
+    pub(super) fn owner(&self, owner: &TicketOwner, now_ms: i64) -> Option<Principal> {
+        if owner.expires_ms.is_none() {
+            let principal = self.tokens.by_fingerprint(owner.print)?;
+            return (principal.name() == owner.name).then(|| Principal::clone(principal));
+        }
+        self.jwt.as_ref().filter(|jwt| jwt.knows(owner.print))?;
+        let scopes = owner.scopes.iter().filter_map(|scope| scope.parse().ok()).collect();
+        let principal =
+            Principal::new(owner.name.clone(), scopes, &self.rules, owner.expires_ms, owner.print);
+        (!principal.is_expired(now_ms)).then_some(principal)
+    }
+}

@@ -1,0 +1,20 @@
+//! When a token is valid: from `nbf` to `exp`, with a leeway on both sides for clocks that differ.
+
+use crate::auth::error::AuthRefused;
+
+/// Returns when the token expires, with the leeway.
+pub(super) fn check_dates(
+    exp_ms: i64,
+    nbf_ms: Option<i64>,
+    now_ms: i64,
+    leeway_ms: i64,
+) -> Result<i64, AuthRefused> {
+    let expires_ms = exp_ms.saturating_add(leeway_ms);
+    if expires_ms <= now_ms {
+        return Err(AuthRefused::Expired);
+    }
+    if nbf_ms.is_some_and(|nbf_ms| now_ms.saturating_add(leeway_ms) < nbf_ms) {
+        return Err(AuthRefused::NotYetValid);
+    }
+    Ok(expires_ms)
+}

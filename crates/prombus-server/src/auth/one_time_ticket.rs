@@ -1,0 +1,134 @@
+//! One-time tickets: a token for one use, for places that cannot send a header.
+//!
+//! A browser's `EventSource` and `WebSocket` can only put what they have in the address, and addresses end up in logs. So a
+//! page asks for a ticket with its token, and uses that: it works once, for 30 seconds.
+
+use super::fingerprint::sha256;
+use super::principal::Principal;
+use aws_lc_rs::rand;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+const TICKET_BYTES: usize = 32;
+const LIFE_MS: i64 = 30_000;
+const MAX_TICKETS: usize = 10_000;
+
+/// No ticket can be made now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("too many tickets wait to be used: try again in some seconds")]
+pub(crate) struct TooManyTickets;
+
+/// The tickets that are out.
+#[derive(Default)]
+pub(crate) struct OneTimeTickets(Mutex<OpenTickets>);
+
+#[derive(Default)]
+struct OpenTickets {
+    /// By hash, so that how long a look takes says nothing of the tickets that are there.
+    by_hash: HashMap<[u8; 32], OpenTicket>,
+    /// In the order in which they were made. A used ticket stays, and counts, until it would have expired.
+    oldest_first: VecDeque<(i64, [u8; 32])>,
+}
+
+struct OpenTicket {
+    principal: Arc<Principal>,
+    ends_ms: i64,
+}
+
+impl OpenTickets {
+    fn drop_ended(&mut self, now_ms: i64) {
+        while let Some((ends_ms, hash)) = self.oldest_first.front()
+            && *ends_ms <= now_ms
+        {
+            self.by_hash.remove(hash);
+            self.oldest_first.pop_front();
+        }
+    }
+}
+
+impl OneTimeTickets {
+    /// A ticket for one who got in.
+    pub(crate) fn issue(&self, principal: Arc<Principal>, now_ms: i64) -> Result<String, TooManyTickets> {
+        let mut random = [0; TICKET_BYTES];
+        // It fails only where the system has no randomness; then there are no tickets.
+        rand::fill(&mut random).map_err(|_| TooManyTickets)?;
+        let ticket = URL_SAFE_NO_PAD.encode(random);
+        let hash = sha256(ticket.as_bytes());
+        let ends_ms = now_ms.saturating_add(LIFE_MS);
+
+        let mut kept = self.0.lock();
+        kept.drop_ended(now_ms);
+        if kept.oldest_first.len() >= MAX_TICKETS {
+            return Err(TooManyTickets);
+        }
+        kept.oldest_first.push_back((ends_ms, hash));
+        kept.by_hash.insert(hash, OpenTicket { principal, ends_ms });
+        Ok(ticket)
+    }
+
+    /// Who the ticket was made for. It cannot be used again.
+    pub(crate) fn redeem(&self, ticket: &str, now_ms: i64) -> Option<Arc<Principal>> {
+        let found = self.0.lock().by_hash.remove(&sha256(ticket.as_bytes()))?;
+        let is_good = now_ms < found.ends_ms && !found.principal.is_expired(now_ms);
+        is_good.then_some(found.principal)
+    }
+}
+
+impl fmt::Debug for OneTimeTickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OneTimeTickets(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_works_once() {
+        let tickets = OneTimeTickets::default();
+        let ticket = tickets.issue(Principal::anyone(), 1_000).unwrap();
+        assert_eq!(ticket.len(), 43);
+        assert!(tickets.redeem(&ticket[..42], 1_000).is_none() && tickets.redeem("", 1_000).is_none());
+        assert_eq!(tickets.redeem(&ticket, 30_999).unwrap().name(), "anyone");
+        assert!(tickets.redeem(&ticket, 1_000).is_none());
+    }
+
+    #[test]
+    fn a_ticket_ends_after_30_seconds() {
+        let tickets = OneTimeTickets::default();
+        let ticket = tickets.issue(Principal::anyone(), 1_000).unwrap();
+        assert!(tickets.redeem(&ticket, 31_000).is_none());
+    }
+
+    #[test]
+    fn a_ticket_does_not_outlive_its_token() {
+        let tickets = OneTimeTickets::default();
+        let principal =
+            Arc::new(Principal::new("a".to_owned(), Vec::new(), &[], Some(5_000), Default::default()));
+        let ticket = tickets.issue(Arc::clone(&principal), 1_000).unwrap();
+        assert!(tickets.redeem(&ticket, 5_000).is_none());
+        let ticket = tickets.issue(principal, 1_000).unwrap();
+        assert!(tickets.redeem(&ticket, 4_999).is_some());
+    }
+
+    #[test]
+    fn there_are_10_000_tickets_at_most() {
+        let tickets = OneTimeTickets::default();
+        let first = tickets.issue(Principal::anyone(), 0).unwrap();
+        for _ in 1..MAX_TICKETS {
+            tickets.issue(Principal::anyone(), 10).unwrap();
+        }
+        assert_eq!(tickets.issue(Principal::anyone(), 29_999), Err(TooManyTickets));
+        tickets.issue(Principal::anyone(), 30_000).unwrap();
+        assert!(tickets.redeem(&first, 30_000).is_none());
+        assert_eq!(tickets.issue(Principal::anyone(), 30_000), Err(TooManyTickets));
+        assert!(tickets.issue(Principal::anyone(), 30_010).is_ok());
+        assert!(tickets.0.lock().by_hash.len() <= 2);
+    }
+}

@@ -1,0 +1,337 @@
+//! Tickets for one subscription, which survive reconnects.
+//!
+//! A browser's `EventSource` reconnects by itself, to the same address: with a ticket that works once it would end there. So this
+//! ticket is good for one subscription, a topic or pattern with its query, for 24 hours. Its first use must come within 30 s and
+//! works once; every later one must have the header `Last-Event-ID`, which an `EventSource` that was connected sends.
+//!
+//! Nothing about a ticket is kept in the store: it says itself whom it is for and is signed with a key that the store keeps, so it
+//! survives restarts. Which tickets were used is known to the process that made them; after a restart a ticket can only reconnect.
+
+use super::authenticator::Authenticator;
+use super::fingerprint::{first_half, sha256};
+use super::principal::Principal;
+use super::scope::Scope;
+use super::ticket_owner::TicketOwner;
+use aws_lc_rs::{hmac, rand};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// The first use comes within this time.
+pub(crate) const FIRST_USE_MS: i64 = 30_000;
+/// No use comes after this time.
+pub(crate) const LIFE_MS: i64 = 24 * 3_600_000;
+/// Bytes of the key.
+pub(crate) const KEY_BYTES: usize = 32;
+/// So many uses are remembered. Beyond it, the oldest tickets are taken for tickets of another process.
+const MAX_USED: usize = 100_000;
+/// Tells these tickets from those that work once.
+const PREFIX: &str = "s1.";
+
+/// Why a ticket is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum TicketRefused {
+    #[error("the ticket is not valid")]
+    Bad,
+    #[error("the ticket is for another topic or query")]
+    Elsewhere,
+    #[error("the ticket has expired")]
+    Expired,
+    #[error("the ticket was used before: now it only works with the header Last-Event-ID")]
+    Used,
+    #[error("the ticket was used before, or was made before the server was restarted: get a new one")]
+    Unknown,
+    #[error("the ticket was not used in time: its first use must come within 30 s and without Last-Event-ID")]
+    NeverUsed,
+    #[error("the ticket's token is not valid any more")]
+    Revoked,
+}
+
+/// No randomness: no ticket can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the system has no randomness")]
+pub(crate) struct NoRandomness;
+
+/// What a ticket is for: a topic or pattern, and the query without the ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TicketScope(u128);
+
+impl TicketScope {
+    /// The order of different names does not count; that of the values of one name does.
+    pub(crate) fn new<'a>(topic: &str, query: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut pairs: Vec<_> = query.filter(|(name, _)| *name != "ticket").collect();
+        pairs.sort_by_key(|(name, _)| *name);
+        let parts = pairs.iter().flat_map(|(name, value)| [*name, *value]);
+        let hashes: Vec<u8> = [topic].into_iter().chain(parts).flat_map(|it| sha256(it.as_bytes())).collect();
+        Self(first_half(sha256(&hashes)))
+    }
+}
+
+/// What a ticket says.
+#[derive(Debug, Serialize, Deserialize)]
+struct TicketContent {
+    /// Tells tickets apart.
+    number: u128,
+    /// The process that made it.
+    maker: u64,
+    made_ms: i64,
+    subscription: u128,
+    owner: TicketOwner,
+}
+
+/// Makes and checks tickets.
+pub(crate) struct SseTickets {
+    /// This process.
+    maker: u64,
+    used: Mutex<Used>,
+}
+
+/// Tickets of this process that were used.
+#[derive(Default)]
+struct Used {
+    numbers: HashSet<u128>,
+    /// With the time that each was made, in the order of their first uses.
+    order: VecDeque<(i64, u128)>,
+    /// Of tickets made up to this time some were forgotten.
+    forgotten_ms: i64,
+}
+
+/// How long from now a ticket that is made for one may be used.
+pub(crate) fn sse_ticket_life_ms(principal: &Principal, now_ms: i64) -> i64 {
+    principal.expires_ms().map_or(LIFE_MS, |expires_ms| expires_ms.saturating_sub(now_ms).clamp(0, LIFE_MS))
+}
+
+impl Used {
+    fn forget(&mut self, now_ms: i64) {
+        while let Some(&(made_ms, number)) = self.order.front()
+            && (made_ms.saturating_add(LIFE_MS) <= now_ms || self.order.len() > MAX_USED)
+        {
+            self.order.pop_front();
+            self.numbers.remove(&number);
+            self.forgotten_ms = self.forgotten_ms.max(made_ms);
+        }
+    }
+}
+
+impl Default for SseTickets {
+    fn default() -> Self {
+        // Without randomness no ticket is made either.
+        let maker = random().unwrap_or_default() as u64;
+        Self { maker, used: Mutex::new(Used { forgotten_ms: i64::MIN, ..Used::default() }) }
+    }
+}
+
+impl SseTickets {
+    /// The store keeps the key that signs tickets under this name.
+    pub(crate) const KEY_NAME: &str = "ticket-key";
+
+    /// A new key, to be kept in the store.
+    pub(crate) fn new_key() -> Result<Vec<u8>, NoRandomness> {
+        let mut key = vec![0; KEY_BYTES];
+        rand::fill(&mut key).map_err(|_| NoRandomness)?;
+        Ok(key)
+    }
+
+    /// Whether this is a ticket of this kind, good or not.
+    pub(crate) fn is_one(ticket: &str) -> bool {
+        ticket.starts_with(PREFIX)
+    }
+
+    /// A ticket for one who got in and may read what it is for.
+    pub(crate) fn issue(
+        &self,
+        key: &[u8],
+        principal: &Principal,
+        scope: TicketScope,
+        now_ms: i64,
+    ) -> Result<String, NoRandomness> {
+        let number = random()?;
+        let expires_ms = principal.expires_ms();
+        let scopes = principal.scopes().iter().filter(|scope| matches!(scope, Scope::Subscribe(_)));
+        let owner = TicketOwner {
+            name: principal.name().to_owned(),
+            print: principal.fingerprint(),
+            scopes: if expires_ms.is_some() { scopes.map(ToString::to_string).collect() } else { Vec::new() },
+            expires_ms,
+        };
+        let content =
+            TicketContent { number, maker: self.maker, made_ms: now_ms, subscription: scope.0, owner };
+        let content = serde_json::to_vec(&content).expect("numbers and text are JSON");
+        let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), &content);
+        Ok(format!("{PREFIX}{}.{}", URL_SAFE_NO_PAD.encode(&content), URL_SAFE_NO_PAD.encode(signature)))
+    }
+
+    /// Who the ticket was made for, as they are now. `is_reconnect`: the request has a `Last-Event-ID`.
+    pub(crate) fn redeem(
+        &self,
+        key: &[u8],
+        ticket: &str,
+        scope: TicketScope,
+        is_reconnect: bool,
+        auth: &Authenticator,
+        now_ms: i64,
+    ) -> Result<Arc<Principal>, TicketRefused> {
+        let content = checked(key, ticket).ok_or(TicketRefused::Bad)?;
+        if content.subscription != scope.0 {
+            return Err(TicketRefused::Elsewhere);
+        }
+        let ends_ms = content.made_ms.saturating_add(LIFE_MS);
+        if ends_ms <= now_ms {
+            return Err(TicketRefused::Expired);
+        }
+        let owner = auth.owner(&content.owner, now_ms).ok_or(TicketRefused::Revoked)?;
+        self.use_it(&content, is_reconnect, now_ms)?;
+        Ok(Arc::new(owner.until(ends_ms)))
+    }
+
+    fn use_it(&self, content: &TicketContent, is_reconnect: bool, now_ms: i64) -> Result<(), TicketRefused> {
+        let mut used = self.used.lock();
+        used.forget(now_ms);
+        let is_known = content.maker == self.maker && content.made_ms > used.forgotten_ms;
+        if is_reconnect {
+            let was_used = !is_known || used.numbers.contains(&content.number);
+            return if was_used { Ok(()) } else { Err(TicketRefused::NeverUsed) };
+        }
+        if !is_known {
+            return Err(TicketRefused::Unknown);
+        }
+        if used.numbers.contains(&content.number) {
+            return Err(TicketRefused::Used);
+        }
+        if content.made_ms.saturating_add(FIRST_USE_MS) <= now_ms {
+            return Err(TicketRefused::NeverUsed);
+        }
+        used.numbers.insert(content.number);
+        used.order.push_back((content.made_ms, content.number));
+        Ok(())
+    }
+}
+
+fn random() -> Result<u128, NoRandomness> {
+    let mut bytes = [0; 16];
+    rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
+    Ok(u128::from_be_bytes(bytes))
+}
+
+fn checked(key: &[u8], ticket: &str) -> Option<TicketContent> {
+    let (content, signature) = ticket.strip_prefix(PREFIX)?.split_once('.')?;
+    let (content, signature) =
+        (URL_SAFE_NO_PAD.decode(content).ok()?, URL_SAFE_NO_PAD.decode(signature).ok()?);
+    hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, key), &content, &signature).ok()?;
+    serde_json::from_slice(&content).ok()
+}
+
+impl fmt::Debug for SseTickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SseTickets(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{AuthOptions, TokenHash, TokenOptions};
+
+    const KEY: &[u8] = &[7; KEY_BYTES];
+
+    fn auth() -> Authenticator {
+        let token =
+            TokenOptions { name: "page".to_owned(), secret: TokenHash::of("secret"), scopes: Scope::all() };
+        Authenticator::new(&AuthOptions { tokens: vec![token], ..AuthOptions::default() }).expect("auth")
+    }
+
+    fn subscription() -> TicketScope {
+        TicketScope::new("orders", [("from", "earliest")].into_iter())
+    }
+
+    fn issued(tickets: &SseTickets, auth: &Authenticator, now_ms: i64) -> String {
+        let principal = auth.authenticate(Some("secret"), now_ms).expect("a token");
+        tickets.issue(KEY, &principal, subscription(), now_ms).expect("a ticket")
+    }
+
+    #[test]
+    fn the_first_use_comes_within_30_seconds_and_once() {
+        let (tickets, auth) = (SseTickets::default(), auth());
+        let redeem = |ticket: &str, is_reconnect, now_ms| {
+            tickets
+                .redeem(KEY, ticket, subscription(), is_reconnect, &auth, now_ms)
+                .map(|it| it.name().to_owned())
+        };
+        let ticket = issued(&tickets, &auth, 1_000);
+        assert!(ticket.len() < 600 && SseTickets::is_one(&ticket), "{ticket}");
+        assert_eq!(redeem(&ticket, true, 2_000), Err(TicketRefused::NeverUsed));
+        assert_eq!(redeem(&ticket, false, 30_999), Ok("page".to_owned()));
+        assert_eq!(redeem(&ticket, false, 30_999), Err(TicketRefused::Used));
+        assert_eq!(redeem(&ticket, true, 1_000 + LIFE_MS - 1), Ok("page".to_owned()));
+        assert_eq!(redeem(&ticket, true, 1_000 + LIFE_MS), Err(TicketRefused::Expired));
+        let late = issued(&tickets, &auth, 1_000);
+        assert_eq!(redeem(&late, false, 31_000), Err(TicketRefused::NeverUsed));
+        assert_eq!(redeem(&late, true, 31_000), Err(TicketRefused::NeverUsed));
+    }
+
+    #[test]
+    fn after_a_restart_a_ticket_can_only_reconnect() {
+        let (before, after, auth) = (SseTickets::default(), SseTickets::default(), auth());
+        let ticket = issued(&before, &auth, 1_000);
+        let redeem = |is_reconnect, now_ms| {
+            after.redeem(KEY, &ticket, subscription(), is_reconnect, &auth, now_ms).map(|_| ())
+        };
+        assert_eq!(redeem(false, 2_000), Err(TicketRefused::Unknown));
+        assert_eq!(redeem(true, LIFE_MS), Ok(()));
+        assert_eq!(redeem(true, 1_000 + LIFE_MS), Err(TicketRefused::Expired));
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_ticket() {
+        let (tickets, auth) = (SseTickets::default(), auth());
+        let ticket = issued(&tickets, &auth, 1_000);
+        let principal = tickets.redeem(KEY, &ticket, subscription(), false, &auth, 2_000).expect("good");
+        assert_eq!(principal.expires_ms(), Some(1_000 + LIFE_MS));
+    }
+
+    #[test]
+    fn another_key_and_another_subscription_are_refused() {
+        let (tickets, auth) = (SseTickets::default(), auth());
+        let ticket = issued(&tickets, &auth, 1_000);
+        let other = [8; KEY_BYTES];
+        let redeem =
+            |key: &[u8], wanted| tickets.redeem(key, &ticket, wanted, false, &auth, 2_000).map(|_| ());
+        assert_eq!(redeem(&other, subscription()), Err(TicketRefused::Bad));
+        for (topic, query) in [
+            ("order", vec![("from", "earliest")]),
+            ("orders", vec![]),
+            ("orders", vec![("from", "earliest"), ("from", "latest")]),
+            ("orders", vec![("fromearliest", "")]),
+        ] {
+            let wanted = TicketScope::new(topic, query.into_iter());
+            assert_eq!(redeem(KEY, wanted), Err(TicketRefused::Elsewhere));
+        }
+        let same = TicketScope::new("orders", [("ticket", "x"), ("from", "earliest")].into_iter());
+        assert_eq!(redeem(KEY, same), Ok(()));
+    }
+
+    #[test]
+    fn uses_are_forgotten_in_order_when_there_are_too_many() {
+        let (tickets, auth) = (SseTickets::default(), auth());
+        let first = issued(&tickets, &auth, 1_000);
+        let redeem = |ticket: &str, is_reconnect| {
+            tickets.redeem(KEY, ticket, subscription(), is_reconnect, &auth, 2_000).map(|_| ())
+        };
+        assert_eq!(redeem(&first, false), Ok(()));
+        {
+            let mut used = tickets.used.lock();
+            for number in 0..MAX_USED as u128 {
+                used.order.push_back((1_500, number));
+                used.numbers.insert(number);
+            }
+        }
+        // It is as if another process had made it.
+        assert_eq!((redeem(&first, true), redeem(&first, false)), (Ok(()), Err(TicketRefused::Unknown)));
+        assert!(tickets.used.lock().numbers.len() <= MAX_USED);
+    }
+}

@@ -1,0 +1,88 @@
+//! A request's body that can still be read when its handler has no more use for it.
+//!
+//! Many clients write their whole body before they look for an answer, and take a connection that is closed meanwhile for an
+//! error of the network. So what was refused early is read to its end, within limits, before the answer goes.
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// How much of an unwanted body is read.
+const DISCARD_BYTES_MAX: usize = 64 << 20;
+const DISCARD_PATIENCE: Duration = Duration::from_secs(2);
+
+struct Shared {
+    body: Incoming,
+    is_touched: bool,
+    is_over: bool,
+}
+
+/// The body, for the handler.
+pub(crate) struct RequestBody(Arc<Mutex<Shared>>);
+
+/// The same body, for what the handler leaves.
+pub(crate) struct Leftover(Arc<Mutex<Shared>>);
+
+impl RequestBody {
+    pub(crate) fn new(body: Incoming) -> (Self, Leftover) {
+        let is_over = body.is_end_stream();
+        let shared = Arc::new(Mutex::new(Shared { body, is_touched: false, is_over }));
+        (Self(Arc::clone(&shared)), Leftover(shared))
+    }
+}
+
+impl Shared {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        self.is_touched = true;
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        self.is_over |= matches!(polled, Poll::Ready(None | Some(Err(_))));
+        polled
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        self.0.lock().poll(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.lock().body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.lock().body.size_hint()
+    }
+}
+
+impl Leftover {
+    /// Reads what is left. A client that waits to be told to go on is not told so, and sends nothing.
+    pub(crate) async fn discard(self, waits_for_continue: bool) {
+        let mut read_bytes = 0;
+        let discarding = poll_fn(|context| {
+            let mut shared = self.0.lock();
+            while !shared.is_over && read_bytes < DISCARD_BYTES_MAX {
+                match shared.poll(context) {
+                    Poll::Ready(Some(Ok(frame))) => read_bytes += frame.data_ref().map_or(0, Bytes::len),
+                    Poll::Ready(_) => break,
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            Poll::Ready(())
+        });
+        if !waits_for_continue || self.0.lock().is_touched {
+            let _ = tokio::time::timeout(DISCARD_PATIENCE, discarding).await;
+        }
+    }
+}

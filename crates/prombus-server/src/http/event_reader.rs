@@ -1,0 +1,218 @@
+//! Where `/replay`, `/export` and `/subscribe` read: one topic, or the topics of a pattern as one sequence.
+
+use super::ApiError;
+use super::call::Call;
+use super::pattern_reader::PatternReader;
+use super::query::{Begin, ResumePoint};
+use super::response_stream::{StreamClient, StreamError};
+use super::topic_reader::{TopicReader, id_of, put_event_of};
+use bytes::Bytes;
+use prombus::{BusPosition, EventBatch, EventItem, MergedQuery, More, PullLimit, ReadError};
+use prombus_protocol::{Body, Filter, Pattern, Start, Topic};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How long a response retries unreadable events before it is broken off.
+const UNREADABLE_WAIT: Duration = Duration::from_secs(30);
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Events, from a place on.
+pub(super) struct EventReader {
+    pub(super) kind: ReaderKind,
+    filter: Option<Arc<Filter>>,
+}
+
+pub(super) enum ReaderKind {
+    Topic(TopicReader),
+    Pattern(PatternReader),
+}
+
+/// Whether a reader of many topics ends at the newest event of now, or follows new events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    Now,
+    Stopped,
+}
+
+/// Events that were read together.
+pub(super) struct ReadEvents {
+    pub(super) events: EventBatch,
+    /// Of a pattern: the place after each event.
+    places: Vec<BusPosition>,
+    /// The filter that is not applied yet.
+    filter: Option<Arc<Filter>>,
+    /// Whether there may be more.
+    pub(super) has_more: bool,
+}
+
+/// Who reads, and what they want of the topics.
+pub(super) struct ReadRequest {
+    client: StreamClient,
+    filter: Option<Filter>,
+}
+
+impl ReadRequest {
+    /// Checks that the caller may read the topics of a pattern.
+    pub(super) fn of(call: &Call, pattern: &Pattern) -> Result<Self, ApiError> {
+        call.check_may_read(pattern.as_str())?;
+        let client = StreamClient::new(&call.gateway, &call.principal);
+        Ok(Self { client, filter: call.query.filter()? })
+    }
+}
+
+impl EventReader {
+    /// Starts at a place in topics that the caller may read.
+    pub(super) async fn open(
+        reading: ReadRequest,
+        pattern: &Pattern,
+        begin: Begin,
+        until: Until,
+    ) -> Result<Self, ApiError> {
+        let ReadRequest { client, filter } = reading;
+        if let Some(topic) = pattern.as_topic() {
+            let topic_reader = TopicReader::begin(client, topic, begin).await?;
+            return Ok(Self { kind: ReaderKind::Topic(topic_reader), filter: filter.map(Arc::new) });
+        }
+        let backend = Arc::clone(&client.gateway.backend);
+        let after = match begin {
+            Begin::At(Start::Latest) => None,
+            Begin::At(start) => Some(backend.place_of(pattern, start).await?),
+            Begin::After(ResumePoint::Id(id)) => Some(backend.place_of(pattern, Start::AfterId(id)).await?),
+            Begin::After(ResumePoint::Position(position)) => Some(position),
+        };
+        let query = MergedQuery { pattern: pattern.clone(), filter, after, is_live: until == Until::Stopped };
+        let reader = backend.merged(query)?;
+        Ok(Self { kind: ReaderKind::Pattern(PatternReader::new(client, reader)), filter: None })
+    }
+
+    pub(super) fn client(&mut self) -> &mut StreamClient {
+        match &mut self.kind {
+            ReaderKind::Topic(topic_reader) => &mut topic_reader.client,
+            ReaderKind::Pattern(pattern_reader) => &mut pattern_reader.client,
+        }
+    }
+
+    /// Whether ids of events are not places.
+    pub(super) fn is_pattern(&self) -> bool {
+        matches!(self.kind, ReaderKind::Pattern(_))
+    }
+
+    /// Whether it may come to places without handing out their events.
+    pub(super) fn has_filter(&self) -> bool {
+        self.is_pattern() || self.filter.is_some()
+    }
+
+    /// The place after what was read, as clients keep it.
+    pub(super) fn position(&self) -> String {
+        match &self.kind {
+            ReaderKind::Topic(topic_reader) => topic_reader
+                .client
+                .gateway
+                .backend
+                .place_before(&topic_reader.topic, topic_reader.next_seq)
+                .to_string(),
+            ReaderKind::Pattern(pattern_reader) => pattern_reader.position(),
+        }
+    }
+
+    /// Reads on. Of a pattern, `until` says whether to wait for events that are there and not complete.
+    pub(super) async fn read(&mut self, limit: PullLimit, until: Until) -> Result<ReadEvents, StreamError> {
+        match &mut self.kind {
+            ReaderKind::Topic(topic_reader) => {
+                let from = topic_reader.next_seq;
+                let chunk = topic_reader.read(limit).await?;
+                Ok(self.taken(chunk.events, Vec::new(), chunk.next_seq > from))
+            }
+            ReaderKind::Pattern(pattern_reader) => {
+                let chunk = match until {
+                    Until::Now => pattern_reader.read_complete(limit).await?,
+                    Until::Stopped => pattern_reader.read(limit).await?,
+                };
+                Ok(self.taken(chunk.events, chunk.places, chunk.more == More::Now))
+            }
+        }
+    }
+
+    /// Reads, and retries for 30 s while events cannot be read: the response has begun, and a temporary error must not break it
+    /// off.
+    pub(super) async fn read_patiently(
+        &mut self,
+        limit: PullLimit,
+        until: Until,
+    ) -> Result<ReadEvents, StreamError> {
+        let give_up_at = Instant::now() + UNREADABLE_WAIT;
+        let mut wait = RETRY_FIRST;
+        loop {
+            match self.read(limit, until).await {
+                Err(StreamError::Read(error))
+                    if error.is_unreadable() && Instant::now() + wait < give_up_at =>
+                {
+                    let gateway = Arc::clone(&self.client().gateway);
+                    tokio::select! {
+                        () = sleep(wait) => {}
+                        () = gateway.stopping.wait() => return Err(error.into()),
+                    }
+                    wait = (wait * 2).min(RETRY_MAX);
+                }
+                read => return read,
+            }
+        }
+    }
+
+    /// Resolves when there may be more to read.
+    pub(super) async fn arrival(&mut self) -> Result<(), ReadError> {
+        match &mut self.kind {
+            ReaderKind::Topic(topic_reader) => {
+                topic_reader.client.gateway.backend.arrival(&topic_reader.topic, topic_reader.next_seq).await
+            }
+            ReaderKind::Pattern(pattern_reader) => {
+                pattern_reader.arrival().await;
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn taken(&self, events: EventBatch, places: Vec<BusPosition>, has_more: bool) -> ReadEvents {
+        ReadEvents { events, places, filter: self.filter.clone(), has_more }
+    }
+}
+
+impl ReadEvents {
+    /// The events that are wanted, in order.
+    pub(super) fn wanted(&self) -> impl DoubleEndedIterator<Item = (usize, &EventItem)> {
+        self.events.items().iter().enumerate().filter(|(_, item)| {
+            let body = Body::new(self.events.body(item));
+            self.filter.as_ref().is_none_or(|filter| filter.matches(self.events.key(item), &body))
+        })
+    }
+
+    /// Appends an event as a record.
+    pub(super) fn put(&self, into: &mut Vec<u8>, item: &EventItem) {
+        put_event_of(into, &self.events, item);
+    }
+
+    /// The place after an event, as clients keep it: for one topic, the event's id.
+    pub(super) fn place(&self, at: usize, item: &EventItem) -> String {
+        self.places.get(at).map_or_else(|| id_of(item).to_string(), ToString::to_string)
+    }
+}
+
+/// The topic or pattern in the query.
+pub(super) fn query_pattern(call: &Call) -> Result<Pattern, ApiError> {
+    match call.query.one("topic")? {
+        None | Some("") => Err(ApiError::bad_request("topic required")),
+        Some(name) => Pattern::new(name).map_err(|error| ApiError::from(error).at("\"topic\"")),
+    }
+}
+
+/// The one topic that a pattern is, where a pattern will not do.
+pub(super) fn only_topic(pattern: &Pattern, why: &str) -> Result<Topic, ApiError> {
+    pattern.as_topic().ok_or_else(|| ApiError::bad_request(format!("{why} needs one topic, not a pattern")))
+}
+
+/// Bytes, unless there are none.
+pub(super) fn non_empty(out: Vec<u8>) -> Option<Bytes> {
+    (!out.is_empty()).then(|| out.into())
+}

@@ -1,0 +1,147 @@
+//! Routes that change groups, for operators. A body says what the frame of the same name says on a WebSocket, and is read by the
+//! same code.
+
+use super::ApiError;
+use super::answer::{self, Answered, Deleted};
+use super::call::Call;
+use super::fields::{Shape, object};
+use super::groups::may_see;
+use super::json_body::{body_of, fields_of};
+use prombus::{GroupError, GroupSpec, MemberOptions, SettleOutcome, Verdict};
+use prombus_protocol::{
+    ClientFrame, CursorPosition, ErrorCode, GroupName, Pattern, SubscribeOptions, parse_client_frame,
+};
+use serde::Serialize;
+
+/// Where a group starts.
+const START: Shape = Shape::flat(&["from", "ts", "afterId"]);
+/// Names of headers are the user's.
+const FILTER: Shape = Shape::flat(&["key", "tag", "header"]);
+/// The options of SUBSCRIBE. The last ones have no effect, as in a frame: clients pass them on.
+const GROUP: Shape = Shape {
+    names: &[
+        "from",
+        "ts",
+        "afterId",
+        "topics",
+        "filter",
+        "batchSize",
+        "maxInFlight",
+        "ackTimeoutMs",
+        "maxAttempts",
+        "maxUnsettled",
+        "name",
+        "expireMs",
+        "manualAck",
+        "topic",
+        "group",
+        "payload",
+        "partition",
+        "ttlMs",
+    ],
+    nested: &[("from", START), ("filter", FILTER)],
+};
+const SEEK: Shape = Shape { names: &["to", "ts", "afterId"], nested: &[("to", START)] };
+const SETTLE: Shape = Shape::flat(&["id", "verdict", "reason", "delay_ms", "dead"]);
+
+#[derive(Serialize)]
+struct Created {
+    created: bool,
+}
+
+#[derive(Serialize)]
+struct Sought {
+    cursor: Option<CursorPosition>,
+}
+
+#[derive(Serialize)]
+struct Settled {
+    stale: bool,
+}
+
+/// `PUT /groups/{topic}/{group}`: creates a group without members.
+pub(super) async fn make(mut call: Call) -> Answered {
+    let (subscription, group) = call.group()?;
+    let body = body_of(&mut call).await?;
+    let options = match body.trim_ascii() {
+        [] => SubscribeOptions::default(),
+        body => SubscribeOptions::from_json(&object(&fields_of(body, &GROUP, &mut call.ignored)?))?,
+    };
+    let spec = GroupSpec::from_options(subscription, group, &options)?;
+    let joined = call.gateway.backend.join(spec, MemberOptions::default()).await?;
+    joined.membership.leave().await?;
+    answer::done(&Created { created: joined.created }, &call.ignored)
+}
+
+/// `DELETE /groups/{topic}/{group}`: for admins, and for a group that was made to expire also for tokens that may join it.
+pub(super) async fn delete(call: Call) -> Answered {
+    let (topic, group) = call.group()?;
+    if !call.principal.is_admin() {
+        let forbidden = || ApiError::forbidden("this needs a token with the scope \"admin\"");
+        // Before looking: whether it is there is not everybody's business.
+        if !call.principal.may_subscribe(topic.as_str(), Some(group.as_str())) {
+            return Err(forbidden());
+        }
+        let info = call.gateway.backend.group(topic.as_str(), group.as_str()).await?;
+        if info.is_none_or(|info| info.expire_ms.is_none() || !may_see(&call.principal, &info)) {
+            return Err(forbidden());
+        }
+    }
+    call.gateway.backend.delete_group(topic.as_str(), group.as_str()).await?;
+    answer::done(&Deleted { deleted: true }, &call.ignored)
+}
+
+/// `POST /groups/{topic}/{group}/seek`.
+pub(super) async fn seek(mut call: Call) -> Answered {
+    let (topic, group) = call.group()?;
+    let body = body_of(&mut call).await?;
+    let frame = frame_of("SEEK", &topic, &group, &fields_of(&body, &SEEK, &mut call.ignored)?);
+    let ClientFrame::Seek { to, .. } = parse_client_frame(&frame)?.frame else {
+        return Err(ApiError::internal("SEEK was read as something else"));
+    };
+    let backend = &call.gateway.backend;
+    backend.seek(topic.as_str(), group.as_str(), to).await?;
+    let cursor = backend.cursor(topic.as_str(), group.as_str()).await?;
+    answer::done(&Sought { cursor }, &call.ignored)
+}
+
+/// `POST /groups/{topic}/{group}/settle`: an ack or a nack on behalf of the member that has the event.
+pub(super) async fn settle(mut call: Call) -> Answered {
+    let (topic, group) = call.group()?;
+    let body = body_of(&mut call).await?;
+    let mut fields = fields_of(&body, &SETTLE, &mut call.ignored)?;
+    let verdict = fields.iter().position(|(name, _)| *name == "verdict").map(|at| fields.remove(at).1);
+    let verdict = verdict.and_then(|json| serde_json::from_str::<String>(&json).ok());
+    let op = match verdict.as_deref() {
+        Some("ack") => "ACK",
+        Some("nack") => "NACK",
+        _ => return Err(ApiError::bad_request("\"verdict\": \"ack\" or \"nack\" is needed")),
+    };
+    let frame = frame_of(op, &topic, &group, &fields);
+    let parsed = parse_client_frame(&frame)?.frame;
+    let (id, verdict) = match &parsed {
+        ClientFrame::Ack { id, .. } => (*id, Verdict::Ack),
+        ClientFrame::Nack { id, reason, dead: true, .. } => {
+            (*id, Verdict::GiveUp { reason: reason.as_deref() })
+        }
+        ClientFrame::Nack { id, reason, delay_ms, .. } => {
+            (*id, Verdict::Nack { delay_ms: *delay_ms, reason: reason.as_deref() })
+        }
+        _ => return Err(ApiError::internal("a verdict was read as something else")),
+    };
+    let settled = call.gateway.backend.settle(topic.as_str(), group.as_str(), id, verdict).await;
+    let outcome = settled.map_err(|error| match error {
+        GroupError::Store(_) => ApiError::new(ErrorCode::AckFailed, error),
+        error => error.into(),
+    })?;
+    answer::done(&Settled { stale: outcome == SettleOutcome::Stale }, &call.ignored)
+}
+
+/// The frame that would say the same.
+fn frame_of(op: &str, topic: &Pattern, group: &GroupName, fields: &[(&str, String)]) -> Vec<u8> {
+    let text = |text: &str| format!("{text:?}");
+    // Names of topics and groups need no escapes.
+    let mut all = vec![("op", text(op)), ("topic", text(topic.as_str())), ("group", text(group.as_str()))];
+    all.extend(fields.iter().map(|(name, value)| (*name, value.clone())));
+    object(&all).into_bytes()
+}

@@ -1,0 +1,65 @@
+//! Small JSON bodies: read whole, checked, their names compared with those that the route knows.
+
+use super::ApiError;
+use super::call::Call;
+use super::fields::{self, IgnoredNames, Shape, object};
+use super::request_body::{BodyReader, HeldBytes};
+use bytes::Bytes;
+use prombus_protocol::{ErrorCode, Json, JsonError};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// Such bodies are small.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// The whole body of a request.
+pub(super) async fn body_of(call: &mut Call) -> Result<Bytes, ApiError> {
+    let body = std::mem::take(&mut call.body);
+    let incoming = BodyReader::new(&call.gateway, &call.headers, body, BODY_BYTES_MAX)?;
+    incoming.whole(&mut HeldBytes::new(&call.gateway)).await
+}
+
+/// JSON that is not nested so deeply that reading it costs anything.
+fn checked(body: &[u8]) -> Result<&str, ApiError> {
+    Json::new(body).map(|json| json.get()).map_err(|error| {
+        let code = match error {
+            JsonError::TooDeep { .. } => ErrorCode::BadRequest,
+            _ => ErrorCode::BadJson,
+        };
+        ApiError::new(code, error).at("the body")
+    })
+}
+
+/// The options in a body, as an object with the names of a shape; the others are noted as ignored.
+pub(super) fn options_of<T: DeserializeOwned>(
+    body: &[u8],
+    shape: &Shape,
+    ignored: &mut IgnoredNames,
+) -> Result<T, ApiError> {
+    let json = object(&fields_of(body, shape, ignored)?);
+    let refused = |error| ApiError::bad_request(format!("the body: {error}"));
+    let mut options: Value = serde_json::from_str(&json).map_err(refused)?;
+    options.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(make_whole);
+    serde_json::from_value(options).map_err(refused)
+}
+
+/// `318.0` is the integer 318, as in JSON schemas.
+fn make_whole(value: &mut Value) {
+    const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+    let is_whole = |number: &f64| number.fract() == 0.0 && number.abs() <= WHOLE_MAX;
+    if value.is_f64()
+        && let Some(number) = value.as_f64().filter(is_whole)
+    {
+        *value = Value::from(number as i64);
+    }
+}
+
+/// The fields of a body that is an object, with the names of a shape; the others are noted as ignored.
+pub(super) fn fields_of(
+    body: &[u8],
+    shape: &Shape,
+    ignored: &mut IgnoredNames,
+) -> Result<Vec<(&'static str, String)>, ApiError> {
+    let fields = fields::canonical(checked(body)?, shape, ignored)?;
+    fields.ok_or_else(|| ApiError::bad_request("the body: an object was expected"))
+}

@@ -1,0 +1,23 @@
+//! `Last-Event-ID`: the header that an `EventSource` sends when it reconnects.
+
+use super::ApiError;
+use super::query::ResumePoint;
+use axum::http::HeaderMap;
+
+const NAME: &str = "last-event-id";
+
+/// Whether this is a reconnect; an empty header is none.
+pub(super) fn is_sent(headers: &HeaderMap) -> bool {
+    headers.get(NAME).is_some_and(|id| !id.as_bytes().trim_ascii().is_empty())
+}
+
+/// Where the client was.
+pub(super) fn place(headers: &HeaderMap) -> Result<Option<ResumePoint>, ApiError> {
+    let Some(value) = headers.get(NAME) else { return Ok(None) };
+    let text = value.to_str().unwrap_or("?").trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let refused = || ApiError::bad_request("header \"last-event-id\": neither a UUID nor a position");
+    ResumePoint::parse(text).map(Some).ok_or_else(refused)
+}

@@ -1,0 +1,65 @@
+//! The topics of a pattern as one sequence, for answers that are streams.
+
+use super::response_stream::{StreamClient, StreamError};
+use prombus::{MergedChunk, MergedReader, More, PullLimit, ReadError, Unavailable};
+use std::future::poll_fn;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// How long to wait for events that are not complete yet.
+const SOON: Duration = Duration::from_millis(1);
+
+/// A position in the sequence, which moves forward.
+pub(super) struct PatternReader {
+    pub(super) client: StreamClient,
+    /// It is in the future while it reads.
+    reader: Option<Box<dyn MergedReader>>,
+    more: More,
+}
+
+impl PatternReader {
+    pub(super) fn new(client: StreamClient, reader: Box<dyn MergedReader>) -> Self {
+        Self { client, reader: Some(reader), more: More::Now }
+    }
+
+    /// The place, as clients keep it.
+    pub(super) fn position(&self) -> String {
+        self.reader.as_ref().map_or_else(String::new, |reader| reader.position().to_string())
+    }
+
+    /// Reads on.
+    pub(super) async fn read(&mut self, limit: PullLimit) -> Result<MergedChunk, StreamError> {
+        self.client.check_token()?;
+        let limit = self.client.within_budget(limit);
+        let lost = || ReadError::Failed("reading panicked".to_owned());
+        let reader = self.reader.take().ok_or_else(lost)?;
+        let (reader, read) = reader.read(limit).await;
+        self.reader = reader;
+        let chunk = read?;
+        self.more = chunk.more;
+        Ok(chunk)
+    }
+
+    /// Like [`read`](Self::read), but waits for events that are there and not complete: for readers with an end.
+    pub(super) async fn read_complete(&mut self, limit: PullLimit) -> Result<MergedChunk, StreamError> {
+        loop {
+            let chunk = self.read(limit).await?;
+            if chunk.more != More::Soon || !chunk.places.is_empty() {
+                return Ok(chunk);
+            }
+            if self.client.gateway.stopping.is_stopping() {
+                return Err(ReadError::Unavailable(Unavailable::Closed).into());
+            }
+            sleep(SOON).await;
+        }
+    }
+
+    /// Resolves when there may be more.
+    pub(super) async fn arrival(&mut self) {
+        match (self.more, &mut self.reader) {
+            (More::Now, _) | (_, None) => {}
+            (More::Soon, _) => sleep(SOON).await,
+            (More::Later, Some(reader)) => poll_fn(|context| reader.poll_more(context)).await,
+        }
+    }
+}

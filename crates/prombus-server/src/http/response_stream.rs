@@ -1,0 +1,122 @@
+//! Answers that are streams: never more than one piece in memory, and the next one is read when the client has taken the last.
+
+use super::ApiError;
+use crate::auth::Principal;
+use crate::buffer_budget::Share;
+use crate::clock::now_ms;
+use crate::gateway::Gateway;
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream::{once, try_unfold};
+use futures_util::{StreamExt as _, TryStream, TryStreamExt as _};
+use prombus::{PullLimit, ReadError};
+use prombus_protocol::ErrorCode;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A piece while memory is scarce.
+const SMALL_BYTES: usize = 16 * 1024;
+/// A piece.
+pub(super) const CHUNK: PullLimit = PullLimit { events: u32::MAX, bytes: 256 * 1024 };
+
+/// Why an answer that had begun was broken off.
+#[derive(Debug, Error)]
+pub(super) enum StreamError {
+    #[error("the token has expired")]
+    Expired,
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl StreamError {
+    /// The error response, where the answer has not begun.
+    pub(super) fn into_answer(self) -> ApiError {
+        match self {
+            Self::Read(error) => error.into(),
+            Self::Expired => ApiError::new(ErrorCode::BadToken, self),
+        }
+    }
+}
+
+/// The client that a streamed answer goes to, and what of the answer waits for it.
+pub(super) struct StreamClient {
+    pub(super) gateway: Arc<Gateway>,
+    principal: Arc<Principal>,
+    /// What the client has not taken yet, counted with the buffers of all connections.
+    share: Share,
+}
+
+impl Drop for StreamClient {
+    fn drop(&mut self) {
+        self.hold(0);
+    }
+}
+
+impl StreamClient {
+    pub(super) fn new(gateway: &Arc<Gateway>, principal: &Arc<Principal>) -> Self {
+        Self { gateway: Arc::clone(gateway), principal: Arc::clone(principal), share: Share::default() }
+    }
+
+    /// One for the same caller.
+    pub(super) fn another(&self) -> Self {
+        Self::new(&self.gateway, &self.principal)
+    }
+
+    /// Says how many bytes wait for the client.
+    fn hold(&mut self, bytes: usize) {
+        self.gateway.budget.set(&mut self.share, bytes);
+    }
+
+    /// While the shared buffer budget is used up, every response continues in small pieces.
+    pub(super) fn within_budget(&self, limit: PullLimit) -> PullLimit {
+        let has_room = self.gateway.budget.has_room();
+        PullLimit { bytes: if has_room { limit.bytes } else { limit.bytes.min(SMALL_BYTES) }, ..limit }
+    }
+
+    pub(super) fn check_token(&self) -> Result<(), StreamError> {
+        if self.principal.is_expired(now_ms()) { Err(StreamError::Expired) } else { Ok(()) }
+    }
+}
+
+/// An answer made of pieces.
+pub(super) trait ResponsePieces: Send + 'static {
+    /// The route, for the log.
+    const ROUTE: &'static str;
+
+    /// Who it goes to.
+    fn client(&mut self) -> &mut StreamClient;
+
+    /// The next piece; `None` at the end.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, StreamError>> + Send;
+}
+
+/// The body that has these pieces. An error breaks it off, so that the client does not take it for whole.
+pub(super) fn body_of<P: ResponsePieces>(pieces: P) -> Body {
+    Body::from_stream(stream_of(pieces))
+}
+
+/// Like [`body_of`], but produces the first piece before the response begins, so that a failure there is an error response.
+pub(super) async fn checked_body_of<P: ResponsePieces>(mut pieces: P) -> Result<Body, ApiError> {
+    let first = pieces.next().await.map_err(StreamError::into_answer)?;
+    let Some(first) = first else { return Ok(Body::empty()) };
+    pieces.client().hold(first.len());
+    let first = once(async { Ok::<_, StreamError>(first) });
+    Ok(Body::from_stream(first.chain(stream_of(pieces).into_stream())))
+}
+
+fn stream_of<P: ResponsePieces>(pieces: P) -> impl TryStream<Ok = Bytes, Error = StreamError> + Send {
+    try_unfold(pieces, async |mut pieces| match pieces.next().await {
+        Ok(Some(bytes)) => {
+            // It is held until the next one is asked for.
+            pieces.client().hold(bytes.len());
+            // A client that takes everything at once must not keep the thread to itself.
+            tokio::task::consume_budget().await;
+            Ok(Some((bytes, pieces)))
+        }
+        Ok(None) => Ok(None),
+        Err(error) => {
+            tracing::warn!(path = P::ROUTE, "the answer was broken off: {error}");
+            Err(error)
+        }
+    })
+}

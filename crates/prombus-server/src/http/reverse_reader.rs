@@ -1,0 +1,75 @@
+//! Reads a topic from its end, in windows of seqs that fit into memory.
+
+use super::response_stream::{CHUNK, StreamError};
+use super::topic_reader::TopicReader;
+use prombus::{EventChunk, PullLimit};
+
+/// The first window.
+const FIRST_SEQS: u64 = 256;
+/// A window that holds less makes the next one larger.
+const SPARSE_BYTES: usize = CHUNK.bytes / 4;
+
+/// A position in a topic, which moves back.
+#[derive(Debug)]
+pub(super) struct ReverseReader {
+    /// The next window ends before this seq.
+    before_seq: u64,
+    /// Nothing below it is of interest.
+    first_seq: u64,
+    window_seqs: u64,
+}
+
+/// The events of a window, in the order of their seqs.
+pub(super) struct Window {
+    pub(super) chunk: EventChunk,
+    /// Events at or past it do not belong to the window.
+    pub(super) end_seq: u64,
+}
+
+impl ReverseReader {
+    pub(super) fn new(first_seq: u64, before_seq: u64) -> Self {
+        Self { before_seq, first_seq, window_seqs: FIRST_SEQS }
+    }
+
+    /// Goes below a seq that was looked at.
+    pub(super) fn go_below(&mut self, seq: u64) {
+        self.before_seq = seq;
+    }
+
+    /// Every seq from this one on was read.
+    pub(super) fn before_seq(&self) -> u64 {
+        self.before_seq
+    }
+
+    /// The window before the last; `None` when there is none.
+    pub(super) async fn read(
+        &mut self,
+        topic_reader: &mut TopicReader,
+    ) -> Result<Option<Window>, StreamError> {
+        loop {
+            let end_seq = self.before_seq;
+            if end_seq <= self.first_seq {
+                return Ok(None);
+            }
+            let start_seq = end_seq.saturating_sub(self.window_seqs).max(self.first_seq);
+            topic_reader.next_seq = start_seq;
+            let events = u32::try_from(end_seq - start_seq).unwrap_or(u32::MAX);
+            let chunk = topic_reader.read(PullLimit { events, ..CHUNK }).await?;
+            // A topic that is not there has nothing to go through.
+            if chunk.next_seq <= start_seq {
+                return Ok(None);
+            }
+            if chunk.next_seq < end_seq {
+                // Too much for one piece, or something in it cannot be read. A window of one event always fits.
+                self.window_seqs = ((end_seq - start_seq) / 2).max(1);
+                continue;
+            }
+            let bytes: usize = chunk.events.items().iter().map(|item| chunk.events.body(item).len()).sum();
+            if bytes < SPARSE_BYTES {
+                self.window_seqs = self.window_seqs.saturating_mul(2);
+            }
+            self.before_seq = start_seq;
+            return Ok(Some(Window { chunk, end_seq }));
+        }
+    }
+}

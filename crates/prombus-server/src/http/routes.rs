@@ -1,0 +1,308 @@
+//! The table of routes. What is here is served, guarded and documented; what is not here does not exist.
+
+use super::access::Access;
+use super::answer::{self, Answered};
+use super::call::Call;
+use super::parameters;
+use super::route::{Content, Route, Verb};
+use super::{
+    backup, export, group_admin, groups, openapi, ops, publish, repair, replay, state, subscribe, tickets,
+    topics,
+};
+use axum::body::Body;
+use bytes::Bytes;
+use std::sync::LazyLock;
+
+/// `GET /openapi.json`, written once.
+async fn openapi(call: Call) -> Answered {
+    static DOCUMENTS: LazyLock<[Bytes; 2]> =
+        LazyLock::new(|| [false, true].map(|has_auth| openapi::document(ROUTES, has_auth)));
+    let document = DOCUMENTS[usize::from(call.gateway.auth.is_configured())].clone();
+    Ok(answer::typed("application/json", Body::from(document)))
+}
+
+const fn json(schema: &'static str) -> Content {
+    Content { content_type: "application/json", schema }
+}
+
+const TEXT: &str = r#"{"type":"string"}"#;
+const ANY: &str = "{}";
+const LINES: Content = Content { content_type: "application/x-ndjson", schema: TEXT };
+
+/// What most routes have; the rest of an entry is written over it.
+const ROUTE: Route = Route {
+    verb: Verb::Get,
+    path: "",
+    access: Access::Open,
+    handler: |call| Box::pin(ops::hello(call)),
+    is_compressed: false,
+    about: "",
+    parameters: &[],
+    bodies: &[],
+    is_body_optional: false,
+    answers: &[],
+    created: false,
+    errors: &[],
+};
+
+/// All routes.
+pub(super) static ROUTES: &[Route] = &[
+    Route {
+        path: "/",
+        about: "Says what this is and where to go on.",
+        answers: &[Content { content_type: "text/plain; charset=utf-8", schema: TEXT }],
+        ..ROUTE
+    },
+    Route {
+        path: "/healthz",
+        handler: |call| Box::pin(ops::healthz(call)),
+        about: "Whether the bus can write.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Status"}"##)],
+        errors: &[503],
+        ..ROUTE
+    },
+    Route {
+        path: "/readyz",
+        handler: |call| Box::pin(ops::readyz(call)),
+        about: "Whether new work is welcome: not while the gateway shuts down.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Status"}"##)],
+        errors: &[503],
+        ..ROUTE
+    },
+    Route {
+        path: "/openapi.json",
+        handler: |call| Box::pin(openapi(call)),
+        about: "This document.",
+        answers: &[json(r#"{"type":"object"}"#)],
+        ..ROUTE
+    },
+    Route {
+        path: "/metrics",
+        access: Access::Admin,
+        handler: |call| Box::pin(ops::metrics(call)),
+        about: "Metrics in the text format of Prometheus.",
+        answers: &[Content { content_type: "text/plain; version=0.0.4; charset=utf-8", schema: TEXT }],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/tickets",
+        access: Access::Token,
+        handler: |call| Box::pin(tickets::ticket(call)),
+        about: "Makes a ticket to use in place of the token where headers cannot be sent. Without a body it works once, within \
+                30 s. With a topic or pattern it is for that subscription only: its first use comes within 30 s, and later ones \
+                with Last-Event-ID, for up to 24 h.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/TicketOptions"}"##)],
+        is_body_optional: true,
+        answers: &[json(r##"{"$ref":"#/components/schemas/Ticket"}"##)],
+        errors: &[408, 413, 429, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/publish/{topic}",
+        access: Access::Token,
+        handler: |call| Box::pin(publish::publish(call)),
+        about: "Publishes one event, or many as lines: all or nothing, answered when they are durable. Headers that begin \
+                with x- become headers of the events, but for those of credentials and proxies.",
+        parameters: parameters::PUBLISH,
+        bodies: &[json(ANY), LINES],
+        answers: &[json(
+            r##"{"oneOf":[{"$ref":"#/components/schemas/Published"},{"$ref":"#/components/schemas/PublishedMany"}]}"##,
+        )],
+        errors: &[409, 429, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        path: "/replay",
+        access: Access::Token,
+        handler: |call| Box::pin(replay::replay(call)),
+        is_compressed: true,
+        about: "A page of a topic, or of a pattern in the order of commits. next is the place to go on behind, null at the end.",
+        parameters: parameters::REPLAY,
+        answers: &[json(r##"{"$ref":"#/components/schemas/Replay"}"##)],
+        errors: &[404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/export",
+        access: Access::Token,
+        handler: |call| Box::pin(export::export(call)),
+        is_compressed: true,
+        about: "All events of a topic or a pattern in a range of time, in order. Ends at what is newest when it begins.",
+        parameters: parameters::EXPORT,
+        answers: &[LINES, json(r##"{"type":"array","items":{"$ref":"#/components/schemas/EventRecord"}}"##)],
+        errors: &[500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/subscribe/{topic}",
+        access: Access::Ticket,
+        handler: |call| Box::pin(subscribe::subscribe(call)),
+        about: "A topic or a pattern as Server-Sent Events. data is an event's record; id is the event's id, of a pattern an opaque \
+                position that covers all its topics. The first id comes before the first event.",
+        parameters: parameters::SUBSCRIBE,
+        answers: &[Content { content_type: "text/event-stream", schema: TEXT }],
+        errors: &[404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/state/{topic}",
+        access: Access::Token,
+        handler: |call| Box::pin(state::all(call)),
+        is_compressed: true,
+        about: "The newest event of each key that is not deleted, in the order of seqs. Who subscribes afterId position.id \
+                misses nothing and gets nothing twice; the headers X-Position-Id and X-Position-Seq say the same. All pages \
+                of a list have the position of the first. As lines on request: all keys at once.",
+        parameters: parameters::STATE,
+        answers: &[
+            json(
+                r##"{"oneOf":[{"$ref":"#/components/schemas/State"},{"$ref":"#/components/schemas/EventRecord"}]}"##,
+            ),
+            LINES,
+        ],
+        errors: &[304, 404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/state/{topic}/{key}",
+        access: Access::Token,
+        handler: |call| Box::pin(state::one(call)),
+        about: "The newest event of a key, with its id as ETag; 404 when there is none, or it is deleted. X-Position-Id and \
+                X-Position-Seq say which position of the topic the answer is true for.",
+        parameters: parameters::STATE_KEY,
+        answers: &[json(r##"{"$ref":"#/components/schemas/EventRecord"}"##)],
+        errors: &[304, 404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/topics",
+        access: Access::Token,
+        handler: |call| Box::pin(topics::topics(call)),
+        about: "The topics that the token may read, by name, in pages.",
+        parameters: parameters::TOPICS,
+        answers: &[json(r##"{"$ref":"#/components/schemas/Topics"}"##)],
+        errors: &[500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/topics/{topic}",
+        access: Access::Token,
+        handler: |call| Box::pin(topics::topic(call)),
+        about: "One topic.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
+        errors: &[404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Put,
+        path: "/topics/{topic}",
+        access: Access::Admin,
+        handler: |call| Box::pin(topics::set(call)),
+        about: "Sets something about a topic, above what the configuration says, in place of what was set before; {} takes it \
+                back. A topic that does not exist is made: 201.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/TopicOptions"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
+        created: true,
+        errors: &[409, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Delete,
+        path: "/topics/{topic}",
+        access: Access::Admin,
+        handler: |call| Box::pin(topics::delete(call)),
+        about: "Deletes a topic with all its events, and the groups that read nothing else.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
+        errors: &[404, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/backup",
+        access: Access::Admin,
+        handler: |call| Box::pin(backup::backup(call)),
+        about: "Copies everything that is durable now to a new or empty folder on the server's machine. The answer is lines: how \
+                far it is, and at last done or an error.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
+        answers: &[LINES],
+        errors: &[409, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/repair",
+        access: Access::Admin,
+        handler: |call| Box::pin(repair::repair(call)),
+        about: "Lists events that cannot be read because the disk refuses. With accept_loss they are given up: they count as damaged \
+                from now on, and groups continue without them.",
+        is_body_optional: true,
+        bodies: &[json(r##"{"$ref":"#/components/schemas/RepairOptions"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/Repair"}"##)],
+        errors: &[500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/groups",
+        access: Access::Token,
+        handler: |call| Box::pin(groups::groups(call)),
+        about: "The groups that the token could join, by subscription and name, in pages.",
+        parameters: parameters::GROUPS,
+        answers: &[json(r##"{"$ref":"#/components/schemas/Groups"}"##)],
+        errors: &[500, 503],
+        ..ROUTE
+    },
+    Route {
+        path: "/groups/{topic}/{group}",
+        access: Access::Token,
+        handler: |call| Box::pin(groups::group(call)),
+        about: "One group with its members and leases.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/GroupDetail"}"##)],
+        errors: &[404, 500, 503],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Put,
+        path: "/groups/{topic}/{group}",
+        access: Access::Admin,
+        handler: |call| Box::pin(group_admin::make(call)),
+        about: "Makes a group that nobody has joined yet, if it is not there.",
+        is_body_optional: true,
+        bodies: &[json(r##"{"$ref":"#/components/schemas/GroupOptions"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/Created"}"##)],
+        errors: &[404, 409, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Delete,
+        path: "/groups/{topic}/{group}",
+        access: Access::Token,
+        handler: |call| Box::pin(group_admin::delete(call)),
+        about: "Deletes a group; its members get an error. Tokens that may join a group can delete it if it was made with expireMs; other groups are deleted by admins.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
+        errors: &[404, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/groups/{topic}/{group}/seek",
+        access: Access::Admin,
+        handler: |call| Box::pin(group_admin::seek(call)),
+        about: "Moves a group; all its leases are void.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/Seek"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/Sought"}"##)],
+        errors: &[404, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/groups/{topic}/{group}/settle",
+        access: Access::Admin,
+        handler: |call| Box::pin(group_admin::settle(call)),
+        about: "Acks or nacks an event on behalf of whoever has it.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/Settle"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/Settled"}"##)],
+        errors: &[404, 500, 503, 507],
+        ..ROUTE
+    },
+];

@@ -1,0 +1,81 @@
+//! What only the gateway knows, counted in atomics: per subscription, not per connection.
+
+use super::label_cap::OTHER;
+use parking_lot::Mutex;
+use prombus::{Figures, Histogram};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Milliseconds, from a fast answer to a lease's length.
+const MS_BOUNDS: &[f64] = &[1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0, 30000.0];
+
+/// What the gateway counts.
+pub(crate) struct Metrics {
+    pub(super) labels_max: usize,
+    pub(crate) ws_connections: AtomicU64,
+    /// Closed because they read nothing.
+    pub(crate) ws_stalled: AtomicU64,
+    /// Closed because they answered no ping.
+    pub(crate) ws_silent: AtomicU64,
+    pub(crate) connections: Arc<AtomicU64>,
+    pub(crate) connections_refused: AtomicU64,
+    subscriptions: Mutex<HashMap<(String, String), Arc<SubscriptionMetrics>>>,
+}
+
+/// What is counted for all connections that are subscribed to the same topic and group.
+pub(crate) struct SubscriptionMetrics {
+    /// What it took to get deliveries that were there.
+    pub(crate) poll_duration_ms: Histogram,
+    /// From sending an event to its ack or nack.
+    pub(crate) handler_duration_ms: Histogram,
+    /// From the event's time to its ack.
+    pub(crate) latency_ms: Histogram,
+}
+
+impl SubscriptionMetrics {
+    fn new() -> Self {
+        Self {
+            poll_duration_ms: Histogram::new(MS_BOUNDS),
+            handler_duration_ms: Histogram::new(MS_BOUNDS),
+            latency_ms: Histogram::new(MS_BOUNDS),
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new(labels_max: usize) -> Self {
+        Self {
+            labels_max,
+            ws_connections: AtomicU64::new(0),
+            ws_stalled: AtomicU64::new(0),
+            ws_silent: AtomicU64::new(0),
+            connections: Arc::default(),
+            connections_refused: AtomicU64::new(0),
+            subscriptions: Mutex::default(),
+        }
+    }
+
+    /// Where to count about a subscription.
+    pub(crate) fn subscription(&self, topic: &str, group: &str) -> Arc<SubscriptionMetrics> {
+        let mut subscriptions = self.subscriptions.lock();
+        let mut key = (topic.to_owned(), group.to_owned());
+        if subscriptions.len() >= self.labels_max && !subscriptions.contains_key(&key) {
+            key = (OTHER.to_owned(), OTHER.to_owned());
+        }
+        Arc::clone(subscriptions.entry(key).or_insert_with(|| Arc::new(SubscriptionMetrics::new())))
+    }
+
+    pub(super) fn subscriptions(&self) -> BTreeMap<(String, String), Arc<SubscriptionMetrics>> {
+        self.subscriptions.lock().iter().map(|(key, it)| (key.clone(), Arc::clone(it))).collect()
+    }
+
+    /// Drops subscriptions without a connection whose group is gone.
+    pub(super) fn forget_missing(&self, figures: &Figures) {
+        let kept: HashSet<(&str, &str)> =
+            figures.groups.iter().map(|it| (it.topic.as_str(), it.group.as_str())).collect();
+        self.subscriptions.lock().retain(|(topic, group), it| {
+            Arc::strong_count(it) > 1 || topic == OTHER || kept.contains(&(topic.as_str(), group.as_str()))
+        });
+    }
+}

@@ -1,0 +1,53 @@
+//! The two ends of a connection, and its place among the connections that are allowed.
+
+use crate::rate_limit::ConnectionRate;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// The two ends of a connection; every request has it as an extension.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) remote: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) is_tls: bool,
+    pub(crate) rate: ConnectionRate,
+    /// Released when the last user of the connection is gone.
+    pub(crate) _slot: ConnectionSlot,
+}
+
+/// One of the `max_connections`, counted in the metrics while it is held.
+#[derive(Debug)]
+pub(crate) struct ConnectionSlot {
+    _permit: OwnedSemaphorePermit,
+    count: Arc<AtomicU64>,
+}
+
+impl ConnectionSlot {
+    pub(crate) fn new(permit: OwnedSemaphorePermit, count: &Arc<AtomicU64>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self { _permit: permit, count: Arc::clone(count) }
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Peer {
+    /// A connection of this machine that has no socket.
+    pub(crate) fn local(rate: ConnectionRate, count: &Arc<AtomicU64>) -> Arc<Self> {
+        let permit = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned();
+        Arc::new(Self {
+            remote: SocketAddr::from(([127, 0, 0, 1], 50_000)),
+            local: SocketAddr::from(([127, 0, 0, 1], 8090)),
+            is_tls: false,
+            rate,
+            _slot: ConnectionSlot::new(permit.expect("one permit is free"), count),
+        })
+    }
+}

@@ -1,0 +1,257 @@
+//! Rates: token buckets per connection and per topic.
+
+use crate::clock::steady_ms;
+use crate::options::{Rate, RateOptions};
+use parking_lot::{Mutex, RwLock};
+use prombus::Backend;
+use prombus_protocol::Pattern;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Topics that have a bucket at a time. A full bucket is as good as none, so those are what is thrown away.
+const TOPIC_BUCKETS_MAX: usize = 10_000;
+
+/// A token bucket. It has no clock: the caller passes the time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenBucket {
+    rate: Rate,
+    tokens: f64,
+    at_ms: u64,
+}
+
+/// Too much, too soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} publish rate exceeded; try again in {retry_after_ms} ms")]
+pub(crate) struct RateLimited {
+    /// Whose rate.
+    pub(crate) what: &'static str,
+    /// When to try again.
+    pub(crate) retry_after_ms: u64,
+}
+
+impl TokenBucket {
+    pub(crate) fn new(rate: Rate, now_ms: u64) -> Self {
+        Self { rate, tokens: rate.burst, at_ms: now_ms }
+    }
+
+    fn refill(&mut self, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(self.at_ms) as f64;
+        self.tokens = (self.tokens + passed_ms / 1000.0 * self.rate.per_second).min(self.rate.burst);
+        self.at_ms = self.at_ms.max(now_ms);
+    }
+
+    /// How long until `count` tokens may be taken; zero if now. More than the bucket holds may be taken when it is full: the
+    /// rest is a debt.
+    pub(crate) fn wait_ms(&mut self, count: u32, now_ms: u64) -> u64 {
+        self.refill(now_ms);
+        let missing = f64::from(count).min(self.rate.burst) - self.tokens;
+        if missing <= 1e-9 {
+            return 0;
+        }
+        ((missing / self.rate.per_second * 1000.0).ceil() as u64).max(1)
+    }
+
+    /// Takes tokens, also more than there are.
+    pub(crate) fn take(&mut self, count: u32, now_ms: u64) {
+        self.refill(now_ms);
+        self.tokens -= f64::from(count);
+    }
+
+    /// How many may be taken now.
+    pub(crate) fn available(&mut self, now_ms: u64) -> u32 {
+        self.refill(now_ms);
+        self.tokens.max(0.0) as u32
+    }
+
+    fn is_full(&mut self, now_ms: u64) -> bool {
+        self.refill(now_ms);
+        self.tokens >= self.rate.burst
+    }
+}
+
+/// The bucket of a connection.
+#[derive(Debug)]
+pub(crate) struct ConnectionRate {
+    bucket: Option<Mutex<TokenBucket>>,
+}
+
+/// The rates of a gateway.
+pub(crate) struct Rates {
+    options: RateOptions,
+    topics: Mutex<HashMap<String, TokenBucket>>,
+    /// What the bus says about topics, and which version of it.
+    rules: RwLock<Vec<(Pattern, Option<Rate>)>>,
+    rules_version: AtomicU64,
+    has_rules: AtomicBool,
+    connection_refusals: AtomicU64,
+    topic_refusals: AtomicU64,
+}
+
+impl Rates {
+    pub(crate) fn new(options: RateOptions) -> Self {
+        Self {
+            options,
+            topics: Mutex::default(),
+            rules: RwLock::default(),
+            rules_version: AtomicU64::new(0),
+            has_rules: AtomicBool::new(false),
+            connection_refusals: AtomicU64::new(0),
+            topic_refusals: AtomicU64::new(0),
+        }
+    }
+
+    /// A bucket for a new connection.
+    pub(crate) fn connection(&self) -> ConnectionRate {
+        let bucket = self.options.connection_publish.map(|rate| TokenBucket::new(rate, steady_ms()));
+        ConnectionRate { bucket: bucket.map(Mutex::new) }
+    }
+
+    /// A bucket for what a connection is sent.
+    pub(crate) fn deliveries(&self) -> Option<TokenBucket> {
+        self.options.connection_deliver.map(|rate| TokenBucket::new(rate, steady_ms()))
+    }
+
+    /// Takes the tokens for `count` events, or none at all if there are too few.
+    pub(crate) fn take_publish(
+        &self,
+        backend: &dyn Backend,
+        connection: &ConnectionRate,
+        topic: &str,
+        count: u32,
+    ) -> Result<(), RateLimited> {
+        self.refresh(backend);
+        let of_topic = self.topic_rate(topic);
+        if connection.bucket.is_none() && of_topic.is_none() {
+            return Ok(());
+        }
+        let now_ms = steady_ms();
+        let mut own = connection.bucket.as_ref().map(Mutex::lock);
+        if let Some(bucket) = &mut own {
+            let retry_after_ms = bucket.wait_ms(count, now_ms);
+            if retry_after_ms > 0 {
+                self.connection_refusals.fetch_add(u64::from(count), Ordering::Relaxed);
+                return Err(RateLimited { what: "connection", retry_after_ms });
+            }
+        }
+        if let Some(rate) = of_topic {
+            let mut topics = self.topics.lock();
+            if topics.len() >= TOPIC_BUCKETS_MAX && !topics.contains_key(topic) {
+                topics.retain(|_, bucket| !bucket.is_full(now_ms));
+            }
+            let bucket = match topics.get_mut(topic) {
+                Some(bucket) => bucket,
+                None => topics.entry(topic.to_owned()).or_insert(TokenBucket::new(rate, now_ms)),
+            };
+            let retry_after_ms = bucket.wait_ms(count, now_ms);
+            if retry_after_ms > 0 {
+                self.topic_refusals.fetch_add(u64::from(count), Ordering::Relaxed);
+                return Err(RateLimited { what: "topic", retry_after_ms });
+            }
+            bucket.take(count, now_ms);
+        }
+        if let Some(bucket) = &mut own {
+            bucket.take(count, now_ms);
+        }
+        Ok(())
+    }
+
+    /// Takes up what was set about topics since the last time.
+    fn refresh(&self, backend: &dyn Backend) {
+        let version = backend.settings_version();
+        if self.rules_version.load(Ordering::Acquire) == version {
+            return;
+        }
+        let rates = backend.publish_rates().into_iter().map(|(pattern, rate)| {
+            (pattern, rate.map(|rate| Rate { per_second: rate.per_second, burst: rate.burst }))
+        });
+        let mut rules = self.rules.write();
+        *rules = rates.collect();
+        self.has_rules.store(rules.iter().any(|(_, rate)| rate.is_some()), Ordering::Release);
+        // Buckets of other rates are of no use.
+        self.topics.lock().clear();
+        self.rules_version.store(version, Ordering::Release);
+    }
+
+    /// The first rule that covers a topic counts.
+    fn topic_rate(&self, topic: &str) -> Option<Rate> {
+        if !self.has_rules.load(Ordering::Acquire) {
+            return None;
+        }
+        let rules = self.rules.read();
+        let of_topic = rules.iter().find(|(pattern, _)| covers(pattern, topic));
+        of_topic.and_then(|(_, rate)| *rate)
+    }
+
+    /// Publishes refused so far: because of a connection's rate, because of a topic's.
+    pub(crate) fn refusals(&self) -> (u64, u64) {
+        (self.connection_refusals.load(Ordering::Relaxed), self.topic_refusals.load(Ordering::Relaxed))
+    }
+}
+
+/// A limit on `**` is meant for every topic.
+fn covers(pattern: &Pattern, topic: &str) -> bool {
+    pattern.as_str() == "**" || pattern.matches(topic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate { per_second: 200.0, burst: 200.0 };
+
+    #[test]
+    fn a_bucket_lets_a_burst_through_and_then_the_rate() {
+        let mut bucket = TokenBucket::new(RATE, 0);
+        for _ in 0..200 {
+            assert_eq!(bucket.wait_ms(1, 0), 0);
+            bucket.take(1, 0);
+        }
+        assert_eq!(bucket.wait_ms(1, 0), 5);
+        assert_eq!(bucket.wait_ms(1, 4), 1);
+        assert_eq!(bucket.wait_ms(1, 5), 0);
+    }
+
+    #[test]
+    fn more_than_a_bucket_holds_goes_through_when_it_is_full_and_is_paid_for() {
+        let mut bucket = TokenBucket::new(RATE, 0);
+        assert_eq!(bucket.wait_ms(1000, 0), 0);
+        bucket.take(1000, 0);
+        assert_eq!(bucket.wait_ms(1, 0), 4005);
+        assert_eq!(bucket.available(0), 0);
+    }
+
+    #[test]
+    fn a_refused_publish_takes_no_tokens() {
+        let rates = Rates::new(RateOptions {
+            connection_publish: Some(Rate { per_second: 1.0, burst: 2.0 }),
+            ..RateOptions::default()
+        });
+        let slow = prombus::TopicOptions {
+            publish_rate: Some(0.001),
+            publish_burst: Some(1.0),
+            ..prombus::TopicOptions::default()
+        };
+        let rule = prombus::TopicRule { name: Pattern::new("a").expect("a pattern"), options: slow };
+        let bus = prombus::Bus::builder().topic(rule).memory().expect("a bus");
+        let bus = &**bus.backend();
+        let connection = rates.connection();
+        assert!(rates.take_publish(bus, &connection, "a", 1).is_ok());
+        let refused = rates.take_publish(bus, &connection, "a", 1).expect_err("the topic's burst is one");
+        assert_eq!(refused.what, "topic");
+        // The connection's second token is still there.
+        assert!(rates.take_publish(bus, &connection, "b", 1).is_ok());
+        assert_eq!(
+            rates.take_publish(bus, &connection, "b", 1).expect_err("two were taken").what,
+            "connection"
+        );
+        assert_eq!(rates.refusals(), (1, 1));
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_or_goes_back_gives_nothing() {
+        let mut bucket = TokenBucket::new(Rate { per_second: 1.0, burst: 1.0 }, 1000);
+        bucket.take(1, 1000);
+        assert_eq!(bucket.wait_ms(1, 500), 1000);
+        assert_eq!(bucket.wait_ms(1, 1500), 500);
+    }
+}

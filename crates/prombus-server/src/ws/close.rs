@@ -1,0 +1,70 @@
+//! Close codes: with which code and reason the gateway ends a WebSocket. Nothing else knows a close code.
+
+use super::frame_decoder::{NOT_UTF8, Violation};
+
+/// The client closed without a code.
+const NORMAL: u16 = 1000;
+/// The server shuts down.
+const GOING_AWAY: u16 = 1001;
+/// Not WebSocket.
+const PROTOCOL_ERROR: u16 = 1002;
+/// A text message that is not UTF-8, or data that is not deflate.
+const INVALID_DATA: u16 = 1007;
+/// No token, an invalid token, or a client that is too slow to send.
+const POLICY: u16 = 1008;
+/// A frame over the limit.
+const TOO_LARGE: u16 = 1009;
+/// The client reads nothing.
+const TRY_LATER: u16 = 1013;
+
+/// The close frame that ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ending {
+    pub(super) code: u16,
+    pub(super) reason: &'static str,
+}
+
+impl Ending {
+    pub(super) const SHUTDOWN: Self = Self { code: GOING_AWAY, reason: "the server shuts down" };
+    pub(super) const NO_AUTH: Self = Self { code: POLICY, reason: "no AUTH in time" };
+    pub(super) const TOKEN_EXPIRED: Self = Self { code: POLICY, reason: "the token has expired" };
+    pub(super) const WRONG_TOKENS: Self = Self { code: POLICY, reason: "too many wrong tokens" };
+    pub(super) const SLOW_MESSAGE: Self = Self { code: POLICY, reason: "a message took too long to arrive" };
+    pub(super) const NO_PONG: Self = Self { code: POLICY, reason: "no answer to a ping" };
+    pub(super) const STALLED: Self = Self { code: TRY_LATER, reason: "nothing was read for too long" };
+    pub(super) const NOT_UTF8: Self = Self { code: INVALID_DATA, reason: NOT_UTF8 };
+
+    /// The answer to a client's close frame: the same code, or a protocol error if no client may send it.
+    pub(super) fn answer_to(code: Option<u16>) -> Self {
+        let code = match code {
+            None => NORMAL,
+            Some(code @ (1000..=1003 | 1007..=1014 | 3000..=4999)) => code,
+            Some(_) => PROTOCOL_ERROR,
+        };
+        Self { code, reason: "" }
+    }
+}
+
+impl From<Violation> for Ending {
+    fn from(violation: Violation) -> Self {
+        match violation {
+            Violation::Protocol(reason) => Self { code: PROTOCOL_ERROR, reason },
+            Violation::Data(reason) => Self { code: INVALID_DATA, reason },
+            Violation::TooLarge(_) => Self { code: TOO_LARGE, reason: "the message is too large" },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_that_no_client_may_send_are_not_sent_back() {
+        let answers = [None, Some(1000), Some(1001), Some(4321)].map(|code| Ending::answer_to(code).code);
+        assert_eq!(answers, [1000, 1000, 1001, 4321]);
+        for code in [0, 999, 1004, 1005, 1006, 1015, 2999, 5000, u16::MAX] {
+            assert_eq!(Ending::answer_to(Some(code)).code, PROTOCOL_ERROR, "{code}");
+        }
+    }
+}

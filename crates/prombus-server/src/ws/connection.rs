@@ -1,0 +1,187 @@
+//! One WebSocket: moves bytes between a socket and a [`Conversation`].
+//!
+//! One wake-up reads all that the socket holds (up to a limit), lets the frames be handled, and sends everything that is in the
+//! send buffer with one write.
+
+use super::close::Ending;
+use super::conversation::{Conversation, HowEnded, Phase};
+use super::frame_decoder::FrameDecoder;
+use super::permessage_deflate::Deflate;
+use super::receive_buffer::ReceiveBuffer;
+use super::session::Session;
+use crate::buffer_budget::Share;
+use crate::clock::steady_ms;
+use crate::gateway::Gateway;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+/// What a frame of the protocol has besides its payload.
+const FRAME_EXTRA_BYTES: usize = 512 * 1024;
+/// Rounds of reading and writing before others get a turn.
+const ROUNDS_MAX: usize = 16;
+/// A send buffer above this is released as soon as it is empty.
+const SEND_BUFFER_MAX: usize = 1 << 20;
+/// How long the end of a socket may take.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_millis(500);
+
+pub(crate) struct WebSocket<S> {
+    socket: S,
+    receive: ReceiveBuffer,
+    conversation: Conversation,
+    /// What its buffers have of the memory of all connections.
+    share: Share,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
+    /// `leftover` was read with the request.
+    pub(crate) fn new(
+        socket: S,
+        leftover: &[u8],
+        gateway: Arc<Gateway>,
+        session: Session,
+        deflate: Option<Deflate>,
+    ) -> Self {
+        let max_frame_bytes = gateway.options.max_payload_bytes + FRAME_EXTRA_BYTES;
+        gateway.metrics.ws_connections.fetch_add(1, Ordering::Relaxed);
+        Self {
+            socket,
+            receive: ReceiveBuffer::new(FrameDecoder::new(max_frame_bytes, deflate.is_some()), leftover),
+            conversation: Conversation::new(gateway, session, deflate),
+            share: Share::default(),
+        }
+    }
+
+    /// Serves the connection until it ends.
+    pub(crate) async fn run(mut self) {
+        let gateway = Arc::clone(&self.conversation.gateway);
+        let mut stopping = Box::pin(async move { gateway.stopping.wait().await });
+        let ended = poll_fn(|context| {
+            if self.conversation.phase == Phase::Open && stopping.as_mut().poll(context).is_ready() {
+                self.conversation.drain(Ending::SHUTDOWN);
+            }
+            self.poll(context)
+        })
+        .await;
+        let Conversation { session, send, .. } = &mut self.conversation;
+        match ended {
+            HowEnded::Clean => session.leave(),
+            HowEnded::Broken => session.lose(send.sent()),
+        }
+        let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, self.shut()).await;
+    }
+
+    /// Ends the socket: says that nothing more comes, also in TLS, and waits for the client to do the same. A socket that is
+    /// closed with something unread in it would take the close frame with it.
+    async fn shut(&mut self) {
+        if self.socket.shutdown().await.is_err() || self.conversation.is_eof {
+            return;
+        }
+        let mut rest = [0; 1024];
+        while self.socket.read(&mut rest).await.is_ok_and(|count| count > 0) {}
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<HowEnded> {
+        for _ in 0..ROUNDS_MAX {
+            let mut is_idle = match self.read(context) {
+                Poll::Ready(Ok(())) => false,
+                Poll::Ready(Err(_)) => return Poll::Ready(HowEnded::Broken),
+                Poll::Pending => true,
+            };
+            let it = &mut self.conversation;
+            // Nothing follows the close frame.
+            if !matches!(it.phase, Phase::Closing { .. }) {
+                it.session.poll(context, &mut it.send);
+            }
+            it.check_timers();
+            if matches!(it.phase, Phase::Draining(_)) {
+                self.receive.clear();
+            }
+            it.close_if_drained();
+            match self.write(context) {
+                Poll::Ready(Ok(true)) => is_idle = false,
+                Poll::Ready(Ok(false)) | Poll::Pending => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(self.conversation.end_when_broken()),
+            }
+            let it = &self.conversation;
+            if let Some(ended) = it.end() {
+                return Poll::Ready(ended);
+            }
+            if is_idle && !it.session.is_ready_to_pull(&it.send) {
+                self.account();
+                return self.sleep(context);
+            }
+        }
+        self.account();
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Reads once and handles what came. Ready when there may be more.
+    fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { socket, receive, conversation, .. } = self;
+        if !receive.is_empty() && conversation.is_open_for_frames() {
+            receive.handle(|decoder, bytes| conversation.handle_frames(decoder, bytes));
+        }
+        if !conversation.may_read(receive.byte_count()) {
+            return Poll::Pending;
+        }
+        let has_room = conversation.gateway.budget.has_room();
+        let handle = |decoder: &mut _, bytes: &mut _| conversation.handle_frames(decoder, bytes);
+        let count = ready!(receive.poll_read(socket, context, has_room, handle))?;
+        conversation.received(count);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes what there is. True when something was written.
+    fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let Self { socket, conversation: Conversation { send, timers, gateway, .. }, .. } = self;
+        let mut has_written = false;
+        loop {
+            match send.poll_write(socket, context)? {
+                Poll::Ready(0) => break,
+                Poll::Ready(_) => {
+                    timers.wrote(steady_ms());
+                    has_written = true;
+                }
+                Poll::Pending => {
+                    timers.behind(steady_ms());
+                    return Poll::Ready(Ok(has_written));
+                }
+            }
+        }
+        timers.caught_up();
+        if !gateway.budget.has_room() || send.capacity() > SEND_BUFFER_MAX {
+            send.release();
+        }
+        ready!(send.poll_flush(socket, context))?;
+        Poll::Ready(Ok(has_written))
+    }
+
+    /// Counts its buffers with those of all connections.
+    fn account(&mut self) {
+        let Conversation { send, session, gateway, .. } = &self.conversation;
+        let bytes = self.receive.capacity() + send.capacity() + session.byte_count();
+        gateway.budget.set(&mut self.share, bytes);
+    }
+
+    fn sleep(&mut self, context: &mut Context<'_>) -> Poll<HowEnded> {
+        let Conversation { session, timers, .. } = &mut self.conversation;
+        if timers.poll(context, session.is_authenticated(), session.wake_at_ms()).is_ready() {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl<S> Drop for WebSocket<S> {
+    fn drop(&mut self) {
+        let gateway = &self.conversation.gateway;
+        gateway.budget.set(&mut self.share, 0);
+        gateway.metrics.ws_connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,273 @@
+//! Takes WebSocket frames (RFC 6455) out of the bytes that a client sent.
+//!
+//! Written by hand, so that all frames that were read together are unmasked and handled in place. The reserved bits must be zero,
+//! except the one that marks a compressed message where compression was agreed on.
+
+#[cfg(test)]
+mod tests;
+
+use super::opcode::{BINARY, CLOSE, CONTINUATION, DEFLATED, PING, PONG, TEXT};
+use super::permessage_deflate::{InflateError, give_back, inflate};
+use super::utf8::Utf8Check;
+
+/// What a client sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Incoming<'a> {
+    /// A whole message; whether it is UTF-8 is for the reader to check.
+    Text(&'a [u8]),
+    /// A whole binary message.
+    Binary(&'a [u8]),
+    Ping(&'a [u8]),
+    Pong,
+    /// The client closes; the code, if it gave one.
+    Close(Option<u16>),
+}
+
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Violation {
+    #[error("not WebSocket: {0}")]
+    Protocol(&'static str),
+    #[error("bad data: {0}")]
+    Data(&'static str),
+    #[error("a message of more than {0} bytes")]
+    TooLarge(usize),
+}
+
+/// The close reason for a text message that is not UTF-8.
+pub(super) const NOT_UTF8: &str = "a text message is not UTF-8";
+
+/// A message that comes in pieces.
+#[derive(Debug, Default)]
+struct Fragments {
+    opcode: Option<u8>,
+    is_deflated: bool,
+    bytes: Vec<u8>,
+    utf8: Utf8Check,
+}
+
+/// Takes frames from bytes, one after another.
+#[derive(Debug)]
+pub(super) struct FrameDecoder {
+    max_message_bytes: usize,
+    /// Whether messages may be compressed.
+    may_inflate: bool,
+    pieces: Fragments,
+    /// How many bytes of a text frame that is not there whole were looked at.
+    checked_bytes: usize,
+    /// A message that was compressed.
+    inflated: Vec<u8>,
+}
+
+struct Head {
+    is_last: bool,
+    is_deflated: bool,
+    opcode: u8,
+    mask: [u8; 4],
+    head_bytes: usize,
+    payload_bytes: usize,
+}
+
+impl FrameDecoder {
+    pub(super) fn new(max_message_bytes: usize, may_inflate: bool) -> Self {
+        let (pieces, inflated) = (Fragments::default(), Vec::new());
+        Self { max_message_bytes, may_inflate, pieces, checked_bytes: 0, inflated }
+    }
+
+    /// Bytes of a message that came in pieces so far.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.pieces.bytes.capacity() + self.inflated.capacity()
+    }
+
+    /// Whether a message is half there.
+    pub(super) fn is_inside_message(&self) -> bool {
+        self.pieces.opcode.is_some()
+    }
+
+    /// How many bytes the frame at the start takes in all, if its head is there and it fits the limit.
+    pub(super) fn frame_bytes(&self, bytes: &[u8]) -> Option<usize> {
+        let head = self.head(bytes).ok()??;
+        Some(head.head_bytes + head.payload_bytes)
+    }
+
+    /// The next frame that is there whole, and how many bytes were used up; a piece of a message gives no frame but uses bytes.
+    /// Bytes are unmasked where they are.
+    pub(super) fn next<'a>(
+        &'a mut self,
+        bytes: &'a mut [u8],
+    ) -> Result<(usize, Option<Incoming<'a>>), Violation> {
+        let Some(head) = self.head(bytes)? else { return Ok((0, None)) };
+        let end = head.head_bytes + head.payload_bytes;
+        if bytes.len() < end {
+            self.check_partial(&head, &bytes[head.head_bytes..])?;
+            return Ok((0, None));
+        }
+        let payload = &mut bytes[head.head_bytes..end];
+        unmask(payload, head.mask);
+        let checked_bytes = std::mem::take(&mut self.checked_bytes);
+        let incoming = match head.opcode {
+            PING => Incoming::Ping(payload),
+            PONG => Incoming::Pong,
+            CLOSE => match payload {
+                [] => Incoming::Close(None),
+                [_] => return Err(Violation::Protocol("half a close code")),
+                [_, _, reason @ ..] if std::str::from_utf8(reason).is_err() => {
+                    return Err(Violation::Data("a close reason is not UTF-8"));
+                }
+                [high, low, ..] => Incoming::Close(Some(u16::from_be_bytes([*high, *low]))),
+            },
+            opcode if opcode != CONTINUATION && head.is_last => {
+                if checked_bytes > 0 {
+                    self.pieces.utf8 = Utf8Check::default();
+                }
+                if head.is_deflated {
+                    let payload = inflated(&mut self.inflated, payload, self.max_message_bytes)?;
+                    return Ok((end, Some(message(opcode, payload))));
+                }
+                message(opcode, payload)
+            }
+            opcode => {
+                if opcode != CONTINUATION {
+                    self.pieces.opcode = Some(opcode);
+                    self.pieces.is_deflated = head.is_deflated;
+                }
+                let Fragments { opcode: kind, is_deflated, bytes, utf8 } = &mut self.pieces;
+                let is_text = *kind == Some(TEXT) && !*is_deflated;
+                if is_text && !(utf8.feed(&payload[checked_bytes..]) && (utf8.is_whole() || !head.is_last)) {
+                    return Err(Violation::Data(NOT_UTF8));
+                }
+                bytes.extend_from_slice(payload);
+                if !head.is_last {
+                    return Ok((end, None));
+                }
+                *utf8 = Utf8Check::default();
+                let opcode = kind.take().unwrap_or(BINARY);
+                let payload = match is_deflated {
+                    true => inflated(&mut self.inflated, bytes, self.max_message_bytes)?,
+                    false => bytes,
+                };
+                message(opcode, payload)
+            }
+        };
+        Ok((end, Some(incoming)))
+    }
+
+    /// Looks at what is new of a text frame that is not there whole.
+    fn check_partial(&mut self, head: &Head, masked: &[u8]) -> Result<(), Violation> {
+        let opcode = if head.opcode == CONTINUATION { self.pieces.opcode } else { Some(head.opcode) };
+        let is_deflated = head.is_deflated || (head.opcode == CONTINUATION && self.pieces.is_deflated);
+        if opcode != Some(TEXT) || is_deflated {
+            return Ok(());
+        }
+        let mut plain = [0; 1024];
+        while self.checked_bytes < masked.len() {
+            let piece = &masked[self.checked_bytes..];
+            let piece = &piece[..piece.len().min(plain.len())];
+            let plain = &mut plain[..piece.len()];
+            plain.copy_from_slice(piece);
+            let mut mask = head.mask;
+            mask.rotate_left(self.checked_bytes % 4);
+            unmask(plain, mask);
+            if !self.pieces.utf8.feed(plain) {
+                return Err(Violation::Data(NOT_UTF8));
+            }
+            self.checked_bytes += piece.len();
+        }
+        Ok(())
+    }
+
+    /// Lets go of a message that came in pieces and was handled.
+    pub(super) fn release(&mut self) {
+        // Nearly always: messages come whole and as they are.
+        if self.held_bytes() > 0 {
+            self.release_held();
+        }
+    }
+
+    #[cold]
+    fn release_held(&mut self) {
+        if self.pieces.opcode.is_none() {
+            self.pieces.bytes = Vec::new();
+        }
+        if self.inflated.capacity() > 0 {
+            give_back(std::mem::take(&mut self.inflated));
+        }
+    }
+
+    fn head(&self, bytes: &[u8]) -> Result<Option<Head>, Violation> {
+        let [first, second, rest @ ..] = bytes else { return Ok(None) };
+        let (is_last, opcode) = (first & 0x80 != 0, first & 0x0f);
+        let is_deflated = first & DEFLATED != 0;
+        // Only the first frame of a message says that it is compressed.
+        let may_be_deflated = self.may_inflate && matches!(opcode, TEXT | BINARY);
+        if first & 0x30 != 0 || (is_deflated && !may_be_deflated) {
+            return Err(Violation::Protocol("reserved bits are set"));
+        }
+        if second & 0x80 == 0 {
+            return Err(Violation::Protocol("a client's frames must be masked"));
+        }
+        let (length_bytes, payload_bytes) = match (second & 0x7f, rest) {
+            (126, [a, b, ..]) => (2, u64::from(u16::from_be_bytes([*a, *b]))),
+            (127, [a, b, c, d, e, f, g, h, ..]) => (8, u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h])),
+            (126 | 127, _) => return Ok(None),
+            (short, _) => (0, u64::from(short)),
+        };
+        match opcode {
+            CLOSE | PING | PONG if !is_last || payload_bytes > 125 => {
+                return Err(Violation::Protocol("a control frame in pieces, or longer than 125 bytes"));
+            }
+            CLOSE | PING | PONG => {}
+            CONTINUATION if self.pieces.opcode.is_none() => {
+                return Err(Violation::Protocol("a piece of no message"));
+            }
+            TEXT | BINARY if self.pieces.opcode.is_some() => {
+                return Err(Violation::Protocol("a message within another"));
+            }
+            CONTINUATION | TEXT | BINARY => {}
+            _ => return Err(Violation::Protocol("an opcode that does not exist")),
+        }
+        let so_far = if opcode == CONTINUATION { self.pieces.bytes.len() as u64 } else { 0 };
+        if payload_bytes.saturating_add(so_far) > self.max_message_bytes as u64 {
+            return Err(Violation::TooLarge(self.max_message_bytes));
+        }
+        let Some(&[a, b, c, d]) = rest.get(length_bytes..length_bytes + 4) else { return Ok(None) };
+        let head_bytes = 2 + length_bytes + 4;
+        Ok(Some(Head {
+            is_last,
+            is_deflated,
+            opcode,
+            mask: [a, b, c, d],
+            head_bytes,
+            payload_bytes: payload_bytes as usize,
+        }))
+    }
+}
+
+fn message(opcode: u8, payload: &[u8]) -> Incoming<'_> {
+    match opcode {
+        TEXT => Incoming::Text(payload),
+        _ => Incoming::Binary(payload),
+    }
+}
+
+#[cold]
+fn inflated<'a>(into: &'a mut Vec<u8>, payload: &[u8], most: usize) -> Result<&'a [u8], Violation> {
+    *into = inflate(payload, most).map_err(|error| match error {
+        InflateError::TooLarge => Violation::TooLarge(most),
+        InflateError::Bad => Violation::Data("a message is not deflate"),
+    })?;
+    Ok(into)
+}
+
+fn unmask(payload: &mut [u8], mask: [u8; 4]) {
+    let [a, b, c, d] = mask;
+    let wide = u64::from_ne_bytes([a, b, c, d, a, b, c, d]);
+    let mut words = payload.chunks_exact_mut(8);
+    for word in &mut words {
+        let eight: [u8; 8] = (&*word).try_into().expect("chunks of eight");
+        word.copy_from_slice(&(u64::from_ne_bytes(eight) ^ wide).to_ne_bytes());
+    }
+    for (byte, mask) in words.into_remainder().iter_mut().zip(mask.iter().cycle()) {
+        *byte ^= mask;
+    }
+}

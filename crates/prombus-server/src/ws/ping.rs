@@ -1,0 +1,42 @@
+//! Pings: when the next one is due, and whether the client was heard since the last.
+
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(super) struct PingTimer {
+    interval_ms: u64,
+    due_ms: u64,
+    /// Nothing came since the last ping.
+    is_silent: bool,
+}
+
+impl PingTimer {
+    pub(super) fn new(interval: Duration, now: u64) -> Self {
+        let interval_ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX / 4).max(1);
+        Self { interval_ms, due_ms: now + interval_ms, is_silent: false }
+    }
+
+    /// When the next ping is due, by the steady clock.
+    pub(super) fn due_ms(&self) -> u64 {
+        self.due_ms
+    }
+
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        now >= self.due_ms
+    }
+
+    /// Whether the client has not been heard since the last ping.
+    pub(super) fn is_silent(&self) -> bool {
+        self.is_silent
+    }
+
+    /// The client is alive.
+    pub(super) fn heard(&mut self) {
+        self.is_silent = false;
+    }
+
+    pub(super) fn sent(&mut self, now: u64) {
+        self.is_silent = true;
+        self.due_ms = now + self.interval_ms;
+    }
+}

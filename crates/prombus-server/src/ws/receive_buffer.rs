@@ -1,0 +1,114 @@
+//! The bytes that a client sent and that were not handled yet.
+//!
+//! A socket is read into memory of the thread, and frames are handled there. Only an incomplete frame, or frames that must wait,
+//! are kept in the connection's own memory. So a quiet connection costs next to nothing, and a busy one has a large buffer.
+
+use super::frame_decoder::FrameDecoder;
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// What a thread reads at once.
+const READ_BYTES: usize = 256 * 1024;
+/// The rest of a frame of which more than this is there is read into the connection's own memory.
+const OWN_READ_BYTES: usize = 16 * 1024;
+/// What is read at once while the buffers of all connections together are full.
+pub(super) const LITTLE_READ_BYTES: usize = 4 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+pub(super) struct ReceiveBuffer {
+    decoder: FrameDecoder,
+    /// The start of an incomplete frame, or frames that wait for their turn.
+    unread: Vec<u8>,
+}
+
+impl ReceiveBuffer {
+    /// `first` was read already.
+    pub(super) fn new(decoder: FrameDecoder, first: &[u8]) -> Self {
+        Self { decoder, unread: first.to_vec() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.unread.is_empty()
+    }
+
+    /// Bytes that wait to be handled.
+    pub(super) fn byte_count(&self) -> usize {
+        self.unread.len() + self.decoder.held_bytes()
+    }
+
+    /// Memory that it holds.
+    pub(super) fn capacity(&self) -> usize {
+        self.unread.capacity() + self.decoder.held_bytes()
+    }
+
+    /// Drops what waits to be handled.
+    pub(super) fn clear(&mut self) {
+        self.unread = Vec::new();
+    }
+
+    /// Handles what waits; `handle` returns how many bytes it used up.
+    pub(super) fn handle(&mut self, handle: impl FnOnce(&mut FrameDecoder, &mut [u8]) -> usize) {
+        let used = handle(&mut self.decoder, &mut self.unread);
+        self.unread.drain(..used);
+        if self.unread.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// Reads once, and handles what is there then. Returns how many bytes came; none at the end of the stream.
+    pub(super) fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        socket: &mut S,
+        context: &mut Context<'_>,
+        has_room: bool,
+        handle: impl FnOnce(&mut FrameDecoder, &mut [u8]) -> usize,
+    ) -> Poll<io::Result<usize>> {
+        if self.unread.len() > OWN_READ_BYTES {
+            let count = ready!(self.poll_read_own(socket, context))?;
+            self.handle(handle);
+            return Poll::Ready(Ok(count));
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let filled = self.unread.len();
+            scratch[..filled].copy_from_slice(&self.unread);
+            let most = if has_room { scratch.len() } else { filled + LITTLE_READ_BYTES };
+            let mut buffer = ReadBuf::new(&mut scratch[..most]);
+            buffer.set_filled(filled);
+            ready!(Pin::new(socket).poll_read(context, &mut buffer))?;
+            let now_filled = buffer.filled().len();
+            if now_filled > filled {
+                let used = handle(&mut self.decoder, &mut scratch[..now_filled]);
+                self.unread.clear();
+                self.unread.extend_from_slice(&scratch[used..now_filled]);
+                if self.unread.is_empty() && self.unread.capacity() > 0 {
+                    self.clear();
+                }
+            }
+            Poll::Ready(Ok(now_filled - filled))
+        })
+    }
+
+    /// The rest of a large frame is read where its start is.
+    fn poll_read_own<S: AsyncRead + Unpin>(
+        &mut self,
+        socket: &mut S,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let filled = self.unread.len();
+        let frame_bytes = self.decoder.frame_bytes(&self.unread).unwrap_or(0);
+        self.unread.resize(frame_bytes.clamp(filled + LITTLE_READ_BYTES, filled + READ_BYTES), 0);
+        let mut buffer = ReadBuf::new(&mut self.unread);
+        buffer.set_filled(filled);
+        let polled = Pin::new(socket).poll_read(context, &mut buffer);
+        let now_filled = buffer.filled().len();
+        self.unread.truncate(now_filled);
+        ready!(polled)?;
+        Poll::Ready(Ok(now_filled - filled))
+    }
+}

@@ -1,0 +1,210 @@
+//! The state of one WebSocket client, without its socket: messages go in, frames come out.
+//!
+//! Frames are handled in order. Publishes and acks are gathered while frames are read, and [`Session::poll`] hands them over
+//! together, writes all answers that are due and pulls events while there is room. A frame that has to wait for the disk before
+//! the next can be understood (SUBSCRIBE, SEEK, CURSOR) is a [`Barrier`]: the frames after it wait.
+
+mod barrier;
+mod corrs;
+mod delivered;
+mod delivery_rate;
+mod delivery_times;
+mod event_frame;
+mod frame_time;
+mod frames;
+mod publisher;
+mod ready_list;
+mod settling;
+mod subscription;
+mod subscriptions;
+
+use super::answers::{put_err, put_unauthorized};
+use super::close::Ending;
+use super::send_buffer::SendBuffer;
+use crate::auth::Principal;
+use crate::clock::{now_ms, steady_ms};
+use crate::gateway::Gateway;
+use crate::peer::Peer;
+use barrier::Barrier;
+use delivery_rate::DeliveryRate;
+use frame_time::FrameTime;
+use prombus_protocol::{ErrorCode, FrameReader, Topic};
+use publisher::Publisher;
+use std::sync::Arc;
+use std::task::Context;
+use subscriptions::Subscriptions;
+
+pub(crate) struct Session {
+    gateway: Arc<Gateway>,
+    peer: Arc<Peer>,
+    /// `None` before AUTH.
+    principal: Option<Arc<Principal>>,
+    wrong_tokens: u32,
+    /// What the last subscription that has a name is called.
+    name: Option<String>,
+    reader: FrameReader,
+    /// Unknown fields of the frame that is being handled.
+    ignored: Vec<String>,
+    /// The time, read once for all frames that are handled together.
+    now: Option<FrameTime>,
+    publisher: Publisher,
+    /// The topic of the last publish: most publishes are to the same topic as the one before.
+    last_topic: Option<KnownTopic>,
+    subscriptions: Subscriptions,
+    /// What the frames after it wait for.
+    barrier: Option<Barrier>,
+    delivery_rate: DeliveryRate,
+    /// A frame that ends the connection was handled.
+    ending: Option<Ending>,
+}
+
+/// A topic, and what this client may do with it.
+struct KnownTopic {
+    topic: Topic,
+    is_allowed: bool,
+    is_there: bool,
+}
+
+impl Session {
+    /// A session; with a principal when the upgrade had a token.
+    pub(crate) fn new(gateway: Arc<Gateway>, peer: Arc<Peer>, principal: Option<Arc<Principal>>) -> Self {
+        let principal = principal.or_else(|| (!gateway.auth.is_configured()).then(Principal::anyone));
+        let delivery_rate = DeliveryRate::new(gateway.rates.deliveries());
+        Self {
+            gateway,
+            peer,
+            principal,
+            wrong_tokens: 0,
+            name: None,
+            reader: FrameReader::default(),
+            ignored: Vec::new(),
+            now: None,
+            publisher: Publisher::default(),
+            last_topic: None,
+            subscriptions: Subscriptions::new(),
+            barrier: None,
+            delivery_rate,
+            ending: None,
+        }
+    }
+
+    /// The client, for logs: its name or that of its token, and its address.
+    pub(super) fn who(&self) -> String {
+        let remote = self.peer.remote;
+        match self.name.clone().or_else(|| self.token_name()) {
+            Some(name) => format!("{name:?} ({remote})"),
+            None => remote.to_string(),
+        }
+    }
+
+    /// The name of the token; none if no auth is configured.
+    fn token_name(&self) -> Option<String> {
+        let principal = self.principal.as_ref().filter(|_| self.gateway.auth.is_configured());
+        principal.map(|principal| principal.name().to_owned())
+    }
+
+    /// Whether it is known who this is.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.principal.is_some()
+    }
+
+    /// How the connection must end now, if it must: a frame ended it, there was no AUTH in time, or the token has expired. The
+    /// client is told with an ERR.
+    pub(super) fn ending(&mut self, is_auth_due: bool, out: &mut SendBuffer) -> Option<Ending> {
+        if self.ending.is_some() {
+            return self.ending;
+        }
+        match &self.principal {
+            None if is_auth_due => {
+                put_err(out, None, ErrorCode::Unauthorized, Ending::NO_AUTH.reason);
+                Some(Ending::NO_AUTH)
+            }
+            Some(principal) if principal.expires_ms().is_some_and(|at| at <= now_ms()) => {
+                put_err(out, None, ErrorCode::Unauthorized, Ending::TOKEN_EXPIRED.reason);
+                Some(Ending::TOKEN_EXPIRED)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether another frame can be handled now.
+    pub(super) fn is_open_for_frames(&self, out: &SendBuffer) -> bool {
+        let is_full = out.byte_count() >= self.gateway.options.connections.max_queued_bytes;
+        self.barrier.is_none() && self.ending.is_none() && !is_full && !self.publisher.is_full()
+    }
+
+    /// Whether every frame was answered that waits for an answer.
+    pub(super) fn is_answered(&self) -> bool {
+        self.publisher.is_idle() && self.subscriptions.is_answered() && self.barrier.is_none()
+    }
+
+    /// When to poll again even if nothing happens, by the steady clock: the token expires, or a rate allows more.
+    pub(super) fn wake_at_ms(&self) -> [Option<u64>; 2] {
+        let expires_ms = self.principal.as_ref().and_then(|principal| principal.expires_ms());
+        let expires = expires_ms.map(|at| steady_ms() + at.saturating_sub(now_ms()).max(0) as u64);
+        [expires, self.delivery_rate.paused_until_ms()]
+    }
+
+    /// Bytes of publishes that are under way.
+    pub(super) fn byte_count(&self) -> usize {
+        self.publisher.byte_count()
+    }
+
+    /// Handles a message that is not text.
+    #[cfg_attr(not(feature = "test-util"), expect(unused_variables, reason = "only an echo looks at it"))]
+    pub(super) fn handle_binary(&mut self, payload: &[u8], out: &mut SendBuffer) {
+        #[cfg(feature = "test-util")]
+        if self.gateway.is_echo {
+            return out.put_binary(payload);
+        }
+        if self.principal.is_none() {
+            return put_unauthorized(out, None);
+        }
+        put_err(out, None, ErrorCode::BadRequest, "binary messages are not understood; send JSON as text");
+    }
+
+    /// Hands over what was gathered from the frames.
+    fn flush(&mut self) {
+        self.now = None;
+        self.publisher.flush(&*self.gateway.backend);
+        self.subscriptions.settle_all(&*self.gateway.backend);
+    }
+
+    /// Hands over what was gathered from the frames, then writes answers that are due and events that are there, while fewer than
+    /// the allowed bytes are queued.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) {
+        self.flush();
+        self.publisher.poll(&*self.gateway.backend, context, out);
+        self.subscriptions.poll_settled(context, out);
+        self.poll_barrier(context, out);
+        self.subscriptions.register(context.waker());
+        if self.ending.is_none() {
+            self.subscriptions.pull(&self.gateway, &mut self.delivery_rate, out);
+        } else {
+            self.delivery_rate.resume();
+        }
+    }
+
+    /// Whether a poll would find events to pull, and room for them.
+    pub(super) fn is_ready_to_pull(&self, out: &SendBuffer) -> bool {
+        let may_pull = self.ending.is_none() && self.delivery_rate.paused_until_ms().is_none();
+        may_pull && self.subscriptions.is_ready_to_pull(&self.gateway, out)
+    }
+
+    /// Says whether the socket is read. While it is not, leases do not run out.
+    pub(super) fn hold(&mut self, is_held: bool) {
+        self.subscriptions.hold(is_held);
+    }
+
+    /// Leaves all groups in order.
+    pub(super) fn leave(&mut self) {
+        self.flush();
+        self.subscriptions.leave();
+    }
+
+    /// The connection broke after everything before this position of the send buffer had left.
+    pub(super) fn lose(&mut self, sent: u64) {
+        self.flush();
+        self.subscriptions.lose(sent);
+    }
+}

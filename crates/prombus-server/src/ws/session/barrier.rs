@@ -1,0 +1,18 @@
+//! A frame that must be done before the next one can be understood: SUBSCRIBE, SEEK, CURSOR.
+
+use prombus::delivery::MemberSettings;
+use prombus::{BoxFuture, GroupError, GroupSpec, Joined};
+use prombus_protocol::CursorPosition;
+
+pub(super) struct Barrier {
+    /// For the answer.
+    pub(super) corr: Option<String>,
+    pub(super) ignored: Vec<String>,
+    pub(super) future: BoxFuture<'static, Result<Passed, GroupError>>,
+}
+
+/// The result of the frame.
+pub(super) enum Passed {
+    Subscribed { spec: GroupSpec, settings: MemberSettings, joined: Joined },
+    Cursor(Option<CursorPosition>),
+}

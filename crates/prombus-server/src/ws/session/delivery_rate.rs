@@ -1,0 +1,44 @@
+//! The rate of events to one connection (`connection_deliver`); events over it wait.
+
+use crate::rate_limit::TokenBucket;
+
+pub(super) struct DeliveryRate {
+    /// `None`: not limited.
+    bucket: Option<TokenBucket>,
+    /// When events may be sent again, by the steady clock.
+    paused_until_ms: Option<u64>,
+}
+
+impl DeliveryRate {
+    pub(super) fn new(bucket: Option<TokenBucket>) -> Self {
+        Self { bucket, paused_until_ms: None }
+    }
+
+    /// When events may be sent again, if they may not now.
+    pub(super) fn paused_until_ms(&self) -> Option<u64> {
+        self.paused_until_ms
+    }
+
+    /// A pause is over, or will be found again.
+    pub(super) fn resume(&mut self) {
+        self.paused_until_ms = None;
+    }
+
+    /// How many events may be sent now; if none, notes when to try again.
+    pub(super) fn available(&mut self, now_ms: u64) -> Option<u32> {
+        let Some(bucket) = &mut self.bucket else { return Some(u32::MAX) };
+        let wait_ms = bucket.wait_ms(1, now_ms);
+        if wait_ms > 0 {
+            self.paused_until_ms = Some(now_ms.saturating_add(wait_ms));
+            return None;
+        }
+        Some(bucket.available(now_ms).max(1))
+    }
+
+    /// Events were sent.
+    pub(super) fn take(&mut self, count: u32, now_ms: u64) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.take(count, now_ms);
+        }
+    }
+}

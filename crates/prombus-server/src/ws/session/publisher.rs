@@ -1,0 +1,146 @@
+//! The publishes of a session: gathered while frames are read, appended together, answered together when durable.
+
+use super::corrs::Corrs;
+use crate::ws::answers::{put_not_published, put_published};
+use crate::ws::send_buffer::SendBuffer;
+use prombus::{Backend, PublishBatch, PublishError, Published, Publishing};
+use prombus_protocol::{Json, PublishOptions, Topic};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// A batch is handed over when it has this many bytes or events. Not when the socket is empty: the committer should not wait
+/// while a full window of frames is read. One connection publishes 1.3 times as much with 128 as with 4,096.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+const BATCH_EVENTS_MAX: usize = 128;
+/// With this much under way nothing more is read.
+const IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
+const IN_FLIGHT_EVENTS_MAX: usize = 65_536;
+/// Lists that are kept for another use.
+const SPARES_MAX: usize = 4;
+const SPARE_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Default)]
+pub(super) struct Publisher {
+    batch: Option<PublishBatch>,
+    corrs: Corrs,
+    in_flight: VecDeque<InFlight>,
+    in_flight_bytes: usize,
+    in_flight_events: usize,
+    spare_corrs: Vec<Corrs>,
+}
+
+struct InFlight {
+    publishing: Publishing,
+    corrs: Corrs,
+    bytes: usize,
+}
+
+impl Publisher {
+    /// Whether no more should be added for now.
+    pub(super) fn is_full(&self) -> bool {
+        self.in_flight_bytes >= IN_FLIGHT_BYTES_MAX
+            || self.in_flight_events >= IN_FLIGHT_EVENTS_MAX
+            || self.is_outside()
+    }
+
+    /// Whether the last batch that was handed over has no place in the queue yet: the next must not get one before it.
+    fn is_outside(&self) -> bool {
+        self.in_flight.back().is_some_and(|it| !it.publishing.is_in_line())
+    }
+
+    /// Whether nothing waits for an answer.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.batch.is_none()
+    }
+
+    /// Bytes that are under way.
+    pub(super) fn byte_count(&self) -> usize {
+        self.in_flight_bytes
+    }
+
+    /// Adds an event. A topic that is not there yet may be one too many, and a batch is refused as a whole: so its first event
+    /// goes alone.
+    pub(super) fn push(
+        &mut self,
+        backend: &dyn Backend,
+        (corr, ignored): (Option<&str>, &[String]),
+        (topic, is_known): (&Topic, bool),
+        payload: &Json<'_>,
+        options: &PublishOptions,
+    ) -> Result<(), PublishError> {
+        if !is_known {
+            self.flush(backend);
+        }
+        let batch = self.batch.get_or_insert_with(|| backend.batch());
+        let pushed = batch.push_parsed(topic, payload, options);
+        if pushed.is_ok() {
+            self.corrs.push_noting(corr, ignored);
+            if !is_known || batch.byte_count() >= BATCH_BYTES_MAX || batch.len() >= BATCH_EVENTS_MAX {
+                self.flush(backend);
+            }
+        } else if batch.is_empty() {
+            // Begun for this one: kept, it would give its time to whatever comes next, and look as if it waited for an answer.
+            self.batch = None;
+        }
+        pushed
+    }
+
+    /// Hands over what was gathered.
+    pub(super) fn flush(&mut self, backend: &dyn Backend) {
+        if self.is_outside() {
+            return;
+        }
+        let Some(batch) = self.batch.take_if(|batch| !batch.is_empty()) else { return };
+        let spare = self.spare_corrs.pop().unwrap_or_default();
+        let corrs = std::mem::replace(&mut self.corrs, spare);
+        let bytes = batch.byte_count() + corrs.byte_count();
+        self.in_flight_bytes += bytes;
+        self.in_flight_events += corrs.len();
+        self.in_flight.push_back(InFlight { publishing: backend.publish(batch), corrs, bytes });
+    }
+
+    /// Writes the answers that are due, and hands over what had to wait.
+    pub(super) fn poll(&mut self, backend: &dyn Backend, context: &mut Context<'_>, out: &mut SendBuffer) {
+        self.answer(context, out);
+        if self.batch.as_ref().is_some_and(|batch| !batch.is_empty()) && !self.is_outside() {
+            self.flush(backend);
+            self.answer(context, out);
+        }
+    }
+
+    /// Answers come in order: what was handed over first is durable first.
+    fn answer(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) {
+        while let Some(front) = self.in_flight.front_mut() {
+            let Poll::Ready(result) = Pin::new(&mut front.publishing).poll(context) else { return };
+            let InFlight { mut corrs, bytes, .. } = self.in_flight.pop_front().expect("just looked at");
+            self.in_flight_bytes -= bytes;
+            self.in_flight_events -= corrs.len();
+            match result {
+                Ok(outcomes) => put_outcomes(out, &corrs, &outcomes),
+                Err(error) => corrs.iter().for_each(|corr| put_not_published(out, corr, &error)),
+            }
+            if self.spare_corrs.len() < SPARES_MAX && corrs.byte_count() <= SPARE_BYTES_MAX {
+                corrs.clear();
+                self.spare_corrs.push(corrs);
+            }
+        }
+        // Nothing under way: a connection that is quiet keeps no memory.
+        if self.batch.is_none() {
+            self.spare_corrs.truncate(1);
+        }
+    }
+}
+
+fn put_outcomes(out: &mut SendBuffer, corrs: &Corrs, outcomes: &[Published]) {
+    out.reserve(outcomes.len() * 112);
+    if corrs.has_no_ignored() {
+        for (corr, outcome) in corrs.iter().zip(outcomes) {
+            put_published(out, corr, outcome, &[]);
+        }
+        return;
+    }
+    for (number, (corr, outcome)) in corrs.iter().zip(outcomes).enumerate() {
+        put_published(out, corr, outcome, corrs.ignored(number));
+    }
+}

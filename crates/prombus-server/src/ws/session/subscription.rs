@@ -1,0 +1,206 @@
+//! One subscription of a session: what it was sent, what it settles, what it pulls.
+
+use super::corrs::Corrs;
+use super::delivered::{Delivered, Sent};
+use super::delivery_times::DeliveryTimes;
+use super::event_frame::EventFrame;
+use super::frame_time::FrameTime;
+use super::ready_list::SlotWaker;
+use super::settling::Settling;
+use crate::clock::steady_ms;
+use crate::metrics::SubscriptionMetrics;
+use crate::ws::send_buffer::SendBuffer;
+use prombus::delivery::{MemberSettings, Position};
+use prombus::{DeliveryBatch, GroupError, GroupSpec, Membership, Pattern, PullLimit, SettleOutcome, Verdict};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use uuid::Uuid;
+
+thread_local! {
+    /// Where deliveries are put on their way from the group to the socket: in no connection's own memory.
+    static PULLED: RefCell<DeliveryBatch> = RefCell::default();
+    static OUTCOMES: RefCell<Vec<SettleOutcome>> = RefCell::default();
+}
+
+pub(super) struct Subscription {
+    pub(super) topic: String,
+    pub(super) group: String,
+    more_topics: Vec<Pattern>,
+    pub(super) membership: Arc<dyn Membership>,
+    pub(super) slot: Arc<SlotWaker>,
+    waker: Waker,
+    settings: MemberSettings,
+    frame: EventFrame,
+    delivered: Delivered,
+    times: DeliveryTimes,
+    /// Acks that were read and not handed over yet.
+    acks: Vec<(Position, Verdict<'static>)>,
+    ack_corrs: Corrs,
+}
+
+/// The result of a pull.
+pub(super) enum Pulled {
+    /// Events were written; there may be more.
+    Some(u32),
+    /// Nothing now.
+    None,
+}
+
+impl Subscription {
+    pub(super) fn new(
+        spec: &GroupSpec,
+        membership: Arc<dyn Membership>,
+        settings: MemberSettings,
+        slot: Arc<SlotWaker>,
+        metrics: Arc<SubscriptionMetrics>,
+    ) -> Self {
+        let (topic, group) = (spec.subscription.as_str().to_owned(), spec.group.as_str().to_owned());
+        Self {
+            frame: EventFrame::new(&topic, &group, settings.max_attempts),
+            topic,
+            group,
+            more_topics: spec.topics.clone(),
+            membership,
+            waker: Waker::from(Arc::clone(&slot)),
+            slot,
+            settings,
+            delivered: Delivered::default(),
+            times: DeliveryTimes::new(metrics),
+            acks: Vec::new(),
+            ack_corrs: Corrs::default(),
+        }
+    }
+
+    /// All that it reads.
+    pub(super) fn patterns(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.topic.as_str()).chain(self.more_topics.iter().map(Pattern::as_str))
+    }
+
+    /// Gathers an ack. Returns whether it is the first since they were handed over; `None` when the id is not in flight.
+    pub(super) fn ack(
+        &mut self,
+        id: Uuid,
+        corr: Option<&str>,
+        ignored: &[String],
+        now: FrameTime,
+    ) -> Option<bool> {
+        let sent = self.take_delivered(id)?;
+        self.acks.push((sent.position, Verdict::Ack));
+        self.ack_corrs.push_noting(corr, ignored);
+        self.times.settled(&sent, true, now);
+        Some(self.acks.len() == 1)
+    }
+
+    /// The delivery that an ack or nack names. One that this connection never had is counted as stale.
+    fn take_delivered(&mut self, id: Uuid) -> Option<Sent> {
+        let sent = self.delivered.remove(id);
+        if sent.is_none() {
+            self.membership.count_stale();
+        }
+        sent
+    }
+
+    /// Hands the gathered acks over, and returns the answers that wait for them to be durable.
+    pub(super) fn settle(&mut self, is_healthy: bool) -> Option<Settling> {
+        if self.acks.is_empty() {
+            return None;
+        }
+        self.times.flush();
+        let settling = OUTCOMES.with_borrow_mut(|outcomes| {
+            outcomes.clear();
+            let ticket = self.membership.settle(&self.acks, outcomes);
+            // Without corr they are answered on error only.
+            if self.ack_corrs.is_silent() && is_healthy {
+                return None;
+            }
+            let stale = outcomes.iter().map(|&outcome| outcome == SettleOutcome::Stale).collect();
+            Some(Settling::new(ticket, std::mem::take(&mut self.ack_corrs), stale))
+        });
+        self.acks.clear();
+        self.ack_corrs.clear();
+        settling
+    }
+
+    /// Nacks at once. `None` when the id is not in flight.
+    pub(super) fn nack(
+        &mut self,
+        id: Uuid,
+        corr: Option<&str>,
+        ignored: &[String],
+        verdict: Verdict<'_>,
+        now: FrameTime,
+    ) -> Option<Settling> {
+        let sent = self.take_delivered(id)?;
+        self.times.settled(&sent, false, now);
+        self.times.flush();
+        let mut outcomes = Vec::with_capacity(1);
+        let ticket = self.membership.settle(&[(sent.position, verdict)], &mut outcomes);
+        let mut corrs = Corrs::default();
+        corrs.push_noting(corr, ignored);
+        Some(Settling::new(ticket, corrs, vec![outcomes.contains(&SettleOutcome::Stale)]))
+    }
+
+    /// Extends a lease; false when it is not this member's.
+    pub(super) fn extend(&mut self, id: Uuid, extend_ms: Option<u64>) -> bool {
+        let extend_ms = extend_ms.unwrap_or(self.settings.ack_timeout_ms);
+        let Some(sent) = self.delivered.get(id) else { return false };
+        let mut outcomes = Vec::with_capacity(1);
+        let verdict = (sent.position, Verdict::Extend { extend_ms });
+        // An extension is not recorded: no lease survives a restart.
+        drop(self.membership.settle(&[verdict], &mut outcomes));
+        match outcomes.first() {
+            Some(SettleOutcome::Extended(ms)) => {
+                sent.deadline_ms = steady_ms() + ms;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes events into `out`, as far as the limit allows.
+    pub(super) fn pull(&mut self, limit: PullLimit, out: &mut SendBuffer) -> Result<Pulled, GroupError> {
+        PULLED.with_borrow_mut(|batch| {
+            let began = std::time::Instant::now();
+            let mut context = Context::from_waker(&self.waker);
+            let Poll::Ready(pulled) = self.membership.poll_pull(limit, batch, &mut context) else {
+                return Ok(Pulled::None);
+            };
+            pulled?;
+            self.times.pulled(began.elapsed());
+            let now_ms = steady_ms();
+            for item in batch.items() {
+                let id = Uuid::from_u128(item.id.as_u128());
+                self.frame.put(out, batch, item, id);
+                let sent = Sent {
+                    position: item.position,
+                    ts: item.ts,
+                    at_ms: now_ms,
+                    deadline_ms: now_ms + item.lease_ms,
+                    end: out.end(),
+                };
+                self.delivered.insert(id, sent);
+            }
+            let window = self.settings.max_in_flight as usize;
+            self.delivered.forget_expired(window, now_ms);
+            Ok(Pulled::Some(batch.items().len() as u32))
+        })
+    }
+
+    /// Ends it in order: unsettled events go to others, and no attempt counts.
+    pub(super) fn leave(mut self) {
+        drop(self.settle(true));
+        drop(self.membership.leave());
+    }
+
+    /// Ends it because the connection broke. A delivery that never left this process does not count as an attempt.
+    pub(super) fn lose(mut self, sent_bytes: u64) {
+        drop(self.settle(true));
+        let unsent = self.delivered.iter().filter(|sent| sent.end > sent_bytes);
+        let unsent: Vec<_> = unsent.map(|sent| (sent.position, Verdict::Release)).collect();
+        if !unsent.is_empty() {
+            drop(self.membership.settle(&unsent, &mut Vec::new()));
+        }
+        self.membership.lose();
+    }
+}

@@ -1,0 +1,263 @@
+//! The subscriptions of a session: found by topic and group, settled together, pulled in turn.
+
+use super::delivery_rate::DeliveryRate;
+use super::ready_list::{ReadyList, SlotWaker};
+use super::settling::Settling;
+use super::subscription::{Pulled, Subscription};
+use crate::clock::steady_ms;
+use crate::gateway::Gateway;
+use crate::ws::answers::put_err;
+use crate::ws::send_buffer::SendBuffer;
+use prombus::delivery::MemberSettings;
+use prombus::{Backend, GroupError, GroupSpec, Joined, PullLimit};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+/// What one pull takes at most, so that subscriptions take turns.
+const PULL_BYTES_MAX: usize = 256 * 1024;
+
+/// What a connection may have queued while the buffers of all connections together are full.
+const LITTLE_BYTES: usize = 32 * 1024;
+
+/// A place in the list of subscriptions.
+pub(super) type SlotIndex = usize;
+
+pub(super) struct Subscriptions {
+    slots: Vec<Option<Subscription>>,
+    /// By topic and group, see [`put_key`].
+    by_name: HashMap<String, SlotIndex>,
+    /// The slot that was found last: most frames are about the same subscription as the one before.
+    last_slot: SlotIndex,
+    /// The key of a lookup, so that it needs no memory of its own.
+    key: String,
+    /// Slots with acks that were gathered.
+    unsettled: Vec<SlotIndex>,
+    /// Settlements whose answers wait until they are durable, in order.
+    settling: VecDeque<Settling>,
+    ready: Arc<ReadyList>,
+    is_held: bool,
+    /// All groups were left, for good.
+    has_left: bool,
+}
+
+impl Subscriptions {
+    pub(super) fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            by_name: HashMap::new(),
+            last_slot: 0,
+            key: String::new(),
+            unsettled: Vec::new(),
+            settling: VecDeque::new(),
+            ready: Arc::default(),
+            is_held: false,
+            has_left: false,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether all groups were left.
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left
+    }
+
+    /// Whether no settlement waits to be answered.
+    pub(super) fn is_answered(&self) -> bool {
+        self.settling.is_empty()
+    }
+
+    pub(super) fn add(
+        &mut self,
+        gateway: &Gateway,
+        spec: &GroupSpec,
+        settings: MemberSettings,
+        joined: Joined,
+    ) {
+        let (topic, group) = (spec.subscription.as_str(), spec.group.as_str());
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(None);
+        }
+        let mut key = String::new();
+        put_key(&mut key, topic, group);
+        self.by_name.insert(key, slot);
+        let metrics = gateway.metrics.subscription(topic, group);
+        let waker = SlotWaker::new(slot, &self.ready);
+        waker.queue();
+        if self.is_held {
+            joined.membership.hold(true);
+        }
+        self.slots[slot] = Some(Subscription::new(spec, joined.membership, settings, waker, metrics));
+    }
+
+    pub(super) fn find(&mut self, topic: &str, group: &str) -> Option<SlotIndex> {
+        if let Some(Some(last)) = self.slots.get(self.last_slot)
+            && last.topic == topic
+            && last.group == group
+        {
+            return Some(self.last_slot);
+        }
+        put_key(&mut self.key, topic, group);
+        let found = self.by_name.get(&self.key).copied();
+        self.last_slot = found.unwrap_or(self.last_slot);
+        found
+    }
+
+    /// The subscription in a slot that was found.
+    pub(super) fn get(&mut self, slot: SlotIndex) -> &mut Subscription {
+        self.slots[slot].as_mut().expect("slots that are found are taken")
+    }
+
+    /// The slots of subscriptions for which `is_wanted` does not hold.
+    pub(super) fn unwanted(&self, is_wanted: impl Fn(&Subscription) -> bool) -> Vec<SlotIndex> {
+        let taken = self.slots.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.as_ref()?)));
+        taken.filter(|(_, subscription)| !is_wanted(subscription)).map(|(slot, _)| slot).collect()
+    }
+
+    /// Notes that a slot has gathered its first ack.
+    pub(super) fn note_unsettled(&mut self, slot: SlotIndex) {
+        self.unsettled.push(slot);
+    }
+
+    /// Hands over the acks of one subscription.
+    pub(super) fn settle(&mut self, slot: SlotIndex, backend: &dyn Backend) {
+        let Some(subscription) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
+        self.settling.extend(subscription.settle(is_durable(backend)));
+    }
+
+    /// Hands over all acks that were gathered.
+    pub(super) fn settle_all(&mut self, backend: &dyn Backend) {
+        if self.unsettled.is_empty() {
+            return;
+        }
+        let mut unsettled = std::mem::take(&mut self.unsettled);
+        for slot in unsettled.drain(..) {
+            self.settle(slot, backend);
+        }
+        self.unsettled = unsettled;
+    }
+
+    /// Answers a settlement when it is durable; without `corr` only if it fails.
+    pub(super) fn answer_later(&mut self, settling: Settling, backend: &dyn Backend) {
+        if !settling.is_silent() || !is_durable(backend) {
+            self.settling.push_back(settling);
+        }
+    }
+
+    /// Writes the answers of settlements that are durable.
+    pub(super) fn poll_settled(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) {
+        while let Some(front) = self.settling.front_mut() {
+            if !front.poll(context, out) {
+                break;
+            }
+            self.settling.pop_front();
+        }
+    }
+
+    /// Takes a subscription out, its acks handed over.
+    pub(super) fn take(&mut self, slot: SlotIndex, backend: &dyn Backend) -> Option<Subscription> {
+        self.settle(slot, backend);
+        let subscription = self.slots.get_mut(slot)?.take()?;
+        put_key(&mut self.key, &subscription.topic, &subscription.group);
+        self.by_name.remove(&self.key);
+        self.ready.forget(slot);
+        Some(subscription)
+    }
+
+    /// Wakes this task when a subscription has something.
+    pub(super) fn register(&self, waker: &Waker) {
+        self.ready.register(waker);
+    }
+
+    /// Pulls events while there is room, from each ready subscription once: those that have more are queued again, after
+    /// answers and the others.
+    pub(super) fn pull(&mut self, gateway: &Gateway, rate: &mut DeliveryRate, out: &mut SendBuffer) {
+        let now = steady_ms();
+        rate.resume();
+        for _ in 0..self.ready.len() {
+            let room = room(gateway, out);
+            if room == 0 || self.has_left {
+                return;
+            }
+            let Some(events) = rate.available(now) else { return };
+            let Some(slot) = self.ready.pop() else { return };
+            let Some(subscription) = self.slots.get_mut(slot).and_then(Option::as_mut) else { continue };
+            subscription.slot.taken();
+            let limit = PullLimit { events, bytes: room.min(PULL_BYTES_MAX) };
+            match subscription.pull(limit, out) {
+                Ok(Pulled::None) => {}
+                Ok(Pulled::Some(count)) => {
+                    subscription.slot.queue();
+                    rate.take(count, now);
+                }
+                Err(error) => self.end(slot, &error, &*gateway.backend, out),
+            }
+        }
+    }
+
+    /// Whether a pull would find a ready subscription, and room for its events.
+    pub(super) fn is_ready_to_pull(&self, gateway: &Gateway, out: &SendBuffer) -> bool {
+        !self.has_left && room(gateway, out) > 0 && self.ready.len() > 0
+    }
+
+    /// The group is gone, or its events cannot be read.
+    fn end(&mut self, slot: SlotIndex, error: &GroupError, backend: &dyn Backend, out: &mut SendBuffer) {
+        let Some(subscription) = self.take(slot, backend) else { return };
+        let msg = format!("group {} on {}: {error}", subscription.group, subscription.topic);
+        put_err(out, None, error.code(), &msg);
+        subscription.leave();
+    }
+
+    /// Says whether the socket is read. While it is not, leases do not run out.
+    pub(super) fn hold(&mut self, is_held: bool) {
+        if self.is_held != is_held {
+            self.is_held = is_held;
+            for subscription in self.slots.iter().flatten() {
+                subscription.membership.hold(is_held);
+            }
+        }
+    }
+
+    /// Leaves all groups in order.
+    pub(super) fn leave(&mut self) {
+        self.has_left = true;
+        self.by_name.clear();
+        for subscription in self.slots.drain(..).flatten() {
+            subscription.leave();
+        }
+    }
+
+    /// The connection broke after everything before this position had left.
+    pub(super) fn lose(&mut self, sent: u64) {
+        self.has_left = true;
+        self.by_name.clear();
+        for subscription in self.slots.drain(..).flatten() {
+            subscription.lose(sent);
+        }
+    }
+}
+
+/// Bytes of events that may be queued now: half of the limit, the other half is for answers. While the buffers of all connections
+/// together are full, clients that keep up still get a little at a time.
+fn room(gateway: &Gateway, out: &SendBuffer) -> usize {
+    let most = gateway.options.connections.max_queued_bytes / 2;
+    let most = if gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };
+    most.saturating_sub(out.byte_count())
+}
+
+/// Whether acks become durable, so that those without a corr need no answer.
+fn is_durable(backend: &dyn Backend) -> bool {
+    backend.health().is_ok() && !backend.is_storage_full()
+}
+
+/// Neither name can have a line break.
+fn put_key(into: &mut String, topic: &str, group: &str) {
+    into.clear();
+    into.push_str(topic);
+    into.push('\n');
+    into.push_str(group);
+}

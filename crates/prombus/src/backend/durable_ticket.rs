@@ -1,0 +1,57 @@
+//! Waiting until a verdict is durable.
+
+use crate::error::Unavailable;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Resolves when a member's verdicts are durable. They count at once, even if this is dropped; then they become durable with
+/// the next commit, within 10 ms.
+#[must_use = "awaiting it waits until this is durable"]
+pub struct DurableTicket {
+    source: Option<(Arc<dyn Durability>, u64)>,
+    failed: Option<Unavailable>,
+}
+
+/// Knows what of a group's records is durable.
+pub trait Durability: Send + Sync + 'static {
+    /// Ready when a generation of records is durable, or never will be. Asking makes its commit urgent.
+    fn poll_generation(&self, generation: u64, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>>;
+}
+
+impl DurableTicket {
+    /// A ticket for a generation of a group's records.
+    pub fn new(source: Arc<dyn Durability>, generation: u64) -> Self {
+        Self { source: Some((source, generation)), failed: None }
+    }
+
+    /// A ticket for nothing.
+    pub fn done() -> Self {
+        Self { source: None, failed: None }
+    }
+
+    /// A ticket for records that will never be durable.
+    pub fn failed(reason: Unavailable) -> Self {
+        Self { source: None, failed: Some(reason) }
+    }
+}
+
+impl Future for DurableTicket {
+    type Output = Result<(), Unavailable>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(reason) = self.failed.take() {
+            return Poll::Ready(Err(reason));
+        }
+        match &self.source {
+            None => Poll::Ready(Ok(())),
+            Some((source, generation)) => source.poll_generation(*generation, context),
+        }
+    }
+}
+
+impl std::fmt::Debug for DurableTicket {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "DurableTicket({:?})", self.source.as_ref().map(|(_, generation)| generation))
+    }
+}

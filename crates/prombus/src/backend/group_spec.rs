@@ -1,0 +1,57 @@
+//! What a subscription asks for: a group, and a member of it.
+
+use super::event_view::EventFilter;
+use crate::delivery::MemberSettings;
+use prombus_protocol::{Filter, GroupName, Pattern, Start, SubscribeOptions, TopicError};
+
+/// A group as a subscription asks for it.
+#[derive(Clone, Debug)]
+pub struct GroupSpec {
+    /// The subscription as written: a topic or a pattern. With `group` it names the group.
+    pub subscription: Pattern,
+    /// The group's name.
+    pub group: GroupName,
+    /// More topics and patterns.
+    pub topics: Vec<Pattern>,
+    /// Which events of the topics the members get.
+    pub filter: Option<Filter>,
+    /// Where a new group starts.
+    pub from: Start,
+    /// A group that this creates is deleted after this many milliseconds without members. For an existing group it has no
+    /// effect.
+    pub expire_ms: Option<u64>,
+}
+
+impl GroupSpec {
+    /// The group that the options of a subscription ask for. An empty filter is the same as none.
+    ///
+    /// # Errors
+    /// [`TopicError`] when one of the options' topics is not a topic or pattern.
+    pub fn from_options(
+        subscription: Pattern,
+        group: GroupName,
+        options: &SubscribeOptions,
+    ) -> Result<Self, TopicError> {
+        Ok(Self {
+            subscription,
+            group,
+            topics: options.topics.iter().map(Pattern::new).collect::<Result<_, _>>()?,
+            filter: options.filter.clone().filter(|filter| !filter.is_empty()),
+            from: options.from,
+            expire_ms: options.expire_ms,
+        })
+    }
+}
+
+/// A member as it joins.
+#[derive(Clone, Default)]
+pub struct MemberOptions {
+    /// Window, lease, attempts.
+    pub settings: MemberSettings,
+    /// This member's own filter.
+    pub filter: Option<EventFilter>,
+    /// Its name in lists, metrics and logs.
+    pub name: Option<String>,
+    /// Its address, if it is outside this process.
+    pub label: Option<String>,
+}

@@ -1,0 +1,137 @@
+//! What one pull of a member returns: events with their leases.
+
+use super::event_bytes::{EventBytes, EventSpan};
+use crate::delivery::{Leased, Millis, Position};
+use crate::engine::{EventId, StoredEvent};
+use prombus_protocol::{RedeliveryReason, Topic};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// One delivery of a [`DeliveryBatch`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeliveryItem {
+    /// What to settle it by.
+    pub position: Position,
+    /// The event's id.
+    pub id: EventId,
+    /// The publisher's time.
+    pub ts: i64,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// Why it is delivered again.
+    pub reason: Option<RedeliveryReason>,
+    /// How long the lease runs from the pull on.
+    pub lease_ms: Millis,
+    deadline: Millis,
+    span: EventSpan,
+}
+
+/// Deliveries that were pulled together, their events' bytes in one piece. Reuse one for many pulls: it keeps its memory.
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryBatch {
+    content: EventBytes,
+    items: Vec<DeliveryItem>,
+    /// The errors of previous attempts, for events that have one.
+    last_errors: HashMap<Position, Arc<str>>,
+    /// Leases of other epochs than the group's are void.
+    epoch: u64,
+}
+
+impl DeliveryItem {
+    /// When the lease ends unless it is extended, by the backend's own clock.
+    pub fn deadline(&self) -> Millis {
+        self.deadline
+    }
+}
+
+impl DeliveryBatch {
+    /// The epoch of its leases: a backend raises it when leases become void.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The deliveries, in order.
+    pub fn items(&self) -> &[DeliveryItem] {
+        &self.items
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The topic of an event.
+    pub fn topic(&self, item: &DeliveryItem) -> &Topic {
+        self.content.topic(&item.span)
+    }
+
+    /// The key of an event.
+    pub fn key(&self, item: &DeliveryItem) -> Option<&str> {
+        self.content.key(&item.span)
+    }
+
+    /// An event as it is stored: its JSON without id and seq.
+    pub fn body(&self, item: &DeliveryItem) -> &[u8] {
+        self.content.body(&item.span)
+    }
+
+    /// Whether the previous attempt of any of its events has a known error.
+    pub fn has_last_errors(&self) -> bool {
+        !self.last_errors.is_empty()
+    }
+
+    /// The reason of the previous attempt's nack, if it is known.
+    pub fn last_error(&self, item: &DeliveryItem) -> Option<&str> {
+        self.last_errors.get(&item.position).map(|error| &**error)
+    }
+
+    /// Empties it for another pull; its memory stays.
+    pub fn clear(&mut self) {
+        self.content.clear();
+        self.items.clear();
+        if !self.last_errors.is_empty() {
+            self.last_errors.clear();
+        }
+    }
+
+    /// How many bytes its events take.
+    pub fn byte_count(&self) -> usize {
+        self.content.byte_count()
+    }
+
+    /// Adds an event without a lease, as the first attempt; [`lease`](Self::lease) follows.
+    pub fn push(&mut self, topic: &Topic, position: Position, event: &StoredEvent<'_>) {
+        let span = self.content.push(topic, event);
+        self.items.push(DeliveryItem {
+            position,
+            id: event.id,
+            ts: event.ts,
+            attempt: 1,
+            reason: None,
+            lease_ms: 0,
+            deadline: 0,
+            span,
+        });
+    }
+
+    /// Sets the leases of the items, and removes the items that were not leased. `leases` is in the same order.
+    pub fn lease(
+        &mut self,
+        leases: &[Leased],
+        last_errors: Vec<(Position, Arc<str>)>,
+        now: Millis,
+        epoch: u64,
+    ) {
+        self.epoch = epoch;
+        let mut leases = leases.iter().peekable();
+        self.last_errors.extend(last_errors);
+        self.items.retain_mut(|item| {
+            let Some(lease) = leases.next_if(|lease| lease.position == item.position) else { return false };
+            item.attempt = lease.attempt;
+            item.reason = lease.reason;
+            item.lease_ms = lease.deadline.saturating_sub(now);
+            item.deadline = lease.deadline;
+            true
+        });
+    }
+}

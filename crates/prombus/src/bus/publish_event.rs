@@ -1,0 +1,108 @@
+//! Publishing one event: its options, and the wait until it is durable.
+
+use crate::backend::Backend;
+use crate::engine::Published;
+use crate::error::PublishError;
+use crate::publishing::Publishing;
+use prombus_protocol::{PublishOptions, Topic, Uuid};
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// An event to publish; await it.
+#[must_use = "an event is published when this is awaited"]
+pub struct Publish {
+    backend: Arc<dyn Backend>,
+    payload: Result<(Topic, Vec<u8>), PublishError>,
+    options: PublishOptions,
+}
+
+impl Publish {
+    pub(super) fn new(backend: &Arc<dyn Backend>, payload: Result<(Topic, Vec<u8>), PublishError>) -> Self {
+        Self { backend: Arc::clone(backend), payload, options: PublishOptions::default() }
+    }
+
+    /// All options at once.
+    pub fn options(mut self, options: PublishOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The event's id. A second publish with the same id to the same topic adds nothing.
+    pub fn id(mut self, id: Uuid) -> Self {
+        self.options.id = Some(id);
+        self
+    }
+
+    /// When it happened, in milliseconds since 1970. Default: now.
+    pub fn ts(mut self, ts: i64) -> Self {
+        self.options.ts = Some(ts);
+        self
+    }
+
+    /// What it is about, for compaction and latest by key.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.options.key = Some(key.into());
+        self
+    }
+
+    /// Adds a header.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.options.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Adds a tag.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.options.tags.push(tag.into());
+        self
+    }
+
+    /// Adds an event that caused it.
+    pub fn caused_by(mut self, id: Uuid) -> Self {
+        self.options.caused_by.push(id);
+        self
+    }
+
+    /// The session or boot that it comes from.
+    pub fn sid(mut self, sid: Uuid) -> Self {
+        self.options.sid = Some(sid);
+        self
+    }
+
+    /// Puts it in line now, without waiting.
+    pub fn send(self) -> PublishOne {
+        let mut batch = self.backend.batch();
+        let pushed = self.payload.and_then(|(topic, json)| batch.push_json(topic, &json, &self.options));
+        PublishOne(match pushed {
+            Ok(()) => self.backend.publish(batch),
+            Err(error) => Publishing::done(Err(error)),
+        })
+    }
+}
+
+impl IntoFuture for Publish {
+    type Output = Result<Published, PublishError>;
+    type IntoFuture = PublishOne;
+
+    fn into_future(self) -> PublishOne {
+        self.send()
+    }
+}
+
+/// One event on its way; resolves when it is durable.
+#[must_use = "awaiting it waits until the event is durable"]
+#[derive(Debug)]
+pub struct PublishOne(Publishing);
+
+impl Future for PublishOne {
+    type Output = Result<Published, PublishError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|published| {
+            let one = published?.into_iter().next();
+            one.ok_or_else(|| PublishError::Store("the store lost count of events".to_owned()))
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! Who waits for a commit: one number that rises, and wakers. Also whether the bus is open, and whether its engine can commit.
+
+use crate::deferred_wakes::wake;
+use crate::error::Unavailable;
+use parking_lot::Mutex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+/// The newest durable commit, for futures that wait for it.
+#[derive(Debug, Default)]
+pub(crate) struct CommitWatch {
+    durable: AtomicU64,
+    waiters: Mutex<Vec<(u64, Waker)>>,
+    /// Appends that found the queue full.
+    room: Mutex<Vec<Waker>>,
+    wants_room: AtomicBool,
+    failed: OnceLock<Unavailable>,
+    /// The engine has been suspended for too long: waiters are told, until it resumes.
+    suspended: Mutex<Option<Unavailable>>,
+    is_closed: AtomicBool,
+}
+
+impl CommitWatch {
+    pub(crate) fn advance(&self, commit: u64) {
+        self.durable.fetch_max(commit, Ordering::SeqCst);
+        let mut woken = Vec::new();
+        let mut waiters = self.waiters.lock();
+        if waiters.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        while at < waiters.len() {
+            if waiters[at].0 <= commit {
+                woken.push(waiters.swap_remove(at).1);
+            } else {
+                at += 1;
+            }
+        }
+        drop(waiters);
+        woken.into_iter().for_each(wake);
+    }
+
+    /// Nothing new begins from now on. Returns whether it was closed before.
+    pub(crate) fn set_closed(&self) -> bool {
+        self.is_closed.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Unavailable> {
+        if self.is_closed() { Err(Unavailable::Closed) } else { Ok(()) }
+    }
+
+    /// Fails everyone who waits, until [`resume`](Self::resume).
+    pub(crate) fn suspend(&self, reason: Unavailable) {
+        *self.suspended.lock() = Some(reason);
+        self.wake_all();
+    }
+
+    /// Waiting makes sense again.
+    pub(crate) fn resume(&self) {
+        *self.suspended.lock() = None;
+    }
+
+    pub(crate) fn suspended(&self) -> Option<Unavailable> {
+        self.suspended.lock().clone()
+    }
+
+    fn wake_all(&self) {
+        let waiters = std::mem::take(&mut *self.waiters.lock());
+        waiters.into_iter().for_each(|(_, waker)| wake(waker));
+        self.wants_room.store(true, Ordering::SeqCst);
+        self.room();
+    }
+
+    pub(crate) fn room(&self) {
+        if self.wants_room.swap(false, Ordering::SeqCst) {
+            let woken = std::mem::take(&mut *self.room.lock());
+            woken.into_iter().for_each(wake);
+        }
+    }
+
+    pub(crate) fn fail(&self, reason: Unavailable) {
+        let _ = self.failed.set(reason);
+        self.wake_all();
+    }
+
+    pub(crate) fn unavailable(&self) -> Option<&Unavailable> {
+        self.failed.get()
+    }
+
+    /// Ready when the commit is durable, or never will be.
+    pub(crate) fn poll_durable(
+        &self,
+        commit: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Unavailable>> {
+        if self.durable.load(Ordering::SeqCst) >= commit {
+            return Poll::Ready(Ok(()));
+        }
+        let mut waiters = self.waiters.lock();
+        // Again under the lock: whoever advances takes it after the number.
+        if self.durable.load(Ordering::SeqCst) >= commit {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(reason) = self.failed.get().cloned().or_else(|| self.suspended()) {
+            return Poll::Ready(Err(reason));
+        }
+        let waker = context.waker();
+        let is_known = |(known, other): &(u64, Waker)| *known == commit && other.will_wake(waker);
+        if !waiters.iter().rev().take(8).any(is_known) {
+            waiters.push((commit, waker.clone()));
+        }
+        Poll::Pending
+    }
+
+    /// Wakes the caller when there may be room. The caller registers first and then tries once more.
+    pub(crate) fn register_for_room(&self, context: &Context<'_>) {
+        let mut room = self.room.lock();
+        if !room.iter().rev().take(8).any(|other| other.will_wake(context.waker())) {
+            room.push(context.waker().clone());
+        }
+        drop(room);
+        self.wants_room.store(true, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,18 @@
+//! An event whose attempts are used up.
+
+use super::Position;
+
+/// An event to give up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GiveUp {
+    /// The event.
+    pub position: Position,
+    /// How many attempts failed.
+    pub attempts: u32,
+    /// How many are recorded if the letter cannot be written now: enough that no member gets the event again.
+    pub spent: u32,
+    /// The error of the last failure.
+    pub error: String,
+    /// Whether the record that its attempts are used up is written: it is when the dead letter is first put off.
+    pub is_written_down: bool,
+}

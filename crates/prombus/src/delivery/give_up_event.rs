@@ -1,0 +1,84 @@
+//! Giving up: an event whose attempts are used up leaves the group as a dead letter.
+//!
+//! The machine names it once. Its caller writes the dead letter in one commit with the settling and reports that, or puts it
+//! off. Until then the event counts as unsettled and no member gets it.
+
+use super::change::AttemptsChange;
+use super::give_up::GiveUp;
+use super::group::Group;
+use super::lease::UnsettledState;
+use super::{Millis, Position};
+use prombus_protocol::RedeliveryReason;
+
+impl Group {
+    pub(super) fn give_up(&mut self, position: Position, error: String) {
+        let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
+        let spent = unsettled.attempts;
+        self.give_up_spending(position, spent, error);
+    }
+
+    pub(super) fn give_up_spending(&mut self, position: Position, spent: u32, error: String) {
+        let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
+        unsettled.state = UnsettledState::GivingUp;
+        let attempts = unsettled.attempts;
+        self.given_up.push(GiveUp { position, attempts, spent, error, is_written_down: false });
+    }
+
+    /// Events to give up since the last time; each ends with [`gave_up`](Self::gave_up) or [`put_off`](Self::put_off).
+    pub fn take_given_up(&mut self) -> Vec<GiveUp> {
+        std::mem::take(&mut self.given_up)
+    }
+
+    /// Whether an event is still to be given up; a seek may have come in between.
+    pub fn is_giving_up(&self, position: Position) -> bool {
+        self.unsettled.get(&position).is_some_and(|unsettled| unsettled.state == UnsettledState::GivingUp)
+    }
+
+    /// The event is settled; its record is written by the caller, together with the dead letter.
+    pub fn gave_up(&mut self, position: Position) {
+        if self.is_giving_up(position) {
+            self.forget(position);
+            self.sources[position.source.0 as usize].settled.insert(position.seq, position.seq);
+            self.counters.dead_lettered += 1;
+        }
+    }
+
+    /// The event is settled without a dead letter: it is one itself, or it is gone.
+    pub fn park(&mut self, position: Position) {
+        if self.is_giving_up(position) {
+            self.gave_up(position);
+            self.changes.settle(position.source, position.seq, position.seq);
+            self.changes.is_wanted = true;
+        }
+    }
+
+    /// The dead letter could not be written: the event is named again at that time, also after a restart.
+    pub fn put_off(&mut self, mut give_up: GiveUp, until: Millis) {
+        if !self.is_giving_up(give_up.position) {
+            return;
+        }
+        if !std::mem::replace(&mut give_up.is_written_down, true) {
+            self.changes.attempts(AttemptsChange {
+                position: give_up.position,
+                attempts: give_up.spent,
+                not_before: 0,
+                reason: Some(RedeliveryReason::MemberLost),
+            });
+        }
+        self.put_off.push((until, give_up));
+    }
+
+    pub(super) fn fire_put_off(&mut self, now: Millis) {
+        let mut at = 0;
+        while at < self.put_off.len() {
+            if self.put_off[at].0 <= now {
+                let (_, give_up) = self.put_off.swap_remove(at);
+                if self.is_giving_up(give_up.position) {
+                    self.given_up.push(give_up);
+                }
+            } else {
+                at += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Granting: which seqs of a topic may be leased. Events that were tried before a restart wait for their next attempt instead.
+
+use super::group::Group;
+use super::lease::Unsettled;
+use super::lease_mark::LeaseMark;
+use super::source::{Restored, Source};
+use super::{Millis, Position, SourceId};
+use prombus_protocol::RedeliveryReason;
+use std::collections::BTreeSet;
+
+impl Group {
+    /// Adds a topic, with what was kept of its progress. Nothing of it is granted yet.
+    pub fn add_source(&mut self, restored: Restored) -> SourceId {
+        let floor = restored.settled.floor();
+        self.sources.push(Source {
+            settled: restored.settled,
+            granted_to: floor,
+            restored: restored.attempts,
+            mark: LeaseMark::restored(restored.leased_to, restored.restarted_to),
+            ..Source::default()
+        });
+        SourceId(self.sources.len() as u32 - 1)
+    }
+
+    /// Everything of a topic up to a seq may be leased from now on.
+    pub fn grant(&mut self, id: SourceId, to: u64) {
+        let source = &mut self.sources[id.0 as usize];
+        if to <= source.granted_to {
+            return;
+        }
+        let first = source.granted_to + 1;
+        source.granted_to = to;
+        let mut known = Vec::new();
+        if !source.restored.is_empty() {
+            let later = source.restored.split_off(&(to + 1));
+            known.extend(std::mem::replace(&mut source.restored, later));
+        }
+        let fresh = &mut source.fresh;
+        let mut push = |first: u64, last: u64| match fresh.back_mut() {
+            Some(range) if range.1 + 1 == first => range.1 = last,
+            _ => fresh.push_back((first, last)),
+        };
+        let known_seqs: BTreeSet<u64> = known.iter().map(|&(seq, _)| seq).collect();
+        source.settled.unsettled(first, to, |first, last| {
+            let mut from = first;
+            for &seq in known_seqs.range(first..=last) {
+                if seq > from {
+                    push(from, seq - 1);
+                }
+                from = seq + 1;
+            }
+            if from <= last {
+                push(from, last);
+            }
+        });
+        known.retain(|&(seq, _)| !source.settled.contains(seq));
+        for (seq, (attempts, not_before, reason)) in known {
+            self.restore(Position { source: id, seq }, attempts, not_before, reason);
+        }
+        self.activate(id);
+    }
+
+    /// An event that was tried before a restart waits for its next attempt.
+    fn restore(
+        &mut self,
+        position: Position,
+        attempts: u32,
+        not_before: Millis,
+        reason: Option<RedeliveryReason>,
+    ) {
+        self.unsettled.insert(position, Unsettled::restored(attempts, not_before, reason));
+        self.timers.add(not_before, position);
+    }
+
+    /// Puts a topic in turn if it has fresh seqs and nothing blocks it.
+    #[inline]
+    pub(super) fn activate(&mut self, id: SourceId) {
+        let source = &mut self.sources[id.0 as usize];
+        let is_free = !source.is_blocked() && source.held_by.is_none();
+        if !source.is_active && !source.fresh.is_empty() && is_free {
+            source.is_active = true;
+            self.active.push_back(id);
+        }
+    }
+}

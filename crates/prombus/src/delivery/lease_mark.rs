@@ -1,0 +1,50 @@
+//! The lease mark of a topic: the last seq that may be leased. `mark_ahead.rs` explains why and when it moves.
+
+use prombus_protocol::RedeliveryReason;
+
+/// How many seqs the mark is written down ahead of what is leased.
+pub const MARK_AHEAD: u64 = 16_384;
+
+/// The lease mark of a topic.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LeaseMark {
+    /// Events up to here may be leased: this mark is durable.
+    pub(super) durable: u64,
+    /// The newest mark, durable or not.
+    pub(super) written: u64,
+    /// The generation of records that carries the newest mark: zero when it is durable, `u64::MAX` while the mark is among
+    /// the changes that were not taken yet.
+    pub(super) gate: u64,
+    /// A member waits for the newest mark, and the caller was told so.
+    pub(super) is_awaited: bool,
+    /// The highest seq that was leased, in this process or before.
+    pub(super) leased_to: u64,
+    /// Events up to here may have been delivered before the last restart.
+    pub(super) restarted_to: u64,
+}
+
+impl LeaseMark {
+    /// A mark that is durable. `restarted_to` is how far events may have been delivered before a restart.
+    pub(super) fn restored(durable: u64, restarted_to: u64) -> Self {
+        Self { durable, written: durable, leased_to: restarted_to, restarted_to, ..Self::default() }
+    }
+
+    /// The last seq that may be leased, when everything up to this generation is durable.
+    pub(super) fn limit(&mut self, durable_generation: u64) -> u64 {
+        if self.gate != 0 && self.gate <= durable_generation {
+            *self = Self { durable: self.written, gate: 0, is_awaited: false, ..*self };
+        }
+        self.durable
+    }
+
+    /// Events up to `seq` are leased.
+    pub(super) fn leased(&mut self, seq: u64) {
+        debug_assert!(seq <= self.durable, "leased {seq} above the durable mark {}", self.durable);
+        self.leased_to = self.leased_to.max(seq);
+    }
+
+    /// The reason for the first delivery of an event since the last restart.
+    pub(super) fn reason(&self, seq: u64) -> Option<RedeliveryReason> {
+        (seq <= self.restarted_to).then_some(RedeliveryReason::ServerRestarted)
+    }
+}

@@ -1,0 +1,98 @@
+//! How far a group has leased a topic, as far as a crash must not take it back: the lease mark.
+//!
+//! No event above the durable mark is leased for the first time. So after a crash no unsettled event above the mark was ever
+//! delivered, and one at or below it may have been: it is delivered with the reason `server_restarted`.
+//! The mark is written down well ahead of the leases and rides on other commits, so that a pull rarely waits for it. A seek
+//! resets it, and a group that is closed in order writes down exactly how far it has leased.
+
+use super::SourceId;
+use super::group::Group;
+use super::lease_mark::LeaseMark;
+
+impl Group {
+    /// Writes down a higher mark if leases up to `seq` come close to the newest one. `ahead` is how far above `seq` it goes.
+    #[inline]
+    pub(super) fn keep_mark_ahead(&mut self, id: SourceId, seq: u64, ahead: u64) {
+        let mark = &self.sources[id.0 as usize].mark;
+        if mark.gate == 0 && seq + ahead / 2 >= mark.written {
+            self.raise_mark(id, seq + ahead);
+        }
+    }
+
+    #[cold]
+    fn raise_mark(&mut self, id: SourceId, to: u64) {
+        let mark = &mut self.sources[id.0 as usize].mark;
+        mark.written = to;
+        mark.gate = u64::MAX;
+        self.changes.marks.push((id, to));
+        self.unmarked.push(id);
+    }
+
+    /// Writes down a mark above what is leased if there is none yet: for a new topic, and after a clean restart.
+    pub fn prepare_mark(&mut self, id: SourceId) {
+        let source = &self.sources[id.0 as usize];
+        if source.is_dropped {
+            return;
+        }
+        let leased_to = source.mark.leased_to.max(source.settled.floor());
+        self.keep_mark_ahead(id, leased_to, self.mark_ahead);
+    }
+
+    /// The same for all topics.
+    pub(super) fn prepare_marks(&mut self) {
+        for number in 0..self.sources.len() {
+            self.prepare_mark(SourceId(number as u32));
+        }
+    }
+
+    /// A member finds the next event of a topic above the durable mark.
+    #[cold]
+    pub(super) fn await_mark(&mut self, id: SourceId, next_seq: u64, ahead: u64) {
+        self.keep_mark_ahead(id, next_seq, ahead);
+        let mark = &mut self.sources[id.0 as usize].mark;
+        if !std::mem::replace(&mut mark.is_awaited, true) {
+            self.is_mark_awaited = true;
+        }
+    }
+
+    /// Whether a member has begun to wait for a mark since the last time this was asked: the changes that were taken up to now
+    /// should be made durable soon.
+    pub fn take_mark_awaited(&mut self) -> bool {
+        std::mem::take(&mut self.is_mark_awaited)
+    }
+
+    /// The caller has written down this mark itself, in a record of this generation, together with a seek.
+    pub fn marked(&mut self, id: SourceId, to: u64, generation: u64) {
+        let mark = &mut self.sources[id.0 as usize].mark;
+        mark.written = to;
+        mark.gate = generation;
+    }
+
+    /// The changes that were just taken are of this generation.
+    pub(super) fn gate_marks(&mut self, generation: u64) {
+        for id in self.unmarked.drain(..) {
+            let mark = &mut self.sources[id.0 as usize].mark;
+            if mark.gate == u64::MAX {
+                mark.gate = generation;
+            }
+        }
+    }
+
+    /// A topic starts at another place, where nothing has been leased.
+    pub(super) fn reset_mark(&mut self, id: SourceId, floor: u64) {
+        self.sources[id.0 as usize].mark =
+            LeaseMark { durable: floor, written: floor, leased_to: floor, ..LeaseMark::default() };
+        self.unmarked.retain(|&other| other != id);
+    }
+
+    /// Writes down exactly how far the group has leased.
+    pub(super) fn write_exact_marks(&mut self) {
+        for (number, source) in self.sources.iter_mut().enumerate() {
+            let mark = &mut source.mark;
+            if mark.written > mark.leased_to && !source.is_dropped {
+                mark.written = mark.leased_to;
+                self.changes.marks.push((SourceId(number as u32), mark.leased_to));
+            }
+        }
+    }
+}

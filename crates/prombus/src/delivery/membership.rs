@@ -1,0 +1,133 @@
+//! Members that join, leave, are lost, paused or held, and the end of a group.
+
+use super::change::AttemptsChange;
+use super::group::Group;
+use super::lease::{Unsettled, UnsettledState};
+use super::member::{Member, MemberId, MemberSettings};
+use super::{Millis, Position};
+use prombus_protocol::RedeliveryReason;
+
+/// How much longer overdue leases run after a hold, so that waiting acks are read.
+const GRACE_MS: Millis = 1_000;
+
+impl Group {
+    /// A member joins.
+    pub fn join(&mut self, settings: MemberSettings) -> MemberId {
+        self.next_member += 1;
+        let id = MemberId(self.next_member);
+        self.members.insert(id, Member::new(settings));
+        self.prepare_marks();
+        id
+    }
+
+    /// How many more deliveries a member may have now.
+    pub fn window(&self, member: MemberId) -> u32 {
+        self.members.get(&member).map_or(0, Member::window)
+    }
+
+    /// How many deliveries a member has, and whether it is paused.
+    pub fn member_status(&self, member: MemberId) -> Option<(u32, bool)> {
+        self.members.get(&member).map(|it| (it.in_flight, it.is_paused))
+    }
+
+    /// Whether a member is in the group.
+    pub fn has_member(&self, member: MemberId) -> bool {
+        self.members.contains_key(&member)
+    }
+
+    /// All members.
+    pub fn members(&self) -> impl Iterator<Item = MemberId> + '_ {
+        self.members.keys().copied()
+    }
+
+    /// How many members it has.
+    pub fn member_count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether a member has a lease.
+    pub fn is_leased_to(&self, member: MemberId, position: Position) -> bool {
+        let unsettled = self.unsettled.get(&position);
+        unsettled.is_some_and(|it| it.state == UnsettledState::Leased && it.holder == member)
+    }
+
+    /// A member is gone without leaving: its deliveries failed and go to others at once.
+    pub fn lose(&mut self, member: MemberId, now: Millis) {
+        for position in self.remove_member(member) {
+            self.counters.lost += 1;
+            self.fail(position, RedeliveryReason::MemberLost, now, "member_lost");
+        }
+        self.advance(now);
+    }
+
+    /// A member leaves in order: its deliveries go to others at once, as if they had not happened.
+    pub fn leave(&mut self, member: MemberId, now: Millis) {
+        for position in self.remove_member(member) {
+            self.give_back_lease(member, position, now);
+        }
+    }
+
+    /// Removes a member and returns its leases, in order.
+    fn remove_member(&mut self, member: MemberId) -> Vec<Position> {
+        let Some(state) = self.members.remove(&member) else { return Vec::new() };
+        self.give_back_reserved(member, state.reserved);
+        if state.in_flight == 0 {
+            return Vec::new();
+        }
+        let theirs =
+            self.unsettled.iter().filter(|(_, it)| it.holder == member && it.state == UnsettledState::Leased);
+        let mut positions: Vec<Position> = theirs.map(|(&position, _)| position).collect();
+        positions.sort_unstable();
+        positions
+    }
+
+    /// The group is about to be closed in order: all members leave, starts of attempts that were not delivered are taken back, and the
+    /// lease marks become exact.
+    pub fn close(&mut self, now: Millis) {
+        for member in self.members().collect::<Vec<_>>() {
+            self.leave(member, now);
+        }
+        for (&position, unsettled) in &mut self.unsettled {
+            if matches!(unsettled.state, UnsettledState::Waiting | UnsettledState::Due)
+                && std::mem::replace(&mut unsettled.is_started, false)
+            {
+                let Unsettled { attempts, at, reason, .. } = *unsettled;
+                let not_before = if unsettled.state == UnsettledState::Waiting { at } else { 0 };
+                self.changes.attempts(AttemptsChange { position, attempts, not_before, reason });
+            }
+        }
+        self.write_exact_marks();
+    }
+
+    /// A member gets nothing new until it is resumed; its leases keep running.
+    pub fn pause(&mut self, member: MemberId, is_paused: bool) {
+        if let Some(member) = self.members.get_mut(&member) {
+            member.is_paused = is_paused;
+        }
+    }
+
+    /// The server stops reading what a member sends: its leases do not run out until the server reads again.
+    pub fn hold(&mut self, member: MemberId) {
+        if let Some(member) = self.members.get_mut(&member) {
+            member.is_held = true;
+        }
+    }
+
+    /// The server reads from the member again. Leases that expired meanwhile are extended a little, for acks that are on their way.
+    pub fn unhold(&mut self, member: MemberId, now: Millis) {
+        // Leases that expired before this point expired during the hold.
+        self.advance(now);
+        let Some(state) = self.members.get_mut(&member) else { return };
+        state.is_held = false;
+        for position in std::mem::take(&mut state.overdue) {
+            let unsettled = self.unsettled.get_mut(&position);
+            let Some(unsettled) = unsettled
+                .filter(|it| it.holder == member && it.state == UnsettledState::Leased && it.at <= now)
+            else {
+                continue;
+            };
+            unsettled.at = now + GRACE_MS;
+            self.timers.add(now + GRACE_MS, position);
+        }
+    }
+}

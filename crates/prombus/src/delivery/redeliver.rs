@@ -1,0 +1,111 @@
+//! Redelivering: events whose next attempt is due are leased again, before fresh ones.
+//!
+//! Every failure, and the start of every attempt from the second on, is durable before the event is delivered again. So the
+//! number of attempts never falls, whatever happens to the machine in between, and an event that crashes the process each time
+//! is given up in the end.
+
+use super::change::AttemptsChange;
+use super::group::Group;
+use super::lease::{Leased, UnsettledState};
+use super::member::{MemberId, MemberSettings};
+use super::{Millis, Position};
+use prombus_protocol::RedeliveryReason;
+
+impl Group {
+    /// Leases due redeliveries, and starts the next attempts of those whose start is not written down. Returns how much of the
+    /// window is left for fresh events: events that wait for a commit keep their places before them.
+    pub(super) fn lease_due(
+        &mut self,
+        member: MemberId,
+        settings: MemberSettings,
+        window: u32,
+        now: Millis,
+        durable: u64,
+        leased: &mut Vec<Leased>,
+    ) -> u32 {
+        if self.due.is_empty() {
+            return window;
+        }
+        let deadline = now.saturating_add(settings.ack_timeout_ms);
+        let (mut count, mut room) = (0, None);
+        // Events that wait for a record to become durable. They keep their places in the queue.
+        let mut gated: Vec<Position> = Vec::new();
+        while count < window {
+            let Some(position) = self.due.pop_front() else { break };
+            let Some(unsettled) = self.unsettled.get_mut(&position) else { continue };
+            unsettled.is_queued = false;
+            if unsettled.state != UnsettledState::Due {
+                continue;
+            }
+            let is_gated = unsettled.gate > durable;
+            let is_spent = unsettled.attempts >= settings.max_attempts;
+            if !is_gated && is_spent {
+                let error = unsettled.reason.map_or("member_lost", RedeliveryReason::as_str).to_owned();
+                self.give_up(position, error);
+                continue;
+            }
+            if is_gated || unsettled.needs_start() {
+                unsettled.is_queued = true;
+                if unsettled.needs_start() && !is_spent {
+                    // A crash must count the attempt: an event that crashes the process is given up in the end.
+                    self.changes.attempts(unsettled.start(position));
+                    self.ungated.push(position);
+                }
+                gated.push(position);
+                // No more attempts are started than members could take.
+                if gated.len() >= *room.get_or_insert_with(|| self.hungry_room()) {
+                    break;
+                }
+                continue;
+            }
+            if std::mem::replace(&mut unsettled.is_unreadable, false) {
+                self.unreadable_unsettled -= 1;
+            }
+            unsettled.lease_again(member, &settings, now, deadline);
+            let (attempt, reason) = (unsettled.attempts, unsettled.reason);
+            self.counters.count_redelivery(reason, 1);
+            self.timers.add(deadline, position);
+            leased.push(Leased { position, attempt, deadline, reason });
+            count += 1;
+        }
+        let gated_count = gated.len() as u32;
+        gated.into_iter().rev().for_each(|position| self.due.push_front(position));
+        self.leased_count += count as usize;
+        self.members.get_mut(&member).expect("the caller found it").in_flight += count;
+        window.saturating_sub(count).saturating_sub(gated_count)
+    }
+
+    /// Ends a lease whose attempt failed.
+    pub(super) fn fail(&mut self, position: Position, reason: RedeliveryReason, at: Millis, error: &str) {
+        let Some(unsettled) = self.unsettled.get(&position) else { return };
+        debug_assert_eq!(unsettled.state, UnsettledState::Leased);
+        let is_last = unsettled.attempts >= unsettled.max_attempts;
+        self.release(unsettled.holder);
+        if is_last {
+            self.give_up(position, error.to_owned());
+        } else {
+            self.wait(position, reason, at);
+        }
+    }
+
+    /// Redelivers the event from a time on, once its attempts are written down.
+    pub(super) fn wait(&mut self, position: Position, reason: RedeliveryReason, at: Millis) {
+        let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
+        unsettled.state = UnsettledState::Waiting;
+        unsettled.reason = Some(reason);
+        unsettled.at = at;
+        unsettled.is_started = false;
+        // No member gets it before the caller has named the generation that carries this.
+        unsettled.gate = u64::MAX;
+        let attempts = unsettled.attempts;
+        self.timers.add(at, position);
+        self.ungated.push(position);
+        self.changes.attempts(AttemptsChange { position, attempts, not_before: at, reason: Some(reason) });
+    }
+
+    /// How many events the members that wait for some could take now.
+    pub(super) fn hungry_room(&self) -> usize {
+        let hungry = self.members.values().filter(|member| member.is_hungry);
+        hungry.map(|member| member.window() as usize).sum()
+    }
+}

@@ -1,0 +1,136 @@
+//! Settling: ack, nack, give up, extend.
+//!
+//! An ack or nack counts if its sender holds the lease, or held it last and no newer member does.
+
+use super::group::Group;
+use super::lease::UnsettledState;
+use super::member::MemberId;
+use super::nack_backoff::backoff_ms;
+use super::{Millis, Position};
+use prombus_protocol::RedeliveryReason;
+
+/// The least that an extension gives.
+const EXTENSION_MIN_MS: Millis = 1_000;
+
+/// Who settles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// A member of the group.
+    Member(MemberId),
+    /// A caller that acts for the last holder of the event.
+    LastHolder,
+}
+
+/// Whether an ack or a nack counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckOutcome {
+    /// It did.
+    Counted,
+    /// The event is leased to a newer member, or is settled: nothing changed.
+    Stale,
+}
+
+impl Group {
+    fn is_from(&self, sender: Sender, position: Position) -> Option<UnsettledState> {
+        let unsettled = self.unsettled.get(&position)?;
+        let is_theirs = match sender {
+            Sender::Member(member) => member == unsettled.holder,
+            // An event from before a restart that was not delivered since has no holder.
+            Sender::LastHolder => unsettled.holder != MemberId(0),
+        };
+        (is_theirs && unsettled.state != UnsettledState::GivingUp).then_some(unsettled.state)
+    }
+
+    /// Counts an ack or nack that names an event which its sender does not have.
+    pub fn count_stale(&mut self) {
+        self.counters.stale += 1;
+    }
+
+    /// The event is done.
+    pub fn ack(&mut self, sender: Sender, position: Position) -> AckOutcome {
+        if self.is_from(sender, position).is_none() {
+            self.counters.stale += 1;
+            return AckOutcome::Stale;
+        }
+        self.forget(position);
+        self.sources[position.source.0 as usize].settled.insert(position.seq, position.seq);
+        self.changes.settle(position.source, position.seq, position.seq);
+        self.changes.is_wanted = true;
+        self.counters.acked += 1;
+        AckOutcome::Counted
+    }
+
+    /// The event failed; it is delivered again after a backoff, or after `delay`.
+    pub fn nack(
+        &mut self,
+        sender: Sender,
+        position: Position,
+        delay: Option<Millis>,
+        error: Option<&str>,
+        now: Millis,
+    ) -> AckOutcome {
+        let Some(state) = self.is_from(sender, position) else {
+            self.counters.stale += 1;
+            return AckOutcome::Stale;
+        };
+        self.counters.nacked += 1;
+        self.last_errors.put(position, error);
+        let attempts = self.unsettled[&position].attempts;
+        let delay = delay
+            .unwrap_or_else(|| backoff_ms(attempts, self.jitter ^ position.seq.wrapping_mul(0x2545_f491)));
+        if state == UnsettledState::Leased {
+            self.fail(
+                position,
+                RedeliveryReason::Nacked,
+                now.saturating_add(delay),
+                error.unwrap_or("nacked"),
+            );
+        } else {
+            // Its lease had run out: that attempt has failed already.
+            self.wait(position, RedeliveryReason::Nacked, now.saturating_add(delay));
+            self.sweep_timers();
+        }
+        if delay == 0 {
+            // Due now: if a member waits for it, the start of its next attempt goes into the same record.
+            self.advance(now);
+        }
+        AckOutcome::Counted
+    }
+
+    /// The event failed for good: it is given up now.
+    pub fn nack_dead(&mut self, sender: Sender, position: Position, error: Option<&str>) -> AckOutcome {
+        let Some(state) = self.is_from(sender, position) else {
+            self.counters.stale += 1;
+            return AckOutcome::Stale;
+        };
+        self.counters.nacked += 1;
+        let unsettled = &self.unsettled[&position];
+        // If its letter has to wait, a restart must not give it to anybody: as if all its attempts were used up.
+        let (holder, spent) = (unsettled.holder, unsettled.attempts.max(unsettled.max_attempts));
+        if state == UnsettledState::Leased {
+            self.release(holder);
+        }
+        self.give_up_spending(position, spent, error.unwrap_or("nacked").to_owned());
+        AckOutcome::Counted
+    }
+
+    /// Gives a running lease more time, counted from now. Answers when it ends, or `None` when the sender has no such lease.
+    pub fn extend(
+        &mut self,
+        sender: Sender,
+        position: Position,
+        extend_ms: Millis,
+        now: Millis,
+    ) -> Option<Millis> {
+        self.is_from(sender, position).filter(|&state| state == UnsettledState::Leased)?;
+        let unsettled = self.unsettled.get_mut(&position)?;
+        let deadline = now.saturating_add(extend_ms.max(EXTENSION_MIN_MS));
+        // A later end is found out when the old timer fires, unless it has fired while the member was held.
+        if deadline < unsettled.at || unsettled.at <= now {
+            self.timers.add(deadline, position);
+        }
+        unsettled.at = deadline;
+        self.sweep_timers();
+        Some(deadline)
+    }
+}

@@ -1,0 +1,86 @@
+//! When to look at deliveries again.
+//!
+//! Leases of one pull end together, so they share one timer. A timer is not removed when its lease is settled; it is found
+//! stale when it fires, and stale timers are removed together once most of them are. So a timer costs a lease next to nothing.
+
+use super::{Millis, Position, SourceId};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Look at these seqs at this time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeaseTimer {
+    /// When.
+    pub at: Millis,
+    /// The topic.
+    pub source: SourceId,
+    /// The first seq.
+    pub first_seq: u64,
+    /// The last one.
+    pub last_seq: u64,
+}
+
+/// The timers of a group.
+#[derive(Debug, Default)]
+pub struct Timers {
+    heap: BinaryHeap<Reverse<LeaseTimer>>,
+    /// The newest one, which may still grow.
+    open: Option<LeaseTimer>,
+}
+
+/// Up to this many stale timers are not worth a sweep.
+const STALE_MAX: usize = 1_024;
+
+impl Timers {
+    /// Looks at a position at a time.
+    pub fn add(&mut self, at: Millis, position: Position) {
+        let Position { source, seq } = position;
+        if let Some(open) = &mut self.open {
+            if open.at == at && open.source == source && open.last_seq + 1 == seq {
+                open.last_seq = seq;
+                return;
+            }
+            self.heap.push(Reverse(*open));
+        }
+        self.open = Some(LeaseTimer { at, source, first_seq: seq, last_seq: seq });
+    }
+
+    /// The next time to look. Nothing may be left to do then.
+    pub fn next_at(&self) -> Option<Millis> {
+        let first = self.heap.peek().map(|Reverse(timer)| timer.at);
+        let open = self.open.map(|timer| timer.at);
+        first.into_iter().chain(open).min()
+    }
+
+    /// How many there are, stale ones included.
+    pub fn count(&self) -> usize {
+        self.heap.len() + usize::from(self.open.is_some())
+    }
+
+    /// Takes a timer that is due, in the order of time, then of position.
+    pub fn pop_due(&mut self, now: Millis) -> Option<LeaseTimer> {
+        if let Some(open) = self.open.take_if(|open| open.at <= now) {
+            self.heap.push(Reverse(open));
+        }
+        if self.heap.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
+            return self.heap.pop().map(|Reverse(timer)| timer);
+        }
+        None
+    }
+
+    /// Whether so many timers are stale that they should be rebuilt from the unsettled deliveries.
+    pub fn needs_sweep(&self, unsettled: usize) -> bool {
+        self.heap.len() > 2 * unsettled + STALE_MAX
+    }
+
+    /// Replaces all timers.
+    pub fn rebuild(&mut self, timers: impl Iterator<Item = (Millis, Position)>) {
+        self.heap.clear();
+        self.open = None;
+        let mut all: Vec<_> = timers.collect();
+        all.sort_unstable();
+        for (at, position) in all {
+            self.add(at, position);
+        }
+    }
+}

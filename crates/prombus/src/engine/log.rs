@@ -1,0 +1,443 @@
+//! The log engine: events and group records in the log of `prombus-log`, in a folder or in memory.
+
+mod commit_listener;
+mod errors;
+mod first_seqs;
+mod inline_commits;
+mod local_files;
+mod scanner;
+
+use super::lookup::{Lookup, MayBlock};
+use super::outcomes::{Appended, Published};
+use super::state_fold::StateFold;
+use super::{
+    AppendBatch, Cleaned, CommitTimes, Engine, EngineCapabilities, EngineObserver, EventHead, EventScanner,
+    LocalFiles, RestoredState, StateRecord, StoredTopic, TopicUsage,
+};
+use crate::clock::{Clock, LogClock};
+use crate::error::{OpenError, ReadError, StoreError, Unavailable};
+use crate::metrics::StoreFigures;
+use commit_listener::CommitListener;
+use errors::with_causes;
+use first_seqs::FirstSeqs;
+use inline_commits::InlineCommits;
+use parking_lot::Mutex;
+use prombus_log::storage::RamStorage;
+use prombus_log::storage::Storage;
+use prombus_log::{
+    Append, Chunk, CleanOptions, EventId, Liveness, Log, LogStats, NewState, Observer, Options, Outcomes,
+    ReadLimit, TopicId,
+};
+use prombus_protocol::{Topic, Uuid};
+use scanner::LogScanner;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Lists with more memory than this are not kept.
+const SCRATCH_BYTES_MAX: usize = 1 << 20;
+
+/// An open that fails because a file is unreadable is retried this often, after 100 ms, doubling each time: about 6 s in all.
+const OPEN_RETRIES: u32 = 6;
+
+/// The segments of a log in memory: an eighth of its limit, within these bounds.
+const MEMORY_SEGMENT_BYTES_MIN: u64 = 72 << 10;
+const MEMORY_SEGMENT_BYTES_MAX: u64 = 64 << 20;
+/// What small files of a log in memory take.
+const MEMORY_FILES_BYTES: u64 = 32 << 10;
+
+/// From this many topics on, one pass over all segments costs less than a look at each topic.
+const USAGE_OF_ALL: usize = 1_000;
+
+/// Settings of the log engine.
+#[derive(Clone, Default)]
+pub struct LogEngineOptions {
+    /// Those of the log.
+    pub log: Options,
+}
+
+/// Events and groups in a folder.
+pub struct LogEngine {
+    log: Log,
+    groups: StateFold,
+    listener: Arc<CommitListener>,
+    /// Lists that appends use, kept for the next.
+    scratch: Mutex<Vec<Scratch>>,
+    has_threads: bool,
+    segment_bytes: u64,
+    /// There for a log in memory, which is not durable.
+    inline_commits: Option<InlineCommits>,
+    firsts: Arc<FirstSeqs>,
+}
+
+#[derive(Default)]
+struct Scratch {
+    outcomes: Outcomes,
+    records: Vec<u8>,
+    ends: Vec<(u32, usize)>,
+}
+
+impl LogEngine {
+    /// Opens the log in a folder, or makes one there.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; the folder is left as it was.
+    pub fn open(folder: &Path, options: LogEngineOptions, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let mut retry = 0;
+        loop {
+            let opened = Self::open_with(options.clone(), Arc::clone(&clock), |options, groups| {
+                Log::open_with_state(folder, options, groups)
+            });
+            match opened {
+                Err(OpenError::Log(error @ prombus_log::OpenError::Unreadable { .. }))
+                    if retry < OPEN_RETRIES =>
+                {
+                    let wait_ms = 100 << retry;
+                    tracing::warn!("{}; retrying in {wait_ms} ms", with_causes(&error));
+                    std::thread::sleep(Duration::from_millis(wait_ms));
+                    retry += 1;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    /// A log in memory of at most this many bytes. It ends with the process.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn in_memory(limit_bytes: u64, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let segment_bytes = (limit_bytes / 8).clamp(MEMORY_SEGMENT_BYTES_MIN, MEMORY_SEGMENT_BYTES_MAX);
+        let reserve_bytes = segment_bytes / 4;
+        // The limit is for events. The reserve, indexes and checkpoints come on top.
+        let files_bytes = reserve_bytes + limit_bytes / 16 + MEMORY_FILES_BYTES;
+        let storage_bytes = limit_bytes.saturating_add(files_bytes);
+        let log = Options {
+            segment_bytes,
+            reserve_bytes,
+            // Every read is from memory: recent batches need no second copy.
+            tail_bytes: 1 << 20,
+            threads: false,
+            ..Options::default()
+        };
+        let storage = Arc::new(RamStorage::with_limit(storage_bytes));
+        let mut engine = Self::open_storage(storage, LogEngineOptions { log }, clock)?;
+        engine.inline_commits = Some(InlineCommits::default());
+        Ok(engine)
+    }
+
+    /// Opens the log on any storage, for tests that own the disk.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_storage(
+        storage: Arc<dyn Storage>,
+        options: LogEngineOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        Self::open_with(options, clock, |options, groups| Log::open_storage(storage, options, groups))
+    }
+
+    fn open_with(
+        options: LogEngineOptions,
+        clock: Arc<dyn Clock>,
+        open: impl FnOnce(Options, Box<dyn prombus_log::State>) -> Result<Log, prombus_log::OpenError>,
+    ) -> Result<Self, OpenError> {
+        let listener = Arc::new(CommitListener::default());
+        let groups = StateFold::default();
+        let mut log_options = options.log;
+        let (has_threads, segment_bytes) = (log_options.threads, log_options.segment_bytes);
+        log_options.clock = Arc::new(LogClock(clock));
+        log_options.observer = Arc::clone(&listener) as Arc<dyn Observer>;
+        let log = open(log_options, Box::new(groups.clone()))?;
+        groups.all().map_err(OpenError::Groups)?;
+        listener.told_commit.fetch_max(log.durable_batch(), Ordering::AcqRel);
+        let firsts = Arc::new(FirstSeqs::default());
+        firsts.raise(groups.firsts());
+        Ok(Self {
+            log,
+            groups,
+            listener,
+            scratch: Mutex::default(),
+            has_threads,
+            segment_bytes,
+            inline_commits: None,
+            firsts,
+        })
+    }
+
+    /// The log itself, for figures, cleaning and simulated steps.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Figures of the log.
+    pub fn stats(&self) -> LogStats {
+        self.log.stats()
+    }
+}
+
+impl Engine for LogEngine {
+    fn capabilities(&self) -> EngineCapabilities {
+        EngineCapabilities {
+            is_durable: self.is_durable(),
+            has_local_files: self.is_durable(),
+            reads_locally: true,
+            compaction_unit_bytes: self.segment_bytes / 2,
+        }
+    }
+
+    fn observe(&self, observer: Arc<dyn EngineObserver>) {
+        let is_first = self.listener.observer.set(observer).is_ok();
+        debug_assert!(is_first, "an engine has one observer");
+    }
+
+    fn restored(&self) -> RestoredState {
+        self.groups.restored()
+    }
+
+    fn append(&self, batch: &AppendBatch<'_>, outcomes: &mut Vec<Published>) -> Result<Appended, StoreError> {
+        let mut scratch = self.scratch.lock().pop().unwrap_or_default();
+        scratch.records.clear();
+        scratch.ends.clear();
+        for record in batch.records {
+            record.put(&mut scratch.records);
+            scratch.ends.push((record.tag(), scratch.records.len()));
+        }
+        let mut start = 0;
+        let states: Vec<NewState<'_>> = scratch
+            .ends
+            .iter()
+            .map(|&(tag, end)| {
+                let body = &scratch.records[start..end];
+                start = end;
+                NewState { tag, body }
+            })
+            .collect();
+        let append = Append { events: batch.events, states: &states, use_reserve: batch.use_reserve };
+        let appended = self.log.try_append(&append, &mut scratch.outcomes);
+        drop(states);
+        if appended.is_ok() {
+            outcomes.extend(scratch.outcomes.iter().map(|outcome| Published {
+                id: Uuid::from_u128(outcome.id.as_u128()),
+                seq: outcome.seq,
+                duplicate: outcome.duplicate,
+            }));
+        }
+        if scratch.records.capacity() <= SCRATCH_BYTES_MAX {
+            self.scratch.lock().push(scratch);
+        }
+        let commit = appended?.batch();
+        self.commit_inline(commit);
+        Ok(commit.into())
+    }
+
+    fn durable_commit(&self) -> u64 {
+        self.log.durable_batch()
+    }
+
+    fn commit_times(&self, closing: i64) -> CommitTimes {
+        let times = self.log.commit_times(closing);
+        let is_told = self.listener.told_commit.load(Ordering::Acquire) >= times.durable_batch;
+        CommitTimes { complete_ms: if is_told { times.complete_ms } else { i64::MIN }, ..times }
+    }
+
+    fn wait_for_room(&self, _may_block: MayBlock) -> bool {
+        if !self.has_threads {
+            // Room comes from a commit, or from a segment that is prepared.
+            let worked = prombus_log::Step::Worked;
+            return self.log.step_commit() == worked || self.log.step_housekeeping() == worked;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        self.log.unavailable().is_none()
+    }
+
+    fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
+        Ok(self.log.try_ensure_topic(name.as_str())?)
+    }
+
+    fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
+        let record = StateRecord::TopicDeleted { topic, name: name.to_string() };
+        let mut body = Vec::new();
+        record.put(&mut body);
+        let commit =
+            self.log.try_delete_topic(topic, &[NewState { tag: record.tag(), body: &body }])?.batch();
+        self.commit_inline(commit);
+        Ok(commit)
+    }
+
+    fn retain_from(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
+        let records = [StateRecord::Cut { firsts: firsts.to_vec() }];
+        self.append(&AppendBatch::of_records(&records), &mut Vec::new())?;
+        self.firsts.raise(firsts.iter().copied());
+        for &(topic, first_seq) in firsts {
+            self.log.forget_unreadable_before(topic, first_seq);
+        }
+        Ok(())
+    }
+
+    fn retained_from(&self, topic: TopicId) -> u64 {
+        self.firsts.get(topic)
+    }
+
+    fn topics(&self) -> Vec<StoredTopic> {
+        let topics = self.log.topics().into_iter().filter_map(|topic| {
+            // A log that another program wrote may contain other names; nobody can ask for those here.
+            let name = Topic::new(&*topic.name).ok()?;
+            Some(StoredTopic { id: topic.id, name, last_seq: topic.last_seq })
+        });
+        topics.collect()
+    }
+
+    fn last_seq(&self, topic: TopicId) -> u64 {
+        self.log.last_seq(topic)
+    }
+
+    fn appended_seq(&self, topic: TopicId) -> Lookup<u64> {
+        Lookup::ready(Ok(self.log.appended_seq(topic)))
+    }
+
+    fn is_own_id(&self, id: EventId) -> bool {
+        self.log.is_own_id(id)
+    }
+
+    fn scanner(&self) -> Box<dyn EventScanner> {
+        Box::new(LogScanner::new(self.log.clone(), Arc::clone(&self.firsts)))
+    }
+
+    fn first_seq(&self, topic: TopicId) -> Lookup<Option<u64>> {
+        Lookup::ready(self.read_first_seq(topic))
+    }
+
+    fn head_at_or_after(&self, topic: TopicId, seq: u64) -> Lookup<Option<EventHead>> {
+        Lookup::ready(self.read_head(topic, seq))
+    }
+
+    fn find(&self, topic: TopicId, id: EventId) -> Lookup<Option<u64>> {
+        Lookup::ready(self.log.find_id(topic, id).map_err(ReadError::from))
+    }
+
+    fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Lookup<Option<u64>> {
+        let (log, first) = (self.log.clone(), self.firsts.get(topic));
+        Lookup::on_blocking_thread(move || Ok(log.first_at_or_after_from(topic, ts, first)?))
+    }
+
+    fn have_keys_before(
+        &self,
+        topic: TopicId,
+        keys: Vec<(u64, Vec<u8>)>,
+    ) -> Lookup<Vec<Result<bool, ReadError>>> {
+        let log = self.log.clone();
+        Lookup::on_blocking_thread(move || {
+            let found = keys.iter().map(|(seq, key)| Ok(log.has_key_before(topic, key, *seq)?));
+            Ok(found.collect())
+        })
+    }
+
+    fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Lookup<u64> {
+        let log = self.log.clone();
+        Lookup::on_blocking_thread(move || Ok(log.first_within_bytes(topic, bytes)?))
+    }
+
+    fn usage(&self, topics: Vec<TopicId>) -> Lookup<Vec<Option<TopicUsage>>> {
+        let log = self.log.clone();
+        Lookup::on_blocking_thread(move || {
+            let figures = |it: &prombus_log::TopicUsage| TopicUsage { events: it.events, bytes: it.bytes };
+            if topics.len() < USAGE_OF_ALL {
+                return Ok(log.usage_of(&topics)?.iter().map(|usage| usage.as_ref().map(figures)).collect());
+            }
+            let all = log.usage()?;
+            let all: HashMap<TopicId, TopicUsage> = all.iter().map(|it| (it.topic, figures(it))).collect();
+            Ok(topics.iter().map(|topic| all.get(topic).copied()).collect())
+        })
+    }
+
+    fn clean(
+        &self,
+        liveness: &dyn Liveness,
+        compact: bool,
+        _may_block: MayBlock,
+    ) -> Result<Cleaned, Unavailable> {
+        let mut options = CleanOptions::default();
+        options.compact = compact;
+        let report = self.log.clean(liveness, &options)?;
+        tracing::debug!(?report, "cleaned");
+        Ok(Cleaned {
+            events: report.events_removed,
+            bytes: report.bytes_removed,
+            is_cut_short: report.was_full || report.was_unreadable,
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        self.listener.is_full.load(Ordering::Relaxed)
+    }
+
+    fn figures(&self) -> StoreFigures {
+        let stats = self.log.stats();
+        let reads = self.log.read_health();
+        StoreFigures {
+            commit_duration_ms: self.listener.commit_duration_ms.figures(),
+            commit_batch_events: self.listener.commit_batch_events.figures(),
+            is_full: self.is_full(),
+            bytes: stats.bytes,
+            faults: stats.faults,
+            read_errors: reads.errors,
+            events_unreadable: reads.events_unreadable,
+            read_problem: reads.problem,
+            corrupt_events: stats.corrupt_events,
+        }
+    }
+
+    fn local_files(&self) -> Option<&dyn LocalFiles> {
+        self.is_durable().then_some(self)
+    }
+
+    fn close(&self, _may_block: MayBlock) -> Result<(), Unavailable> {
+        Ok(self.log.clone().close()?)
+    }
+}
+
+impl LogEngine {
+    fn is_durable(&self) -> bool {
+        self.inline_commits.is_none()
+    }
+
+    fn commit_inline(&self, commit: u64) {
+        if let Some(commits) = &self.inline_commits {
+            commits.commit(&self.log, commit);
+        }
+    }
+
+    fn read_first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError> {
+        let retained_from = self.firsts.get(topic);
+        let first = self.log.first_seq(topic)?;
+        if first.is_none_or(|first| first >= retained_from) {
+            return Ok(first);
+        }
+        // Older events are still on disk and are not served.
+        match self.read_head(topic, retained_from) {
+            // It is there, and cannot be read.
+            Err(ReadError::Unreadable { first_seq, .. }) => Ok(Some(first_seq)),
+            head => Ok(head?.map(|head| head.seq)),
+        }
+    }
+
+    fn read_head(&self, topic: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
+        let mut chunk = Chunk::default();
+        let mut seq = seq.max(self.firsts.get(topic));
+        loop {
+            self.log.read(topic, seq, ReadLimit { events: 1, bytes: 1 }, &mut chunk)?;
+            if let Some(event) = chunk.events().next() {
+                return Ok(Some(EventHead::from(&event)));
+            }
+            // Nothing but gaps and damage so far.
+            if chunk.next_seq() <= seq {
+                return Ok(None);
+            }
+            seq = chunk.next_seq();
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Passes what the log reports on to the engine's observer, and measures commits.
+
+use crate::engine::EngineObserver;
+use crate::error::Unavailable;
+use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram};
+use prombus_log::{Committed, Notice, Observer};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+pub(super) struct CommitListener {
+    pub(super) observer: OnceLock<Arc<dyn EngineObserver>>,
+    pub(super) commit_duration_ms: Histogram,
+    pub(super) commit_batch_events: Histogram,
+    pub(super) is_full: AtomicBool,
+    /// The newest commit that the observer has been told about.
+    pub(super) told_commit: AtomicU64,
+}
+
+impl Default for CommitListener {
+    fn default() -> Self {
+        Self {
+            observer: OnceLock::new(),
+            commit_duration_ms: Histogram::new(COMMIT_MS_BOUNDS),
+            commit_batch_events: Histogram::new(COMMIT_EVENTS_BOUNDS),
+            is_full: AtomicBool::new(false),
+            told_commit: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Observer for CommitListener {
+    fn committed(&self, committed: &Committed<'_>) {
+        self.commit_duration_ms.observe(committed.duration.as_secs_f64() * 1000.0);
+        if committed.events > 0 {
+            self.commit_batch_events.observe(committed.events as f64);
+        }
+        if let Some(observer) = self.observer.get() {
+            let mut newest = committed.runs.iter().map(|run| (run.topic, run.last_seq));
+            observer.committed(committed.batch, &mut newest);
+        }
+        self.told_commit.store(committed.batch, Ordering::Release);
+    }
+
+    fn room(&self) {
+        if let Some(observer) = self.observer.get() {
+            observer.room();
+        }
+    }
+
+    fn notice(&self, notice: &Notice) {
+        match notice {
+            Notice::StorageFull { .. } => self.is_full.store(true, Ordering::Relaxed),
+            Notice::StorageFreed => self.is_full.store(false, Ordering::Relaxed),
+            _ => {}
+        }
+        match notice {
+            Notice::Damaged(_)
+            | Notice::Unreadable { .. }
+            | Notice::StorageFull { .. }
+            | Notice::CheckpointFailed { .. } => tracing::error!("{notice}"),
+            Notice::Poisoned { reason } => {
+                tracing::error!("{notice}");
+                if let Some(observer) = self.observer.get() {
+                    observer.stopped(Unavailable::Poisoned(reason.clone()));
+                }
+            }
+            Notice::TornTail { .. } => tracing::warn!("{notice}"),
+            _ => tracing::info!("{notice}"),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Errors of the log as errors of the bus.
+
+use crate::error::{ReadError, StoreError};
+use prombus_log::AppendError;
+
+impl From<AppendError> for StoreError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::QueueFull => Self::Busy,
+            AppendError::StorageFull => Self::Full,
+            AppendError::TooLarge { .. } | AppendError::KeyTooLong { .. } => {
+                Self::TooLarge(error.to_string())
+            }
+            AppendError::UnknownTopic(number) => Self::UnknownTopic(number),
+            AppendError::Unavailable(reason) => Self::Unavailable(reason.into()),
+            AppendError::Lookup(_) => Self::Lookup(error.to_string()),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+impl From<prombus_log::ReadError> for ReadError {
+    fn from(error: prombus_log::ReadError) -> Self {
+        match error {
+            prombus_log::ReadError::UnknownTopic(number) => Self::UnknownTopic(format!("number {number}")),
+            prombus_log::ReadError::Unreadable { first_seq, last_seq, .. } => {
+                Self::Unreadable { first_seq, last_seq, reason: with_causes(&error) }
+            }
+            other => Self::Io(with_causes(&other)),
+        }
+    }
+}

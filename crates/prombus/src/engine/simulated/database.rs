@@ -1,0 +1,276 @@
+//! The simulated database server. It outlives the engines that are opened on it.
+//!
+//! **Invariants:** a commit applies whole or not at all. It applies only if its term is the database's and its number follows
+//! the newest one, so of two engines only the newer writes, and a commit that is sent twice applies once. Topic numbers are
+//! never used again. Ids and commit times continue where the engine before ended.
+
+use super::topic_events::{EventDocument, TopicEvents};
+use crate::engine::outcomes::Published;
+use crate::engine::state_fold::StateFold;
+use crate::engine::{EventId, RestoredState, TopicId};
+use parking_lot::Mutex;
+use prombus_log::State as _;
+use prombus_protocol::Topic;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Fences of this many newest commits are kept.
+const FENCES_KEPT: usize = 1_000;
+
+/// A shared database in memory. Clones share it.
+#[derive(Clone)]
+pub struct Database {
+    tables: Arc<Mutex<Tables>>,
+    /// Part of every id that engines on this database make.
+    id_mark: u64,
+}
+
+struct Tables {
+    /// The term of the engine that leads.
+    term: u64,
+    /// The name of that engine.
+    leader: String,
+    /// The newest commit.
+    commit: u64,
+    /// The newest fences, one per commit, in order.
+    fences: VecDeque<Fence>,
+    topics: BTreeMap<TopicId, (Topic, TopicEvents)>,
+    /// The highest topic number that was ever used.
+    topic_number: u32,
+    state: StateFold,
+    newest_id: EventId,
+    newest_commit_ms: i64,
+}
+
+/// What a commit leaves behind, so that its sender recognises it.
+struct Fence {
+    commit: u64,
+    term: u64,
+    answer: Arc<CommitAnswer>,
+}
+
+/// One step of a commit.
+pub(super) enum Change {
+    TopicMade {
+        topic: TopicId,
+        name: Topic,
+    },
+    /// Events, then records.
+    Batch {
+        events: Vec<Arc<EventDocument>>,
+        records: Vec<Record>,
+    },
+    TopicDeleted {
+        topic: TopicId,
+        record: Record,
+    },
+}
+
+/// A state record as it is stored.
+pub(super) struct Record {
+    pub(super) tag: u32,
+    pub(super) body: Vec<u8>,
+}
+
+/// What the database answers to a commit.
+#[derive(Default)]
+pub(super) struct CommitAnswer {
+    /// One list per [`Change::Batch`], in order.
+    pub(super) outcomes: Vec<Vec<Published>>,
+    /// The newest seqs of topics that got events.
+    pub(super) newest: BTreeMap<TopicId, u64>,
+}
+
+/// What a new leader finds.
+pub(super) struct Takeover {
+    pub(super) term: u64,
+    /// Its own fence.
+    pub(super) commit: u64,
+    pub(super) topic_number: u32,
+    /// Numbers, names and newest seqs.
+    pub(super) topics: Vec<(TopicId, Topic, u64)>,
+    pub(super) firsts: Vec<(TopicId, u64)>,
+    pub(super) restored: RestoredState,
+    pub(super) newest_id: EventId,
+    pub(super) newest_commit_ms: i64,
+}
+
+/// The fence of a commit, as its sender sees it.
+pub(super) enum FenceState {
+    /// It was applied.
+    Applied(Arc<CommitAnswer>),
+    /// It was not, and the sender still leads.
+    Missing,
+    /// It was not, and another engine leads.
+    Deposed { leader: String },
+}
+
+impl Default for Database {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let tables = self.tables.lock();
+        write!(formatter, "Database(term {}, commit {})", tables.term, tables.commit)
+    }
+}
+
+impl Database {
+    /// An empty database.
+    pub fn new() -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(1);
+        let mark = MADE.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let tables = Tables {
+            term: 0,
+            leader: String::new(),
+            commit: 0,
+            fences: VecDeque::new(),
+            topics: BTreeMap::new(),
+            topic_number: 0,
+            state: StateFold::default(),
+            newest_id: EventId::default(),
+            newest_commit_ms: i64::MIN,
+        };
+        Self { tables: Arc::new(Mutex::new(tables)), id_mark: mark >> 42 }
+    }
+
+    /// The newest commit.
+    pub fn commit(&self) -> u64 {
+        self.tables.lock().commit
+    }
+
+    /// The term of the engine that leads.
+    pub fn term(&self) -> u64 {
+        self.tables.lock().term
+    }
+
+    /// 22 bits that ids of this database have in common.
+    pub(super) fn id_mark(&self) -> u64 {
+        self.id_mark
+    }
+
+    /// A new engine leads from now on. Its fence breaks every commit that the engine before has not applied yet.
+    ///
+    /// # Errors
+    /// A state record was not understood.
+    pub(super) fn take_over(&self) -> Result<Takeover, String> {
+        let mut tables = self.tables.lock();
+        tables.state.all()?;
+        tables.term += 1;
+        tables.leader = format!("simulated engine of term {}", tables.term);
+        tables.push_fence(Arc::default());
+        let topics = tables.topics.iter().map(|(&id, (name, it))| (id, name.clone(), it.last_seq)).collect();
+        Ok(Takeover {
+            term: tables.term,
+            commit: tables.commit,
+            topic_number: tables.topic_number,
+            topics,
+            firsts: tables.state.firsts(),
+            restored: tables.state.restored(),
+            newest_id: tables.newest_id,
+            newest_commit_ms: tables.newest_commit_ms,
+        })
+    }
+
+    /// Applies a commit, if its sender leads and it is the next one. Otherwise nothing changes, and the sender looks for its
+    /// fence.
+    pub(super) fn commit_if(&self, term: u64, commit: u64, changes: &[Change]) -> Option<Arc<CommitAnswer>> {
+        let mut tables = self.tables.lock();
+        if tables.term != term || tables.commit + 1 != commit {
+            return None;
+        }
+        let mut answer = CommitAnswer::default();
+        changes.iter().for_each(|change| tables.apply(change, &mut answer));
+        let answer = Arc::new(answer);
+        tables.push_fence(Arc::clone(&answer));
+        Some(answer)
+    }
+
+    /// Looks for the fence of a commit.
+    pub(super) fn fence(&self, term: u64, commit: u64) -> FenceState {
+        let tables = self.tables.lock();
+        let mut found = tables.fences.iter().filter(|fence| fence.commit == commit && fence.term == term);
+        match found.next() {
+            Some(fence) => FenceState::Applied(Arc::clone(&fence.answer)),
+            None if tables.term == term => FenceState::Missing,
+            None => FenceState::Deposed { leader: tables.leader.clone() },
+        }
+    }
+
+    /// Removes events, if the sender leads. Ids that publishers chose are known for a while longer. Returns the bytes.
+    pub(super) fn remove(&self, term: u64, topic: TopicId, seqs: &[u64], now_ms: i64) -> Result<u64, String> {
+        let mut tables = self.tables.lock();
+        if tables.term != term {
+            return Err(tables.leader.clone());
+        }
+        Ok(tables.topics.get_mut(&topic).map_or(0, |(_, events)| events.remove(seqs, now_ms)))
+    }
+
+    /// The events of a topic; none for one that is not there.
+    pub(super) fn with_topic<T>(&self, topic: TopicId, look: impl FnOnce(&TopicEvents) -> T) -> T {
+        match self.tables.lock().topics.get(&topic) {
+            Some((_, events)) => look(events),
+            None => look(&TopicEvents::default()),
+        }
+    }
+
+    pub(super) fn has_topic(&self, topic: TopicId) -> bool {
+        self.tables.lock().topics.contains_key(&topic)
+    }
+
+    /// The bytes of all events.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tables.lock().topics.values().map(|(_, events)| events.usage(0).bytes).sum()
+    }
+}
+
+impl Tables {
+    fn push_fence(&mut self, answer: Arc<CommitAnswer>) {
+        self.commit += 1;
+        self.fences.push_back(Fence { commit: self.commit, term: self.term, answer });
+        if self.fences.len() > FENCES_KEPT {
+            self.fences.pop_front();
+        }
+    }
+
+    fn apply(&mut self, change: &Change, answer: &mut CommitAnswer) {
+        match change {
+            Change::TopicMade { topic, name } => {
+                self.topic_number = self.topic_number.max(topic.number());
+                self.topics.insert(*topic, (name.clone(), TopicEvents::default()));
+            }
+            Change::Batch { events, records } => {
+                let mut outcomes = Vec::with_capacity(events.len());
+                for event in events {
+                    outcomes.extend(self.insert(event, answer));
+                }
+                answer.outcomes.push(outcomes);
+                records.iter().for_each(|record| self.state.apply(record.tag, &record.body));
+            }
+            Change::TopicDeleted { topic, record } => {
+                self.topics.remove(topic);
+                answer.newest.remove(topic);
+                self.state.apply(record.tag, &record.body);
+            }
+        }
+    }
+
+    /// Decides about an event: its seq, or that its topic has its id already. `None` without its topic, which the leader makes
+    /// before.
+    fn insert(&mut self, event: &Arc<EventDocument>, answer: &mut CommitAnswer) -> Option<Published> {
+        let (_, topic) = self.topics.get_mut(&event.topic)?;
+        let outcome = topic.insert(event);
+        self.newest_commit_ms = self.newest_commit_ms.max(event.commit_ms);
+        if !event.is_client_id {
+            self.newest_id = self.newest_id.max(event.id);
+        }
+        if !outcome.duplicate {
+            answer.newest.insert(event.topic, outcome.seq);
+        }
+        Some(outcome)
+    }
+}

@@ -1,0 +1,399 @@
+//! What a leading engine keeps in memory: its topics, the commits that wait, ids, commit times, and whether it can commit.
+//!
+//! **Invariants:** one commit is on its way at a time. Commit numbers, ids and commit times are given at the append, in the order
+//! of appends. Seqs and duplicates are decided by the database, when the commit applies.
+
+use super::database::{Change, CommitAnswer, Record, Takeover};
+use super::id_maker::IdMaker;
+use super::network::NetworkOptions;
+use super::topic_events::EventDocument;
+use crate::engine::lookup::Lookup;
+use crate::engine::outcomes::LateOutcomes;
+use crate::engine::{
+    AppendBatch, Appended, CommitTimes, EventId, NewEvent, StateRecord, StoredTopic, TopicId,
+};
+use crate::error::{ReadError, StoreError, Unavailable};
+use prombus_protocol::Topic;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// What a batch, a topic and a record take in the queue besides their content.
+const ENTRY_BYTES: usize = 32;
+
+pub(super) struct Leader {
+    options: Arc<NetworkOptions>,
+    pub(super) topics: BTreeMap<TopicId, LeaderTopic>,
+    by_name: HashMap<Topic, TopicId>,
+    /// The highest topic number that was ever used.
+    topic_number: u32,
+    /// Callers of [`appended_seq`](Self::appended_seq), by the commit that they wait for.
+    seq_askers: VecDeque<SeqAsker>,
+    ids: IdMaker,
+    /// Commits that wait, the oldest first. Appends go into the newest.
+    queue: VecDeque<PendingCommit>,
+    queue_bytes: usize,
+    queue_batches: usize,
+    /// The newest commit number that was given out.
+    newest_commit: u64,
+    /// The newest commit whose answer is known.
+    pub(super) durable_commit: u64,
+    /// The newest commit that the observer has been told about, and the newest commit time in it.
+    told_commit: u64,
+    told_ms: i64,
+    /// Commit times do not fall below it.
+    commit_ms: i64,
+    pub(super) availability: Availability,
+}
+
+/// Whether the engine can commit, and what the observer knows of that.
+#[derive(Default)]
+pub(super) struct Availability {
+    /// Why nothing can be committed for now.
+    pub(super) suspended: Option<String>,
+    pub(super) is_suspension_told: bool,
+    /// An append was refused with `Busy`: the observer is told when there is room.
+    pub(super) owes_room: bool,
+    pub(super) is_closing: bool,
+    /// Why nothing will be committed any more.
+    pub(super) stopped: Option<Unavailable>,
+    /// The committer has ended.
+    pub(super) is_ended: bool,
+}
+
+impl Availability {
+    /// Whether appends are refused. An observer that was told about a suspension must hear of its end first: until then it
+    /// fails everyone who waits for a commit.
+    fn is_suspended(&self) -> bool {
+        self.suspended.is_some() || self.is_suspension_told
+    }
+}
+
+/// A topic as its leader sees it.
+pub(super) struct LeaderTopic {
+    pub(super) name: Topic,
+    pub(super) first_seq: u64,
+    /// The newest durable seq.
+    pub(super) last_seq: u64,
+    /// The newest durable events, without a gap up to `last_seq`.
+    pub(super) tail: VecDeque<(u64, Arc<EventDocument>)>,
+}
+
+/// Which seqs of a topic may be read.
+#[derive(Clone, Copy)]
+pub(super) struct ReadableSeqs {
+    pub(super) first_seq: u64,
+    pub(super) last_seq: u64,
+}
+
+/// A commit that waits or is on its way.
+pub(super) struct PendingCommit {
+    pub(super) number: u64,
+    pub(super) changes: Vec<Change>,
+    /// One for each [`Change::Batch`].
+    pub(super) late: Vec<LateOutcomes>,
+    /// Nothing more may be added to it.
+    is_complete: bool,
+    bytes: usize,
+    newest_ms: i64,
+}
+
+/// Somebody who waits to learn a seq.
+pub(super) struct SeqAsker {
+    commit: u64,
+    topic: TopicId,
+    sender: oneshot::Sender<Result<u64, ReadError>>,
+}
+
+impl SeqAsker {
+    /// Nobody may be waiting any more.
+    pub(super) fn answer(self, answer: Result<u64, ReadError>) {
+        let _ = self.sender.send(answer);
+    }
+}
+
+impl PendingCommit {
+    /// Says what became of its batches.
+    pub(super) fn fill(&self, outcomes: impl Fn(usize) -> Result<Vec<crate::Published>, StoreError>) {
+        self.late.iter().enumerate().for_each(|(at, late)| late.fill(outcomes(at)));
+    }
+
+    pub(super) fn event_count(&self) -> usize {
+        let count = |change: &Change| match change {
+            Change::Batch { events, .. } => events.len(),
+            _ => 0,
+        };
+        self.changes.iter().map(count).sum()
+    }
+}
+
+impl Leader {
+    pub(super) fn new(options: Arc<NetworkOptions>, id_mark: u64, found: &Takeover) -> Self {
+        let topics = found.topics.iter().map(|(id, name, last_seq)| {
+            (*id, LeaderTopic { last_seq: *last_seq, ..LeaderTopic::new(name.clone()) })
+        });
+        let mut leader = Self {
+            ids: IdMaker::new(found.newest_id, id_mark),
+            options,
+            topics: topics.collect(),
+            by_name: found.topics.iter().map(|(id, name, _)| (name.clone(), *id)).collect(),
+            topic_number: found.topic_number,
+            seq_askers: VecDeque::new(),
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            queue_batches: 0,
+            newest_commit: found.commit,
+            durable_commit: found.commit,
+            told_commit: found.commit,
+            told_ms: found.newest_commit_ms,
+            commit_ms: found.newest_commit_ms,
+            availability: Availability::default(),
+        };
+        leader.raise_firsts(&found.firsts);
+        leader
+    }
+
+    pub(super) fn append(&mut self, batch: &AppendBatch<'_>, now_ms: i64) -> Result<Appended, StoreError> {
+        let unknown = batch.events.iter().find(|event| !self.topics.contains_key(&event.topic));
+        if let Some(event) = unknown {
+            return Err(StoreError::UnknownTopic(event.topic.number()));
+        }
+        let records: Vec<Record> = batch.records.iter().map(stored_record).collect();
+        let event_bytes = |event: &NewEvent<'_>| {
+            super::topic_events::EVENT_BYTES + event.key.map_or(0, <[u8]>::len) + event.body.len()
+        };
+        let bytes = batch.events.iter().map(event_bytes).sum::<usize>()
+            + records.iter().map(|record| ENTRY_BYTES + record.body.len()).sum::<usize>();
+        self.check_room(bytes)?;
+        self.commit_ms = self.commit_ms.max(now_ms);
+        let events: Vec<_> = batch.events.iter().map(|event| Arc::new(self.document(event))).collect();
+        let late = (!events.is_empty()).then(LateOutcomes::default);
+        let change = Change::Batch { events, records };
+        let commit = self.enqueue(change, bytes, late.clone().unwrap_or_default());
+        Ok(Appended { commit, late })
+    }
+
+    fn document(&mut self, event: &NewEvent<'_>) -> EventDocument {
+        EventDocument {
+            topic: event.topic,
+            id: event.id.unwrap_or_else(|| self.ids.next(self.commit_ms)),
+            ts: event.ts,
+            commit_ms: self.commit_ms,
+            key: event.key.map(Box::from),
+            body: Box::from(event.body),
+            is_tombstone: event.tombstone,
+            is_client_id: event.id.is_some(),
+        }
+    }
+
+    /// Whether something of this size can be appended now.
+    fn check_room(&mut self, bytes: usize) -> Result<(), StoreError> {
+        if let Some(reason) = &self.availability.stopped {
+            return Err(reason.clone().into());
+        }
+        if self.availability.is_closing {
+            return Err(Unavailable::Closed.into());
+        }
+        if bytes > self.options.commit_bytes_max {
+            let limit = self.options.commit_bytes_max;
+            return Err(StoreError::TooLarge(format!("a batch of {bytes} bytes; a commit takes {limit}")));
+        }
+        let is_full = !self.queue.is_empty()
+            && (self.queue_bytes + bytes > self.options.queue_bytes_max
+                || self.queue_batches >= self.options.queue_batches_max);
+        if is_full || self.availability.is_suspended() {
+            self.availability.owes_room = true;
+            return Err(StoreError::Busy);
+        }
+        Ok(())
+    }
+
+    /// Adds a change to the newest commit that waits, or begins one. Returns the commit's number.
+    fn enqueue(&mut self, change: Change, bytes: usize, late: LateOutcomes) -> u64 {
+        let fits = |commit: &PendingCommit| {
+            !commit.is_complete && commit.bytes + bytes <= self.options.commit_bytes_max
+        };
+        if !self.queue.back().is_some_and(fits) {
+            self.newest_commit += 1;
+            self.queue.push_back(PendingCommit {
+                number: self.newest_commit,
+                changes: Vec::new(),
+                late: Vec::new(),
+                is_complete: false,
+                bytes: 0,
+                newest_ms: i64::MIN,
+            });
+        }
+        let bytes = bytes + ENTRY_BYTES;
+        self.queue_bytes += bytes;
+        self.queue_batches += 1;
+        let newest_ms = self.commit_ms;
+        if let Some(commit) = self.queue.back_mut() {
+            commit.bytes += bytes;
+            commit.newest_ms = newest_ms;
+            if let Change::Batch { .. } = change {
+                commit.late.push(late);
+            }
+            commit.changes.push(change);
+        }
+        self.newest_commit
+    }
+
+    /// The next commit to send. Appends begin another one from now on.
+    pub(super) fn take_commit(&mut self) -> Option<PendingCommit> {
+        let commit = self.queue.pop_front()?;
+        self.queue_batches -= commit.changes.len();
+        self.queue_bytes -= commit.bytes;
+        Some(commit)
+    }
+
+    /// Takes in the database's answer; the observer has not been told yet.
+    pub(super) fn applied(&mut self, commit: &PendingCommit, answer: &CommitAnswer) {
+        self.durable_commit = commit.number;
+        let batches = commit.changes.iter().filter_map(|change| match change {
+            Change::Batch { events, .. } => Some(events),
+            _ => None,
+        });
+        for (event, outcome) in
+            batches.zip(&answer.outcomes).flat_map(|(events, outcomes)| events.iter().zip(outcomes))
+        {
+            let Some(topic) = self.topics.get_mut(&event.topic).filter(|_| !outcome.duplicate) else {
+                continue;
+            };
+            topic.last_seq = outcome.seq;
+            topic.tail.push_back((outcome.seq, Arc::clone(event)));
+            while topic.tail.len() > self.options.tail_events {
+                topic.tail.pop_front();
+            }
+        }
+    }
+
+    /// The observer has been told about the commit.
+    pub(super) fn told(&mut self, commit: &PendingCommit) {
+        self.told_commit = commit.number;
+        self.told_ms = self.told_ms.max(commit.newest_ms);
+    }
+
+    pub(super) fn commit_times(&mut self, closing: i64, now_ms: i64) -> CommitTimes {
+        self.commit_ms = self.commit_ms.max(now_ms).max(closing.saturating_add(1));
+        let closed_ms = self.commit_ms.saturating_sub(1);
+        // Commits that wait have at least the newest commit time that was told.
+        let is_all_told = self.told_commit == self.newest_commit;
+        let complete_ms = if is_all_told { closed_ms } else { self.told_ms.saturating_sub(1) };
+        CommitTimes { closed_ms, complete_ms, durable_batch: self.told_commit }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether appends that were refused may be tried again.
+    pub(super) fn has_room(&self) -> bool {
+        !self.availability.is_suspended()
+            && self.queue_bytes < self.options.queue_bytes_max
+            && self.queue_batches < self.options.queue_batches_max
+    }
+}
+
+/// Topics.
+impl Leader {
+    pub(super) fn ensure_topic(&mut self, name: &Topic) -> Result<TopicId, StoreError> {
+        if let Some(&id) = self.by_name.get(name) {
+            return Ok(id);
+        }
+        self.check_room(0)?;
+        let number = self.topic_number.checked_add(1);
+        self.topic_number = number.ok_or_else(|| StoreError::Other("no topic number is left".to_owned()))?;
+        let topic = TopicId::from_number(self.topic_number);
+        self.by_name.insert(name.clone(), topic);
+        self.topics.insert(topic, LeaderTopic::new(name.clone()));
+        self.enqueue(Change::TopicMade { topic, name: name.clone() }, 0, LateOutcomes::default());
+        Ok(topic)
+    }
+
+    pub(super) fn delete_topic(&mut self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
+        if !self.topics.contains_key(&topic) {
+            return Err(StoreError::UnknownTopic(topic.number()));
+        }
+        self.check_room(0)?;
+        self.topics.remove(&topic);
+        self.by_name.remove(name);
+        let record = stored_record(&StateRecord::TopicDeleted { topic, name: name.to_string() });
+        Ok(self.enqueue(Change::TopicDeleted { topic, record }, 0, LateOutcomes::default()))
+    }
+
+    pub(super) fn raise_firsts(&mut self, firsts: &[(TopicId, u64)]) {
+        for (topic, first_seq) in firsts {
+            if let Some(topic) = self.topics.get_mut(topic) {
+                topic.first_seq = topic.first_seq.max(*first_seq);
+            }
+        }
+    }
+
+    pub(super) fn stored_topics(&self) -> Vec<StoredTopic> {
+        let topics = self.topics.iter();
+        topics.map(|(&id, it)| StoredTopic { id, name: it.name.clone(), last_seq: it.last_seq }).collect()
+    }
+
+    /// The newest seq of a topic when everything that is queued now is durable. Later appends go into another commit, so that
+    /// their seqs are above it.
+    pub(super) fn appended_seq(&mut self, topic: TopicId) -> Lookup<u64> {
+        if let Some(reason) = &self.availability.stopped {
+            return Lookup::ready(Err(reason.clone().into()));
+        }
+        if self.durable_commit == self.newest_commit {
+            return Lookup::ready(Ok(self.last_seq(topic)));
+        }
+        if let Some(newest) = self.queue.back_mut() {
+            newest.is_complete = true;
+        }
+        let (sender, lookup) = Lookup::pending();
+        self.seq_askers.push_back(SeqAsker { commit: self.newest_commit, topic, sender });
+        lookup
+    }
+
+    /// Those who asked for a seq before this commit was sent, with the answer. Called when it is applied and no later one is. They
+    /// are told without the lock.
+    pub(super) fn answered_seqs(&mut self, commit: u64) -> Vec<(SeqAsker, u64)> {
+        let count = self.seq_askers.partition_point(|asker| asker.commit <= commit);
+        let askers: Vec<SeqAsker> = self.seq_askers.drain(..count).collect();
+        let answer = |asker: SeqAsker| {
+            let last_seq = self.last_seq(asker.topic);
+            (asker, last_seq)
+        };
+        askers.into_iter().map(answer).collect()
+    }
+
+    /// Nothing is committed any more. Returns those who asked for a seq.
+    pub(super) fn stop(&mut self, reason: &Unavailable) -> VecDeque<SeqAsker> {
+        self.availability.stopped = Some(reason.clone());
+        std::mem::take(&mut self.seq_askers)
+    }
+
+    pub(super) fn last_seq(&self, topic: TopicId) -> u64 {
+        self.topics.get(&topic).map_or(0, |topic| topic.last_seq)
+    }
+
+    pub(super) fn readable(&self, topic: TopicId) -> Result<ReadableSeqs, ReadError> {
+        match self.topics.get(&topic) {
+            Some(it) => Ok(ReadableSeqs { first_seq: it.first_seq, last_seq: it.last_seq }),
+            None => Err(ReadError::UnknownTopic(format!("number {}", topic.number()))),
+        }
+    }
+
+    pub(super) fn is_own_id(&self, id: EventId) -> bool {
+        self.ids.is_own(id)
+    }
+}
+
+impl LeaderTopic {
+    fn new(name: Topic) -> Self {
+        Self { name, first_seq: 0, last_seq: 0, tail: VecDeque::new() }
+    }
+}
+
+fn stored_record(record: &StateRecord) -> Record {
+    let mut body = Vec::new();
+    record.put(&mut body);
+    Record { tag: record.tag(), body }
+}

@@ -1,0 +1,116 @@
+//! How the simulated network behaves: options, and the seeded choices that follow from them.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// The network between an engine and its database. All probabilities are from 0 to 1.
+#[derive(Clone, Debug)]
+pub struct NetworkOptions {
+    /// Decides every latency and every fault.
+    pub seed: u64,
+    /// What the round trip of a commit takes, in microseconds of real time.
+    pub commit_latency_us: RangeInclusive<u64>,
+    /// What the round trip of a read takes, in microseconds of real time. Reads overtake each other.
+    pub read_latency_us: RangeInclusive<u64>,
+    /// After this many microseconds without an answer the engine looks for its fence.
+    pub answer_timeout_us: u64,
+    /// A commit is applied and its answer is lost.
+    pub lost_answers: f64,
+    /// A commit is lost before it is applied.
+    pub lost_requests: f64,
+    /// A commit arrives after the engine has looked for its fence in vain, and before the engine sends it again.
+    pub late_requests: f64,
+    /// Before a commit, the network fails for a short while.
+    pub outages: f64,
+    /// How long such an outage is, in microseconds.
+    pub outage_us: RangeInclusive<u64>,
+    /// Appends are refused with `Busy` when this many bytes wait for a commit.
+    pub queue_bytes_max: usize,
+    /// The same for batches.
+    pub queue_batches_max: usize,
+    /// The most bytes of one commit. A batch that is larger is refused.
+    pub commit_bytes_max: usize,
+    /// The most bytes that one read of a scanner fetches.
+    pub fetch_bytes_max: usize,
+    /// This many newest events of each topic are kept in memory and read without a request.
+    pub tail_events: usize,
+}
+
+impl Default for NetworkOptions {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            commit_latency_us: 0..=3_000,
+            read_latency_us: 0..=3_000,
+            answer_timeout_us: 5_000,
+            lost_answers: 0.0,
+            lost_requests: 0.0,
+            late_requests: 0.0,
+            outages: 0.0,
+            outage_us: 1_000..=20_000,
+            queue_bytes_max: 8 << 20,
+            queue_batches_max: 10_000,
+            commit_bytes_max: 48 << 20,
+            fetch_bytes_max: 64 << 10,
+            tail_events: 0,
+        }
+    }
+}
+
+/// What happens to a commit on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    AnswerLost,
+    RequestLost,
+    RequestLate,
+}
+
+impl NetworkOptions {
+    pub(super) fn fault(&self, random: &mut Random) -> Fault {
+        if random.happens(self.lost_answers) {
+            Fault::AnswerLost
+        } else if random.happens(self.lost_requests) {
+            Fault::RequestLost
+        } else if random.happens(self.late_requests) {
+            Fault::RequestLate
+        } else {
+            Fault::None
+        }
+    }
+
+    pub(super) fn answer_timeout(&self) -> Duration {
+        Duration::from_micros(self.answer_timeout_us)
+    }
+}
+
+/// A repeatable source of choices.
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    fn happens(&mut self, probability: f64) -> bool {
+        probability > 0.0 && ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+
+    /// Whether the network fails now, and for how long.
+    pub(super) fn outage(&mut self, options: &NetworkOptions) -> Option<Duration> {
+        self.happens(options.outages).then(|| self.duration_us(&options.outage_us))
+    }
+
+    pub(super) fn duration_us(&mut self, range: &RangeInclusive<u64>) -> Duration {
+        let width = range.end().saturating_sub(*range.start()).saturating_add(1);
+        Duration::from_micros(range.start() + self.next() % width)
+    }
+}

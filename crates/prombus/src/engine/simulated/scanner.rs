@@ -1,0 +1,195 @@
+//! Reads events over the simulated network, a piece at a time.
+//!
+//! A scan is pending until its piece was fetched. Pieces are kept by topic and first seq, so several scans can be pending at the
+//! same time and each finds what was fetched for it.
+
+use super::connection::Connection;
+use super::leader::ReadableSeqs;
+use super::topic_events::{FetchLimit, Piece};
+use crate::engine::{EventScanner, Scanned, StoredEvent, TopicId, Visit};
+use crate::error::ReadError;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// The most pieces that a scanner keeps.
+const FETCHES_MAX: usize = 64;
+
+pub(super) struct SimulatedScanner {
+    connection: Arc<Connection>,
+    inbox: Arc<Mutex<Inbox>>,
+    fetch_bytes: usize,
+}
+
+/// What was asked for and what has come.
+#[derive(Default)]
+struct Inbox {
+    /// The oldest first.
+    fetches: Vec<Fetch>,
+    next_ticket: u64,
+    waker: Option<Waker>,
+}
+
+struct Fetch {
+    ticket: u64,
+    topic: TopicId,
+    first_seq: u64,
+    /// The piece that begins at `first_seq`, when it has come.
+    answer: Option<Result<Piece, ReadError>>,
+}
+
+impl Inbox {
+    /// Adds a fetch. Pieces for scans that were never repeated make room for others.
+    fn push(&mut self, topic: TopicId, first_seq: u64, answer: Option<Result<Piece, ReadError>>) -> u64 {
+        self.fetches.retain(|fetch| (fetch.topic, fetch.first_seq) != (topic, first_seq));
+        if self.fetches.len() >= FETCHES_MAX
+            && let Some(oldest) = self.fetches.iter().position(|fetch| fetch.answer.is_some())
+        {
+            self.fetches.remove(oldest);
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.fetches.push(Fetch { ticket, topic, first_seq, answer });
+        ticket
+    }
+
+    fn answer(&mut self, ticket: u64, answer: Result<Piece, ReadError>) -> Option<Waker> {
+        let fetch = self.fetches.iter_mut().find(|fetch| fetch.ticket == ticket)?;
+        fetch.answer = Some(answer);
+        self.waker.take()
+    }
+
+    /// Whether the piece that begins at a seq was asked for; takes it if it has come.
+    fn take(&mut self, topic: TopicId, first_seq: u64) -> Option<Poll<Result<Piece, ReadError>>> {
+        let is_wanted = |fetch: &Fetch| fetch.topic == topic && fetch.first_seq == first_seq;
+        let at = self.fetches.iter().position(is_wanted)?;
+        match self.fetches[at].answer.take() {
+            Some(answer) => {
+                self.fetches.remove(at);
+                Some(Poll::Ready(answer))
+            }
+            None => Some(Poll::Pending),
+        }
+    }
+}
+
+impl SimulatedScanner {
+    pub(super) fn new(connection: Arc<Connection>) -> Self {
+        let fetch_bytes = connection.options.fetch_bytes_max;
+        Self { connection, inbox: Arc::default(), fetch_bytes }
+    }
+
+    /// The piece that begins at a seq.
+    fn poll_piece(
+        &self,
+        topic: TopicId,
+        seq: u64,
+        limit: FetchLimit,
+        context: &Context<'_>,
+    ) -> Poll<Result<Piece, ReadError>> {
+        let mut inbox = self.inbox.lock();
+        match inbox.take(topic, seq) {
+            Some(Poll::Ready(answer)) => return Poll::Ready(answer),
+            Some(Poll::Pending) => inbox.waker = Some(context.waker().clone()),
+            None => {
+                if let Some(piece) = self.connection.tail(topic, seq, limit) {
+                    return Poll::Ready(Ok(piece));
+                }
+                inbox.waker = Some(context.waker().clone());
+                let ticket = inbox.push(topic, seq, None);
+                drop(inbox);
+                self.request(topic, seq, limit, ticket);
+            }
+        }
+        Poll::Pending
+    }
+
+    fn request(&self, topic: TopicId, seq: u64, limit: FetchLimit, ticket: u64) {
+        let database = self.connection.database.clone();
+        let inbox = Arc::downgrade(&self.inbox);
+        self.connection.reader.request(Box::new(move |can_read| {
+            let Some(inbox) = inbox.upgrade() else { return };
+            let answer = can_read.map(|()| database.with_topic(topic, |events| events.fetch(seq, limit)));
+            let waker = inbox.lock().answer(ticket, answer);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }));
+    }
+
+    /// Shows the events of a piece, and keeps the rest of it.
+    fn visit(
+        &self,
+        topic: TopicId,
+        (from, to): (u64, u64),
+        mut piece: Piece,
+        visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
+    ) -> Scanned {
+        let to = to.min(piece.last_seq);
+        let mut scanned = Scanned { next_seq: from, ..Scanned::default() };
+        let mut is_stopped = false;
+        while let Some((seq, event)) = piece.events.front().filter(|(seq, _)| *seq <= to) {
+            let seq = *seq;
+            if seq >= from {
+                scanned.cleaned += seq - scanned.next_seq;
+                scanned.next_seq = seq;
+                if visit(&event.at(seq)) == Visit::Stop {
+                    is_stopped = true;
+                    break;
+                }
+                scanned.next_seq = seq + 1;
+            }
+            piece.events.pop_front();
+        }
+        if !is_stopped {
+            scanned.cleaned += to + 1 - scanned.next_seq;
+            scanned.next_seq = to + 1;
+        }
+        piece.first_seq = scanned.next_seq;
+        if piece.first_seq <= piece.last_seq {
+            self.inbox.lock().push(topic, piece.first_seq, Some(Ok(piece)));
+        }
+        scanned
+    }
+}
+
+impl EventScanner for SimulatedScanner {
+    fn poll_scan(
+        &mut self,
+        topic: TopicId,
+        from: u64,
+        to: u64,
+        context: &mut Context<'_>,
+        visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
+    ) -> Poll<Result<Scanned, ReadError>> {
+        let ReadableSeqs { first_seq, last_seq } = match self.connection.leader.lock().readable(topic) {
+            Ok(readable) => readable,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        // Retention removed what is before the first seq, though the database may still have it.
+        let (from, start) = (from.max(1), from.max(1).max(first_seq));
+        let to = to.min(last_seq);
+        let cleaned = start.min(to.saturating_add(1)).saturating_sub(from);
+        if start > to {
+            return Poll::Ready(Ok(Scanned { next_seq: from + cleaned, cleaned, corrupt: 0 }));
+        }
+        let events = if from == to { 1 } else { usize::MAX };
+        let limit = FetchLimit { last_seq, events, bytes: self.fetch_bytes };
+        let piece = match std::task::ready!(self.poll_piece(topic, start, limit, context)) {
+            Ok(piece) => piece,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let mut scanned = self.visit(topic, (start, to), piece, visit);
+        scanned.cleaned += cleaned;
+        Poll::Ready(Ok(scanned))
+    }
+
+    fn read_ahead(&mut self, bytes: usize) {
+        self.fetch_bytes = bytes.clamp(1, self.connection.options.fetch_bytes_max);
+    }
+
+    /// Fetches under way are kept: the scan that asked for them is repeated.
+    fn rest(&mut self) {
+        self.inbox.lock().fetches.retain(|fetch| fetch.answer.is_none());
+    }
+}

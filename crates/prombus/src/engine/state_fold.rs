@@ -1,0 +1,300 @@
+//! Groups, and what was said about topics, as the log keeps them: a fold over state records. The log replays it at open and puts it into its checkpoints.
+
+use super::state_record::{GroupAttempts, GroupProgress, StateRecord};
+use crate::delivery::SettledSeqs;
+use parking_lot::Mutex;
+use prombus_log::{State, TopicId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What an engine had stored when it was opened.
+#[derive(Clone, Debug, Default)]
+pub struct RestoredState {
+    /// The groups.
+    pub groups: Vec<GroupState>,
+    /// Settings of topics as JSON, by name.
+    pub topic_settings: Vec<(String, String)>,
+    /// Small values, by name.
+    pub kept: Vec<(String, Vec<u8>)>,
+}
+
+/// What a group has done in a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicProgress {
+    /// Settled seqs.
+    pub settled: SettledSeqs,
+    /// Attempts of unsettled events, by seq.
+    pub attempts: BTreeMap<u64, GroupAttempts>,
+    /// The lease mark: no event above it was leased. Zero if a program wrote the records that did not keep one.
+    pub leased_to: u64,
+}
+
+/// A group as it is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupState {
+    /// Its number.
+    pub number: u32,
+    /// The subscription as written.
+    pub subscription: String,
+    /// Its name.
+    pub name: String,
+    /// More topics and patterns.
+    pub topics: Vec<String>,
+    /// The filter as JSON; empty for none.
+    pub filter: String,
+    /// When it was made, in milliseconds since 1970.
+    pub made_ms: i64,
+    /// It is deleted after this many milliseconds without members.
+    pub expire_ms: Option<u64>,
+    /// By topic; in topics that are not here it starts at the first event.
+    pub progress: BTreeMap<TopicId, TopicProgress>,
+}
+
+impl GroupState {
+    fn apply(&mut self, progress: GroupProgress) {
+        let topic = self.progress.entry(progress.topic).or_default();
+        for it in progress.attempts {
+            topic.attempts.insert(it.seq, it);
+        }
+        for (first, last) in progress.settled {
+            topic.settled.insert(first, last);
+        }
+        topic.leased_to = progress.leased_to.unwrap_or(topic.leased_to);
+        let settled = &topic.settled;
+        topic.attempts.retain(|&seq, _| !settled.contains(seq));
+    }
+
+    fn records(&self) -> [StateRecord; 2] {
+        let made = StateRecord::Made {
+            group: self.number,
+            subscription: self.subscription.clone(),
+            name: self.name.clone(),
+            topics: self.topics.clone(),
+            filter: self.filter.clone(),
+            made_ms: self.made_ms,
+            expire_ms: self.expire_ms,
+            starts: self.progress.iter().map(|(&topic, it)| (topic, it.settled.floor())).collect(),
+        };
+        let above = self.progress.iter().map(|(&topic, it)| GroupProgress {
+            topic,
+            settled: it.settled.above().collect(),
+            attempts: it.attempts.values().copied().collect(),
+            leased_to: (it.leased_to > 0).then_some(it.leased_to),
+        });
+        let above =
+            above.filter(|it| !it.settled.is_empty() || !it.attempts.is_empty() || it.leased_to.is_some());
+        [made, StateRecord::Progress { group: self.number, topics: above.collect() }]
+    }
+}
+
+/// All groups of a log, and what was said about its topics.
+#[derive(Debug, Default)]
+pub(super) struct FoldedState {
+    groups: BTreeMap<u32, GroupState>,
+    /// The first seqs of topics of which something was cut off.
+    firsts: BTreeMap<TopicId, u64>,
+    /// What was set about topics, as JSON, by name.
+    settings: BTreeMap<String, String>,
+    /// Small values, by name.
+    kept: BTreeMap<String, Vec<u8>>,
+    /// Why a record could not be taken in.
+    broken: Option<String>,
+}
+
+impl FoldedState {
+    fn take_in(&mut self, tag: u32, body: &[u8]) -> Result<(), String> {
+        let record = StateRecord::parse(tag, body)
+            .ok_or_else(|| format!("a group record of kind {tag} is not one that this version writes"))?;
+        match record {
+            StateRecord::Made { group, subscription, name, topics, filter, made_ms, expire_ms, starts } => {
+                let progress = starts.into_iter().map(|(topic, floor)| {
+                    (topic, TopicProgress { settled: SettledSeqs::up_to(floor), ..TopicProgress::default() })
+                });
+                let progress = progress.collect();
+                let number = group;
+                let state =
+                    GroupState { number, subscription, name, topics, filter, made_ms, expire_ms, progress };
+                self.groups.insert(number, state);
+            }
+            StateRecord::Progress { group, topics } => {
+                // A group that was deleted meanwhile may still have had something under way.
+                if let Some(state) = self.groups.get_mut(&group) {
+                    topics.into_iter().for_each(|progress| state.apply(progress));
+                }
+            }
+            StateRecord::Sought { group, floors } => {
+                if let Some(state) = self.groups.get_mut(&group) {
+                    for (topic, floor) in floors {
+                        let settled = SettledSeqs::up_to(floor);
+                        state.progress.insert(topic, TopicProgress { settled, ..TopicProgress::default() });
+                    }
+                }
+            }
+            StateRecord::Deleted { group } => {
+                self.groups.remove(&group);
+            }
+            StateRecord::Cut { firsts } => {
+                for (topic, seq) in firsts {
+                    let first = self.firsts.entry(topic).or_default();
+                    *first = seq.max(*first);
+                }
+            }
+            StateRecord::TopicSet { topic, settings } => {
+                if settings.is_empty() {
+                    self.settings.remove(&topic);
+                } else {
+                    self.settings.insert(topic, settings);
+                }
+            }
+            StateRecord::Kept { name, value } => {
+                self.kept.entry(name).or_insert(value);
+            }
+            StateRecord::TopicDeleted { topic, name } => {
+                self.firsts.remove(&topic);
+                self.settings.remove(&name);
+                for state in self.groups.values_mut() {
+                    state.progress.remove(&topic);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that say all of it again.
+    fn records(&self) -> impl Iterator<Item = StateRecord> + '_ {
+        let firsts: Vec<_> = self.firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect();
+        let cut = (!firsts.is_empty()).then_some(StateRecord::Cut { firsts });
+        let settings = self.settings.iter().map(|(topic, settings)| StateRecord::TopicSet {
+            topic: topic.clone(),
+            settings: settings.clone(),
+        });
+        let kept = self.kept.iter();
+        let kept = kept.map(|(name, value)| StateRecord::Kept { name: name.clone(), value: value.clone() });
+        self.groups.values().flat_map(GroupState::records).chain(cut).chain(settings).chain(kept)
+    }
+}
+
+/// The fold over state records: groups, first seqs, settings, small values. Shared between the engine that applies records and
+/// the bus that reads the result.
+#[derive(Clone, Debug, Default)]
+pub struct StateFold(Arc<Mutex<FoldedState>>);
+
+impl StateFold {
+    /// The groups as they are now.
+    pub fn all(&self) -> Result<Vec<GroupState>, String> {
+        let groups = self.0.lock();
+        match &groups.broken {
+            Some(why) => Err(why.clone()),
+            None => Ok(groups.groups.values().cloned().collect()),
+        }
+    }
+
+    /// The first seqs of topics of which something was cut off.
+    pub fn firsts(&self) -> Vec<(TopicId, u64)> {
+        self.0.lock().firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect()
+    }
+
+    /// Groups, settings and small values as they are now; no groups if a record was not understood.
+    pub(super) fn restored(&self) -> RestoredState {
+        let fold = self.0.lock();
+        RestoredState {
+            groups: if fold.broken.is_none() { fold.groups.values().cloned().collect() } else { Vec::new() },
+            topic_settings: fold.settings.iter().map(|(name, json)| (name.clone(), json.clone())).collect(),
+            kept: fold.kept.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        }
+    }
+}
+
+/// Checkpoints may outlive the way they are written. Version 2 has lease marks; version 1 is read like any other list of
+/// records.
+const SNAPSHOT_VERSION: u8 = 2;
+
+impl State for StateFold {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
+        let mut groups = FoldedState::default();
+        let Some((&version, mut rest)) = snapshot.split_first() else {
+            *self.0.lock() = groups;
+            return Ok(());
+        };
+        if version > SNAPSHOT_VERSION {
+            return Err(format!(
+                "groups are kept in version {version}, this program knows {SNAPSHOT_VERSION}"
+            ));
+        }
+        while !rest.is_empty() {
+            let (head, body) = rest.split_at_checked(8).ok_or("a snapshot of groups is cut short")?;
+            let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+            let (body, after) =
+                body.split_at_checked(number(4) as usize).ok_or("a snapshot of groups is cut short")?;
+            groups.take_in(number(0), body)?;
+            rest = after;
+        }
+        *self.0.lock() = groups;
+        Ok(())
+    }
+
+    fn apply(&mut self, tag: u32, body: &[u8]) {
+        let mut groups = self.0.lock();
+        if let Err(why) = groups.take_in(tag, body) {
+            tracing::error!("{why}");
+            groups.broken.get_or_insert(why);
+        }
+    }
+
+    fn snapshot(&self, into: &mut Vec<u8>) {
+        into.push(SNAPSHOT_VERSION);
+        for record in self.0.lock().records() {
+            into.extend_from_slice(&record.tag().to_le_bytes());
+            let length_at = into.len();
+            into.extend_from_slice(&[0; 4]);
+            record.put(into);
+            let length = (into.len() - length_at - 4) as u32;
+            into[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_restores_what_the_records_said() {
+        let topic = TopicId::from_number(3);
+        let mut groups = StateFold::default();
+        let mut apply = |record: StateRecord| {
+            let mut body = Vec::new();
+            record.put(&mut body);
+            groups.apply(record.tag(), &body);
+        };
+        apply(StateRecord::Made {
+            group: 1,
+            subscription: "a.*".into(),
+            name: "g".into(),
+            topics: vec!["b".into()],
+            filter: String::new(),
+            made_ms: 5,
+            expire_ms: Some(60_000),
+            starts: vec![(topic, 10)],
+        });
+        let attempts = GroupAttempts { seq: 12, attempts: 2, not_before_ms: 9, reason: None };
+        let settled = vec![(11, 11), (13, 20)];
+        let progress = GroupProgress { topic, settled, attempts: vec![attempts], leased_to: Some(40) };
+        apply(StateRecord::Progress { group: 1, topics: vec![progress] });
+        apply(StateRecord::Progress { group: 99, topics: vec![] });
+        apply(StateRecord::Kept { name: "key".into(), value: vec![1, 2] });
+        apply(StateRecord::Kept { name: "key".into(), value: vec![3] });
+        let mut snapshot = Vec::new();
+        groups.snapshot(&mut snapshot);
+        let mut restored = StateFold::default();
+        restored.restore(&snapshot).expect("it was just written");
+        let all = restored.all().expect("nothing is broken");
+        assert_eq!(all, groups.all().expect("nothing is broken"));
+        assert_eq!(restored.restored().kept, [("key".to_owned(), vec![1, 2])]);
+        assert_eq!(all[0].progress[&topic].settled.floor(), 11);
+        assert_eq!(all[0].progress[&topic].attempts[&12], attempts);
+        assert_eq!(all[0].progress[&topic].leased_to, 40);
+        assert!(restored.restore(&snapshot[..snapshot.len() - 1]).is_err());
+        assert!(restored.restore(&[9]).is_err());
+    }
+}

@@ -1,0 +1,240 @@
+//! Dead letters: a worker writes them, never the thread that nacked. The letter and the settling of its event are one commit.
+//! The letter's id is made from topic, group and event, so a second attempt after a crash adds nothing.
+
+use super::groups::act::GroupRuntime;
+use super::groups::cell::{GroupCell, GroupTopic};
+use super::registry::Registry;
+use crate::backend::{BoxFuture, event_id_of, uuid_of};
+use crate::deferred_wakes::DeferredWakes;
+use crate::delivery::{GiveUp, Millis};
+use crate::engine::{Engine, GroupProgress, NewEvent, StateRecord, TopicId, Visit};
+use crate::error::{ReadError, StoreError};
+use parking_lot::Mutex;
+use prombus_protocol::{BodyFields, Topic, Uuid, put_body_end, put_body_head, put_record, put_string};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+/// A letter that could not be written is tried again after this time.
+const RETRY_MS: Millis = 1_000;
+/// The same when the event itself could not be read.
+const UNREADABLE_RETRY_MS: Millis = 10_000;
+/// A group logs at most this often that dead letters could not be written.
+const NOTICE_MS: Millis = 60_000;
+/// Ids of dead letters are UUIDv5 in this namespace, chosen once.
+const NAMESPACE: Uuid = Uuid::from_u128(0x6f1c_2a7e_93d4_5b08_a1e7_30c9_54d2_8e6b);
+
+/// Writes the dead letters of all groups, one after the other.
+pub(super) struct DeadLetterWriter {
+    writing: Arc<Writing>,
+    /// The letter that is being written: the engine may have to be waited for.
+    current: Mutex<Option<BoxFuture<'static, ()>>>,
+}
+
+struct Writing {
+    engine: Arc<dyn Engine>,
+    runtime: Arc<GroupRuntime>,
+    registry: Arc<Registry>,
+}
+
+/// An event that was given up.
+struct Original {
+    id: Uuid,
+    record: Vec<u8>,
+}
+
+impl DeadLetterWriter {
+    pub(super) fn new(engine: Arc<dyn Engine>, runtime: Arc<GroupRuntime>, registry: Arc<Registry>) -> Self {
+        Self { writing: Arc::new(Writing { engine, runtime, registry }), current: Mutex::default() }
+    }
+
+    /// Writes letters until none is left or the engine has to be waited for; then `waker` is woken when it can go on.
+    pub(super) fn work(&self, waker: &Waker) {
+        // Another thread is at it, or this one further up.
+        while let Some(mut current) = self.current.try_lock() {
+            if current.is_none() {
+                let Some((cell, give_up)) = self.writing.runtime.dead_letters.pop() else { return };
+                let writing = Arc::clone(&self.writing);
+                *current = Some(Box::pin(async move {
+                    writing.write(&cell, give_up).await;
+                    cell.waiters.letter_done();
+                }));
+            }
+            let Some(letter) = current.as_mut() else { return };
+            if letter.as_mut().poll(&mut Context::from_waker(waker)).is_pending() {
+                return;
+            }
+            *current = None;
+        }
+    }
+}
+
+impl Writing {
+    async fn write(&self, cell: &Arc<GroupCell>, give_up: GiveUp) {
+        if cell.is_deleted() {
+            return;
+        }
+        let GroupTopic { id: topic_id, name: topic, .. } =
+            cell.inspect(|core| core.topic(give_up.position.source).clone());
+        let (group, seq) = (&cell.spec.group, give_up.position.seq);
+        if topic.is_dead_letter() {
+            let (attempts, error) = (give_up.attempts, &give_up.error);
+            tracing::warn!(
+                "group {group} on {topic}: seq {seq} is parked after {attempts} attempts: {error}"
+            );
+            return self.park(cell, &give_up);
+        }
+        let written = match self.original(topic_id, seq).await {
+            Ok(Some(original)) => self.write_letter(cell, topic_id, &topic, &give_up, &original),
+            Ok(None) => return self.park(cell, &give_up),
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(()) => {}
+            Err(error @ StoreError::TooLarge(_)) => {
+                // It will never fit; the event itself stays in its topic.
+                tracing::error!(
+                    "group {group} on {topic}: seq {seq} is given up without a dead letter: {error}"
+                );
+                self.park(cell, &give_up);
+            }
+            Err(error) => self.put_off(cell, give_up, &topic, &error),
+        }
+    }
+
+    /// Settles an event without a letter.
+    fn park(&self, cell: &Arc<GroupCell>, give_up: &GiveUp) {
+        self.runtime.act(cell, |core, _| core.machine.park(give_up.position));
+    }
+
+    /// Tries again later.
+    fn put_off(&self, cell: &Arc<GroupCell>, give_up: GiveUp, topic: &Topic, error: &StoreError) {
+        let group = &cell.spec.group;
+        let now = self.runtime.clock.steady_ms();
+        let mut notice = cell.letter_notice.lock();
+        notice.count += 1;
+        // Each letter is tried every second, and there may be thousands.
+        if now >= notice.next_at {
+            let count = std::mem::take(&mut notice.count);
+            notice.next_at = now + NOTICE_MS;
+            tracing::warn!(
+                "group {group} on {topic}: dead letters could not be written {count} times: {error}; they are tried \
+                 again, and this is logged at most once a minute"
+            );
+        }
+        drop(notice);
+        // A failed read may take the disk seconds.
+        let is_read = matches!(error, StoreError::Lookup(_));
+        let retry_at = now + if is_read { UNREADABLE_RETRY_MS } else { RETRY_MS };
+        // The attempts that were used are written down with it.
+        self.runtime.act(cell, |core, _| core.machine.put_off(give_up, retry_at));
+        self.runtime.timer.arm(cell, retry_at);
+    }
+
+    fn write_letter(
+        &self,
+        cell: &Arc<GroupCell>,
+        topic_id: TopicId,
+        topic: &Topic,
+        give_up: &GiveUp,
+        original: &Original,
+    ) -> Result<(), StoreError> {
+        let letters = topic.dead_letter();
+        let letters_id = self.registry.ensure_dead_letter_topic(&letters)?;
+        let ts = self.runtime.clock.wall_ms();
+        let body = letter_body(&letters, topic, cell.spec.group.as_str(), &original.record, give_up, ts);
+        let letter = NewEvent {
+            topic: letters_id,
+            id: Some(event_id_of(letter_id(cell, topic, original.id))),
+            ts,
+            key: None,
+            body: &body,
+            tombstone: false,
+        };
+        let seq = give_up.position.seq;
+        let settled = GroupProgress {
+            topic: topic_id,
+            settled: vec![(seq, seq)],
+            attempts: Vec::new(),
+            leased_to: None,
+        };
+        let settled = StateRecord::Progress { group: cell.number, topics: vec![settled] };
+        let _deferred = DeferredWakes::enter();
+        self.runtime.act_and_append(cell, |core, sending| {
+            // After a seek the event is not to be given up any more.
+            if core.machine.is_giving_up(give_up.position) {
+                let records = &self.runtime.records;
+                records.append_last(sending, &[letter], (vec![settled], cell), false)?;
+                core.machine.gave_up(give_up.position);
+            }
+            Ok(())
+        })
+    }
+
+    /// The event, as it is stored; `None` if it is gone.
+    async fn original(&self, topic: TopicId, seq: u64) -> Result<Option<Original>, StoreError> {
+        let mut scanner = self.engine.scanner();
+        let mut original = None;
+        let scanned = poll_fn(|context| {
+            scanner.poll_scan(topic, seq, seq, context, &mut |event| {
+                let id = uuid_of(event.id);
+                let mut record = Vec::with_capacity(event.body.len() + 80);
+                put_record(&mut record, id, event.seq, event.body);
+                original = Some(Original { id, record });
+                Visit::Next
+            })
+        });
+        match scanned.await {
+            Ok(_) => Ok(original),
+            Err(error) if error.is_unreadable() => Err(StoreError::Lookup(error.to_string())),
+            Err(ReadError::UnknownTopic(_)) => Ok(None),
+            Err(error) => Err(StoreError::Other(error.to_string())),
+        }
+    }
+}
+
+fn letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
+    let mut name = Vec::new();
+    for part in [topic.as_str(), cell.spec.subscription.as_str(), cell.spec.group.as_str()] {
+        name.extend_from_slice(part.as_bytes());
+        name.push(0);
+    }
+    name.extend_from_slice(id.as_bytes());
+    Uuid::new_v5(&NAMESPACE, &name)
+}
+
+/// The letter's JSON, `{topic, group, original, err, attempts, ts}` as the payload. The original goes in as it is kept.
+fn letter_body(
+    letters: &Topic,
+    topic: &Topic,
+    group: &str,
+    record: &[u8],
+    give_up: &GiveUp,
+    ts: i64,
+) -> Vec<u8> {
+    let mut body = Vec::with_capacity(record.len() + 256);
+    let fields = BodyFields {
+        ts,
+        topic: letters.as_str(),
+        sid: None,
+        key: None,
+        partition: None,
+        headers: &BTreeMap::new(),
+        caused_by: &[],
+        tags: &[],
+    };
+    put_body_head(&mut body, &fields);
+    body.extend_from_slice(b"{\"topic\":");
+    put_string(&mut body, topic.as_str());
+    body.extend_from_slice(b",\"group\":");
+    put_string(&mut body, group);
+    body.extend_from_slice(b",\"original\":");
+    body.extend_from_slice(record);
+    body.extend_from_slice(b",\"err\":");
+    put_string(&mut body, &give_up.error);
+    write!(body, ",\"attempts\":{},\"ts\":{ts}}}", give_up.attempts).expect("a vector takes everything");
+    put_body_end(&mut body);
+    body
+}

@@ -1,0 +1,91 @@
+//! What the engine reports: commits wake members and publishers; suspension and its end; the end of writing.
+
+use super::Local;
+use crate::deferred_wakes::wake;
+use crate::engine::{EngineObserver, TopicId};
+use crate::error::Unavailable;
+use std::cell::Cell;
+use std::sync::Weak;
+
+thread_local! {
+    static IS_ENGINE_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside a call of the engine, which closing the engine may wait for.
+pub(super) fn is_engine_thread() -> bool {
+    IS_ENGINE_THREAD.get()
+}
+
+/// Passes what the engine reports to the parts that need it.
+pub(super) struct EngineEvents {
+    pub(super) local: Weak<Local>,
+}
+
+impl EngineEvents {
+    fn tell(&self, what: impl FnOnce(&Local)) {
+        let Some(local) = self.local.upgrade() else { return };
+        let was = IS_ENGINE_THREAD.replace(true);
+        what(&local);
+        drop(local);
+        IS_ENGINE_THREAD.set(was);
+    }
+}
+
+impl EngineObserver for EngineEvents {
+    fn committed(&self, commit: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>) {
+        self.tell(|local| {
+            // Woken when no lock is held: a waker may do anything.
+            let mut woken = Vec::new();
+            local.registry.each_reader(newest, |topic, newest_seq, readers| {
+                local.arrivals.committed(topic, &mut woken);
+                for (cell, source) in readers {
+                    let (waker, others_wait) = cell.waiters.notice(*source, newest_seq);
+                    woken.extend(waker);
+                    if others_wait {
+                        local.runtime.call_again_later(cell);
+                    }
+                }
+            });
+            woken.into_iter().for_each(wake);
+            local.commits.advance(commit);
+            let records = &local.runtime.records;
+            records.committed(commit);
+            if records.is_demanded() {
+                records.flush();
+            }
+        });
+    }
+
+    fn room(&self) {
+        self.tell(|local| {
+            local.commits.room();
+            if local.runtime.records.is_demanded() {
+                local.runtime.records.flush();
+            }
+        });
+    }
+
+    fn suspended(&self, reason: String) {
+        self.tell(|local| {
+            tracing::warn!("the engine cannot commit: {reason}; it tries again");
+            local.suspension.begin(reason, local.clock.steady_ms());
+            local.runtime.timer.wake();
+        });
+    }
+
+    fn resumed(&self) {
+        self.tell(|local| {
+            tracing::info!("the engine commits again");
+            local.suspension.end();
+            local.commits.resume();
+        });
+    }
+
+    fn deposed(&self, leader: String) {
+        self.stopped(Unavailable::Deposed(leader));
+    }
+
+    fn stopped(&self, reason: Unavailable) {
+        self.tell(|local| local.fail(reason));
+    }
+}

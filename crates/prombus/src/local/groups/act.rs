@@ -1,0 +1,178 @@
+//! Acting on a group: lock, change, write down, unlock, follow up, wake. One function does all of it, so no step is left out.
+
+use super::cell::{GroupCell, GroupCore};
+use crate::clock::Clock;
+use crate::delivery::{GiveUp, Millis};
+use crate::local::lock_order::{LEAF, RankedMutex};
+use crate::local::record_writer::{RecordWriter, Sending};
+use crate::local::timer::Timer;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+/// A woken member that does not pull is passed over after this time.
+const CALL_AGAIN_MS: Millis = 20;
+
+/// What acting on groups needs: the clock, the writer of records, timers, and the queue of dead letters.
+pub(in crate::local) struct GroupRuntime {
+    pub(in crate::local) clock: Arc<dyn Clock>,
+    pub(in crate::local) records: RecordWriter,
+    pub(in crate::local) timer: Timer,
+    pub(in crate::local) dead_letters: DeadLetterQueue,
+}
+
+/// Events that groups gave up; a worker writes their dead letters.
+#[derive(Default)]
+pub(in crate::local) struct DeadLetterQueue {
+    queue: RankedMutex<LEAF, VecDeque<(Arc<GroupCell>, GiveUp)>>,
+    /// Does the worker's work on the calling thread, in a bus without threads.
+    pub(in crate::local) without_worker: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl DeadLetterQueue {
+    pub(in crate::local) fn pop(&self) -> Option<(Arc<GroupCell>, GiveUp)> {
+        self.queue.lock().pop_front()
+    }
+}
+
+/// What is left to do when a group's lock is free again.
+#[derive(Clone, Copy, Default)]
+struct FollowUp {
+    /// The number of the last dead letter that was queued.
+    last_letter: Option<u64>,
+    /// Events wait for records to be durable.
+    is_urgent: bool,
+}
+
+impl GroupRuntime {
+    /// Changes a group. What changed is written down; if there is work for a waiting member, the next one is woken.
+    pub(in crate::local) fn act<T>(
+        &self,
+        cell: &Arc<GroupCell>,
+        change: impl FnOnce(&mut GroupCore, Millis) -> T,
+    ) -> T {
+        self.act_noting_letters(cell, change).0
+    }
+
+    /// Like [`act`](Self::act). Also returns the number of the last dead letter that this queued.
+    pub(in crate::local) fn act_noting_letters<T>(
+        &self,
+        cell: &Arc<GroupCell>,
+        change: impl FnOnce(&mut GroupCore, Millis) -> T,
+    ) -> (T, Option<u64>) {
+        let now = self.clock.steady_ms();
+        let mut core = cell.lock();
+        let result = change(&mut core, now);
+        let follow_up = self.write_down(cell, &mut core);
+        let has_work = core.machine.has_work();
+        drop(core);
+        self.follow_up(cell, follow_up);
+        if has_work {
+            self.wake_next(cell);
+        }
+        (result, follow_up.last_letter)
+    }
+
+    /// Changes a group until `change` returns something. If it returns nothing and nothing is left to do, `wait` runs under the
+    /// same lock; when it returns true the caller waits and this returns `None`. No member is woken.
+    pub(in crate::local) fn act_or_wait<T>(
+        &self,
+        cell: &Arc<GroupCell>,
+        mut change: impl FnMut(&mut GroupCore, Millis) -> Option<T>,
+        mut wait: impl FnMut(&GroupCore) -> bool,
+    ) -> Option<T> {
+        let now = self.clock.steady_ms();
+        let mut core = cell.lock();
+        loop {
+            let result = change(&mut core, now);
+            let follow_up = self.write_down(cell, &mut core);
+            if result.is_some() || follow_up.last_letter.is_some() || follow_up.is_urgent {
+                drop(core);
+                self.follow_up(cell, follow_up);
+                if result.is_some() {
+                    return result;
+                }
+                core = cell.lock();
+            } else if wait(&core) {
+                return None;
+            }
+        }
+    }
+
+    /// Changes a group together with an append of its own: no record of another thread comes in between.
+    pub(in crate::local) fn act_and_append<T>(
+        &self,
+        cell: &Arc<GroupCell>,
+        change: impl FnOnce(&mut GroupCore, &mut Sending) -> T,
+    ) -> T {
+        let mut sending = self.records.lock();
+        let mut core = cell.lock();
+        let result = change(&mut core, &mut sending);
+        let follow_up = self.write_down(cell, &mut core);
+        let has_work = core.machine.has_work();
+        drop(core);
+        drop(sending);
+        self.records.after_sending();
+        self.follow_up(cell, follow_up);
+        if has_work {
+            self.wake_next(cell);
+        }
+        result
+    }
+
+    /// Wakes the member that waits longest. If it does not pull, all are woken a moment later.
+    pub(in crate::local) fn wake_next(&self, cell: &Arc<GroupCell>) {
+        if cell.waiters.wake_one() {
+            self.call_again_later(cell);
+        }
+    }
+
+    /// Others wait besides a member that was just woken.
+    pub(in crate::local) fn call_again_later(&self, cell: &Arc<GroupCell>) {
+        self.timer.arm(cell, self.clock.steady_ms() + CALL_AGAIN_MS);
+    }
+
+    /// Takes from the machine what it wants done. Called with the group locked.
+    fn write_down(&self, cell: &Arc<GroupCell>, core: &mut GroupCore) -> FollowUp {
+        let mut is_urgent = false;
+        let changes = core.machine.changes_mut();
+        if !changes.is_empty() {
+            let is_wanted = changes.is_wanted;
+            let mut pending = cell.changes.lock();
+            let generation = pending.take_in(changes);
+            if !std::mem::replace(&mut pending.is_queued, true) {
+                self.records.enqueue(cell);
+            }
+            drop(pending);
+            is_urgent = core.machine.gate(generation);
+            if is_wanted {
+                self.timer.arm_flush(self.clock.steady_ms());
+            }
+        }
+        is_urgent |= core.machine.take_mark_awaited();
+        if let Some(at) = core.machine.wake_at() {
+            self.timer.arm(cell, at);
+        }
+        let given_up = core.machine.take_given_up();
+        let mut last_letter = None;
+        if !given_up.is_empty() {
+            core.letters_queued += given_up.len() as u64;
+            let letters = given_up.into_iter().map(|give_up| (Arc::clone(cell), give_up));
+            self.dead_letters.queue.lock().extend(letters);
+            last_letter = Some(core.letters_queued);
+        }
+        FollowUp { last_letter, is_urgent }
+    }
+
+    /// Does what was left, without the group's lock.
+    fn follow_up(&self, cell: &GroupCell, follow_up: FollowUp) {
+        if follow_up.is_urgent && !cell.is_deleted() {
+            self.records.demand();
+        }
+        if follow_up.last_letter.is_some() {
+            match self.dead_letters.without_worker.get() {
+                Some(work) => work(),
+                None => self.timer.wake(),
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A group at work: the machine under its lock, and around it what must be reached without that lock.
+//!
+//! The machine is changed only through [`GroupRuntime::act`](super::act::GroupRuntime::act), which writes down what changed and
+//! wakes who must be woken; [`GroupCell::inspect`] only looks.
+
+use super::pending_changes::PendingChanges;
+use super::waiters::Waiters;
+use crate::backend::GroupSpec;
+use crate::delivery::{ErrorBudget, Group, MemberId, Millis, Restored, SourceId};
+use crate::engine::TopicId;
+use crate::local::lock_order::{CHANGES, GROUP, LEAF, RankedGuard, RankedMutex};
+use prombus_protocol::{Pattern, Topic};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Topics that a pull reads side by side.
+pub(in crate::local) const TOPICS_SIDE_BY_SIDE: usize = 256;
+
+pub(in crate::local) struct GroupCell {
+    pub(in crate::local) number: u32,
+    pub(in crate::local) spec: GroupSpec,
+    pub(in crate::local) made_ms: i64,
+    /// The commit that created it; zero when it was there at open.
+    pub(in crate::local) made_in: u64,
+    core: RankedMutex<GROUP, GroupCore>,
+    pub(in crate::local) waiters: Waiters,
+    pub(in crate::local) changes: RankedMutex<CHANGES, PendingChanges>,
+    /// Rate limit of the log line about dead letters that could not be written.
+    pub(in crate::local) letter_notice: RankedMutex<LEAF, LetterNotice>,
+    /// When the timer looks at this group next; `u64::MAX` for never.
+    pub(in crate::local) armed_at: AtomicU64,
+    is_deleted: AtomicBool,
+    /// Rises when all leases become void: with a seek, and when the group or a topic is deleted.
+    epoch: AtomicU64,
+    /// Since when it has no members, by the steady clock; `u64::MAX` while it has some.
+    pub(in crate::local) deserted_at: AtomicU64,
+}
+
+/// What the group's lock guards.
+pub(in crate::local) struct GroupCore {
+    pub(in crate::local) machine: Group,
+    /// By source.
+    pub(in crate::local) topics: Vec<GroupTopic>,
+    /// Topics of which retention removed events before the group had them, and it was logged.
+    pub(in crate::local) told_missed: HashSet<SourceId>,
+    /// Where members outside of this process are.
+    pub(in crate::local) labels: HashMap<MemberId, String>,
+    /// The names of members.
+    pub(in crate::local) names: HashMap<MemberId, String>,
+    /// Dead letters that were queued, ever.
+    pub(in crate::local) letters_queued: u64,
+}
+
+/// A topic that a group reads.
+#[derive(Clone, Debug)]
+pub(in crate::local) struct GroupTopic {
+    pub(in crate::local) id: TopicId,
+    pub(in crate::local) name: Topic,
+    /// It was deleted. A later topic of the same name is another source.
+    pub(in crate::local) is_deleted: bool,
+}
+
+/// Dead letters that could not be written since that was last logged.
+#[derive(Default)]
+pub(in crate::local) struct LetterNotice {
+    pub(in crate::local) next_at: Millis,
+    pub(in crate::local) count: u64,
+}
+
+impl GroupCore {
+    /// The topics that exist.
+    pub(in crate::local) fn live_topics(&self) -> impl Iterator<Item = (SourceId, &GroupTopic)> {
+        (0..).map(SourceId).zip(&self.topics).filter(|(_, topic)| !topic.is_deleted)
+    }
+
+    pub(in crate::local) fn topic(&self, source: SourceId) -> &GroupTopic {
+        &self.topics[source.0 as usize]
+    }
+
+    /// A topic was deleted: nothing of it is delivered any more, and its leases are void.
+    pub(in crate::local) fn drop_source(&mut self, source: SourceId) {
+        self.machine.drop_source(source);
+        self.topics[source.0 as usize].is_deleted = true;
+        self.told_missed.remove(&source);
+    }
+
+    pub(in crate::local) fn forget_member(&mut self, member: MemberId) {
+        self.labels.remove(&member);
+        self.names.remove(&member);
+    }
+}
+
+impl GroupCell {
+    pub(in crate::local) fn new(
+        number: u32,
+        spec: GroupSpec,
+        made_ms: i64,
+        made_in: u64,
+        error_budget: &ErrorBudget,
+    ) -> Self {
+        Self {
+            number,
+            spec,
+            made_ms,
+            made_in,
+            core: RankedMutex::new(GroupCore {
+                machine: Group::new(u64::from(number) << 20)
+                    .with_topics_side_by_side(TOPICS_SIDE_BY_SIDE)
+                    .with_error_budget(error_budget.clone()),
+                topics: Vec::new(),
+                told_missed: HashSet::new(),
+                labels: HashMap::new(),
+                names: HashMap::new(),
+                letters_queued: 0,
+            }),
+            waiters: Waiters::default(),
+            changes: RankedMutex::default(),
+            letter_notice: RankedMutex::default(),
+            armed_at: AtomicU64::new(u64::MAX),
+            is_deleted: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+            deserted_at: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// The topics and patterns that it reads.
+    pub(in crate::local) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        patterns(&self.spec)
+    }
+
+    /// Whether it reads a topic.
+    pub(in crate::local) fn wants(&self, topic: &Topic) -> bool {
+        self.patterns().any(|pattern| pattern.matches(topic.as_str()))
+    }
+
+    /// Adds a topic that it reads.
+    pub(in crate::local) fn add_topic(&self, id: TopicId, name: &Topic, restored: Restored) -> SourceId {
+        let mut core = self.core.lock();
+        let source = core.machine.add_source(restored);
+        core.topics.push(GroupTopic { id, name: name.clone(), is_deleted: false });
+        self.waiters.add_source();
+        self.changes.lock().add_source(id);
+        source
+    }
+
+    /// Looks at the group without changing it.
+    pub(in crate::local) fn inspect<T>(&self, look: impl FnOnce(&GroupCore) -> T) -> T {
+        look(&self.core.lock())
+    }
+
+    /// The group's lock, for `act` alone.
+    pub(super) fn lock(&self) -> RankedGuard<'_, GROUP, GroupCore> {
+        self.core.lock()
+    }
+
+    /// Counts a verdict about an event that its sender does not have.
+    pub(in crate::local) fn count_stale(&self) {
+        self.core.lock().machine.count_stale();
+    }
+
+    pub(in crate::local) fn pause(&self, member: MemberId, is_paused: bool) {
+        self.core.lock().machine.pause(member, is_paused);
+    }
+
+    pub(in crate::local) fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::Acquire)
+    }
+
+    pub(in crate::local) fn set_deleted(&self) {
+        self.is_deleted.store(true, Ordering::Release);
+    }
+
+    pub(in crate::local) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// All leases are void from now on.
+    pub(in crate::local) fn raise_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The topics that it reads, by source.
+    pub(in crate::local) fn sources(&self) -> Vec<(SourceId, TopicId)> {
+        self.inspect(|core| core.live_topics().map(|(source, topic)| (source, topic.id)).collect())
+    }
+}
+
+/// The topics and patterns that a group reads.
+pub(in crate::local) fn patterns(spec: &GroupSpec) -> impl Iterator<Item = &Pattern> {
+    std::iter::once(&spec.subscription).chain(&spec.topics)
+}

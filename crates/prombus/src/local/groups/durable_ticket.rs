@@ -1,0 +1,75 @@
+//! Waiting until a group's records are durable.
+
+use super::act::GroupRuntime;
+use super::cell::GroupCell;
+use crate::backend::Durability;
+use crate::commit_watch::CommitWatch;
+use crate::error::Unavailable;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+/// The records of a group, for callers that wait for them.
+pub(in crate::local) struct GroupRecords {
+    runtime: Arc<GroupRuntime>,
+    commits: Arc<CommitWatch>,
+    cell: Arc<GroupCell>,
+}
+
+impl GroupRecords {
+    pub(in crate::local) fn new(
+        runtime: Arc<GroupRuntime>,
+        commits: Arc<CommitWatch>,
+        cell: Arc<GroupCell>,
+    ) -> Self {
+        Self { runtime, commits, cell }
+    }
+}
+
+impl Durability for GroupRecords {
+    fn poll_generation(&self, generation: u64, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
+        let waiters = &self.cell.waiters;
+        if waiters.durable_generation() >= generation {
+            return Poll::Ready(Ok(()));
+        }
+        self.runtime.records.demand();
+        if !waiters.wait_for_generation(generation, context.waker()) {
+            return Poll::Ready(Ok(()));
+        }
+        // Checked after the waker is in its place.
+        match self.commits.unavailable().cloned().or_else(|| self.commits.suspended()) {
+            Some(reason) => Poll::Ready(Err(reason)),
+            None if waiters.is_refused(generation) => Poll::Ready(Err(Unavailable::StorageFull)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// A verdict that gave an event up: it is durable when the dead letter is, which a worker writes.
+pub(in crate::local) struct LetterRecords {
+    pub(in crate::local) records: Arc<GroupRecords>,
+    /// The number of the dead letter.
+    pub(in crate::local) letter: u64,
+    /// The generation of its record; zero until the letter is dealt with.
+    pub(in crate::local) generation: AtomicU64,
+}
+
+impl Durability for LetterRecords {
+    fn poll_generation(&self, _generation: u64, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
+        let cell = &self.records.cell;
+        if self.generation.load(Ordering::Acquire) == 0 {
+            if cell.waiters.wait_for_letter(self.letter, context.waker()) {
+                // A group that was deleted writes no letters.
+                if cell.is_deleted() {
+                    return Poll::Ready(Ok(()));
+                }
+                return match self.records.commits.unavailable() {
+                    Some(reason) => Poll::Ready(Err(reason.clone())),
+                    None => Poll::Pending,
+                };
+            }
+            self.generation.store(cell.changes.lock().current_generation(), Ordering::Release);
+        }
+        self.records.poll_generation(self.generation.load(Ordering::Acquire), context)
+    }
+}

@@ -1,0 +1,72 @@
+//! `group_expire_ms` and `expireMs`: a group without members is deleted after that time.
+
+use super::cell::GroupCell;
+use super::{Groups, Tried};
+use crate::backend::GroupSpec;
+use crate::delivery::Millis;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A group that could not be deleted is tried again after this time.
+const EXPIRE_RETRY_MS: Millis = 1_000;
+
+impl Groups {
+    /// How long a group may be without members: what its creator said, or what applies to all.
+    fn expires_after(&self, cell: &GroupCell) -> Option<Millis> {
+        cell.spec.expire_ms.or(self.expire_ms)
+    }
+
+    /// A group has no members from now on.
+    pub(in crate::local) fn deserted(&self, cell: &Arc<GroupCell>, now: Millis) {
+        if let Some(after) = self.expires_after(cell) {
+            cell.deserted_at.store(now, Ordering::Release);
+            self.runtime.timer.arm(cell, now.saturating_add(after));
+        }
+    }
+
+    /// Deletes a group that had no members for too long. Returns whether it is gone.
+    pub(super) fn expire(&self, cell: &Arc<GroupCell>, now: Millis) -> bool {
+        let Some(after) = self.expires_after(cell) else { return false };
+        let deserted_at = cell.deserted_at.load(Ordering::Acquire);
+        let due = deserted_at.saturating_add(after);
+        if due > now {
+            if due < u64::MAX {
+                self.runtime.timer.arm(cell, due);
+            }
+            return false;
+        }
+        match self.try_delete(cell, Some(deserted_at)) {
+            Ok(Tried::Done(_)) => {
+                let GroupSpec { subscription, group, .. } = &cell.spec;
+                tracing::info!("group {group} on {}: deleted, it had no members", subscription.as_str());
+                true
+            }
+            // No room now, or a member has just joined.
+            Ok(Tried::Busy) | Err(_) => {
+                let is_gone = cell.is_deleted();
+                if !is_gone {
+                    self.runtime.timer.arm(cell, now + EXPIRE_RETRY_MS);
+                }
+                is_gone
+            }
+        }
+    }
+
+    /// The timer's work on one group: leases that ended, waits that are over, expiry.
+    pub(in crate::local) fn advance_timers(&self, cell: &Arc<GroupCell>, now: Millis) {
+        if self.expire(cell, now) {
+            return;
+        }
+        let has_work = self.runtime.act(cell, |core, _| {
+            core.machine.advance(now);
+            cell.waiters.grant_noticed(&mut core.machine);
+            core.machine.has_work()
+        });
+        // Leases that ended have made room.
+        cell.waiters.wake_windows(None);
+        if has_work {
+            // A member that was woken before may have stopped waiting: now all are woken.
+            cell.waiters.wake_members();
+        }
+    }
+}

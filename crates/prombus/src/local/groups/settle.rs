@@ -1,0 +1,129 @@
+//! Settling deliveries: acks, nacks, extensions, and verdicts by event id.
+
+use super::Groups;
+use super::act::GroupRuntime;
+use super::cell::{GroupCell, GroupCore};
+use super::durable_ticket::{GroupRecords, LetterRecords};
+use crate::backend::{DurableTicket, SettleOutcome, Verdict, event_id_of};
+use crate::delivery::{AckOutcome, Millis, Position, Sender};
+use crate::error::GroupError;
+use prombus_protocol::Uuid;
+use prombus_protocol::limits::MAX_REASON_BYTES;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Applies verdicts, one outcome each. The ticket resolves when they are durable.
+pub(in crate::local) fn settle(
+    runtime: &GroupRuntime,
+    records: &Arc<GroupRecords>,
+    cell: &Arc<GroupCell>,
+    sender: Sender,
+    verdicts: &[(Position, Verdict<'_>)],
+    outcomes: &mut Vec<SettleOutcome>,
+) -> DurableTicket {
+    if cell.is_deleted() {
+        outcomes.extend(verdicts.iter().map(|_| SettleOutcome::Stale));
+        return DurableTicket::done();
+    }
+    let mut has_room = false;
+    let ((), last_letter) = runtime.act_noting_letters(cell, |core, now| {
+        core.machine.advance(now);
+        for &(position, verdict) in verdicts {
+            let outcome = apply(core, sender, position, verdict, now);
+            has_room |= outcome == SettleOutcome::Counted;
+            outcomes.push(outcome);
+        }
+    });
+    if has_room {
+        let holder = match sender {
+            Sender::Member(member) => Some(member),
+            Sender::LastHolder => None,
+        };
+        cell.waiters.wake_windows(holder);
+    }
+    match last_letter {
+        Some(letter) => {
+            let letter =
+                LetterRecords { records: Arc::clone(records), letter, generation: AtomicU64::new(0) };
+            DurableTicket::new(Arc::new(letter), 0)
+        }
+        None => {
+            let generation = cell.changes.lock().current_generation();
+            DurableTicket::new(Arc::clone(records) as Arc<dyn crate::backend::Durability>, generation)
+        }
+    }
+}
+
+fn apply(
+    core: &mut GroupCore,
+    sender: Sender,
+    position: Position,
+    verdict: Verdict<'_>,
+    now: Millis,
+) -> SettleOutcome {
+    let settled = |settling| match settling {
+        AckOutcome::Counted => SettleOutcome::Counted,
+        AckOutcome::Stale => SettleOutcome::Stale,
+    };
+    let machine = &mut core.machine;
+    match verdict {
+        Verdict::Ack => settled(machine.ack(sender, position)),
+        Verdict::Nack { delay_ms, reason } => {
+            settled(machine.nack(sender, position, delay_ms, reason.map(short_reason), now))
+        }
+        Verdict::GiveUp { reason } => settled(machine.nack_dead(sender, position, reason.map(short_reason))),
+        Verdict::Release => match sender {
+            Sender::Member(member) if machine.is_leased_to(member, position) => {
+                machine.give_back_lease(member, position, now);
+                SettleOutcome::Counted
+            }
+            _ => SettleOutcome::Stale,
+        },
+        Verdict::Extend { extend_ms } => match machine.extend(sender, position, extend_ms, now) {
+            Some(deadline) => SettleOutcome::Extended(deadline - now),
+            None => SettleOutcome::Stale,
+        },
+    }
+}
+
+/// The start of a reason, in whole characters.
+fn short_reason(text: &str) -> &str {
+    let end = (0..=MAX_REASON_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
+}
+
+impl Groups {
+    /// Settles by id, for the member that had the event last. Resolves when that is durable.
+    pub(in crate::local) async fn settle_by_id(
+        &self,
+        subscription: &str,
+        group: &str,
+        id: Uuid,
+        verdict: Verdict<'_>,
+    ) -> Result<SettleOutcome, GroupError> {
+        self.commits.check_open()?;
+        let cell = self.registry.find_group(subscription, group)?;
+        let records =
+            GroupRecords::new(Arc::clone(&self.runtime), Arc::clone(&self.commits), Arc::clone(&cell));
+        let records = Arc::new(records);
+        let mut is_known = false;
+        for (source, topic) in cell.sources() {
+            let Some(seq) = self.engine.find(topic, event_id_of(id)).await? else { continue };
+            is_known = true;
+            let position = Position { source, seq };
+            let mut outcomes = Vec::with_capacity(1);
+            let verdicts = [(position, verdict)];
+            let ticket = settle(&self.runtime, &records, &cell, Sender::LastHolder, &verdicts, &mut outcomes);
+            if outcomes[0] == SettleOutcome::Stale {
+                // Another topic may have the id too, if its publisher chose it.
+                continue;
+            }
+            ticket.await?;
+            return Ok(outcomes[0]);
+        }
+        if !is_known && matches!(verdict, Verdict::Ack | Verdict::Nack { .. } | Verdict::GiveUp { .. }) {
+            cell.count_stale();
+        }
+        Ok(SettleOutcome::Stale)
+    }
+}

@@ -1,0 +1,182 @@
+//! Where a group starts: the seqs after which it begins, by topic, for each form of `from`.
+//!
+//! A start needs lookups, which may be pending. So it is resolved before the creation lock is taken, and the
+//! caller checks under the lock that no topic came in between.
+
+use crate::backend::event_id_of;
+use crate::engine::{Engine, EventHead, EventId, TopicId};
+use crate::error::ReadError;
+use prombus_protocol::{Start, Uuid};
+use std::collections::HashMap;
+
+/// A gap is looked for in this many events whose publishers chose their ids.
+const GAP_SEARCH_MAX: u64 = 1_000;
+/// The most events that are looked at to find the place of one that is gone. More are needed only where nearly all ids were
+/// chosen by publishers.
+const HEADS_MAX: u32 = 10_000;
+
+/// A start, resolved as far as it needs lookups.
+#[derive(Clone, Debug)]
+pub(in crate::local) enum ResolvedStart {
+    Earliest,
+    /// The group existed when its start was to be resolved.
+    NotNeeded,
+    /// The floors of the topics that existed when it was resolved.
+    Floors(HashMap<TopicId, u64>),
+}
+
+impl ResolvedStart {
+    /// Resolves a start in these topics.
+    pub(in crate::local) async fn resolve(
+        engine: &dyn Engine,
+        topics: &[TopicId],
+        start: Start,
+    ) -> Result<Self, ReadError> {
+        let floors = match start {
+            Start::Earliest => return Ok(Self::Earliest),
+            // Also after events that were published before and are not durable yet.
+            Start::Latest => {
+                let mut floors = HashMap::with_capacity(topics.len());
+                for &topic in topics {
+                    floors.insert(topic, engine.appended_seq(topic).await?);
+                }
+                floors
+            }
+            Start::Ts(ts) => {
+                let mut floors = HashMap::with_capacity(topics.len());
+                for &topic in topics {
+                    floors.insert(topic, floor_at_time(engine, topic, ts).await?);
+                }
+                floors
+            }
+            Start::AfterId(id) => floors_after_id(engine, topics, id).await?,
+        };
+        Ok(Self::Floors(floors))
+    }
+
+    /// The floors of these topics; `None` when one of them has events and did not exist when this was resolved.
+    pub(in crate::local) fn floors(&self, engine: &dyn Engine, topics: &[TopicId]) -> Option<Vec<u64>> {
+        // Events that retention removed are before every start.
+        let removed = |topic: TopicId| engine.retained_from(topic).saturating_sub(1);
+        let floor = |&topic: &TopicId| match self {
+            Self::Earliest => Some(removed(topic)),
+            Self::NotNeeded => None,
+            Self::Floors(floors) => match floors.get(&topic) {
+                Some(&floor) => Some(floor.max(removed(topic))),
+                None if engine.last_seq(topic) == 0 => Some(0),
+                None => None,
+            },
+        };
+        topics.iter().map(floor).collect()
+    }
+}
+
+/// The seq before the first event of this time or a later one.
+async fn floor_at_time(engine: &dyn Engine, topic: TopicId, ts: i64) -> Result<u64, ReadError> {
+    let first = engine.first_at_or_after(topic, ts).await?;
+    Ok(first.map_or_else(|| engine.last_seq(topic), |seq| seq - 1))
+}
+
+async fn floors_after_id(
+    engine: &dyn Engine,
+    topics: &[TopicId],
+    id: Uuid,
+) -> Result<HashMap<TopicId, u64>, ReadError> {
+    let Some((at, seq)) = place_of_id(engine, topics, event_id_of(id)).await? else {
+        return Err(ReadError::UnknownId(id));
+    };
+    let head = match engine.head_at_or_after(at, seq).await {
+        Ok(head) => head.filter(|head| head.seq == seq),
+        // Deleted since: its events are gone like any others.
+        Err(ReadError::UnknownTopic(_)) => None,
+        Err(error) => return Err(error),
+    };
+    let mut floors = HashMap::with_capacity(topics.len());
+    for &topic in topics {
+        let floor = match head {
+            _ if topic == at => seq,
+            // The other topics start at the event's time.
+            Some(head) => floor_at_time(engine, topic, head.ts).await?,
+            None => 0,
+        };
+        floors.insert(topic, floor);
+    }
+    Ok(floors)
+}
+
+/// The topic and the seq of an event, or of the gap that it left.
+async fn place_of_id(
+    engine: &dyn Engine,
+    topics: &[TopicId],
+    id: EventId,
+) -> Result<Option<(TopicId, u64)>, ReadError> {
+    for &topic in topics {
+        if let Some(seq) = engine.find(topic, id).await? {
+            return Ok(Some((topic, seq)));
+        }
+    }
+    // A gap where it could have been counts only if it is in none of the topics.
+    for &topic in topics {
+        if let Some(seq) = gap_of(engine, topic, id).await? {
+            return Ok(Some((topic, seq)));
+        }
+    }
+    Ok(None)
+}
+
+/// The seq of the last event before one that was cleaned away: there is a gap where it was.
+async fn gap_of(engine: &dyn Engine, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
+    if !engine.is_own_id(id) {
+        return Ok(None);
+    }
+    let last_seq = engine.last_seq(topic);
+    let first = engine.first_seq(topic).await?.unwrap_or(last_seq + 1);
+    // Ids that the engine made rise with the seqs: below `low` no event is after the id, from `high` on all are.
+    let (mut low, mut high) = (first, last_seq + 1);
+    let mut looks = HEADS_MAX;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match own_head(engine, topic, middle, high, &mut looks).await? {
+            Some(head) if head.id <= id => low = head.seq + 1,
+            _ if looks == 0 => return Ok(None),
+            _ => high = middle,
+        }
+    }
+    let is_there = (low == first && first > 1) || has_gap(engine, topic, low, last_seq).await?;
+    Ok(is_there.then_some(low - 1))
+}
+
+/// Whether a seq is missing between this place and the next event whose id the engine made.
+async fn has_gap(engine: &dyn Engine, topic: TopicId, from: u64, last_seq: u64) -> Result<bool, ReadError> {
+    let end = from.saturating_add(GAP_SEARCH_MAX);
+    for seq in from..end {
+        match engine.head_at_or_after(topic, seq).await? {
+            None => return Ok(seq <= last_seq),
+            Some(head) if head.seq > seq => return Ok(true),
+            Some(head) if !head.is_client_id => return Ok(false),
+            Some(_) => {}
+        }
+    }
+    Ok(true)
+}
+
+/// The first event in a range whose id the engine made, with at most this many looks.
+async fn own_head(
+    engine: &dyn Engine,
+    topic: TopicId,
+    from: u64,
+    end: u64,
+    looks: &mut u32,
+) -> Result<Option<EventHead>, ReadError> {
+    let mut from = from;
+    while let Some(left) = looks.checked_sub(1)
+        && let Some(head) = engine.head_at_or_after(topic, from).await?.filter(|head| head.seq < end)
+    {
+        *looks = left;
+        if !head.is_client_id {
+            return Ok(Some(head));
+        }
+        from = head.seq + 1;
+    }
+    Ok(None)
+}

@@ -1,0 +1,266 @@
+//! Who waits for a group: members for events or for room in their window, and callers for a generation of records. Commits
+//! reach this without the group's lock.
+
+use super::pending_changes::RecordInFlight;
+use crate::deferred_wakes::wake;
+use crate::delivery::{Group, MemberId, SourceId};
+use crate::local::lock_order::{RankedMutex, WAITERS};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+
+/// Waiters of a group, and what commits have reported.
+pub(in crate::local) struct Waiters {
+    lists: RankedMutex<WAITERS, Lists>,
+    /// The newest generation of records that is durable.
+    durable: AtomicU64,
+    /// The oldest generation whose record found no room on the disk; `u64::MAX` for none.
+    refused_from: AtomicU64,
+    /// How many dead letters were written, put off or dropped, in the order in which they were queued.
+    letters_done: AtomicU64,
+}
+
+#[derive(Default)]
+struct Lists {
+    /// The newest durable seq by source.
+    newest: Vec<u64>,
+    /// Sources whose newest seq the machine has not been told.
+    noticed: Vec<SourceId>,
+    is_noticed: Vec<bool>,
+    /// Members that found nothing, in the order of their turns: the one that waits longest is first.
+    for_events: VecDeque<WaitingMember>,
+    /// The newest turn that was given to a member.
+    newest_turn: u64,
+    /// Members that have as much as their window allows, or are paused.
+    for_window: Vec<(MemberId, Waker)>,
+    /// Callers that wait for a generation to be durable.
+    for_generation: Vec<(u64, Waker)>,
+    /// Callers that wait for a dead letter.
+    for_letter: Vec<(u64, Waker)>,
+}
+
+/// A member that waits for events.
+struct WaitingMember {
+    member: MemberId,
+    turn: u64,
+    waker: Waker,
+}
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Self {
+            lists: RankedMutex::default(),
+            durable: AtomicU64::new(0),
+            refused_from: AtomicU64::new(u64::MAX),
+            letters_done: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Waiters {
+    pub(in crate::local) fn add_source(&self) {
+        let mut lists = self.lists.lock();
+        lists.newest.push(0);
+        lists.is_noticed.push(false);
+    }
+
+    pub(in crate::local) fn durable_generation(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// A topic has durable events up to this seq. Called by the commit. Returns whom to wake, and whether others still wait.
+    pub(in crate::local) fn notice(&self, source: SourceId, newest_seq: u64) -> (Option<Waker>, bool) {
+        let mut lists = self.lists.lock();
+        let at = source.0 as usize;
+        if newest_seq <= lists.newest[at] {
+            return (None, false);
+        }
+        lists.newest[at] = newest_seq;
+        if !std::mem::replace(&mut lists.is_noticed[at], true) {
+            lists.noticed.push(source);
+        }
+        let called = lists.for_events.pop_front().map(|waiting| waiting.waker);
+        (called, !lists.for_events.is_empty())
+    }
+
+    /// Tells the machine what became durable since the last call.
+    pub(in crate::local) fn grant_noticed(&self, machine: &mut Group) {
+        let mut lists = self.lists.lock();
+        while let Some(source) = lists.noticed.pop() {
+            let at = source.0 as usize;
+            lists.is_noticed[at] = false;
+            machine.grant(source, lists.newest[at]);
+        }
+    }
+
+    /// Queues a member after those that wait already. It keeps its `turn` until it has got something, so that one that was woken
+    /// in vain does not lose its place. False when something came in between: an event, or a record that was not durable when
+    /// the member looked. `durable` is the durable generation that it saw.
+    pub(in crate::local) fn wait_for_events(
+        &self,
+        member: MemberId,
+        turn: &mut Option<u64>,
+        durable: u64,
+        waker: &Waker,
+    ) -> bool {
+        let mut lists = self.lists.lock();
+        // A record that becomes durable after this check finds the member in the queue: it takes the same lock.
+        if !lists.noticed.is_empty() || self.durable_generation() != durable {
+            return false;
+        }
+        if let Some(waiting) = lists.for_events.iter_mut().find(|waiting| waiting.member == member) {
+            waiting.waker.clone_from(waker);
+            return true;
+        }
+        let turn = *turn.get_or_insert_with(|| {
+            lists.newest_turn += 1;
+            lists.newest_turn
+        });
+        let before = lists.for_events.iter().rposition(|waiting| waiting.turn < turn);
+        let waiting = WaitingMember { member, turn, waker: waker.clone() };
+        lists.for_events.insert(before.map_or(0, |at| at + 1), waiting);
+        true
+    }
+
+    /// Waits for room in the member's own window. Called with the group locked, so no settlement comes in between.
+    pub(in crate::local) fn wait_for_window(&self, member: MemberId, waker: &Waker) {
+        let mut lists = self.lists.lock();
+        match lists.for_window.iter_mut().find(|(waiter, _)| *waiter == member) {
+            Some((_, known)) => known.clone_from(waker),
+            None => lists.for_window.push((member, waker.clone())),
+        }
+    }
+
+    /// Wakes members whose window has room again: this one, or all.
+    pub(in crate::local) fn wake_windows(&self, member: Option<MemberId>) {
+        let mut lists = self.lists.lock();
+        if lists.for_window.is_empty() {
+            return;
+        }
+        let is_woken = |waiter: MemberId| member.is_none_or(|member| member == waiter);
+        let all = std::mem::take(&mut lists.for_window).into_iter();
+        let (woken, rest): (Vec<_>, Vec<_>) = all.partition(|(it, _)| is_woken(*it));
+        lists.for_window = rest;
+        drop(lists);
+        woken.into_iter().for_each(|(_, waker)| wake(waker));
+    }
+
+    pub(in crate::local) fn remove(&self, member: MemberId) {
+        let mut lists = self.lists.lock();
+        lists.for_events.retain(|waiting| waiting.member != member);
+        lists.for_window.retain(|(waiter, _)| *waiter != member);
+    }
+
+    /// Wakes the member that waits longest. Returns whether others still wait.
+    pub(in crate::local) fn wake_one(&self) -> bool {
+        let mut lists = self.lists.lock();
+        let woken = lists.for_events.pop_front();
+        let others_wait = !lists.for_events.is_empty();
+        drop(lists);
+        if let Some(waiting) = woken {
+            wake(waiting.waker);
+        }
+        others_wait
+    }
+
+    /// Wakes all members that wait for events.
+    pub(in crate::local) fn wake_members(&self) {
+        let woken = std::mem::take(&mut self.lists.lock().for_events);
+        woken.into_iter().for_each(|waiting| wake(waiting.waker));
+    }
+
+    /// Wakes everyone: the group was deleted, or the bus ends.
+    pub(in crate::local) fn wake_all(&self) {
+        self.wake_windows(None);
+        self.wake_members();
+        let (generations, letters) = {
+            let mut lists = self.lists.lock();
+            (std::mem::take(&mut lists.for_generation), std::mem::take(&mut lists.for_letter))
+        };
+        generations.into_iter().chain(letters).for_each(|(_, waker)| wake(waker));
+    }
+
+    /// A record is durable.
+    pub(in crate::local) fn record_durable(&self, record: &RecordInFlight) {
+        self.durable.fetch_max(record.generation, Ordering::AcqRel);
+        let mut lists = self.lists.lock();
+        if lists.for_generation.is_empty() && !record.wakes_members {
+            return;
+        }
+        let mut woken = take_due(&mut lists.for_generation, |generation| generation <= record.generation);
+        if record.wakes_members {
+            // All of them: a member that stopped waiting must not keep the events from the others.
+            woken.extend(lists.for_events.drain(..).map(|waiting| waiting.waker));
+        }
+        drop(lists);
+        woken.into_iter().for_each(wake);
+    }
+
+    /// A record found no room: callers that wait for it, or for a later one, are told.
+    pub(in crate::local) fn record_refused(&self, record: &RecordInFlight) {
+        if record.generation == 0 || self.refused_from.load(Ordering::Acquire) <= record.generation {
+            return;
+        }
+        self.refused_from.store(record.generation, Ordering::Release);
+        let woken = take_due(&mut self.lists.lock().for_generation, |it| it >= record.generation);
+        woken.into_iter().for_each(wake);
+    }
+
+    /// The group's records found room again.
+    pub(in crate::local) fn records_accepted(&self) {
+        self.refused_from.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Whether the record of a generation waits for room on the disk.
+    pub(in crate::local) fn is_refused(&self, generation: u64) -> bool {
+        generation >= self.refused_from.load(Ordering::Acquire)
+    }
+
+    /// Has the caller woken when a generation is durable; false when it is already.
+    pub(in crate::local) fn wait_for_generation(&self, generation: u64, waker: &Waker) -> bool {
+        if self.durable_generation() >= generation {
+            return false;
+        }
+        let mut lists = self.lists.lock();
+        if self.durable_generation() >= generation {
+            return false;
+        }
+        push_waker(&mut lists.for_generation, generation, waker);
+        true
+    }
+
+    /// One more dead letter was dealt with.
+    pub(in crate::local) fn letter_done(&self) {
+        let mut lists = self.lists.lock();
+        let done = self.letters_done.fetch_add(1, Ordering::AcqRel) + 1;
+        let woken = take_due(&mut lists.for_letter, |letter| letter <= done);
+        drop(lists);
+        woken.into_iter().for_each(wake);
+    }
+
+    /// Has the caller woken when so many dead letters are dealt with; false when they are already.
+    pub(in crate::local) fn wait_for_letter(&self, letter: u64, waker: &Waker) -> bool {
+        if self.letters_done.load(Ordering::Acquire) >= letter {
+            return false;
+        }
+        let mut lists = self.lists.lock();
+        if self.letters_done.load(Ordering::Acquire) >= letter {
+            return false;
+        }
+        push_waker(&mut lists.for_letter, letter, waker);
+        true
+    }
+}
+
+fn push_waker(list: &mut Vec<(u64, Waker)>, number: u64, waker: &Waker) {
+    let is_known = |(known, other): &(u64, Waker)| *known == number && other.will_wake(waker);
+    if !list.iter().rev().take(8).any(is_known) {
+        list.push((number, waker.clone()));
+    }
+}
+
+/// Takes the wakers whose number is due out of a list.
+fn take_due(list: &mut Vec<(u64, Waker)>, is_due: impl Fn(u64) -> bool) -> Vec<Waker> {
+    let due = list.extract_if(.., |(number, _)| is_due(*number));
+    due.map(|(_, waker)| waker).collect()
+}

@@ -1,0 +1,351 @@
+//! Opening and closing the backend, and its threads.
+
+use super::Local;
+use super::arrivals::Arrivals;
+use super::dead_letters::DeadLetterWriter;
+use super::engine_events::{EngineEvents, is_engine_thread};
+use super::groups::Groups;
+use super::groups::act::{DeadLetterQueue, GroupRuntime};
+use super::kept_values::KeptValues;
+use super::latest_by_key::LatestByKey;
+use super::maintenance::schedule::MaintenanceSchedule;
+use super::maintenance::{self, Maintenance};
+use super::publish_queue::PublishQueue;
+use super::reading::Reading;
+use super::record_writer::RecordWriter;
+use super::registry::Registry;
+use super::stop_clock::StopClock;
+use super::suspension::Suspension;
+use super::timer::Timer;
+use super::timer_thread;
+use super::topic_info::TopicLists;
+use super::topic_settings::TopicSettingsTable;
+use crate::clock::Clock;
+use crate::commit_watch::CommitWatch;
+use crate::config::Limits;
+use crate::delivery::{ErrorBudget, Millis};
+use crate::engine::{Engine, MayBlock, RestoredState};
+use crate::error::{OpenError, Unavailable};
+use crate::publishing::PublishLine;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Groups over an engine, in this process. A handle: clones share everything; the last one, members included, closes it when it
+/// is dropped.
+#[derive(Clone)]
+pub struct LocalBackend {
+    pub(super) handle: Arc<Handle>,
+}
+
+/// Closes everything when it is dropped.
+pub(super) struct Handle {
+    pub(super) local: Arc<Local>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// A second closer waits until the first is done.
+    closing: Mutex<()>,
+}
+
+impl LocalBackend {
+    /// Starts groups over an engine.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the groups cannot be read, or no thread can be started.
+    pub fn open(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, limits: Limits) -> Result<Self, OpenError> {
+        // Only with a thread that looks at it regularly can the clock tell when the process was stopped.
+        let clock = Arc::new(StopClock::new(clock));
+        let local = Local::open(engine, Arc::clone(&clock) as Arc<dyn Clock>, &limits)?;
+        let backend = Self::over(local);
+        let local = &backend.handle.local;
+        let weak = Arc::downgrade(local);
+        backend.handle.spawn("prombus-timer", move || timer_thread::run(&weak, &clock))?;
+        let (weak, schedule) = (Arc::downgrade(&local.maintenance), Arc::clone(&local.maintenance.schedule));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(OpenError::Thread)?;
+        backend.handle.spawn("prombus-maintenance", move || maintenance::run(&weak, &schedule, &runtime))?;
+        Ok(backend)
+    }
+
+    /// Starts groups over an engine, with no thread of its own: the caller calls [`tick`](Self::tick) and
+    /// [`run_maintenance`](Self::run_maintenance).
+    ///
+    /// # Errors
+    /// [`OpenError`] when the groups cannot be read.
+    pub fn open_without_timer(
+        engine: Arc<dyn Engine>,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+    ) -> Result<Self, OpenError> {
+        let local = Local::open(engine, clock, &limits)?;
+        let weak = Arc::downgrade(&local);
+        let work = move || {
+            if let Some(local) = weak.upgrade() {
+                local.write_dead_letters();
+            }
+        };
+        let _ = local.runtime.dead_letters.without_worker.set(Box::new(work));
+        Ok(Self::over(local))
+    }
+
+    fn over(local: Arc<Local>) -> Self {
+        Self { handle: Arc::new(Handle { local, threads: Mutex::default(), closing: Mutex::default() }) }
+    }
+
+    /// Does what is due by the clock, in a backend without threads. Returns when to call again, by the steady clock.
+    pub fn tick(&self) -> Option<Millis> {
+        self.handle.local.tick()
+    }
+
+    /// One round of what the maintenance thread does: retention, cleaning, snapshots. Returns in how many milliseconds the next
+    /// one is due.
+    pub async fn run_maintenance(&self, may_block: MayBlock) -> Millis {
+        self.handle.local.maintenance.run_round(may_block).await
+    }
+
+    /// Closes without a runtime; waits for threads and for the disk.
+    ///
+    /// # Errors
+    /// [`Unavailable`] when writing had stopped before.
+    pub fn close_blocking(&self) -> Result<(), Unavailable> {
+        self.handle.close(MayBlock::on_this_thread())
+    }
+
+    /// Writes down what groups have to say, now; for tests that step through everything.
+    pub fn flush(&self) -> bool {
+        self.handle.local.runtime.records.flush()
+    }
+}
+
+/// The parts that all others stand on.
+struct Foundation {
+    commits: Arc<CommitWatch>,
+    arrivals: Arc<Arrivals>,
+    schedule: Arc<MaintenanceSchedule>,
+    settings: Arc<TopicSettingsTable>,
+    runtime: Arc<GroupRuntime>,
+    registry: Arc<Registry>,
+    publishing: Arc<PublishQueue>,
+}
+
+impl Foundation {
+    fn new(
+        engine: &Arc<dyn Engine>,
+        clock: &Arc<dyn Clock>,
+        limits: &Limits,
+        restored: &RestoredState,
+    ) -> Result<Self, OpenError> {
+        let commits: Arc<CommitWatch> = Arc::default();
+        let arrivals: Arc<Arrivals> = Arc::default();
+        let schedule: Arc<MaintenanceSchedule> = Arc::default();
+        let settings = Arc::new(TopicSettingsTable::restore(restored)?);
+        let runtime = Arc::new(GroupRuntime {
+            records: RecordWriter::new(Arc::clone(engine), Arc::clone(clock)),
+            clock: Arc::clone(clock),
+            timer: Timer::default(),
+            dead_letters: DeadLetterQueue::default(),
+        });
+        let registry = Arc::new(Registry::new(
+            Arc::clone(engine),
+            Arc::clone(&runtime),
+            Arc::clone(&arrivals),
+            Arc::clone(&settings),
+            Arc::clone(&schedule),
+            limits.max_topics,
+        ));
+        let publishing = Arc::new(PublishQueue::new(
+            Arc::clone(engine),
+            Arc::clone(&registry),
+            Arc::clone(&runtime),
+            Arc::clone(&commits),
+            limits.max_payload_bytes,
+        ));
+        Ok(Self { commits, arrivals, schedule, settings, runtime, registry, publishing })
+    }
+}
+
+impl Local {
+    fn open(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, limits: &Limits) -> Result<Arc<Self>, OpenError> {
+        let restored = engine.restored();
+        let foundation = Foundation::new(&engine, &clock, limits, &restored)?;
+        let Foundation { commits, arrivals, schedule, settings, runtime, registry, publishing } = foundation;
+        let groups = Arc::new(Groups {
+            engine: Arc::clone(&engine),
+            runtime: Arc::clone(&runtime),
+            registry: Arc::clone(&registry),
+            commits: Arc::clone(&commits),
+            publish_line: Arc::clone(&publishing) as Arc<dyn PublishLine>,
+            error_budget: ErrorBudget::default(),
+            max_groups: limits.max_groups,
+            expire_ms: limits.group_expire_ms,
+        });
+        groups.restore(restored.groups)?;
+        let reading = Arc::new(Reading {
+            engine: Arc::clone(&engine),
+            clock: Arc::clone(&clock),
+            registry: Arc::clone(&registry),
+            commits: Arc::clone(&commits),
+            arrivals: Arc::clone(&arrivals),
+        });
+        let latest = Arc::new(LatestByKey::new(
+            Arc::clone(&engine),
+            Arc::clone(&clock),
+            Arc::clone(&commits),
+            limits.state_memory_bytes,
+        ));
+        let maintenance = Arc::new(Maintenance::new(
+            Arc::clone(&reading),
+            Arc::clone(&settings),
+            Arc::clone(&groups),
+            Arc::clone(&latest),
+            Arc::clone(&publishing),
+            schedule,
+        ));
+        let lists = TopicLists {
+            engine: Arc::clone(&engine),
+            registry: Arc::clone(&registry),
+            settings: Arc::clone(&settings),
+        };
+        let dead_letters =
+            DeadLetterWriter::new(Arc::clone(&engine), Arc::clone(&runtime), Arc::clone(&registry));
+        commits.advance(engine.durable_commit());
+        let local = Arc::new(Self {
+            engine,
+            clock,
+            commits,
+            runtime,
+            registry,
+            settings,
+            arrivals,
+            groups,
+            publishing,
+            reading,
+            lists: Arc::new(lists),
+            latest,
+            maintenance,
+            dead_letters,
+            kept: KeptValues::new(restored.kept),
+            suspension: Suspension::default(),
+            engine_wait_ms: limits.engine_wait_ms,
+        });
+        local.engine.observe(Arc::new(EngineEvents { local: Arc::downgrade(&local) }));
+        Ok(local)
+    }
+
+    fn stop_threads(&self) {
+        self.runtime.timer.stop();
+        self.maintenance.schedule.stop();
+    }
+
+    /// Writes what waits, closes the engine, and tells everyone. The threads were stopped before.
+    fn close(self: &Arc<Self>, may_block: MayBlock) -> Result<(), Unavailable> {
+        if self.commits.set_closed() {
+            return Ok(());
+        }
+        self.publish_line(may_block);
+        self.write_dead_letters();
+        let cells = self.registry.all_groups();
+        for cell in &cells {
+            self.runtime.act(cell, |core, now| core.machine.close(now));
+        }
+        self.write_last_records(may_block);
+        let closed = self.engine.close(may_block);
+        let durable = self.engine.durable_commit();
+        self.commits.advance(durable);
+        self.runtime.records.committed(durable);
+        self.fail(Unavailable::Closed);
+        self.publishing.refuse_line(&Unavailable::Closed);
+        closed
+    }
+
+    /// Publishes what waits in line, also if nobody awaits it.
+    fn publish_line(&self, may_block: MayBlock) {
+        loop {
+            self.publishing.advance();
+            self.check_suspension(self.clock.steady_ms());
+            let is_over = !self.publishing.has_line() || self.commits.unavailable().is_some();
+            if is_over || self.commits.suspended().is_some() || !self.engine.wait_for_room(may_block) {
+                return;
+            }
+            // The timer thread has ended, and closing does not wait for the end of an outage.
+            self.check_suspension(self.clock.steady_ms());
+        }
+    }
+
+    fn write_last_records(&self, may_block: MayBlock) {
+        let records = &self.runtime.records;
+        loop {
+            // A thread that is sending now may fail and leave its records behind.
+            drop(records.lock());
+            if !records.is_dirty() {
+                return;
+            }
+            if records.flush() {
+                continue;
+            }
+            self.check_suspension(self.clock.steady_ms());
+            // On a full disk there may never be room; closing does not wait for that.
+            let is_over = self.commits.unavailable().is_some()
+                || self.commits.suspended().is_some()
+                || records.is_refused();
+            if is_over || !self.engine.wait_for_room(may_block) {
+                tracing::error!("the last acks could not be written; their events will be delivered again");
+                return;
+            }
+            self.check_suspension(self.clock.steady_ms());
+        }
+    }
+}
+
+impl Handle {
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        self.threads.lock().push(thread.map_err(OpenError::Thread)?);
+        Ok(())
+    }
+
+    pub(super) fn close(&self, may_block: MayBlock) -> Result<(), Unavailable> {
+        let _closing = self.closing.lock();
+        self.local.stop_threads();
+        let mut threads = std::mem::take(&mut *self.threads.lock()).into_iter();
+        // The timer's thread ends at once.
+        threads.next().into_iter().for_each(join);
+        let closed = self.local.close(may_block);
+        // What maintenance does ends when the engine is closed.
+        threads.for_each(join);
+        closed
+    }
+}
+
+/// Waits for a thread to end, unless it is this one.
+fn join(thread: JoinHandle<()>) {
+    if thread.thread().id() != std::thread::current().id() {
+        let _ = thread.join();
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.local.commits.is_closed() {
+            return;
+        }
+        if is_engine_thread() {
+            // Closing waits for this very thread. Some executors drop what a waker held inside the call.
+            let local = Arc::clone(&self.local);
+            local.stop_threads();
+            let closer = std::thread::Builder::new().name("prombus-close".to_owned());
+            if let Err(error) = closer.spawn(move || local.close(MayBlock::on_this_thread())) {
+                tracing::error!("the bus could not be closed: {error}");
+            }
+            return;
+        }
+        // A caller that wants to know whether it worked calls `close`.
+        let _ = self.close(MayBlock::on_this_thread());
+    }
+}
+
+impl std::fmt::Debug for LocalBackend {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let registry = &self.handle.local.registry;
+        let (topics, groups) = (registry.topic_count(), registry.group_count());
+        write!(formatter, "LocalBackend({topics} topics, {groups} groups)")
+    }
+}

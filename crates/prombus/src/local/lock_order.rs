@@ -1,0 +1,124 @@
+//! Mutexes with a rank. A thread takes them in rising order of rank; debug builds, and so all tests, check it.
+//!
+//! | rank | guards |
+//! |---|---|
+//! | [`CREATION`] | the creation and deletion of topics and groups |
+//! | [`SENDING`] | group records on their way into the engine |
+//! | [`GROUP`] | a group machine |
+//! | [`WAITERS`], [`CHANGES`] | who waits for a group; its changes that are not written yet |
+//! | [`LEAF`] | queues and timers: no other lock is taken under them |
+
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::{Deref, DerefMut};
+
+pub(super) const CREATION: u8 = 1;
+pub(super) const SENDING: u8 = 2;
+pub(super) const GROUP: u8 = 3;
+pub(super) const WAITERS: u8 = 4;
+pub(super) const CHANGES: u8 = 5;
+pub(super) const LEAF: u8 = 6;
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// Bit n is set while the thread holds a lock of rank n.
+    static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// A mutex with a rank.
+#[derive(Debug, Default)]
+pub(super) struct RankedMutex<const RANK: u8, T>(Mutex<T>);
+
+impl<const RANK: u8, T> RankedMutex<RANK, T> {
+    pub(super) const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub(super) fn lock(&self) -> RankedGuard<'_, RANK, T> {
+        let rank = HeldRank::<RANK>::enter();
+        RankedGuard { guard: self.0.lock(), _rank: rank }
+    }
+
+    /// Never waits, so it may be called whatever the thread holds.
+    pub(super) fn try_lock(&self) -> Option<RankedGuard<'_, RANK, T>> {
+        self.0.try_lock().map(|guard| RankedGuard { guard, _rank: HeldRank::enter_unchecked() })
+    }
+}
+
+/// The lock of a [`RankedMutex`].
+pub(super) struct RankedGuard<'a, const RANK: u8, T> {
+    guard: MutexGuard<'a, T>,
+    _rank: HeldRank<RANK>,
+}
+
+impl<const RANK: u8, T> Deref for RankedGuard<'_, RANK, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<const RANK: u8, T> DerefMut for RankedGuard<'_, RANK, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// Notes in debug builds that the thread holds a lock of this rank.
+struct HeldRank<const RANK: u8> {
+    #[cfg(debug_assertions)]
+    was_held: bool,
+}
+
+impl<const RANK: u8> HeldRank<RANK> {
+    #[inline]
+    fn enter() -> Self {
+        #[cfg(debug_assertions)]
+        {
+            let held = HELD.get();
+            assert!(held >> RANK == 0, "a lock of rank {RANK} is taken while ranks {held:#b} are held");
+        }
+        Self::enter_unchecked()
+    }
+
+    #[inline]
+    fn enter_unchecked() -> Self {
+        Self {
+            #[cfg(debug_assertions)]
+            was_held: HELD.replace(HELD.get() | 1 << RANK) >> RANK & 1 == 1,
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl<const RANK: u8> Drop for HeldRank<RANK> {
+    fn drop(&mut self) {
+        if !self.was_held {
+            HELD.set(HELD.get() & !(1 << RANK));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_in_rising_order_are_fine() {
+        let (group, leaf) = (RankedMutex::<GROUP, _>::new(1), RankedMutex::<LEAF, _>::new(2));
+        {
+            let group = group.lock();
+            assert_eq!(*group + *leaf.lock(), 3);
+        }
+        drop(leaf.lock());
+        drop(group.lock());
+    }
+
+    #[test]
+    #[should_panic(expected = "a lock of rank 3 is taken")]
+    fn locks_in_falling_order_are_found_in_debug_builds() {
+        let (group, leaf) = (RankedMutex::<GROUP, _>::new(1), RankedMutex::<LEAF, _>::new(2));
+        let _leaf = leaf.lock();
+        drop(group.lock());
+    }
+}

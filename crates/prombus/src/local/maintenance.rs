@@ -1,0 +1,139 @@
+//! Maintenance: retention, compaction, tombstones, snapshots. One thread does it round by round, and finds out itself what there
+//! is to do.
+
+mod age_samples;
+mod cleaning;
+mod memory;
+mod retention;
+pub(super) mod schedule;
+mod snapshot_schedule;
+mod tombstone_sweep;
+mod tombstones;
+
+use super::groups::Groups;
+use super::latest_by_key::LatestByKey;
+use super::publish_queue::PublishQueue;
+use super::reading::Reading;
+use super::topic_settings::TopicSettingsTable;
+use crate::delivery::Millis;
+use crate::engine::{MayBlock, TopicId};
+use crate::settings::TopicSettings;
+use memory::{KeptTopic, Memory};
+use schedule::MaintenanceSchedule;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::sync::Mutex;
+
+/// A round comes after this time at the latest.
+const ROUND_MS: Millis = 5_000;
+/// Maps of newest events that nobody asked for in this time are forgotten.
+const STATE_UNUSED_MS: Millis = 5 * 60_000;
+
+/// What maintenance needs, and what its rounds remember.
+pub(super) struct Maintenance {
+    reading: Arc<Reading>,
+    settings: Arc<TopicSettingsTable>,
+    groups: Arc<Groups>,
+    latest: Arc<LatestByKey>,
+    publishing: Arc<PublishQueue>,
+    pub(super) schedule: Arc<MaintenanceSchedule>,
+    memory: Mutex<Memory>,
+    cleaned_events: AtomicU64,
+    cleaned_bytes: AtomicU64,
+}
+
+impl Maintenance {
+    pub(super) fn new(
+        reading: Arc<Reading>,
+        settings: Arc<TopicSettingsTable>,
+        groups: Arc<Groups>,
+        latest: Arc<LatestByKey>,
+        publishing: Arc<PublishQueue>,
+        schedule: Arc<MaintenanceSchedule>,
+    ) -> Self {
+        // What was deleted before the last restart may not be cleaned yet: the first round looks.
+        schedule.clean_next();
+        Self {
+            reading,
+            settings,
+            groups,
+            latest,
+            publishing,
+            schedule,
+            memory: Mutex::default(),
+            cleaned_events: AtomicU64::new(0),
+            cleaned_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Events and bytes that cleaning removed so far.
+    pub(super) fn cleaned(&self) -> (u64, u64) {
+        (self.cleaned_events.load(Ordering::Relaxed), self.cleaned_bytes.load(Ordering::Relaxed))
+    }
+
+    /// One round. Returns when the next one is due.
+    pub(super) async fn run_round(&self, may_block: MayBlock) -> Millis {
+        if self.reading.commits.is_closed() {
+            return ROUND_MS;
+        }
+        let clock = &self.reading.clock;
+        let mut memory = self.memory.lock().await;
+        if let Some(files) = self.reading.engine.local_files() {
+            files.probe_unreadable(may_block);
+        }
+        let topics = self.topics_to_keep();
+        let is_cut = self.apply_retention(&topics, &mut memory).await;
+        let compacted: Vec<&KeptTopic> = topics.iter().filter(|it| it.settings.compaction).collect();
+        self.clean_if_due(&compacted, is_cut, &mut memory, may_block).await;
+        let compacted_ids: HashSet<TopicId> = compacted.iter().map(|it| it.topic.id).collect();
+        let unused_before = clock.steady_ms().saturating_sub(STATE_UNUSED_MS);
+        self.latest.forget_unused(unused_before, |id| compacted_ids.contains(&id));
+        let next = self.take_snapshots(&compacted, &mut memory).await;
+        let known: HashSet<TopicId> = topics.iter().map(|it| it.topic.id).collect();
+        memory.topics.retain(|id, _| known.contains(id));
+        if memory.cleaning.has_more_tombstones {
+            return 0;
+        }
+        next.map_or(ROUND_MS, |at| at.saturating_sub(clock.steady_ms()).min(ROUND_MS))
+    }
+
+    /// The topics about which something is set that matters here.
+    fn topics_to_keep(&self) -> Vec<KeptTopic> {
+        if self.settings.is_empty() {
+            return Vec::new();
+        }
+        let topics = self.reading.engine.topics().into_iter().map(|topic| {
+            let settings = self.settings.of(topic.name.as_str());
+            KeptTopic { topic, settings }
+        });
+        let matters = |settings: &TopicSettings| {
+            settings.compaction || settings.retention_ms.is_some() || settings.retention_bytes.is_some()
+        };
+        topics.filter(|it| matters(&it.settings)).collect()
+    }
+}
+
+/// The maintenance thread's work, until stopped. It has no handle: dropping the last handle closes the engine, and with that ends
+/// what this does.
+pub(super) fn run(
+    maintenance: &Weak<Maintenance>,
+    schedule: &MaintenanceSchedule,
+    runtime: &tokio::runtime::Runtime,
+) {
+    let may_block = MayBlock::on_this_thread();
+    loop {
+        let Some(strong) = maintenance.upgrade() else { return };
+        // Whatever goes wrong in a round, maintenance continues with the next.
+        let round = catch_unwind(AssertUnwindSafe(|| runtime.block_on(strong.run_round(may_block))));
+        let wait_ms = round.unwrap_or_else(|_| {
+            tracing::error!("a round of maintenance panicked; this is a fault of prombus");
+            ROUND_MS
+        });
+        drop(strong);
+        if !schedule.sleep(wait_ms, may_block) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Retention by age and by bytes: topics begin later from now on, and groups that have not read so far continue there.
+
+use super::Maintenance;
+use super::memory::{KeptTopic, Memory, TopicMemory};
+use crate::deferred_wakes::DeferredWakes;
+use crate::engine::{EventHead, TopicId};
+use crate::error::{ReadError, StoreError};
+use crate::settings::TopicSettings;
+
+/// The most topics that are cut with one record: a record of very many would not fit into a small segment.
+const CUTS_MAX: usize = 250;
+
+impl Maintenance {
+    /// Cuts off what retention removes. Returns whether that was anything.
+    pub(super) async fn apply_retention(&self, topics: &[KeptTopic], memory: &mut Memory) -> bool {
+        let engine = &self.reading.engine;
+        let mut firsts = Vec::new();
+        let now = self.reading.clock.steady_ms();
+        for KeptTopic { topic, settings } in topics {
+            let own = memory.topics.entry(topic.id).or_default();
+            let ages = settings.retention_ms.into_iter();
+            let ages = ages.chain(settings.compaction.then_some(settings.tombstone_ms));
+            if let (Some(shortest), Some(longest)) = (ages.clone().min(), ages.max()) {
+                own.ages.note(now, engine.last_seq(topic.id), shortest, longest);
+            }
+            match self.first_kept(topic.id, settings, own).await {
+                Ok(first) if first > engine.retained_from(topic.id).max(1) => firsts.push((topic.id, first)),
+                Ok(_) => {}
+                Err(ReadError::UnknownTopic(_)) => {}
+                Err(error) => own.complain(&topic.name, "retention", &error),
+            }
+        }
+        let mut is_cut = false;
+        for part in firsts.chunks(CUTS_MAX) {
+            match self.cut(part) {
+                Ok(()) => {
+                    is_cut = true;
+                    memory.has_told_full = false;
+                }
+                Err(error) => {
+                    // The next round tries again.
+                    for (id, _) in part {
+                        memory.topics.entry(*id).or_default().measured = None;
+                    }
+                    let is_full = matches!(error, StoreError::Full);
+                    let is_told = is_full && std::mem::replace(&mut memory.has_told_full, true);
+                    if !matches!(error, StoreError::Busy) && !is_told && !self.reading.commits.is_closed() {
+                        tracing::error!("retention: {error}; it is tried again");
+                    }
+                }
+            }
+        }
+        is_cut
+    }
+
+    /// Has topics begin at these seqs, for readers and for groups.
+    fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
+        let _deferred = DeferredWakes::enter();
+        self.reading.engine.retain_from(firsts)?;
+        for &(topic, first_seq) in firsts {
+            self.latest.cut(topic, first_seq);
+            for (cell, source) in self.reading.registry.readers(topic) {
+                self.groups.cut_group(&cell, source, first_seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first seq of a topic that retention leaves; zero when it leaves all.
+    async fn first_kept(
+        &self,
+        id: TopicId,
+        settings: &TopicSettings,
+        memory: &mut TopicMemory,
+    ) -> Result<u64, ReadError> {
+        let (engine, clock) = (&self.reading.engine, &self.reading.clock);
+        let mut first = 0;
+        let now = clock.wall_ms();
+        if let Some(retention_ms) = settings.retention_ms {
+            let is_due = memory.expires.is_none_or(|(setting, at)| setting != retention_ms || at <= now);
+            if is_due && let Some(oldest) = self.readable_head(id, 0).await? {
+                let expires = oldest.commit_ms.saturating_add_unsigned(retention_ms);
+                memory.expires = Some((retention_ms, expires));
+                if expires <= now {
+                    let expired_ms = now.saturating_sub_unsigned(retention_ms);
+                    first = self.first_committed_after(id, oldest.seq, expired_ms).await?;
+                    memory.expires = None;
+                }
+            }
+            // Where the wall clock was set back, commit times are in its future and nothing would expire.
+            let old_seq = memory.ages.seq_of_age(clock.steady_ms(), retention_ms);
+            if old_seq > 0 && old_seq >= first && engine.retained_from(id) <= old_seq {
+                first = old_seq + 1;
+                memory.expires = None;
+            }
+        }
+        if let Some(retention_bytes) = settings.retention_bytes {
+            let measured = (retention_bytes, engine.last_seq(id));
+            if memory.measured != Some(measured) {
+                first = first.max(engine.first_within_bytes(id, retention_bytes).await?);
+                memory.measured = Some(measured);
+            }
+        }
+        Ok(first)
+    }
+
+    /// The first readable event at or after a seq. Commit times never fall, so unreadable events before it are not younger:
+    /// retention may remove them without reading them.
+    async fn readable_head(&self, id: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
+        let mut seq = seq;
+        loop {
+            match self.reading.engine.head_at_or_after(id, seq).await {
+                Err(ReadError::Unreadable { last_seq, .. }) => seq = last_seq + 1,
+                head => return head,
+            }
+        }
+    }
+
+    /// The first seq whose event was committed after this time. Commit times never fall.
+    async fn first_committed_after(&self, id: TopicId, from: u64, ms: i64) -> Result<u64, ReadError> {
+        let old_seq = async |seq| {
+            let head = self.readable_head(id, seq).await?;
+            Ok::<_, ReadError>(head.filter(|head| head.commit_ms <= ms).map(|head| head.seq))
+        };
+        // Mostly little has expired since the last time: leaps that grow find the end of it.
+        let (mut low, mut leap) = (from, 64);
+        let end = self.reading.engine.last_seq(id) + 1;
+        let mut high = end;
+        while low + leap < end {
+            match old_seq(low + leap).await? {
+                Some(seq) => low = seq + 1,
+                None => {
+                    high = low + leap;
+                    break;
+                }
+            }
+            leap *= 4;
+        }
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match old_seq(middle).await? {
+                Some(seq) => low = seq + 1,
+                None => high = middle,
+            }
+        }
+        Ok(low)
+    }
+}

@@ -1,0 +1,54 @@
+//! Drops tombstones (deletions of keys) that are old enough, a bounded number per round.
+//!
+//! A tombstone stays as long as an older event of its key is on disk: without it that event would come back when the map is
+//! rebuilt. Such tombstones are not looked at again before cleaning removed something, so they do not delay later ones.
+
+use super::Maintenance;
+use super::tombstone_sweep::{OldTombstones, RESTART_MS, SLICE_MAX, SweepBudget, TombstoneSweep};
+use crate::local::latest_by_key::TopicState;
+use parking_lot::Mutex;
+
+impl Maintenance {
+    /// Drops old tombstones of a topic that nothing needs any more. Returns how many.
+    pub(super) async fn drop_tombstones(
+        &self,
+        old: &OldTombstones,
+        state: &Mutex<TopicState>,
+        sweep: &mut TombstoneSweep,
+        budget: &mut SweepBudget,
+    ) -> u64 {
+        let clock = &self.reading.clock;
+        let now = clock.steady_ms();
+        if now.saturating_sub(sweep.started_at) >= RESTART_MS {
+            sweep.restart();
+        }
+        if sweep.after_seq == 0 {
+            sweep.started_at = now;
+        }
+        let mut dropped = 0;
+        while !budget.is_used_up() && !self.reading.commits.is_closed() {
+            let limit = SLICE_MAX.min(budget.left);
+            let mut slice = state.lock().old_tombstones(sweep.after_seq, old.by_ms, old.old_seq, limit);
+            slice.truncate(slice.partition_point(|&(seq, _)| seq <= old.to_seq));
+            if let Some(&(last_seq, _)) = slice.last() {
+                sweep.after_seq = last_seq;
+                let are_needed = self.reading.engine.have_keys_before(old.topic, slice.clone()).await;
+                let are_needed = are_needed.unwrap_or_else(|error| vec![Err(error); slice.len()]);
+                sweep.has_failed |= are_needed.iter().any(Result::is_err);
+                let gone = slice.iter().zip(&are_needed).filter(|(_, needed)| matches!(needed, Ok(false)));
+                let gone: Vec<u64> = gone.map(|(&(seq, _), _)| seq).collect();
+                dropped += gone.len() as u64;
+                state.lock().drop_tombstones(gone.into_iter());
+            }
+            if slice.len() < limit {
+                // What could not be read is tried again in a later round, after everything else had its turn.
+                if std::mem::take(&mut sweep.has_failed) {
+                    sweep.restart();
+                }
+                break;
+            }
+            budget.take(slice.len(), &**clock);
+        }
+        dropped
+    }
+}

@@ -1,0 +1,330 @@
+//! Pulling: reserve under the group's lock, read and filter without it, lease under it again. So a slow disk or a costly filter
+//! delays nobody else.
+//!
+//! A read may be pending. If nothing was read, the member keeps its reservation and the pull is pending too; leaving, a pause, a
+//! seek, or a caller that stops waiting releases it. If something was read, that is delivered and the rest is given back.
+
+use super::LocalMember;
+use super::merge_topics::{MergeRead, MergedReading};
+use super::pull_state::{Pull, UnreadableSeqs, note_unreadable, report_gone};
+use crate::backend::{DeliveryBatch, PullLimit};
+use crate::delivery::{Millis, Position, ReservedRange};
+use crate::engine::Visit;
+use crate::error::{GroupError, ReadError};
+use crate::local::groups::cell::GroupCore;
+use std::task::{Context, Poll};
+
+/// Seqs that a member with a filter reserves at once.
+const SCAN_AHEAD: u32 = 4_096;
+/// The most that one without a filter reserves at once to pass a gap.
+const GAP_AHEAD: u32 = 65_536;
+/// The most redeliveries that may be unreadable in one pull.
+const FAILED_READS_MAX: usize = 4;
+/// How often a pull that finds nothing continues before it lets other tasks run.
+const ROUNDS_MAX: usize = 8;
+
+impl LocalMember {
+    pub(super) fn poll_next(
+        &self,
+        pull: &mut Pull,
+        limit: PullLimit,
+        into: &mut DeliveryBatch,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), GroupError>> {
+        into.clear();
+        for round in 0..ROUNDS_MAX {
+            self.check()?;
+            let reserved = pull.pending.take().or_else(|| self.reserve(pull, limit, round, context));
+            let Some(allowed) = reserved else {
+                // Closed or deleted in between: nobody would wake us.
+                self.check()?;
+                pull.rest();
+                return Poll::Pending;
+            };
+            pull.turn = None;
+            match self.poll_read(pull, allowed, limit, into, context) {
+                Poll::Pending => {
+                    into.clear();
+                    pull.pending = Some(allowed);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    self.put_back(pull);
+                    into.clear();
+                    if let ReadError::UnknownTopic(_) = error {
+                        // Deleted since its events were reserved; the group continues with its other topics.
+                        continue;
+                    }
+                    return Poll::Ready(Err(error.into()));
+                }
+            }
+            self.lease(pull, into);
+            if !into.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Takes leases and reservations. Returns how many of the reserved events it may have; `None` when there is nothing and the
+    /// member is queued, or was removed.
+    fn reserve(&self, pull: &mut Pull, limit: PullLimit, round: usize, context: &Context<'_>) -> Option<u32> {
+        // A pull that found nothing but gaps continues in larger steps: a gap costs little to pass, whatever its size.
+        let has_filter = self.filter.is_any();
+        let scan = (has_filter || round > 0).then_some(SCAN_AHEAD);
+        let scan = if has_filter { scan } else { scan.map(|scan| (scan << round).min(GAP_AHEAD)) };
+        pull.leased.clear();
+        pull.reserved.clear();
+        let waiters = &self.cell.waiters;
+        let seen_durable = std::cell::Cell::new(0);
+        let Pull { leased, reserved, topics, share, turn, .. } = pull;
+        let reserve = |core: &mut GroupCore, now: Millis| {
+            waiters.grant_noticed(&mut core.machine);
+            let durable = waiters.durable_generation();
+            seen_durable.set(durable);
+            let allowed = core.machine.reserve(self.id, limit.events, scan, now, durable, leased, reserved);
+            if leased.is_empty() && reserved.is_empty() {
+                return None;
+            }
+            topics.clear();
+            let sources = leased.iter().map(|lease| lease.position.source);
+            for source in sources.chain(reserved.iter().map(|range| range.source)) {
+                let topic = core.topic(source);
+                topics.push((topic.id, topic.name.clone()));
+            }
+            *share = core.machine.share();
+            Some(allowed)
+        };
+        let wait = |core: &GroupCore| {
+            if core.machine.window(self.id) > 0 {
+                return waiters.wait_for_events(self.id, turn, seen_durable.get(), context.waker());
+            }
+            if core.machine.has_member(self.id) {
+                waiters.wait_for_window(self.id, context.waker());
+            } else {
+                self.was_removed();
+            }
+            true
+        };
+        self.runtime().act_or_wait(&self.cell, reserve, wait)
+    }
+
+    /// Reads what was leased and reserved, as far as the limits allow. Unreadable events are noted and are not an error. Pending
+    /// when nothing could be read yet.
+    fn poll_read(
+        &self,
+        pull: &mut Pull,
+        allowed: u32,
+        limit: PullLimit,
+        into: &mut DeliveryBatch,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ReadError>> {
+        pull.clear_read();
+        let is_pending = self.read_leases(pull, limit, into, context)?;
+        let is_full = !pull.too_many.is_empty();
+        let has_read = !into.is_empty() || !pull.dropped.is_empty() || !pull.unreadable_leases.is_empty();
+        if is_pending && !has_read {
+            return Poll::Pending;
+        }
+        let has_read = has_read || is_full;
+        if pull.reserved.len() > 1 {
+            let Pull { merge, reserved, topics, leased, unreadable, .. } = pull;
+            merge.begin(reserved, &*pull.engine);
+            let topics = &topics[leased.len()..];
+            let reading = MergedReading {
+                filter: &self.filter,
+                group: &self.cell.spec.group,
+                reserved,
+                topics,
+                limit,
+                allowed,
+                share: pull.share,
+            };
+            let merged =
+                if is_full { Ok(MergeRead::Done) } else { reading.run(merge, unreadable, into, context) };
+            let is_pending = matches!(merged, Ok(MergeRead::Pending));
+            merge.end(reserved, is_pending);
+            return match merged? {
+                // What was passed is settled first, so that it is not read again.
+                MergeRead::Pending if !has_read && !merge.has_moved(reserved) => Poll::Pending,
+                _ => Poll::Ready(Ok(())),
+            };
+        }
+        if pull.reserved.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        match self.read_reserved(pull, is_full, allowed, limit, into, context)? {
+            // Nothing of the reservation was looked at.
+            true if !has_read && pull.read[0].0 + 1 == pull.reserved[0].first_seq => Poll::Pending,
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Reads redeliveries one by one. Returns whether one of them is pending; it and later ones are left for the next pull.
+    fn read_leases(
+        &self,
+        pull: &mut Pull,
+        limit: PullLimit,
+        into: &mut DeliveryBatch,
+        context: &mut Context<'_>,
+    ) -> Result<bool, ReadError> {
+        let mut is_pending = false;
+        let Pull { scanner, leased, dropped, too_many, unreadable_leases, topics, .. } = pull;
+        for (lease, (topic_id, topic)) in leased.iter().zip(topics.iter()) {
+            let Position { seq, .. } = lease.position;
+            let is_full = !into.is_empty() && into.byte_count() >= limit.bytes;
+            // A failed read may take the disk seconds: the rest is for the next pull.
+            if is_pending || is_full || unreadable_leases.len() >= FAILED_READS_MAX {
+                too_many.push(lease.position);
+                continue;
+            }
+            let mut is_there = false;
+            let scanned = scanner.poll_scan(*topic_id, seq, seq, context, &mut |event| {
+                is_there = self.filter.wants(topic, event);
+                if is_there {
+                    into.push(topic, lease.position, event);
+                }
+                Visit::Next
+            });
+            match scanned {
+                Poll::Pending => {
+                    is_pending = true;
+                    too_many.push(lease.position);
+                }
+                Poll::Ready(Err(error)) if error.is_unreadable() => unreadable_leases.push(lease.position),
+                Poll::Ready(scanned) => {
+                    scanned?;
+                    if !is_there {
+                        dropped.push(lease.position);
+                    }
+                }
+            }
+        }
+        Ok(is_pending)
+    }
+
+    /// Reads the one reserved range. Returns whether it ended because a read is pending.
+    fn read_reserved(
+        &self,
+        pull: &mut Pull,
+        mut is_full: bool,
+        allowed: u32,
+        limit: PullLimit,
+        into: &mut DeliveryBatch,
+        context: &mut Context<'_>,
+    ) -> Result<bool, ReadError> {
+        let Pull { scanner, leased, reserved, read, kept, topics, unreadable, .. } = pull;
+        let (range, (topic_id, topic)) = (reserved[0], &topics[leased.len()]);
+        let mut next_seq = range.first_seq;
+        let mut is_pending = false;
+        while !is_full && next_seq <= range.last_seq {
+            let scanned = scanner.poll_scan(*topic_id, next_seq, range.last_seq, context, &mut |event| {
+                if !self.filter.wants(topic, event) {
+                    return Visit::Next;
+                }
+                is_full = kept.len() >= allowed as usize
+                    || (!into.is_empty() && into.byte_count() + event.body.len() > limit.bytes);
+                if is_full {
+                    return Visit::Stop;
+                }
+                into.push(topic, Position { source: range.source, seq: event.seq }, event);
+                kept.push(event.seq);
+                Visit::Next
+            });
+            let Poll::Ready(scanned) = scanned else {
+                is_pending = true;
+                break;
+            };
+            let Some(scanned) = note_unreadable(scanned, 0, next_seq, range, unreadable)? else { break };
+            report_gone(&self.cell.spec.group, topic, scanned);
+            if scanned.next_seq <= next_seq {
+                break;
+            }
+            next_seq = scanned.next_seq;
+        }
+        read.push((next_seq - 1, kept.len()));
+        Ok(is_pending)
+    }
+
+    /// Turns what was read into leases.
+    fn lease(&self, pull: &mut Pull, into: &mut DeliveryBatch) {
+        let (last_errors, now, epoch) = self.runtime().act(&self.cell, |core, now| {
+            let leased = &mut pull.leased;
+            for &position in &pull.too_many {
+                core.machine.take_back_lease(self.id, position, now);
+            }
+            // They are the last of the leases.
+            leased.truncate(leased.len() - pull.too_many.len());
+            for &position in &pull.unreadable_leases {
+                core.machine.unreadable_lease(self.id, position, now);
+                leased.retain(|lease| lease.position != position);
+            }
+            for &position in &pull.dropped {
+                core.machine.pass_over_leased(self.id, position);
+                leased.retain(|lease| lease.position != position);
+            }
+            // A seek may have made leases void while the lock was free.
+            leased.retain(|lease| core.machine.is_leased_to(self.id, lease.position));
+            if pull.reserved.len() > 1 {
+                self.lease_merged(core, pull, now);
+            } else if let (Some(&range), Some(&(read_to, _))) = (pull.reserved.first(), pull.read.first()) {
+                let is_valid = core.machine.deliver(self.id, range, read_to, &pull.kept, now, leased);
+                self.note_in_machine(core, range, 0, is_valid, &pull.unreadable, now);
+            }
+            (core.machine.last_errors(&pull.leased), now, self.cell.epoch())
+        });
+        into.lease(&pull.leased, last_errors, now, epoch);
+    }
+
+    /// Turns what was read of several topics into leases, in the order in which it was read.
+    fn lease_merged(&self, core: &mut GroupCore, pull: &mut Pull, now: Millis) {
+        let Pull { leased, reserved, merge, unreadable, .. } = pull;
+        let first = leased.len();
+        for (at, &range) in reserved.iter().enumerate().rev() {
+            let from = leased.len();
+            let (read_to, kept) = merge.part(at);
+            let is_valid = core.machine.deliver(self.id, range, read_to, kept, now, leased);
+            merge.set_leases(at, from, leased.len());
+            self.note_in_machine(core, range, at, is_valid, unreadable, now);
+        }
+        merge.sort(leased, first);
+    }
+
+    /// Tells the machine what of a reservation could not be read. A void reservation says nothing: its seqs may be with another
+    /// member by now.
+    fn note_in_machine(
+        &self,
+        core: &mut GroupCore,
+        range: ReservedRange,
+        at: usize,
+        is_valid: bool,
+        unreadable: &[UnreadableSeqs],
+        now: Millis,
+    ) {
+        for it in unreadable.iter().filter(|it| is_valid && it.reservation == at) {
+            let may_pass = self.settings.passes_unreadable;
+            core.machine.unreadable(range.source, it.first_seq, it.last_seq, may_pass, now);
+        }
+    }
+
+    /// Gives back what a pending read was to get. What has been read for it stays with the scanner.
+    pub(super) fn release_pending(&self, pull: &mut Pull) {
+        if pull.pending.take().is_some() {
+            self.put_back(pull);
+        }
+    }
+
+    /// Reading failed: nobody got anything, and others may try.
+    fn put_back(&self, pull: &mut Pull) {
+        self.runtime().act(&self.cell, |core, now| {
+            for &range in &pull.reserved {
+                core.machine.unreserve(self.id, range);
+            }
+            for lease in &pull.leased {
+                core.machine.take_back_lease(self.id, lease.position, now);
+            }
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! Positions in the sequence of all events, by commit time.
+
+use crate::backend::event_id_of;
+use crate::engine::{Engine, EventHead, TopicId};
+use crate::error::ReadError;
+use crate::local::reading::Reading;
+use crate::merged::BusPosition;
+use prombus_protocol::{Pattern, Start, Topic};
+
+/// By how much readers that start at the end may put commit times ahead of the clock.
+const LEAD_MS: i64 = 50;
+
+impl Reading {
+    /// Closes the commit time of everything that was appended so far, and returns it. That may put commit times a little ahead of
+    /// the clock; if many ask in one millisecond, the time may stay open.
+    pub(super) fn close_commit_time(&self) -> i64 {
+        let open_ms = self.engine.commit_times(i64::MIN).closed_ms.saturating_add(1);
+        let closing = if open_ms <= self.clock.wall_ms() + LEAD_MS { open_ms } else { i64::MIN };
+        self.engine.commit_times(closing).closed_ms
+    }
+
+    /// The position that a start means in the topics of a pattern.
+    pub(in crate::local) async fn place_of(
+        &self,
+        pattern: &Pattern,
+        start: Start,
+    ) -> Result<BusPosition, ReadError> {
+        self.commits.check_open()?;
+        match start {
+            Start::Earliest => Ok(BusPosition::START),
+            // After events that were published and are not durable yet, too.
+            Start::Latest => Ok(BusPosition::after_time(self.close_commit_time())),
+            Start::Ts(ts) => {
+                let mut first_ms = None;
+                for (id, _) in self.registry.topics_matching(pattern) {
+                    let Some(seq) = self.engine.first_at_or_after(id, ts).await? else { continue };
+                    let Some(head) = self.engine.head_at_or_after(id, seq).await? else { continue };
+                    first_ms = Some(first_ms.map_or(head.commit_ms, |ms: i64| ms.min(head.commit_ms)));
+                }
+                let before = |ms: i64| ms.saturating_sub(1);
+                Ok(BusPosition::after_time(first_ms.map_or_else(|| self.close_commit_time(), before)))
+            }
+            Start::AfterId(id) => {
+                for (topic, _) in self.registry.topics_matching(pattern) {
+                    if let Some(seq) = self.engine.find(topic, event_id_of(id)).await?
+                        && let Some(head) = self.engine.head_at_or_after(topic, seq).await?
+                        // Of an event that was cleaned away only its id is known, not when it was committed.
+                        && head.seq == seq
+                    {
+                        return Ok(BusPosition { commit_ms: head.commit_ms, topic: topic.number(), seq });
+                    }
+                }
+                Err(ReadError::UnknownId(id))
+            }
+        }
+    }
+
+    /// The position in front of a seq of a topic, also of a topic that does not exist yet.
+    pub(in crate::local) fn place_before(&self, topic: &Topic, next_seq: u64) -> BusPosition {
+        let closed_ms = self.engine.commit_times(i64::MIN).closed_ms;
+        match self.registry.topic_id(topic) {
+            Some(id) => {
+                BusPosition { commit_ms: closed_ms, topic: id.number(), seq: next_seq.saturating_sub(1) }
+            }
+            None => BusPosition::after_time(closed_ms),
+        }
+    }
+}
+
+/// The first seq of a topic after a position.
+pub(in crate::local) async fn first_after(
+    engine: &dyn Engine,
+    topic: TopicId,
+    place: BusPosition,
+) -> Result<u64, ReadError> {
+    let number = topic.number();
+    if number == place.topic {
+        let is_known = place.seq <= engine.appended_seq(topic).await?;
+        return if is_known { Ok(place.seq + 1) } else { Err(ReadError::UnknownPosition) };
+    }
+    let is_after = |head: &EventHead| (head.commit_ms, number) > (place.commit_ms, place.topic);
+    if place == BusPosition::START {
+        return Ok(1);
+    }
+    // Commit times rise with the seqs. Most topics have nothing new, or little: from the end back, then in halves.
+    let last_seq = engine.last_seq(topic);
+    let (mut low, mut high, mut step) = (1, last_seq + 1, 1);
+    let mut probe = last_seq;
+    while probe >= low && low < high {
+        match engine.head_at_or_after(topic, probe).await? {
+            Some(head) if !is_after(&head) => {
+                low = head.seq + 1;
+                break;
+            }
+            _ => high = probe,
+        }
+        probe = last_seq.saturating_sub(step);
+        step = step.saturating_mul(2);
+    }
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match engine.head_at_or_after(topic, middle).await? {
+            Some(head) if !is_after(&head) => low = head.seq + 1,
+            _ => high = middle,
+        }
+    }
+    Ok(low)
+}

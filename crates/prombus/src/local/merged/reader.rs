@@ -1,0 +1,414 @@
+//! Reads the topics of a pattern as one sequence ([`crate::merged`]): a merge of the topics by commit time, each read ahead a
+//! little.
+//!
+//! **Invariants:** in the heap, the key of a topic is the commit time of its next event or an earlier time. Every event that a
+//! read returns is complete, so the places of later events come after it.
+
+use super::feed::Feed;
+use super::position::first_after;
+use crate::backend::{BoxFuture, PullLimit};
+use crate::engine::{EventHead, EventScanner, StoredEvent, TopicId, Visit, off_async_threads};
+use crate::error::ReadError;
+use crate::local::reading::Reading;
+use crate::merged::{BusPosition, MergedChunk, MergedQuery, MergedRead, MergedReader, More};
+use prombus_protocol::{Body, Topic};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+/// What all topics of a reader together have read ahead, about.
+const AHEAD_BYTES: usize = 4 << 20;
+/// What one topic reads ahead at most.
+const TOPIC_AHEAD_BYTES: usize = 256 << 10;
+/// What a topic read ahead is dropped when all together have more than this.
+const AHEAD_BYTES_MAX: usize = 2 * AHEAD_BYTES;
+/// The most bytes of events that one read examines; with a filter it may return none of them.
+const LOOKED_AT_BYTES: usize = 1 << 20;
+/// How often an event that is not complete is asked for before its time is closed: the clock may stand still.
+const PATIENCE: u32 = 5;
+/// Topics that are looked at in one poll without a result.
+const LOOKS_MAX: u32 = 256;
+
+/// Where a reader's topic begins, being looked up.
+type Locating = (TopicId, BoxFuture<'static, Result<u64, ReadError>>);
+
+pub(in crate::local) struct Merged {
+    reading: Arc<Reading>,
+    query: MergedQuery,
+    position: BusPosition,
+    sources: HashMap<TopicId, MergedTopic>,
+    /// Topics that may have something to read, by the commit time of it.
+    due: BinaryHeap<Reverse<(i64, u32)>>,
+    ahead_bytes: usize,
+    scanner: Box<dyn EventScanner>,
+    locating: Option<Locating>,
+    /// Says which topics have more: also a reader that is not live waits for what was appended before it and is not durable.
+    feed: Arc<Feed>,
+    /// Where a reader that is not live ends.
+    end_ms: i64,
+    /// The commit time that was not complete, and how often.
+    incomplete: (i64, u32),
+}
+
+/// A topic that is read.
+struct MergedTopic {
+    topic: Topic,
+    /// The next seq to read; unknown until it is needed.
+    next_seq: Option<u64>,
+    ahead: VecDeque<Ahead>,
+    bytes: Vec<u8>,
+    is_due: bool,
+}
+
+/// An event that was read ahead.
+struct Ahead {
+    head: EventHead,
+    key: Option<Range<usize>>,
+    body: Range<usize>,
+}
+
+impl MergedTopic {
+    fn new(topic: Topic) -> Self {
+        Self { topic, next_seq: None, ahead: VecDeque::new(), bytes: Vec::new(), is_due: false }
+    }
+
+    fn push(&mut self, event: &StoredEvent<'_>) {
+        let mut put = |bytes: &[u8]| {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(bytes);
+            start..self.bytes.len()
+        };
+        let (key, body) = (event.key.map(&mut put), put(event.body));
+        self.ahead.push_back(Ahead { head: EventHead::from(event), key, body });
+    }
+
+    fn event<'a>(&'a self, ahead: &Ahead) -> StoredEvent<'a> {
+        StoredEvent {
+            seq: ahead.head.seq,
+            id: ahead.head.id,
+            ts: ahead.head.ts,
+            commit_ms: ahead.head.commit_ms,
+            key: ahead.key.clone().map(|key| &self.bytes[key]),
+            body: &self.bytes[ahead.body.clone()],
+            tombstone: false,
+            client_id: ahead.head.is_client_id,
+        }
+    }
+
+    /// Forgets what was read ahead; it is read again when it is due.
+    fn forget(&mut self) -> usize {
+        if let Some(first) = self.ahead.front() {
+            self.next_seq = Some(first.head.seq);
+        }
+        self.ahead = VecDeque::new();
+        std::mem::take(&mut self.bytes).len()
+    }
+}
+
+impl Merged {
+    pub(in crate::local) fn new(reading: Arc<Reading>, query: MergedQuery) -> Result<Self, ReadError> {
+        reading.commits.check_open()?;
+        // First the feed, then the list: a topic that is created in between is in both.
+        let feed = reading.arrivals.feeds.feed(query.pattern.clone());
+        let closed_ms = match query.after {
+            Some(_) => reading.engine.commit_times(i64::MIN).closed_ms,
+            None => reading.close_commit_time(),
+        };
+        let newest = BusPosition::after_time(closed_ms);
+        let position = query.after.unwrap_or(newest);
+        // The time that is open now can have events.
+        let end_ms = closed_ms.saturating_add(1);
+        if position.commit_ms > end_ms {
+            return Err(ReadError::UnknownPosition);
+        }
+        let mut merged = Self {
+            position,
+            sources: HashMap::new(),
+            due: BinaryHeap::new(),
+            ahead_bytes: 0,
+            scanner: reading.engine.scanner(),
+            locating: None,
+            feed,
+            end_ms: if query.is_live { i64::MAX } else { end_ms },
+            incomplete: (i64::MIN, 0),
+            reading,
+            query,
+        };
+        // A place may be the newest there is and still have events after it: those of the time that is open.
+        let is_due = merged.query.after.is_some();
+        for (id, topic) in merged.reading.registry.topics_matching(&merged.query.pattern) {
+            merged.add(id, topic, is_due);
+        }
+        merged.feed.narrow();
+        Ok(merged)
+    }
+
+    fn add(&mut self, id: TopicId, topic: Topic, is_due: bool) {
+        let known = self.sources.entry(id).or_insert_with(|| MergedTopic::new(topic));
+        if is_due && !std::mem::replace(&mut known.is_due, true) {
+            self.due.push(Reverse((self.position.commit_ms, id.number())));
+        }
+        self.feed.want(id);
+    }
+
+    /// Takes in what the feed told.
+    fn take_news(&mut self) {
+        let news = self.feed.take();
+        for (id, topic) in news.created {
+            self.add(id, topic, true);
+        }
+        for id in news.topics {
+            if let Some(source) = self.sources.get_mut(&id)
+                && !std::mem::replace(&mut source.is_due, true)
+            {
+                self.due.push(Reverse((self.position.commit_ms, id.number())));
+            }
+        }
+    }
+
+    /// Reads a topic ahead. Returns the commit time of its next event; `None` when there is none.
+    fn poll_refill(
+        &mut self,
+        id: TopicId,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<i64>, ReadError>> {
+        let piece_bytes = (AHEAD_BYTES / self.due.len().max(1)).min(TOPIC_AHEAD_BYTES);
+        let Some(source) = self.sources.get_mut(&id) else { return Poll::Ready(Ok(None)) };
+        if let Some(first) = source.ahead.front() {
+            return Poll::Ready(Ok(Some(first.head.commit_ms)));
+        }
+        self.ahead_bytes -= source.forget();
+        let mut next_seq = match source.next_seq {
+            Some(seq) => seq,
+            None => ready!(poll_first(&mut self.locating, &self.reading, id, self.position, context))?,
+        };
+        source.next_seq = Some(next_seq);
+        let last_seq = self.reading.engine.last_seq(id);
+        self.scanner.read_ahead(piece_bytes);
+        while source.ahead.is_empty() && next_seq <= last_seq {
+            let scanned = self.scanner.poll_scan(id, next_seq, last_seq, context, &mut |event| {
+                let is_full = !source.ahead.is_empty()
+                    && source.bytes.len() + event.body.len() + event.key.map_or(0, <[u8]>::len) > piece_bytes;
+                if is_full {
+                    return Visit::Stop;
+                }
+                source.push(event);
+                Visit::Next
+            });
+            let scanned = ready!(scanned);
+            // Recent batches are not kept in memory for it.
+            self.scanner.rest();
+            let scanned = scanned?;
+            if scanned.next_seq <= next_seq {
+                break;
+            }
+            next_seq = scanned.next_seq;
+            source.next_seq = Some(next_seq);
+        }
+        self.ahead_bytes += source.bytes.len();
+        let next_ms = source.ahead.front().map(|first| first.head.commit_ms);
+        if self.ahead_bytes > AHEAD_BYTES_MAX {
+            self.forget_some(id);
+        }
+        Poll::Ready(Ok(next_ms))
+    }
+
+    /// Forgets what the topics have read ahead that come last, until half is left.
+    fn forget_some(&mut self, but: TopicId) {
+        let next_ms = |source: &MergedTopic| source.ahead.front().map(|first| first.head.commit_ms);
+        let full = self.sources.iter().filter(|(id, _)| **id != but);
+        let mut full: Vec<_> = full.filter_map(|(id, source)| Some((next_ms(source)?, *id))).collect();
+        full.sort_unstable_by_key(|&(ms, id)| Reverse((ms, id.number())));
+        for (_, id) in full {
+            if self.ahead_bytes <= AHEAD_BYTES_MAX / 2 {
+                break;
+            }
+            if let Some(source) = self.sources.get_mut(&id) {
+                self.ahead_bytes -= source.forget();
+            }
+        }
+    }
+
+    /// The topic whose event is next, with its commit time; it stays in the heap. Pending also after many topics, so that others
+    /// have their turn.
+    fn poll_next_topic(
+        &mut self,
+        looks: &mut u32,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<(i64, TopicId)>, ReadError>> {
+        while let Some(&Reverse((ms, number))) = self.due.peek() {
+            *looks += 1;
+            if *looks > LOOKS_MAX {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let id = TopicId::from_number(number);
+            let next_ms = match ready!(self.poll_refill(id, context)) {
+                // Deleted: what it had is gone.
+                Err(ReadError::UnknownTopic(_)) => {
+                    if let Some(mut source) = self.sources.remove(&id) {
+                        self.ahead_bytes -= source.forget();
+                    }
+                    None
+                }
+                refilled => refilled?,
+            };
+            match next_ms {
+                Some(next_ms) if next_ms <= ms => return Poll::Ready(Ok(Some((ms, id)))),
+                Some(next_ms) => {
+                    self.due.pop();
+                    self.due.push(Reverse((next_ms, number)));
+                }
+                None => {
+                    self.due.pop();
+                    if let Some(source) = self.sources.get_mut(&id) {
+                        source.is_due = false;
+                    }
+                }
+            }
+        }
+        Poll::Ready(Ok(None))
+    }
+
+    fn complete_ms(&mut self, wanted: i64) -> i64 {
+        let closing = if self.incomplete >= (wanted, PATIENCE) { wanted } else { i64::MIN };
+        let complete_ms = self.reading.engine.commit_times(closing).complete_ms;
+        self.incomplete = match self.incomplete {
+            _ if complete_ms >= wanted => (i64::MIN, 0),
+            (ms, count) if ms == wanted => (ms, count.saturating_add(1)),
+            _ => (wanted, 1),
+        };
+        complete_ms
+    }
+}
+
+/// Whether another event of this size does not fit.
+fn is_full(chunk: &MergedChunk, size: usize, limit: PullLimit) -> bool {
+    chunk.places.len() >= limit.events.max(1) as usize
+        || (!chunk.places.is_empty() && chunk.events.byte_count() + size > limit.bytes)
+}
+
+/// The first seq of a topic after a position. The lookup is kept while it is pending.
+fn poll_first(
+    locating: &mut Option<Locating>,
+    reading: &Reading,
+    id: TopicId,
+    position: BusPosition,
+    context: &mut Context<'_>,
+) -> Poll<Result<u64, ReadError>> {
+    if locating.as_ref().is_none_or(|(topic, _)| *topic != id) {
+        let engine = Arc::clone(&reading.engine);
+        *locating = Some((id, Box::pin(async move { first_after(&*engine, id, position).await })));
+    }
+    let Some((_, lookup)) = locating else { return Poll::Pending };
+    let first = ready!(lookup.as_mut().poll(context));
+    *locating = None;
+    Poll::Ready(first)
+}
+
+impl Merged {
+    fn poll_read(
+        &mut self,
+        limit: PullLimit,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<MergedChunk, ReadError>> {
+        self.reading.commits.check_open()?;
+        if let Some(reason) = self.reading.commits.unavailable() {
+            return Poll::Ready(Err(reason.clone().into()));
+        }
+        // Asked before the topics are looked at: what is complete now is there for all of them.
+        let mut complete_ms = self.reading.engine.commit_times(i64::MIN).complete_ms;
+        self.take_news();
+        let mut chunk = MergedChunk {
+            events: Default::default(),
+            places: Vec::new(),
+            position: self.position,
+            more: More::Now,
+        };
+        let (mut looked_at, mut looks) = (0, 0);
+        loop {
+            let next = match self.poll_next_topic(&mut looks, context) {
+                // What was read is returned; the next read waits.
+                Poll::Pending if self.position > chunk.position => break,
+                Poll::Pending => return Poll::Pending,
+                // The events before it are returned; the next read is an error.
+                Poll::Ready(Err(error)) if error.is_unreadable() && self.position > chunk.position => break,
+                Poll::Ready(next) => next?,
+            };
+            let Some((ms, id)) = next.filter(|(ms, _)| *ms <= self.end_ms) else {
+                chunk.more = More::Later;
+                break;
+            };
+            if ms > complete_ms {
+                if !chunk.places.is_empty() {
+                    break;
+                }
+                complete_ms = self.complete_ms(ms);
+                if ms > complete_ms {
+                    chunk.more = More::Soon;
+                    break;
+                }
+                // Others may have got something before it meanwhile.
+                self.take_news();
+                continue;
+            }
+            let Some(source) = self.sources.get_mut(&id) else { break };
+            let Some(first) = source.ahead.front() else { break };
+            let size = first.body.len() + first.key.as_ref().map_or(0, Range::len);
+            if is_full(&chunk, size, limit) || looked_at >= LOOKED_AT_BYTES {
+                break;
+            }
+            looked_at += size;
+            let place = BusPosition { commit_ms: ms, topic: id.number(), seq: first.head.seq };
+            let event = source.event(first);
+            let key = || event.key.and_then(|key| std::str::from_utf8(key).ok());
+            let filter = self.query.filter.as_ref();
+            if filter.is_none_or(|filter| filter.matches(key(), &Body::new(event.body))) {
+                chunk.events.push(&source.topic, &event);
+                chunk.places.push(place);
+            }
+            source.ahead.pop_front();
+            self.position = place;
+        }
+        chunk.position = self.position;
+        Poll::Ready(Ok(chunk))
+    }
+}
+
+impl MergedReader for Merged {
+    fn read(mut self: Box<Self>, limit: PullLimit) -> BoxFuture<'static, MergedRead> {
+        if !self.reading.engine.capabilities().reads_locally {
+            return Box::pin(async move {
+                let read = poll_fn(|context| self.poll_read(limit, context)).await;
+                (Some(self as Box<dyn MergedReader>), read)
+            });
+        }
+        Box::pin(async move {
+            let read = off_async_threads(move |_may_block| {
+                let mut context = Context::from_waker(Waker::noop());
+                // A local read is pending only to let others have their turn.
+                let read = loop {
+                    if let Poll::Ready(read) = self.poll_read(limit, &mut context) {
+                        break read;
+                    }
+                };
+                Ok::<_, ReadError>((Some(self as Box<dyn MergedReader>), read))
+            });
+            read.await.unwrap_or_else(|error| (None, Err(error)))
+        })
+    }
+
+    fn position(&self) -> BusPosition {
+        self.position
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.reading.commits.is_closed() || self.reading.commits.unavailable().is_some() {
+            return Poll::Ready(());
+        }
+        self.feed.poll(context)
+    }
+}

@@ -1,0 +1,120 @@
+//! Reading outside of groups: one topic, from a seq on.
+
+use super::arrivals::Arrivals;
+use super::groups::start_position::ResolvedStart;
+use super::registry::Registry;
+use crate::backend::{EventChunk, PullLimit};
+use crate::clock::Clock;
+use crate::commit_watch::CommitWatch;
+use crate::engine::{Engine, EventScanner, TopicId, Visit, off_async_threads};
+use crate::error::ReadError;
+use prombus_protocol::{Start, Topic};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+/// What readers outside of groups need.
+pub(super) struct Reading {
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) commits: Arc<CommitWatch>,
+    pub(super) arrivals: Arc<Arrivals>,
+}
+
+impl Reading {
+    pub(super) fn topic_id(&self, topic: &Topic) -> Result<TopicId, ReadError> {
+        self.commits.check_open()?;
+        self.registry.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))
+    }
+
+    /// The seq of the first event that a group which starts there would get.
+    pub(super) async fn locate(&self, topic: &Topic, start: Start) -> Result<u64, ReadError> {
+        let id = self.topic_id(topic)?;
+        let start = ResolvedStart::resolve(&*self.engine, &[id], start).await?;
+        let floors = start.floors(&*self.engine, &[id]).unwrap_or_else(|| vec![0]);
+        Ok(floors[0] + 1)
+    }
+
+    /// Reads durable events of a topic. Files are read off the async threads.
+    pub(super) async fn read(
+        &self,
+        topic: &Topic,
+        from: u64,
+        limit: PullLimit,
+    ) -> Result<EventChunk, ReadError> {
+        let id = self.topic_id(topic)?;
+        let mut scanner = self.engine.scanner();
+        let first_seq = from.max(1);
+        let mut read = TopicRead {
+            topic: topic.clone(),
+            id,
+            limit: PullLimit { events: limit.events.max(1), ..limit },
+            first_seq,
+            last_seq: self.engine.last_seq(id),
+            chunk: EventChunk { next_seq: first_seq, ..EventChunk::default() },
+            is_full: false,
+        };
+        if !self.engine.capabilities().reads_locally {
+            poll_fn(|context| read.poll(&mut *scanner, context)).await?;
+            return Ok(read.chunk);
+        }
+        off_async_threads(move |_may_block| {
+            match read.poll(&mut *scanner, &mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(done) => done.map(|()| read.chunk),
+                Poll::Pending => Err(ReadError::Failed("a local read is pending".to_owned())),
+            }
+        })
+        .await
+    }
+}
+
+/// A read of a topic.
+struct TopicRead {
+    topic: Topic,
+    id: TopicId,
+    limit: PullLimit,
+    first_seq: u64,
+    last_seq: u64,
+    chunk: EventChunk,
+    is_full: bool,
+}
+
+impl TopicRead {
+    fn poll(
+        &mut self,
+        scanner: &mut dyn EventScanner,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ReadError>> {
+        while !self.is_full && self.chunk.next_seq <= self.last_seq {
+            let before = self.chunk.next_seq;
+            match ready!(self.poll_more(scanner, context)) {
+                // Events before the unreadable one are returned; the next read is an error.
+                Err(error) if error.is_unreadable() && before > self.first_seq => break,
+                more => more?,
+            }
+            if self.chunk.next_seq <= before {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_more(
+        &mut self,
+        scanner: &mut dyn EventScanner,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ReadError>> {
+        let Self { topic, limit, is_full, chunk: EventChunk { events, next_seq }, .. } = self;
+        let scanned = scanner.poll_scan(self.id, *next_seq, self.last_seq, context, &mut |event| {
+            let is_over = events.byte_count() + event.body.len() > limit.bytes;
+            *is_full = events.items().len() >= limit.events as usize || (!events.is_empty() && is_over);
+            if *is_full {
+                return Visit::Stop;
+            }
+            events.push(topic, event);
+            Visit::Next
+        });
+        scanned.map_ok(|scanned| *next_seq = scanned.next_seq.max(*next_seq))
+    }
+}

@@ -1,0 +1,336 @@
+//! Writes group records: one record per group per commit, and no commit that nobody asked for.
+//!
+//! Changes gather with their group. They leave with the next publish, or when somebody waits for them: at once if no commit
+//! runs, else when it ends. Acks that nobody waits for leave within [`FLUSH_AFTER_MS`](super::ack_bound::FLUSH_AFTER_MS). Events
+//! that a filter dropped wait for other changes.
+
+use super::groups::cell::GroupCell;
+use super::groups::pending_changes::RecordInFlight;
+use super::lock_order::{LEAF, RankedGuard, RankedMutex, SENDING};
+use crate::clock::Clock;
+use crate::deferred_wakes::DeferredWakes;
+use crate::engine::{AppendBatch, Appended, Engine, GroupProgress, NewEvent, Published, StateRecord};
+use crate::error::StoreError;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Brings the changes of groups into the engine.
+pub(super) struct RecordWriter {
+    engine: Arc<dyn Engine>,
+    clock: Arc<dyn Clock>,
+    queue: RankedMutex<LEAF, Vec<Arc<GroupCell>>>,
+    /// Something is in the queue, or unsent.
+    is_dirty: AtomicBool,
+    /// Somebody waits for it.
+    is_demanded: AtomicBool,
+    sending: RankedMutex<SENDING, Sending>,
+    /// Records on their way, by the commit that carries them.
+    under_way: RankedMutex<LEAF, VecDeque<(u64, Arc<GroupCell>, RecordInFlight)>>,
+    /// The newest commit that anything was appended to.
+    newest_commit: AtomicU64,
+    /// Records wait because the disk is full, with its reserve.
+    is_refused: AtomicBool,
+}
+
+/// Records that could not be appended yet, and their groups. The holder of the lock appends them.
+#[derive(Default)]
+pub(super) struct Sending {
+    records: Vec<StateRecord>,
+    owners: Vec<(Arc<GroupCell>, RecordInFlight)>,
+}
+
+impl Sending {
+    fn push(&mut self, record: StateRecord, cell: &Arc<GroupCell>, flushed: RecordInFlight) {
+        self.records.push(record);
+        self.owners.push((Arc::clone(cell), flushed));
+    }
+
+    /// Takes the first half of another; of a single record, the first half of that.
+    fn take_half(&mut self, from: &mut Self) {
+        if from.records.len() == 1
+            && let Some(StateRecord::Progress { group, topics }) = from.records.first_mut()
+            && let Some(first) = split(topics)
+        {
+            // Whoever waits for the record waits for its second half.
+            let record = StateRecord::Progress { group: *group, topics: first };
+            let cell = Arc::clone(&from.owners[0].0);
+            self.push(record, &cell, RecordInFlight { generation: 0, wakes_members: false });
+            return;
+        }
+        let half = from.records.len().div_ceil(2);
+        self.records.extend(from.records.drain(..half));
+        self.owners.extend(from.owners.drain(..half));
+    }
+
+    fn put_in_front(&mut self, part: Self) {
+        self.records.splice(0..0, part.records);
+        self.owners.splice(0..0, part.owners);
+    }
+}
+
+/// Takes the first half of what a group did out of a list; `None` when it is too little for that.
+fn split(topics: &mut Vec<GroupProgress>) -> Option<Vec<GroupProgress>> {
+    if topics.len() > 1 {
+        let half = topics.len() / 2;
+        return Some(topics.drain(..half).collect());
+    }
+    let only = topics.first_mut().filter(|only| only.settled.len() + only.attempts.len() > 1)?;
+    let (settled, attempts) = (only.settled.len().div_ceil(2), only.attempts.len() / 2);
+    Some(vec![GroupProgress {
+        topic: only.topic,
+        settled: only.settled.drain(..settled).collect(),
+        attempts: only.attempts.drain(..attempts).collect(),
+        leased_to: only.leased_to.take(),
+    }])
+}
+
+impl RecordWriter {
+    pub(super) fn new(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            engine,
+            clock,
+            queue: RankedMutex::default(),
+            is_dirty: AtomicBool::new(false),
+            is_demanded: AtomicBool::new(false),
+            sending: RankedMutex::default(),
+            under_way: RankedMutex::default(),
+            newest_commit: AtomicU64::new(0),
+            is_refused: AtomicBool::new(false),
+        }
+    }
+
+    /// The group has changes; it is in the queue from now on. Called with the group's pending changes locked.
+    pub(super) fn enqueue(&self, cell: &Arc<GroupCell>) {
+        self.queue.lock().push(Arc::clone(cell));
+        self.is_dirty.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.is_dirty.load(Ordering::Relaxed)
+    }
+
+    /// A publisher does not wait for the lock: the holder may wait for a commit.
+    pub(super) fn try_lock(&self) -> Option<RankedGuard<'_, SENDING, Sending>> {
+        self.sending.try_lock()
+    }
+
+    pub(super) fn lock(&self) -> RankedGuard<'_, SENDING, Sending> {
+        self.sending.lock()
+    }
+
+    /// Moves everything from the queue to what is sent next.
+    fn gather(&self, sending: &mut Sending) {
+        self.is_dirty.store(false, Ordering::SeqCst);
+        let queue = std::mem::take(&mut *self.queue.lock());
+        for cell in queue {
+            let record = cell.changes.lock().take_record(cell.number, &*self.clock);
+            if let Some((record, flushed)) = record {
+                sending.push(record, &cell, flushed);
+            }
+        }
+    }
+
+    /// Appends events, if any, with all records that wait, as one batch. If that fails the records stay.
+    pub(super) fn append(
+        &self,
+        sending: &mut Sending,
+        events: &[NewEvent<'_>],
+        outcomes: &mut Vec<Published>,
+        use_reserve: bool,
+    ) -> Result<Appended, StoreError> {
+        self.gather(sending);
+        if events.is_empty() && sending.records.is_empty() {
+            return Ok(self.engine.durable_commit().into());
+        }
+        self.send(sending, events, outcomes, use_reserve)
+    }
+
+    fn send(
+        &self,
+        sending: &mut Sending,
+        events: &[NewEvent<'_>],
+        outcomes: &mut Vec<Published>,
+        use_reserve: bool,
+    ) -> Result<Appended, StoreError> {
+        let batch = AppendBatch { events, records: &sending.records, use_reserve };
+        match self.engine.append(&batch, outcomes) {
+            Ok(appended) => {
+                sending.records.clear();
+                if self.is_refused() {
+                    sending.owners.iter().for_each(|(cell, _)| cell.waiters.records_accepted());
+                }
+                let mut under_way = self.under_way.lock();
+                let owners = sending.owners.drain(..);
+                under_way.extend(owners.map(|(cell, record)| (appended.commit, cell, record)));
+                drop(under_way);
+                self.appended(appended.commit);
+                Ok(appended)
+            }
+            Err(error) => {
+                if !sending.records.is_empty() {
+                    self.is_dirty.store(true, Ordering::SeqCst);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Appends events together with records of the caller's own, after all other records that wait. Returns the records'
+    /// generation. If that fails, those records are dropped and the others stay. Called with the group locked.
+    pub(super) fn append_last(
+        &self,
+        sending: &mut Sending,
+        events: &[NewEvent<'_>],
+        (records, cell): (Vec<StateRecord>, &Arc<GroupCell>),
+        use_reserve: bool,
+    ) -> Result<u64, StoreError> {
+        self.gather(sending);
+        let generation = cell.changes.lock().begin_generation();
+        let mut others = sending.records.len();
+        let push_own = |sending: &mut Sending| {
+            for record in &records {
+                sending.push(record.clone(), cell, RecordInFlight { generation, wakes_members: true });
+            }
+        };
+        push_own(sending);
+        let mut appended = self.send(sending, events, &mut Vec::new(), use_reserve);
+        if let Err(StoreError::TooLarge(_)) = appended
+            && others > 0
+        {
+            // Perhaps only because of the records that wait: those go first, in parts.
+            sending.records.truncate(others);
+            sending.owners.truncate(others);
+            let sent = self.append_in_parts(sending);
+            others = sending.records.len();
+            push_own(sending);
+            appended = sent.and_then(|()| self.send(sending, events, &mut Vec::new(), use_reserve));
+        }
+        if appended.is_err() {
+            sending.records.truncate(others);
+            sending.owners.truncate(others);
+            // Nobody may wait for a record that is never written. Both locks are held, so no later generation was begun.
+            cell.changes.lock().end_generation(generation);
+        }
+        appended.map(|_| generation)
+    }
+
+    /// Something was appended to this commit.
+    pub(super) fn appended(&self, commit: u64) {
+        self.newest_commit.fetch_max(commit, Ordering::SeqCst);
+    }
+
+    /// Sends what waits now. Returns false when it has to be tried again.
+    pub(super) fn flush(&self) -> bool {
+        let _deferred = DeferredWakes::enter();
+        loop {
+            let mut taken = self.try_lock();
+            if taken.is_none() {
+                // The holder of the lock checks whether something was asked for when it is done.
+                self.ask();
+                taken = self.try_lock();
+            }
+            let Some(mut sending) = taken else { return true };
+            self.is_demanded.store(false, Ordering::SeqCst);
+            let sent = self.append_in_parts(&mut sending);
+            // Before the lock is given back: the next sender takes back what is refused here only if it knows of it.
+            self.note_room(&sent);
+            if let Err(StoreError::Full) = sent {
+                sending.owners.iter().for_each(|(cell, record)| cell.waiters.record_refused(record));
+            }
+            drop(sending);
+            self.committed(self.engine.durable_commit());
+            match sent {
+                Ok(()) if !self.is_demanded.load(Ordering::SeqCst) => return true,
+                Ok(()) => {}
+                Err(_) => {
+                    self.ask();
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Logs once that group records are refused, and once that they are written again.
+    fn note_room(&self, sent: &Result<(), StoreError>) {
+        match sent {
+            Err(StoreError::Full) if !self.is_refused.swap(true, Ordering::SeqCst) => tracing::error!(
+                "the disk is full, and so is the room that is reserved for groups: acks are not durable and are answered \
+                 storage_full until there is room"
+            ),
+            Ok(()) if self.is_refused.swap(false, Ordering::SeqCst) => {
+                tracing::info!("there is room for group records again: acks are durable");
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether records wait because the disk is full, with its reserve.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::SeqCst)
+    }
+
+    /// Appends all records that wait, in several batches if they do not fit into one.
+    fn append_in_parts(&self, sending: &mut Sending) -> Result<(), StoreError> {
+        loop {
+            match self.append(sending, &[], &mut Vec::new(), true) {
+                Err(StoreError::TooLarge(_)) => {}
+                other => return other.map(|_| ()),
+            }
+            let mut part = Sending::default();
+            part.take_half(sending);
+            while let Err(error) = self.send(&mut part, &[], &mut Vec::new(), true) {
+                if !matches!(error, StoreError::TooLarge(_)) {
+                    sending.put_in_front(part);
+                    return Err(error);
+                }
+                let mut smaller = Sending::default();
+                smaller.take_half(&mut part);
+                sending.put_in_front(part);
+                part = smaller;
+            }
+        }
+    }
+
+    /// Has what waits sent by whoever has the lock, or with the next commit.
+    pub(super) fn ask(&self) {
+        self.is_demanded.store(true, Ordering::SeqCst);
+    }
+
+    /// Somebody waits for changes: they leave now, or with the end of the commit that runs.
+    pub(super) fn demand(&self) {
+        self.ask();
+        let is_committing = self.newest_commit.load(Ordering::SeqCst) > self.engine.durable_commit();
+        if !is_committing {
+            self.flush();
+        }
+    }
+
+    /// After the lock was held for something else: tells what is durable already, and sends what was asked for meanwhile.
+    pub(super) fn after_sending(&self) {
+        self.committed(self.engine.durable_commit());
+        if self.is_demanded.load(Ordering::SeqCst) {
+            self.demand();
+        }
+    }
+
+    /// Everything up to this commit is durable.
+    pub(super) fn committed(&self, commit: u64) {
+        loop {
+            let mut under_way = self.under_way.lock();
+            match under_way.front() {
+                Some((carrier, ..)) if *carrier <= commit => {}
+                _ => return,
+            }
+            let done = under_way.pop_front();
+            drop(under_way);
+            if let Some((_, cell, record)) = done {
+                cell.waiters.record_durable(&record);
+            }
+        }
+    }
+
+    pub(super) fn is_demanded(&self) -> bool {
+        self.is_demanded.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,49 @@
+//! A suspension of the engine: publishers wait for `engine_wait_ms`, then they get `unavailable`.
+
+use crate::commit_watch::CommitWatch;
+use crate::delivery::Millis;
+use crate::error::Unavailable;
+use parking_lot::Mutex;
+
+/// Whether the engine is suspended, and since when.
+#[derive(Default)]
+pub(super) struct Suspension(Mutex<Option<Suspended>>);
+
+struct Suspended {
+    reason: String,
+    since: Millis,
+    is_told: bool,
+}
+
+impl Suspension {
+    pub(super) fn begin(&self, reason: String, now: Millis) {
+        let mut suspended = self.0.lock();
+        if suspended.is_none() {
+            *suspended = Some(Suspended { reason, since: now, is_told: false });
+        }
+    }
+
+    pub(super) fn end(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// Tells everyone who waits, once the suspension has lasted for `wait_ms`. Returns when to ask again, and whether waiters
+    /// were told just now.
+    pub(super) fn check(
+        &self,
+        now: Millis,
+        wait_ms: Millis,
+        commits: &CommitWatch,
+    ) -> (Option<Millis>, Option<Unavailable>) {
+        let mut suspended = self.0.lock();
+        let Some(it) = suspended.as_mut().filter(|it| !it.is_told) else { return (None, None) };
+        let tell_at = it.since.saturating_add(wait_ms);
+        if now < tell_at {
+            return (Some(tell_at), None);
+        }
+        it.is_told = true;
+        let reason = Unavailable::Suspended(it.reason.clone());
+        commits.suspend(reason.clone());
+        (None, Some(reason))
+    }
+}

@@ -1,0 +1,65 @@
+//! What is set about topics: rules of the configuration, and settings of single topics.
+
+use crate::engine::RestoredState;
+use crate::error::OpenError;
+use crate::settings::{PublishRate, SettingsTable, TopicOptions, TopicRule, TopicSettings};
+use parking_lot::{RwLock, RwLockWriteGuard};
+use prombus_protocol::Pattern;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The settings of all topics.
+pub(super) struct TopicSettingsTable {
+    table: RwLock<SettingsTable>,
+    /// Rises with every change.
+    version: AtomicU64,
+}
+
+impl TopicSettingsTable {
+    /// With the settings of single topics as they were stored.
+    pub(super) fn restore(restored: &RestoredState) -> Result<Self, OpenError> {
+        let mut table = SettingsTable::default();
+        for (topic, json) in &restored.topic_settings {
+            let options: TopicOptions = serde_json::from_str(json)
+                .map_err(|error| OpenError::Groups(format!("the settings of {topic}: {error}")))?;
+            table.set_own(topic, options);
+        }
+        Ok(Self { table: RwLock::new(table), version: AtomicU64::new(1) })
+    }
+
+    /// What applies to a topic of this name.
+    pub(super) fn of(&self, topic: &str) -> TopicSettings {
+        self.table.read().settings(topic)
+    }
+
+    /// What was set about this topic alone.
+    pub(super) fn own(&self, topic: &str) -> TopicOptions {
+        self.table.read().own(topic)
+    }
+
+    /// Whether nothing is set at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.read().is_empty()
+    }
+
+    pub(super) fn set_rules(&self, rules: Vec<TopicRule>) {
+        self.table.write().set_rules(rules);
+        self.changed();
+    }
+
+    /// Keeps others from changing settings until the change is recorded: the last record applies.
+    pub(super) fn lock(&self) -> RwLockWriteGuard<'_, SettingsTable> {
+        self.table.write()
+    }
+
+    pub(super) fn changed(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(super) fn publish_rates(&self) -> Vec<(Pattern, Option<PublishRate>)> {
+        self.table.read().publish_rates()
+    }
+}

@@ -1,0 +1,225 @@
+//! A batch on its way to the engine: a future that resolves when it is durable.
+
+use crate::box_future::BoxFuture;
+use crate::commit_watch::CommitWatch;
+use crate::deferred_wakes::wake;
+use crate::engine::{Appended, LateOutcomes, Published};
+use crate::error::{PublishError, Unavailable};
+use crate::publish::PublishBatch;
+use parking_lot::Mutex;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// The outcome of a publish: one entry per event.
+pub(crate) type PublishResult = Result<Vec<Published>, PublishError>;
+
+/// A batch on its way. It is in line and becomes durable whether or not somebody waits for it. Only when far too much waits to be
+/// written is there no place in the line: then it gets one while somebody awaits this, and dropping it is logged.
+#[must_use = "awaiting it waits until the events are durable"]
+pub struct Publishing {
+    stage: Stage,
+}
+
+enum Stage {
+    Done(Option<PublishResult>),
+    Committing {
+        appended: AppendedEvents,
+        commits: Arc<CommitWatch>,
+    },
+    /// In a line that moves when there is room.
+    Queued {
+        place: Arc<PlaceInLine>,
+        line: Arc<dyn PublishLine>,
+    },
+    /// The line itself is full.
+    Outside {
+        batch: PublishBatch,
+        line: Arc<dyn PublishLine>,
+    },
+    Other(BoxFuture<'static, PublishResult>),
+}
+
+/// Events that the engine took.
+#[derive(Debug)]
+pub(crate) struct AppendedEvents {
+    commit: u64,
+    outcomes: Vec<Published>,
+    late: Option<LateOutcomes>,
+}
+
+impl AppendedEvents {
+    pub(crate) fn new(appended: Appended, outcomes: Vec<Published>) -> Self {
+        Self { commit: appended.commit, outcomes, late: appended.late }
+    }
+
+    fn take_outcomes(&mut self) -> PublishResult {
+        match self.late.take() {
+            Some(late) => Ok(late.take()?),
+            None => Ok(std::mem::take(&mut self.outcomes)),
+        }
+    }
+}
+
+/// A batch that waits in line.
+#[derive(Debug)]
+pub(crate) struct PlaceInLine {
+    state: Mutex<PlaceState>,
+}
+
+#[derive(Debug)]
+struct PlaceState {
+    batch: Option<PublishBatch>,
+    /// What the engine took, or why it was refused.
+    result: Option<Result<AppendedEvents, PublishError>>,
+    waker: Option<Waker>,
+}
+
+impl PlaceInLine {
+    pub(crate) fn new(batch: PublishBatch) -> Self {
+        Self { state: Mutex::new(PlaceState { batch: Some(batch), result: None, waker: None }) }
+    }
+
+    /// The batch, for the thread that moves the line.
+    pub(crate) fn take_batch(&self) -> Option<PublishBatch> {
+        self.state.lock().batch.take()
+    }
+
+    /// There was no room after all.
+    pub(crate) fn put_back(&self, batch: PublishBatch) {
+        self.state.lock().batch = Some(batch);
+    }
+
+    pub(crate) fn finish(&self, result: Result<AppendedEvents, PublishError>) {
+        let mut state = self.state.lock();
+        state.result = Some(result);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            wake(waker);
+        }
+    }
+
+    fn poll(&self, context: &Context<'_>) -> Option<Result<AppendedEvents, PublishError>> {
+        let mut state = self.state.lock();
+        if state.result.is_none() {
+            state.waker = Some(context.waker().clone());
+        }
+        state.result.take()
+    }
+}
+
+/// Where batches wait for room.
+pub(crate) trait PublishLine: Send + Sync {
+    /// Appends a batch, or puts it into the line.
+    fn enter(self: Arc<Self>, batch: PublishBatch) -> Publishing;
+    /// Moves the line as far as there is room.
+    fn advance(&self);
+    /// The same, and also waits for another thread that moves it. Returns whether the line is empty: otherwise there is no room.
+    fn append_line(&self) -> bool;
+    fn commits(&self) -> &Arc<CommitWatch>;
+}
+
+impl Publishing {
+    /// One that is done.
+    pub fn done(result: Result<Vec<Published>, PublishError>) -> Self {
+        Self { stage: Stage::Done(Some(result)) }
+    }
+
+    /// One that a backend of another crate works on.
+    pub fn new(future: BoxFuture<'static, Result<Vec<Published>, PublishError>>) -> Self {
+        Self { stage: Stage::Other(future) }
+    }
+
+    pub(crate) fn committing(appended: AppendedEvents, commits: Arc<CommitWatch>) -> Self {
+        Self { stage: Stage::Committing { appended, commits } }
+    }
+
+    pub(crate) fn queued(place: Arc<PlaceInLine>, line: Arc<dyn PublishLine>) -> Self {
+        Self { stage: Stage::Queued { place, line } }
+    }
+
+    pub(crate) fn outside(batch: PublishBatch, line: Arc<dyn PublishLine>) -> Self {
+        Self { stage: Stage::Outside { batch, line } }
+    }
+
+    /// Whether it has its place: what is published later comes later. Otherwise it gets one while it is awaited.
+    pub fn is_in_line(&self) -> bool {
+        !matches!(self.stage, Stage::Outside { .. })
+    }
+
+    /// The outcomes, if the engine took the events and said what they became: that may be known before they are durable.
+    pub fn outcomes(&self) -> Option<&[Published]> {
+        match &self.stage {
+            Stage::Committing { appended, .. } if appended.late.is_none() => Some(&appended.outcomes),
+            Stage::Done(Some(Ok(outcomes))) => Some(outcomes),
+            _ => None,
+        }
+    }
+}
+
+impl Future for Publishing {
+    type Output = PublishResult;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match &mut self.stage {
+                Stage::Done(result) => {
+                    return Poll::Ready(result.take().unwrap_or(Err(Unavailable::Closed.into())));
+                }
+                Stage::Committing { appended, commits } => {
+                    return commits.poll_durable(appended.commit, context).map(|durable| match durable {
+                        Ok(()) => appended.take_outcomes(),
+                        Err(reason) => Err(reason.into()),
+                    });
+                }
+                Stage::Queued { place, line } => {
+                    // Registered first, then tried: room that comes in between is not missed.
+                    line.commits().register_for_room(context);
+                    line.advance();
+                    match place.poll(context) {
+                        None => return Poll::Pending,
+                        Some(Err(error)) => return Poll::Ready(Err(error)),
+                        Some(Ok(appended)) => {
+                            let commits = Arc::clone(line.commits());
+                            self.stage = Stage::Committing { appended, commits };
+                        }
+                    }
+                }
+                Stage::Outside { batch, line } => {
+                    line.commits().register_for_room(context);
+                    line.advance();
+                    let batch = std::mem::replace(batch, PublishBatch::new(0, 0));
+                    let line = Arc::clone(line);
+                    let mut next = line.enter(batch);
+                    std::mem::swap(&mut self.stage, &mut next.stage);
+                    // What is swapped out is empty and not worth a warning.
+                    next.stage = Stage::Done(None);
+                    if matches!(self.stage, Stage::Outside { .. }) {
+                        return Poll::Pending;
+                    }
+                }
+                Stage::Other(future) => return future.as_mut().poll(context),
+            }
+        }
+    }
+}
+
+impl Drop for Publishing {
+    fn drop(&mut self) {
+        if let Stage::Outside { batch, .. } = &self.stage
+            && !batch.is_empty()
+        {
+            tracing::warn!(
+                "{} events were not published: too much waits to be written, and nobody awaited them",
+                batch.len()
+            );
+        }
+    }
+}
+
+impl std::fmt::Debug for Publishing {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Publishing({:?})", self.outcomes())
+    }
+}

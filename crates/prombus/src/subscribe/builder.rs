@@ -1,0 +1,191 @@
+//! A subscription in the making: its options, and joining the group.
+
+use super::Subscription;
+use super::handler::{HandlerHandle, run_handler};
+use crate::backend::{Backend, EventFilter, EventView, GroupSpec, Joined, MemberOptions};
+use crate::box_future::BoxFuture;
+use crate::delivery::MemberSettings;
+use crate::error::GroupError;
+use crate::event::Event;
+use prombus_protocol::limits::DEFAULT_MAX_ATTEMPTS;
+use prombus_protocol::{DeliveryContext, Filter, GroupName, Pattern, Start, SubscribeOptions};
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A subscription in the making; see [`Bus::subscribe`](crate::Bus::subscribe). Await it for a stream of deliveries, or give it
+/// a [`handler`](Self::handler).
+#[must_use = "a subscription starts when it is awaited or given a handler"]
+pub struct Subscribe {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) topic: String,
+    pub(crate) group: String,
+    options: SubscribeOptions,
+    filter: Option<EventFilter>,
+    is_in_order: bool,
+}
+
+/// After how many attempts a member gives an event up: what it says, else what is set about the topic.
+pub fn max_attempts(backend: &dyn Backend, topic: &str, options: &SubscribeOptions) -> u32 {
+    let said = options.max_attempts.or_else(|| backend.topic_settings(topic).max_attempts);
+    said.unwrap_or(DEFAULT_MAX_ATTEMPTS)
+}
+
+impl Subscribe {
+    pub(crate) fn new(backend: Arc<dyn Backend>, topic: String, group: String) -> Self {
+        Self { backend, topic, group, options: SubscribeOptions::default(), filter: None, is_in_order: false }
+    }
+
+    /// Never lets a later event pass an unreadable one.
+    pub(crate) fn in_order(mut self) -> Self {
+        self.is_in_order = true;
+        self
+    }
+
+    /// All options at once.
+    pub fn options(mut self, options: SubscribeOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Where the group starts, if this subscription makes it. Default: at what comes from now on.
+    pub fn from(mut self, start: Start) -> Self {
+        self.options.from = start;
+        self
+    }
+
+    /// A new group starts at the oldest event.
+    pub fn from_earliest(self) -> Self {
+        self.from(Start::Earliest)
+    }
+
+    /// More topics and patterns; the group has them for good.
+    pub fn topics<T: Into<String>>(mut self, topics: impl IntoIterator<Item = T>) -> Self {
+        self.options.topics.extend(topics.into_iter().map(Into::into));
+        self
+    }
+
+    /// The most deliveries that are leased at once. Default: 100.
+    pub fn batch_size(mut self, events: u32) -> Self {
+        self.options.batch_size = Some(events);
+        self
+    }
+
+    /// The most deliveries that this subscription has unsettled. Default: 1000.
+    pub fn max_in_flight(mut self, events: u32) -> Self {
+        self.options.max_in_flight = Some(events);
+        self
+    }
+
+    /// How long a delivery is this subscription's alone. Default: 30 s.
+    pub fn ack_timeout(mut self, timeout: Duration) -> Self {
+        self.options.ack_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// An event goes to the dead letters when this many attempts have failed. Default: 5.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.options.max_attempts = Some(attempts);
+        self
+    }
+
+    /// What to call this member in lists, metrics and logs.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.options.name = Some(name.into());
+        self
+    }
+
+    /// A group that this creates is deleted after this time without members.
+    pub fn expire(mut self, after: Duration) -> Self {
+        self.options.expire_ms = Some(after.as_millis().try_into().unwrap_or(u64::MAX));
+        self
+    }
+
+    /// At this many unsettled events the group gets nothing new. Default: 100,000.
+    pub fn max_unsettled(mut self, events: u32) -> Self {
+        self.options.max_unsettled = Some(events);
+        self
+    }
+
+    /// A handler's Ok does not ack: the program calls [`Bus::ack`](crate::Bus::ack). Err nacks all the same.
+    pub fn manual_ack(mut self, is_manual: bool) -> Self {
+        self.options.manual_ack = is_manual;
+        self
+    }
+
+    fn group_filter(&mut self) -> &mut Filter {
+        self.options.filter.get_or_insert_with(Filter::default)
+    }
+
+    /// Only events with this key; the others are settled. The filter is the group's: all its members have the same.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.group_filter().key = Some(key.into());
+        self
+    }
+
+    /// Only events with this tag; the others are settled. The filter is the group's: all its members have the same.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.group_filter().tag = Some(tag.into());
+        self
+    }
+
+    /// Only events with this header; the others are settled. The filter is the group's: all its members have the same.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.group_filter().header.insert(name.into(), value.into());
+        self
+    }
+
+    /// Only events for which this says true; the others are settled on behalf of this subscription. It runs often and should be
+    /// quick.
+    pub fn filter(mut self, filter: impl Fn(&EventView<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.filter = Some(Arc::new(filter));
+        self
+    }
+
+    pub(crate) async fn join(self) -> Result<Subscription, GroupError> {
+        self.options.check()?;
+        let (subscription, group) = (Pattern::new(&self.topic)?, GroupName::new(&self.group)?);
+        let spec = GroupSpec::from_options(subscription, group, &self.options)?;
+        let settings = MemberSettings {
+            max_in_flight: self.options.max_in_flight(),
+            batch_size: self.options.batch_size(),
+            ack_timeout_ms: self.options.ack_timeout_ms(),
+            max_attempts: max_attempts(&*self.backend, &self.topic, &self.options),
+            max_unsettled: self.options.max_unsettled(),
+            passes_unreadable: !self.is_in_order,
+        };
+        let member = MemberOptions { settings, filter: self.filter, name: self.options.name, label: None };
+        let Joined { membership, created } = self.backend.join(spec, member).await?;
+        Ok(Subscription::new(membership, created, settings, self.options.manual_ack))
+    }
+
+    /// Calls a handler for each event, in a task of its own, until [`HandlerHandle::unsubscribe`] or the bus is closed. Ok acks,
+    /// Err nacks, a panic nacks and is logged. Handlers run concurrently as far as they wait for something, at most
+    /// `max_in_flight` at a time, and start in the order of events.
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn handler<F, R, E>(self, handler: F) -> Result<HandlerHandle, GroupError>
+    where
+        F: Fn(Event, DeliveryContext) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: std::fmt::Display + Send + 'static,
+    {
+        let subscription = self.join().await?;
+        Ok(HandlerHandle::spawn(subscription, |subscription, stopped| {
+            run_handler(subscription, Arc::new(handler), stopped)
+        }))
+    }
+}
+
+impl IntoFuture for Subscribe {
+    type Output = Result<Subscription, GroupError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.join())
+    }
+}

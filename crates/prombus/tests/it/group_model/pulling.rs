@@ -1,0 +1,256 @@
+//! Pulls, as the model does them: what a member reserves, is leased, and gives back.
+
+use super::model::{Answer, Event, Model, Place, Pull};
+use prombus::delivery::*;
+use prombus_protocol::RedeliveryReason;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Model {
+    /// How much the members could take whose last pull found nothing.
+    pub fn hungry_room(&self) -> u32 {
+        let hungry = self.members.iter().filter(|(_, member)| member.is_hungry);
+        hungry.map(|(&id, _)| self.window(id)).sum()
+    }
+
+    /// Checks a pull's answer, and takes it over. Which events are given up, and of which the next attempt is started, is the
+    /// machine's choice.
+    pub fn reserve(
+        &mut self,
+        pull: &Pull,
+        answer: &Answer,
+        is_giving_up: impl Fn(Position) -> bool,
+        is_started: impl Fn(Position) -> bool,
+    ) {
+        self.advance(pull.now);
+        for topic in &mut self.topics {
+            let durable =
+                topic.written_marks.iter().rev().find(|(_, generation)| *generation <= pull.durable);
+            topic.durable_mark = durable.map_or(topic.durable_mark, |&(mark, _)| mark);
+            topic.written_marks.retain(|(_, generation)| *generation > pull.durable);
+        }
+        let Some(member) = self.members.get_mut(&pull.member) else {
+            assert!(answer.leased.is_empty() && answer.reserved.is_empty(), "a stranger got something");
+            return;
+        };
+        member.is_hungry = true;
+        let settings = member.settings;
+        let window = self.window(pull.member).min(pull.want);
+        let mut left = 0;
+        if window > 0 {
+            left = self.lease_due(pull, settings, window, &answer.leased, (is_giving_up, is_started));
+        } else {
+            self.take_over_starts(is_started);
+            assert!(answer.leased.is_empty(), "there was no window");
+        }
+        let reserved: u64 = self.reserved().map(ReservedRange::count).sum();
+        let room = u64::from(settings.max_unsettled).saturating_sub(self.events.len() as u64 + reserved);
+        let allowed = room.min(u64::from(left)) as u32;
+        assert_eq!(answer.allowed, allowed, "how much of it may be delivered");
+        let most = if allowed == 0 { 0 } else { u64::from(pull.scan.unwrap_or(allowed)) };
+        self.take_fresh(pull.member, most, pull.scan.is_some(), &answer.reserved);
+        let member = self.members.get_mut(&pull.member).expect("looked at above");
+        member.is_hungry = answer.leased.is_empty() && answer.reserved.is_empty();
+    }
+
+    /// Redeliveries: as many as there are and fit, those first that became due first. One from the second attempt on is leased
+    /// only once its start is durable. The machine may stop looking when as many wait for that as all members could take.
+    /// Answers how much is left for fresh events: what waits comes before them.
+    fn lease_due(
+        &mut self,
+        pull: &Pull,
+        settings: MemberSettings,
+        window: u32,
+        leased: &[Leased],
+        (is_giving_up, is_started): (impl Fn(Position) -> bool, impl Fn(Position) -> bool),
+    ) -> u32 {
+        let room = self.hungry_room();
+        let mut ready = BTreeMap::new();
+        let mut spent = Vec::new();
+        let (mut gated, mut started, mut unstarted) = (0, 0, 0);
+        for (&position, event) in &mut self.events {
+            let Place::Due { turn } = event.place else { continue };
+            let is_spent = event.attempts >= settings.max_attempts;
+            let is_unstarted = event.attempts > 0 && !event.is_started;
+            if is_unstarted && is_started(position) {
+                event.is_out_of_turn = true;
+                event.start();
+                started += 1;
+            } else if event.gate <= pull.durable && is_spent {
+                spent.push(position);
+            } else if event.gate > pull.durable || is_unstarted {
+                event.is_out_of_turn = true;
+                gated += u32::from(event.gate > pull.durable);
+                unstarted += u32::from(is_unstarted && !is_spent);
+            } else {
+                ready.insert(position, (!event.is_out_of_turn && !event.has_two_turns).then_some(turn));
+            }
+        }
+        assert!(started <= room, "{started} attempts are started for {room} that members could take");
+        let may_stop = gated + started >= room;
+        let expected = ready.len().min(window as usize);
+        assert!(
+            leased.len() == expected || (may_stop && leased.len() < expected),
+            "{} due redeliveries, of {ready:?}",
+            leased.len()
+        );
+        let is_full = leased.len() == window as usize;
+        assert!(unstarted == 0 || may_stop || is_full, "{unstarted} attempts are not started");
+        for position in spent {
+            let must_be = !is_full && !may_stop;
+            assert!(!must_be || is_giving_up(position), "{position:?} has used up its attempts");
+            if is_giving_up(position) {
+                let error = self.event(position).reason.map_or("member_lost", RedeliveryReason::as_str);
+                self.give_up(position, error);
+            }
+        }
+        let mut newest_turn = None;
+        for lease in leased {
+            let turn =
+                ready.remove(&lease.position).expect("what is leased is due, durable, and leased once");
+            if turn.is_some() {
+                assert!(turn >= newest_turn, "{lease:?} is out of turn");
+                newest_turn = turn;
+            }
+            let event = self.event(lease.position);
+            event.attempts += 1;
+            event.last_holder = Some(pull.member);
+            event.limit = settings.max_attempts;
+            event.is_out_of_turn = false;
+            event.is_started = false;
+            let until = pull.now + settings.ack_timeout_ms;
+            event.place = Place::Leased { until };
+            let (attempt, reason) = (event.attempts, event.reason);
+            assert!(
+                attempt == 1 || event.kept.is_some_and(|kept| kept.attempts == attempt),
+                "{lease:?} leaves before its attempt is written down"
+            );
+            assert_eq!(*lease, Leased { position: lease.position, attempt, deadline: until, reason });
+            let counters = &mut self.counters;
+            match reason {
+                Some(RedeliveryReason::LeaseExpired) => counters.redelivered_expired += 1,
+                Some(RedeliveryReason::Nacked) => counters.redelivered_nacked += 1,
+                Some(RedeliveryReason::MemberLost) => counters.redelivered_lost += 1,
+                Some(RedeliveryReason::ServerRestarted) => counters.redelivered_restarted += 1,
+                None => {}
+            }
+        }
+        self.counters.delivered += leased.len() as u64;
+        let left = ready.values().flatten().min();
+        assert!(left.is_none_or(|turn| Some(*turn) >= newest_turn), "what became due first was left");
+        window.saturating_sub(leased.len() as u32 + gated + started)
+    }
+
+    /// Fresh seqs: as many as there are and fit, of each topic the lowest, topics in turn.
+    fn take_fresh(&mut self, member: MemberId, most: u64, is_scan: bool, ranges: &[ReservedRange]) {
+        let free = self.sources().filter(|&source| !self.is_held(source) && !self.fresh(source).is_empty());
+        let free_count = free.count();
+        let fresh = self.sources().map(|source| {
+            let mut fresh = self.fresh(source);
+            let mark = self.topics[source.0 as usize].durable_mark;
+            fresh.retain(|&seq| seq <= mark && !self.is_held(source));
+            fresh
+        });
+        let fresh: Vec<BTreeSet<u64>> = fresh.collect();
+        let all: usize = fresh.iter().map(BTreeSet::len).sum();
+        let count: u64 = ranges.iter().map(ReservedRange::count).sum();
+        let is_merged = most > 0 && free_count.min(self.side_by_side) > 1;
+        if is_merged {
+            let topics = free_count.min(self.side_by_side);
+            let share = if is_scan { (most / topics as u64).max(32) } else { most };
+            assert!(ranges.iter().all(|range| range.count() <= share), "more than a share of a topic");
+            let mut sources: Vec<SourceId> = ranges.iter().map(|range| range.source).collect();
+            sources.sort_unstable();
+            sources.dedup();
+            assert_eq!(sources.len(), ranges.len(), "two ranges of one topic");
+            let readable = fresh.iter().filter(|fresh| !fresh.is_empty()).count();
+            let skipped = free_count - readable;
+            assert!(
+                (topics.saturating_sub(skipped)..=topics.min(readable)).contains(&ranges.len()),
+                "how many topics are read side by side"
+            );
+        } else {
+            assert_eq!(count, most.min(all as u64), "how many fresh seqs are reserved");
+        }
+        let topic_count = self.topics.len();
+        for (source, fresh) in self.sources().zip(fresh) {
+            let of_topic = ranges.iter().filter(|range| range.source == source);
+            let taken: Vec<u64> = of_topic.flat_map(|range| range.first_seq..=range.last_seq).collect();
+            assert!(
+                taken.iter().eq(fresh.iter().take(taken.len())),
+                "not the first fresh ones of {source:?}: {taken:?}"
+            );
+            let topic = self.topic(source);
+            topic.passed_by =
+                if count > 0 && taken.is_empty() && !fresh.is_empty() { topic.passed_by + 1 } else { 0 };
+            assert!(topic.passed_by < topic_count, "{source:?} is not given its turn");
+        }
+        let member = self.members.get_mut(&member).expect("looked at by the caller");
+        member.reserved.extend_from_slice(ranges);
+        if is_merged {
+            member.held.extend(ranges.iter().map(|range| range.source));
+        }
+    }
+
+    /// A member has reserved more of a topic than it may deliver: no other member gets any of it.
+    pub fn is_held(&self, source: SourceId) -> bool {
+        self.members.values().any(|member| member.held.contains(&source))
+    }
+
+    /// What a member reads becomes leased; `None` when its reservation is void.
+    pub fn deliver(
+        &mut self,
+        id: MemberId,
+        range: ReservedRange,
+        scanned_to: u64,
+        kept: &[u64],
+        now: Millis,
+    ) -> Option<Vec<Leased>> {
+        let settings = self.members.get(&id)?.settings;
+        if !self.unreserve(id, range) {
+            return None;
+        }
+        let mut leased = Vec::new();
+        for seq in range.first_seq..=scanned_to {
+            let position = Position { source: range.source, seq };
+            if !kept.contains(&seq) {
+                self.settle(position);
+                self.counters.passed_over += 1;
+                continue;
+            }
+            let deadline = now + settings.ack_timeout_ms;
+            let topic = self.topic(range.source);
+            topic.leased_to = topic.leased_to.max(seq);
+            let reason = (seq <= topic.restarted_to).then_some(RedeliveryReason::ServerRestarted);
+            self.counters.redelivered_restarted += u64::from(reason.is_some());
+            let event = Event {
+                place: Place::Leased { until: deadline },
+                attempts: 1,
+                last_holder: Some(id),
+                limit: settings.max_attempts,
+                reason,
+                gate: 0,
+                kept: None,
+                is_restored: false,
+                is_started: false,
+                is_out_of_turn: false,
+                has_two_turns: false,
+            };
+            self.events.insert(position, event);
+            leased.push(Leased { position, attempt: 1, deadline, reason });
+        }
+        self.counters.delivered += leased.len() as u64;
+        Some(leased)
+    }
+
+    /// Gives a reservation back. False when it is void.
+    pub fn unreserve(&mut self, member: MemberId, range: ReservedRange) -> bool {
+        let Some(member) = self.members.get_mut(&member) else { return false };
+        let count = member.reserved.len();
+        member.reserved.retain(|&other| other != range);
+        let is_there = member.reserved.len() < count;
+        if is_there {
+            member.held.remove(&range.source);
+        }
+        is_there
+    }
+}

@@ -1,0 +1,98 @@
+//! Which waiting members are woken, and that wakers are called without locks.
+
+use super::{Counting, in_memory, poll_with};
+use crate::rig::{Rig, poll};
+use prombus::{Bus, Limits, ManualClock};
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// A member that stopped waiting is woken in vain; the others must be too.
+#[test]
+fn a_redelivery_comes_to_whoever_waits_also_if_another_stopped_waiting() {
+    let rig = Rig::new(1);
+    rig.publish("orders", "one");
+    let mut lost = rig.subscribe("orders", "billing");
+    let mut idle = rig.subscribe("orders", "billing");
+    let mut waiting = rig.subscribe("orders", "billing");
+    let held = rig.next(&mut lost).expect("there is an event");
+    rig.commit();
+    drop((held, lost));
+    let (idle_waker, waker) = (Arc::<Counting>::default(), Arc::<Counting>::default());
+    // What says that it failed is not durable yet.
+    assert!(poll_with(&mut Box::pin(idle.next()), &idle_waker).is_pending());
+    let mut next = Box::pin(waiting.next());
+    assert!(poll_with(&mut next, &waker).is_pending());
+    rig.commit();
+    for _ in 0..20 {
+        rig.pass(5);
+        rig.commit();
+    }
+    assert!(
+        waker.0.load(Ordering::SeqCst) > 0,
+        "there is an event, and nobody tells the one that waits for it"
+    );
+    assert!(poll_with(&mut next, &waker).is_ready());
+    drop(next);
+    rig.stop();
+}
+
+/// Something that happens right where a waker is called.
+struct Doing(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Wake for Doing {
+    fn wake(self: Arc<Self>) {
+        let what = self.0.lock().expect("no panic").take();
+        if let Some(what) = what {
+            what();
+        }
+    }
+}
+
+/// Runs on a thread of its own; false when it hangs.
+fn ends(what: impl FnOnce() + Send + 'static) -> bool {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        what();
+        let _ = done.send(());
+    });
+    is_done.recv_timeout(Duration::from_secs(5)).is_ok()
+}
+
+/// An executor may poll or drop a task right where its waker is called.
+#[test]
+fn a_waker_that_gives_up_a_subscription_with_a_last_attempt_is_called_without_locks() {
+    assert!(
+        ends(|| {
+            let clock = ManualClock::new(1_700_000_000_000);
+            let backend = in_memory(&clock, Limits::default());
+            let bus = Bus::with_backend(Arc::new(backend));
+            let publish = |topic: &str| assert!(poll(&mut bus.publish(topic, "x").send()).is_ready());
+            let join = |topic: &str| match poll(
+                &mut bus.subscribe(topic, "billing").from_earliest().max_attempts(1).into_future(),
+            ) {
+                Poll::Ready(joined) => joined.expect("joins"),
+                Poll::Pending => panic!("memory does not wait"),
+            };
+            publish("orders");
+            publish("other");
+            let mut held = join("orders");
+            assert!(poll(&mut Box::pin(held.next())).is_ready());
+            let mut other = join("other");
+            let Poll::Ready(Some(Ok(delivery))) = poll(&mut Box::pin(other.next())) else {
+                panic!("an event")
+            };
+            let mut waiting = join("waiting");
+            let waker = Arc::new(Doing(Mutex::new(Some(Box::new(move || drop(held))))));
+            let waker = Waker::from(waker);
+            assert!(pin!(waiting.next()).poll(&mut Context::from_waker(&waker)).is_pending());
+            drop(waker);
+            // An ack waits to be written and rides along with the publish that wakes the task.
+            drop(delivery.ack());
+            publish("waiting");
+        }),
+        "the waker was called with a lock held"
+    );
+}
