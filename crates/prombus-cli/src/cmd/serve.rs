@@ -5,8 +5,8 @@
 
 mod banner;
 mod demo;
-mod reload;
-mod signals;
+mod sighup_reload;
+mod stop_signals;
 
 use crate::args::ServeArgs;
 use crate::config::{self, BusSettings, ConfigError, Environment, Settings, StoreChoice};
@@ -16,11 +16,11 @@ use anyhow::{Context, anyhow};
 use prombus::engine::LogEngineOptions;
 use prombus::{Backend, Bus, OpenError, TopicRule};
 use prombus_server::{ServeError, Server, raise_descriptor_limit};
-use signals::Signals;
 use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stop_signals::Signals;
 use tokio::sync::oneshot;
 
 /// What the store has to close, when the clients have had their time.
@@ -71,7 +71,7 @@ async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     raise_descriptors(&server);
     // Before anybody is told that it serves: who stops it right then is heard.
     let signals = Signals::install().context("cannot watch for signals")?;
-    reload::on_hangup(args.clone(), settings.clone(), Arc::clone(&backend))
+    sighup_reload::on_hangup(args.clone(), settings.clone(), Arc::clone(&backend))
         .context("cannot watch for SIGHUP")?;
     if args.demo {
         // It ends when the store is closed.
