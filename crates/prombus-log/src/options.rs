@@ -44,6 +44,8 @@ pub struct Options {
     pub index_cache_bytes: usize,
     /// How long publishers' ids count as duplicates after cleaning took their events; 7 days.
     pub dedupe_ms: i64,
+    /// What files with such ids take together at most; the oldest ids are forgotten early. No limit.
+    pub kept_ids_bytes: u64,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
     /// Receives commits and notices.
@@ -64,6 +66,7 @@ impl Default for Options {
             checkpoint_bytes: 32 << 20,
             index_cache_bytes: 32 << 20,
             dedupe_ms: 7 * 24 * 60 * 60 * 1000,
+            kept_ids_bytes: u64::MAX,
             clock: Arc::new(SystemClock),
             observer: Arc::new(NoObserver),
             threads: true,
@@ -120,6 +123,7 @@ impl std::fmt::Debug for Options {
             .field("checkpoint_bytes", &self.checkpoint_bytes)
             .field("index_cache_bytes", &self.index_cache_bytes)
             .field("dedupe_ms", &self.dedupe_ms)
+            .field("kept_ids_bytes", &self.kept_ids_bytes)
             .field("threads", &self.threads)
             .finish_non_exhaustive()
     }

@@ -191,7 +191,8 @@ const STORAGE: &[Setting] = &[
     whole("storage.checkpoint_bytes", 1_024..=1 << 40, |s| &mut s.bus.log.checkpoint_bytes,
         "A checkpoint is written after this much log: a smaller value starts faster after a crash."),
     whole("storage.memory_bytes", 64 << 10..=u64::MAX, |s| &mut s.bus.memory_bytes,
-        "Memory for events with store = \"memory:\"."),
+        "Memory for events with store = \"memory:\". One publish may take an eighth of it (2 MiB where that is more, but at \
+         most half)."),
 ];
 
 #[rustfmt::skip]

@@ -17,7 +17,7 @@ pub(crate) struct KeptIdFiles {
 }
 
 impl KeptIdFiles {
-    /// Forgets ids that have expired, and removes files that are no longer used.
+    /// Forgets ids that have expired or are too many, and removes files that are no longer used.
     pub(crate) fn expire(
         &mut self,
         context: &Context,
@@ -31,8 +31,9 @@ impl KeptIdFiles {
         }
         let now_ms = context.now_ms();
         let is_over = |row: &&KeptIndex| row.expires_ms <= now_ms;
-        let gone: Vec<u64> =
+        let mut gone: Vec<u64> =
             catalog.manifest.kept_indexes.iter().filter(is_over).map(|row| row.number).collect();
+        gone.extend(oldest_over(&committed.ids.kept(), context.options.kept_ids_bytes));
         if gone.is_empty() {
             return Ok(Step::Idle);
         }
@@ -80,4 +81,23 @@ pub(crate) fn name_kept(context: &Context, catalog: &mut Catalog, added: &[Arc<K
     context.storage.sync_folder(SyncPoint::KeptIndexFolder)?;
     catalog.manifest.kept_indexes.extend(added.iter().map(|kept| kept.row));
     Ok(())
+}
+
+/// The numbers of the oldest files, without which the others are within the limit.
+fn oldest_over(kept: &[Arc<KeptIds>], limit_bytes: u64) -> Vec<u64> {
+    let mut bytes: u64 = kept.iter().map(|kept| kept.file.file_bytes()).sum();
+    let mut numbers = Vec::new();
+    if bytes <= limit_bytes {
+        return numbers;
+    }
+    let mut oldest_first: Vec<&Arc<KeptIds>> = kept.iter().collect();
+    oldest_first.sort_by_key(|kept| kept.row.expires_ms);
+    for kept in oldest_first {
+        if bytes <= limit_bytes {
+            break;
+        }
+        bytes -= kept.file.file_bytes();
+        numbers.push(kept.row.number);
+    }
+    numbers
 }

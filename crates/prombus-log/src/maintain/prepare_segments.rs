@@ -42,7 +42,15 @@ impl Work {
     fn prepare_one(&mut self, is_reserve: bool, is_last: bool) -> io::Result<Step> {
         let capacity =
             if is_reserve { self.context.options.reserve_bytes } else { self.context.options.segment_bytes };
-        match self.make_segment(capacity, is_reserve) {
+        let mut made = self.make_segment(capacity, is_reserve);
+        // Where files are not recycled, retired ones only take room.
+        while made.as_ref().is_err_and(is_full)
+            && !self.context.storage.recycles_segments()
+            && self.retired.free_one(&self.context, &self.catalog)?
+        {
+            made = self.make_segment(capacity, is_reserve);
+        }
+        match made {
             Ok(segment) => {
                 let was_full = self.queue.add_spare(segment, is_reserve);
                 let is_over = (!is_reserve || is_last) && std::mem::replace(&mut self.is_full, false);

@@ -3,6 +3,9 @@
 //! Memory is taken when bytes are written, never for the length of a file: a prepared segment of zeros costs nothing. The
 //! limit counts lengths, as a disk counts the blocks of a file that was filled with zeros. So the limit is met where the log
 //! expects a full disk, when a segment is prepared, and never when a batch is written into one.
+//!
+//! Compaction writes before it frees. So files that are filled with zeros ahead of need can be kept from the last part of the
+//! limit, which rewritten segments then find free.
 
 use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint, system_random};
 use parking_lot::{Mutex, RwLock};
@@ -31,7 +34,19 @@ impl RamStorage {
 
     /// An empty folder whose files are together at most this long. Beyond that a write fails with the error of a full disk.
     pub fn with_limit(limit_bytes: u64) -> Self {
-        let usage = Usage { limit_bytes, length_bytes: AtomicU64::new(0), memory_bytes: AtomicU64::new(0) };
+        Self::with_limits(limit_bytes, limit_bytes)
+    }
+
+    /// An empty folder with more room than this one, which zeros (prepared segments) cannot take: for rewritten segments.
+    #[must_use]
+    pub fn and_room_for_rewriting(self, bytes: u64) -> Self {
+        let zeros_limit_bytes = self.usage.zeros_limit_bytes;
+        Self::with_limits(self.usage.limit_bytes.saturating_add(bytes), zeros_limit_bytes)
+    }
+
+    fn with_limits(limit_bytes: u64, zeros_limit_bytes: u64) -> Self {
+        let (length_bytes, memory_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let usage = Usage { limit_bytes, zeros_limit_bytes, length_bytes, memory_bytes };
         Self { files: Arc::default(), usage: Arc::new(usage), is_locked: Arc::default() }
     }
 
@@ -126,14 +141,16 @@ impl Drop for RamLock {
 #[derive(Debug)]
 struct Usage {
     limit_bytes: u64,
+    /// The limit for files that are filled with zeros.
+    zeros_limit_bytes: u64,
     length_bytes: AtomicU64,
     memory_bytes: AtomicU64,
 }
 
 impl Usage {
-    /// A file wants to grow by this much.
-    fn grow(&self, bytes: u64) -> io::Result<()> {
-        let grown = |length: u64| length.checked_add(bytes).filter(|&length| length <= self.limit_bytes);
+    /// A file wants to grow by this much, and all files together to this limit at most.
+    fn grow(&self, bytes: u64, limit_bytes: u64) -> io::Result<()> {
+        let grown = |length: u64| length.checked_add(bytes).filter(|&length| length <= limit_bytes);
         match self.length_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown) {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::NOSPC.into()),
@@ -235,9 +252,9 @@ struct RamFile {
 
 impl RamFile {
     /// Makes the file at least this long.
-    fn grow_to(&self, chunks: &mut Chunks, length: u64) -> io::Result<()> {
+    fn grow_to(&self, chunks: &mut Chunks, length: u64, limit_bytes: u64) -> io::Result<()> {
         if length > chunks.length {
-            self.content.usage.grow(length - chunks.length)?;
+            self.content.usage.grow(length - chunks.length, limit_bytes)?;
             chunks.length = length;
         }
         Ok(())
@@ -265,7 +282,7 @@ impl StorageFile for RamFile {
         self.check_writable()?;
         let end = position.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?;
         let mut chunks = self.content.chunks.write();
-        self.grow_to(&mut chunks, end)?;
+        self.grow_to(&mut chunks, end, self.content.usage.limit_bytes)?;
         let taken = chunks.write(bytes, position);
         self.content.usage.memory_bytes.fetch_add(taken, Ordering::Relaxed);
         Ok(())
@@ -274,7 +291,7 @@ impl StorageFile for RamFile {
     /// Only a length: the zeros take no memory.
     fn write_zeros(&self, length: u64, between: &mut dyn FnMut(u64)) -> io::Result<()> {
         self.check_writable()?;
-        self.grow_to(&mut self.content.chunks.write(), length)?;
+        self.grow_to(&mut self.content.chunks.write(), length, self.content.usage.zeros_limit_bytes)?;
         between(length);
         Ok(())
     }
@@ -337,6 +354,17 @@ mod tests {
         assert_eq!(last, [1; 50]);
         file.write_at(&[2; 150], 850).unwrap();
         assert_eq!(ram.length_bytes(), 1000);
+    }
+
+    #[test]
+    fn zeros_leave_room_for_rewriting() {
+        let ram = RamStorage::with_limit(1000).and_room_for_rewriting(500);
+        let prepared = ram.open("a", OpenMode::Create).unwrap();
+        assert_eq!(prepared.write_zeros(1001, &mut |_| {}).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        prepared.write_zeros(1000, &mut |_| {}).unwrap();
+        let rewritten = ram.open("b", OpenMode::Create).unwrap();
+        rewritten.write_at(&[1; 500], 0).unwrap();
+        assert_eq!(rewritten.write_at(&[1], 500).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 
     #[test]

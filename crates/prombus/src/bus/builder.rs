@@ -132,7 +132,10 @@ impl BusBuilder {
         self
     }
 
-    /// The most memory that a bus in memory takes; then it refuses events like a full disk. Default: 4 GiB.
+    /// The most memory that events of a bus in memory take; then it refuses events like a full disk. Default: 4 GiB.
+    ///
+    /// One publish may take an eighth of it (2 MiB where that is more, but at most half). Ids that publishers chose are known
+    /// after their events were cleaned away as long as they fit a sixteenth of it.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self

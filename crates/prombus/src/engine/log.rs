@@ -25,8 +25,8 @@ use parking_lot::Mutex;
 use prombus_log::storage::RamStorage;
 use prombus_log::storage::Storage;
 use prombus_log::{
-    Append, Chunk, CleanOptions, EventId, Liveness, Log, LogStats, NewState, Observer, Options, Outcomes,
-    ReadLimit, TopicId,
+    Append, AppendError, Chunk, CleanOptions, EventId, Liveness, Log, LogStats, NewState, Observer, Options,
+    Outcomes, ReadLimit, TopicId,
 };
 use prombus_protocol::{Topic, Uuid};
 use scanner::LogScanner;
@@ -45,6 +45,8 @@ const OPEN_RETRIES: u32 = 6;
 /// The segments of a log in memory: an eighth of its limit, within these bounds.
 const MEMORY_SEGMENT_BYTES_MIN: u64 = 72 << 10;
 const MEMORY_SEGMENT_BYTES_MAX: u64 = 64 << 20;
+/// A smaller limit has segments of this size, but at least two of them: a batch that a connection gathered has to fit into one.
+const MEMORY_SEGMENT_BYTES_USUAL: u64 = 2 << 20;
 /// What small files of a log in memory take.
 const MEMORY_FILES_BYTES: u64 = 32 << 10;
 
@@ -109,20 +111,24 @@ impl LogEngine {
     /// # Errors
     /// See [`OpenError`].
     pub fn in_memory(limit_bytes: u64, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let segment_bytes = (limit_bytes / 8).clamp(MEMORY_SEGMENT_BYTES_MIN, MEMORY_SEGMENT_BYTES_MAX);
+        let least_bytes = MEMORY_SEGMENT_BYTES_USUAL.min(limit_bytes / 2).max(MEMORY_SEGMENT_BYTES_MIN);
+        let segment_bytes = (limit_bytes / 8).clamp(least_bytes, MEMORY_SEGMENT_BYTES_MAX);
         let reserve_bytes = segment_bytes / 4;
-        // The limit is for events. The reserve, indexes and checkpoints come on top.
-        let files_bytes = reserve_bytes + limit_bytes / 16 + MEMORY_FILES_BYTES;
-        let storage_bytes = limit_bytes.saturating_add(files_bytes);
+        // The limit is for events. The reserve, indexes, kept ids and checkpoints come on top, and the segment that compaction
+        // writes before it frees others.
+        let kept_ids_bytes = limit_bytes / 16;
+        let files_bytes = reserve_bytes + limit_bytes / 16 + kept_ids_bytes + MEMORY_FILES_BYTES;
+        let prepared_bytes = limit_bytes.saturating_add(files_bytes);
         let log = Options {
             segment_bytes,
             reserve_bytes,
             // Every read is from memory: recent batches need no second copy.
             tail_bytes: 1 << 20,
+            kept_ids_bytes,
             threads: false,
             ..Options::default()
         };
-        let storage = Arc::new(RamStorage::with_limit(storage_bytes));
+        let storage = Arc::new(RamStorage::with_limit(prepared_bytes).and_room_for_rewriting(segment_bytes));
         let mut engine = Self::open_storage(storage, LogEngineOptions { log }, clock)?;
         engine.inline_commits = Some(InlineCommits::default());
         Ok(engine)
@@ -217,7 +223,7 @@ impl Engine for LogEngine {
             })
             .collect();
         let append = Append { events: batch.events, states: &states, use_reserve: batch.use_reserve };
-        let appended = self.log.try_append(&append, &mut scratch.outcomes);
+        let appended = self.with_room(|| self.log.try_append(&append, &mut scratch.outcomes));
         drop(states);
         if appended.is_ok() {
             outcomes.extend(scratch.outcomes.iter().map(|outcome| Published {
@@ -230,7 +236,7 @@ impl Engine for LogEngine {
             self.scratch.lock().push(scratch);
         }
         let commit = appended?.batch();
-        self.commit_inline(commit);
+        self.run_inline();
         Ok(commit.into())
     }
 
@@ -245,6 +251,9 @@ impl Engine for LogEngine {
     }
 
     fn wait_for_room(&self, _may_block: MayBlock) -> bool {
+        if let Some(commits) = &self.inline_commits {
+            return commits.run(&self.log);
+        }
         if !self.has_threads {
             // Room comes from a commit, or from a segment that is prepared.
             let worked = prombus_log::Step::Worked;
@@ -255,16 +264,18 @@ impl Engine for LogEngine {
     }
 
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
-        Ok(self.log.try_ensure_topic(name.as_str())?)
+        let topic = self.with_room(|| self.log.try_ensure_topic(name.as_str()))?;
+        self.run_inline();
+        Ok(topic)
     }
 
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
         let record = StateRecord::TopicDeleted { topic, name: name.to_string() };
         let mut body = Vec::new();
         record.put(&mut body);
-        let commit =
-            self.log.try_delete_topic(topic, &[NewState { tag: record.tag(), body: &body }])?.batch();
-        self.commit_inline(commit);
+        let states = [NewState { tag: record.tag(), body: &body }];
+        let commit = self.with_room(|| self.log.try_delete_topic(topic, &states))?.batch();
+        self.run_inline();
         Ok(commit)
     }
 
@@ -364,6 +375,8 @@ impl Engine for LogEngine {
         options.compact = compact;
         let report = self.log.clean(liveness, &options)?;
         tracing::debug!(?report, "cleaned");
+        // Frees the memory of what was cleaned: no append may come that would.
+        self.run_inline();
         Ok(Cleaned {
             events: report.events_removed,
             bytes: report.bytes_removed,
@@ -405,9 +418,21 @@ impl LogEngine {
         self.inline_commits.is_none()
     }
 
-    fn commit_inline(&self, commit: u64) {
+    /// In memory: commits what was appended, and does the maintenance that is due.
+    fn run_inline(&self) {
         if let Some(commits) = &self.inline_commits {
-            commits.commit(&self.log, commit);
+            commits.run(&self.log);
+        }
+    }
+
+    /// In memory there is no thread that makes room while an append waits: it is made here, and the append is tried again.
+    fn with_room<T>(&self, mut append: impl FnMut() -> Result<T, AppendError>) -> Result<T, AppendError> {
+        match (append(), &self.inline_commits) {
+            (Err(AppendError::QueueFull | AppendError::StorageFull), Some(commits)) => {
+                commits.run(&self.log);
+                append()
+            }
+            (appended, _) => appended,
         }
     }
 

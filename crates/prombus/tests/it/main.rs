@@ -16,6 +16,7 @@ mod guarantees;
 mod kept;
 mod kill;
 mod kill_on_sight;
+mod memory_engine;
 mod merged;
 mod outbox;
 mod outbox_kill;
