@@ -22,7 +22,8 @@ use std::sync::Arc;
 const SMALL_IDS: u64 = 64 * 1024;
 /// Small files are merged when there are this many.
 const MERGED_FILES: usize = 8;
-/// Files are merged if they expire within this part of `dedupe_ms`.
+/// Files are merged if they expire within this part of `dedupe_ms`, and together take no more than this part of
+/// `kept_ids_bytes`.
 const MERGED_PART: i64 = 8;
 
 /// The ids to keep of a segment that is retired.
@@ -115,14 +116,18 @@ impl SegmentLiveness<'_> {
         let mut small: Vec<&Arc<KeptIds>> =
             kept.iter().filter(|kept| kept.file.id_count() <= SMALL_IDS).collect();
         small.sort_by_key(|kept| kept.row.expires_ms);
-        let span_ms = maintenance.context.options.dedupe_ms / MERGED_PART;
+        let options = &maintenance.context.options;
+        let (span_ms, bytes_max) =
+            (options.dedupe_ms / MERGED_PART, options.kept_ids_bytes / MERGED_PART as u64);
         let mut rest = &small[..];
         while let Some(first) = rest.first() {
             let end_ms = first.row.expires_ms.saturating_add(span_ms);
             let (together, behind) =
                 rest.split_at(rest.partition_point(|kept| kept.row.expires_ms <= end_ms));
             rest = behind;
-            if together.len() >= MERGED_FILES {
+            // Files over the limit are forgotten whole, so none may be a large part of it.
+            let bytes: u64 = together.iter().map(|kept| kept.file.file_bytes()).sum();
+            if together.len() >= MERGED_FILES && bytes <= bytes_max {
                 self.merge(together)?;
             }
         }

@@ -102,6 +102,29 @@ fn ids_of_rewritten_segments_stay_duplicates_until_their_time_is_over() {
 }
 
 #[test]
+fn the_oldest_kept_ids_are_forgotten_when_their_files_are_over_the_limit() {
+    const LIMIT_BYTES: u64 = 6_000;
+    let disk = Disk::new(8);
+    let clock = HandClock::at(1_700_000_000_000);
+    let options = Options { kept_ids_bytes: LIMIT_BYTES, ..options(&clock) };
+    let rig = Rig::open(&disk, options).unwrap();
+    let topic = rig.topic("t");
+    for number in 1..=300 {
+        publish(&rig, topic, number);
+        clock.move_by(1);
+    }
+    rig.fill("rest", 150);
+    let liveness = Cut(|topic: TopicId| if topic.number() == 1 { 301 } else { 1 });
+    clean(&rig.log, &liveness).unwrap();
+    rig.settle();
+    let known = |number| rig.log.find_id(topic, id(number)).unwrap().is_some();
+    assert!(!known(1), "the oldest");
+    assert!(known(300), "the newest");
+    assert!(kept_files(&rig) > 0);
+    assert!((1..300).all(|number| !known(number) || known(number + 1)), "the oldest go first");
+}
+
+#[test]
 fn ids_that_are_over_when_their_events_go_are_not_kept() {
     let disk = Disk::new(3);
     let clock = HandClock::at(1_700_000_000_000);

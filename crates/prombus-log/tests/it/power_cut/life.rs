@@ -18,6 +18,7 @@ impl History {
             checkpoint_bytes: 1024 * random.between(1, 12),
             index_cache_bytes: random.below(2) as usize * 4096,
             // Some histories are longer than ids are kept.
+            kept_ids_bytes: u64::MAX,
             dedupe_ms: [7 * 24 * 60 * 60 * 1000, random.between(0, 200) as i64][random.below(2) as usize],
             clock: Arc::<HandClock>::clone(&clock),
             observer: Arc::<Listener>::clone(&listener),
