@@ -245,7 +245,7 @@ pub enum PublishError {
     #[error("the batch is too large: {0}")]
     BatchTooLarge(String),
     /// There are as many topics as allowed.
-    #[error("the topic would be one too many: at most {0} are allowed (max_topics)")]
+    #[error("topic limit reached (max_topics = {0})")]
     TooManyTopics(usize),
     /// There is no room on the disk, or in memory.
     #[error("the storage is full")]
@@ -334,10 +334,10 @@ pub enum GroupError {
         other: String,
     },
     /// There are as many groups as allowed.
-    #[error("the group would be one too many: at most {0} are allowed (max_groups)")]
+    #[error("group limit reached (max_groups = {0})")]
     TooManyGroups(usize),
     /// There are as many topics as allowed.
-    #[error("the topic would be one too many: at most {0} are allowed (max_topics)")]
+    #[error("topic limit reached (max_topics = {0})")]
     TooManyTopics(usize),
     /// The group was deleted.
     #[error("the group was deleted")]
