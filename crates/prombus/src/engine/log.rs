@@ -7,7 +7,8 @@ mod inline_commits;
 mod local_files;
 mod scanner;
 
-use super::lookup::{Lookup, MayBlock};
+use super::lookup::Lookup;
+use super::may_block::MayBlock;
 use super::outcomes::{Appended, Published};
 use super::state_fold::StateFold;
 use super::{
