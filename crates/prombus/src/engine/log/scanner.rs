@@ -126,6 +126,10 @@ impl EventScanner for LogScanner {
         Poll::Ready(self.scan(topic, from, to, visit))
     }
 
+    fn is_in_memory(&self, topic: TopicId, from: u64) -> bool {
+        self.log.is_in_memory(topic, from.max(self.firsts.get(topic)))
+    }
+
     fn read_ahead(&mut self, bytes: usize) {
         self.read_bytes = bytes.clamp(1, READ_BYTES);
     }
