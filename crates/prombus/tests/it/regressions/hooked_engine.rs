@@ -18,19 +18,22 @@ use std::task::{Context, Poll};
 /// Happens in an append, and may refuse it.
 pub(super) type Hook = Box<dyn FnOnce() -> Option<StoreError> + Send>;
 
+/// Happens in the next scan.
+pub(super) type ScanHook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
 /// A store that calls back at chosen moments.
 pub(super) struct Hooked {
     inner: Arc<LogEngine>,
     in_find: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pub(super) in_append: Mutex<Option<Hook>>,
     before_clean: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    pub(super) in_scan: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    pub(super) in_scan: ScanHook,
 }
 
 /// A scanner that calls back before the next scan.
 struct HookedScanner {
     inner: Box<dyn EventScanner>,
-    in_scan: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    in_scan: ScanHook,
 }
 
 impl EventScanner for HookedScanner {

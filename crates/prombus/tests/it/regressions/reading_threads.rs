@@ -151,7 +151,7 @@ fn places_in_several_topics_are_found_off_the_async_threads() {
     let Kept { rig, topic, ids } = kept();
     let (backend, pattern) = (&rig.backend, Pattern::new("**").expect("a pattern"));
     let mut busy = BusyRuntime::new();
-    let after = BusyRuntime::run_here(&busy, backend.place_of(&pattern, Start::Latest)).expect("is there");
+    let after = busy.run_here(backend.place_of(&pattern, Start::Latest)).expect("is there");
     let query = || MergedQuery {
         pattern: pattern.clone(),
         filter: None,
