@@ -150,7 +150,8 @@ pub trait EventScanner: Send {
         visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
     ) -> Poll<Result<Scanned, ReadError>>;
 
-    /// Whether a scan of a topic from this seq on finds its events in memory: it takes microseconds and may run on any thread.
+    /// Whether a scan of a topic from this seq on takes microseconds and so may run on any thread: the newest events, which are in
+    /// memory, include it.
     fn is_in_memory(&self, _topic: TopicId, _from: u64) -> bool {
         false
     }
