@@ -211,6 +211,12 @@ impl Log {
         self.parts().committed.view().last_seq(topic.0).unwrap_or(0)
     }
 
+    /// Whether the newest batches, which are kept in memory, contain this seq of a topic, and so all later ones. A read from it on
+    /// reads no file; a read of a few events deep in a long batch may read the file, whose pages were just written.
+    pub fn is_in_memory(&self, topic: TopicId, seq: u64) -> bool {
+        self.parts().committed.view().tail.contains(topic.0, seq)
+    }
+
     /// The newest seq that a topic has given out, durable or not; zero when it has none, or there is no such topic.
     pub fn appended_seq(&self, topic: TopicId) -> u64 {
         self.parts().queue.appended_seq(topic)

@@ -78,6 +78,6 @@ pub use limits::*;
 pub use options::{Filter, OptionError, PublishOptions, Start, SubscribeOptions};
 pub use pattern::{Pattern, check_pattern};
 pub use serde_json::value::RawValue;
-pub use topic_name::{Topic, TopicError, check_topic};
+pub use topic_name::{DEAD_LETTER_PREFIX, Topic, TopicError, check_topic};
 pub use typed_topic::{TopicFor, TypedTopic};
 pub use uuid::Uuid;

@@ -26,6 +26,41 @@ pub enum Found<'a> {
     Unknown,
 }
 
+/// Names that meant nothing, in the order in which they came, for the answer: at most `NAMES_MAX` of them, and of each the first
+/// `CHARS_MAX` characters. A client decides how many it sends, and how long they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IgnoredNames<const NAMES_MAX: usize, const CHARS_MAX: usize>(Vec<String>);
+
+impl<const NAMES_MAX: usize, const CHARS_MAX: usize> IgnoredNames<NAMES_MAX, CHARS_MAX> {
+    /// Adds a name, unless it is listed or the list is full.
+    pub fn add(&mut self, name: &str) {
+        let name = shown(name, CHARS_MAX);
+        if self.0.len() < NAMES_MAX && !self.0.iter().any(|listed| listed == name) {
+            self.0.push(name.to_owned());
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The names.
+    pub fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    /// The names, taken out.
+    pub fn into_names(self) -> Vec<String> {
+        self.0
+    }
+}
+
+/// As much of a client's text as an answer may show.
+pub fn shown(text: &str, chars_max: usize) -> &str {
+    text.char_indices().nth(chars_max).map_or(text, |(cut, _)| &text[..cut])
+}
+
 /// Looks a name up. `known` has one spelling of each name, camelCase or snake_case.
 pub fn find<'a>(name: &str, known: &[&'a str]) -> Found<'a> {
     // As it is spelled in the table, it is found without a look at its letters.
@@ -93,6 +128,15 @@ fn is_one_edit(name: &str, known: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignored_names_are_listed_once_and_within_limits() {
+        let mut ignored = IgnoredNames::<3, 4>::default();
+        for name in ["b", "äöüßx", "b", "äöüßy", "a", "c"] {
+            ignored.add(name);
+        }
+        assert_eq!(ignored.names(), ["b", "äöüß", "a"]);
+    }
 
     const KNOWN: [&str; 7] =
         ["maxInFlight", "ackTimeoutMs", "caused_by", "delay_ms", "key", "payload", "from"];

@@ -10,7 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-pub(crate) const DEAD_LETTER_PREFIX: &str = "dlq.";
+/// What the names of dead-letter topics begin with.
+pub const DEAD_LETTER_PREFIX: &str = "dlq.";
 
 /// A topic name or pattern that breaks the rules.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

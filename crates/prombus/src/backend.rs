@@ -162,11 +162,12 @@ pub trait Backend: Send + Sync + 'static {
         limit: PullLimit,
     ) -> BoxFuture<'a, Result<EventChunk, ReadError>>;
 
-    /// Reads the topics of a pattern as one sequence, in the order of commit time.
+    /// Reads the topics of a pattern as one sequence, in the order of commit time. Where it begins and ends is decided when the
+    /// future resolves.
     ///
     /// # Errors
-    /// [`ReadError`] when the bus is closed.
-    fn merged(&self, query: MergedQuery) -> Result<Box<dyn MergedReader>, ReadError>;
+    /// [`ReadError`] when the bus is closed, or the place to read after is ahead of all events.
+    fn merged(&self, query: MergedQuery) -> BoxFuture<'_, Result<Box<dyn MergedReader>, ReadError>>;
 
     /// The place in the sequence that a start means. It may read a lot.
     fn place_of<'a>(

@@ -15,6 +15,7 @@
 
 mod log;
 mod lookup;
+mod may_block;
 mod outcomes;
 #[cfg(feature = "test-util")]
 pub mod simulated;
@@ -22,8 +23,9 @@ mod state_fold;
 mod state_record;
 
 pub use log::{LogEngine, LogEngineOptions};
-pub(crate) use lookup::off_async_threads;
-pub use lookup::{Lookup, MayBlock};
+pub use lookup::Lookup;
+pub use may_block::MayBlock;
+pub(crate) use may_block::off_async_threads;
 pub use outcomes::{Appended, LateOutcomes, Published};
 pub use prombus_log::{CommitTimes, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, TopicId};
 pub use state_fold::{GroupState, RestoredState, StateFold, TopicProgress};
@@ -147,6 +149,12 @@ pub trait EventScanner: Send {
         context: &mut Context<'_>,
         visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
     ) -> Poll<Result<Scanned, ReadError>>;
+
+    /// Whether a scan of a topic from this seq on takes microseconds and so may run on any thread: the newest events, which are in
+    /// memory, include it.
+    fn is_in_memory(&self, _topic: TopicId, _from: u64) -> bool {
+        false
+    }
 
     /// Limits how many bytes are read ahead.
     fn read_ahead(&mut self, _bytes: usize) {}

@@ -38,6 +38,7 @@ mod publish_queue;
 mod reading;
 mod record_writer;
 mod registry;
+mod run_reads;
 mod stop_clock;
 mod suspension;
 mod timer;

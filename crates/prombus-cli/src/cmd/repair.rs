@@ -1,6 +1,7 @@
 //! `prombus repair`: lists what cannot be read in a data folder and, with `--accept-loss`, marks it as damaged.
 
-use super::verify::{faults_as_json, places_as_json, progress_bar, why_not};
+use super::progress;
+use super::verify::{faults_as_json, places_as_json, why_not};
 use crate::args::RepairArgs;
 use crate::messages::complain;
 use prombus_log::{Progress, RepairReport, repair};
@@ -17,7 +18,7 @@ const COULD_NOT_RUN: u8 = 2;
 /// # Errors
 /// Writing to stdout failed.
 pub fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
-    let bar = progress_bar();
+    let bar = progress::bytes(0);
     let repaired = repair(&args.data, args.accept_loss, |progress: Progress| {
         bar.set_length(progress.bytes_total);
         bar.set_position(progress.bytes_done);

@@ -1,11 +1,11 @@
 //! `prombus verify`: reads a data folder and reports each fault. On a terminal a bar shows how far it is.
 
+use super::progress;
 use crate::args::VerifyArgs;
 use crate::messages::{complain, one_line};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use prombus_log::{Fault, OpenError, Progress, UnreadablePlace, VerifyError, VerifyReport, verify};
 use serde_json::json;
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ const COULD_NOT_RUN: u8 = 2;
 /// # Errors
 /// When nobody reads what is printed.
 pub fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    let bar = progress_bar();
+    let bar = progress::bytes(0);
     let verified = verify(&args.data, |progress: Progress| {
         bar.set_length(progress.bytes_total);
         bar.set_position(progress.bytes_done);
@@ -36,15 +36,6 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     writeln!(stdout(), "{text}")?;
     let is_well = report.faults.is_empty() && report.unreadable.is_empty();
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-pub(super) fn progress_bar() -> ProgressBar {
-    if !stderr().is_terminal() {
-        return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-    }
-    let style =
-        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
-    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 pub(super) fn why_not(folder: &Path, error: VerifyError) -> String {

@@ -81,10 +81,12 @@ fn tls(problems: &mut Problems, source: &Source) -> Option<TlsOptions> {
         }
         (None, None) => return None,
     };
+    let found_before = problems.found.len();
     problems.file("tls.cert", cert);
     problems.file("tls.key", key);
     let tls = TlsOptions { cert: PathBuf::from(cert), key: PathBuf::from(key) };
-    if problems.found.is_empty()
+    // Of files that cannot be read that was said already.
+    if problems.found.len() == found_before
         && let Err(error) = check_tls(&tls)
     {
         problems.add("tls.cert", one_line(&error.into()));
@@ -158,6 +160,22 @@ fn check_log_filter(problems: &mut Problems, filter: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bad_certificate_is_found_beside_other_problems() {
+        let file = std::env::temp_dir().join(format!("prombus-no-certificate-{}", std::process::id()));
+        std::fs::write(&file, "no certificate").expect("a file");
+        let mut source = Source::default();
+        source.set("log_format", "", "xml");
+        source.set("listen", "", vec!["nowhere"]);
+        source.set("tls.cert", "", file.display().to_string());
+        source.set("tls.key", "", file.display().to_string());
+        let mut problems = Problems::default();
+        settings(&mut problems, &source);
+        std::fs::remove_file(&file).expect("it is there");
+        let paths: Vec<&str> = problems.found.iter().map(|problem| problem.path.as_str()).collect();
+        assert_eq!(paths, ["listen[0]", "tls.cert", "log_format"]);
+    }
 
     #[test]
     fn a_burst_is_what_comes_in_a_second_and_means_nothing_without_a_rate() {

@@ -100,6 +100,13 @@ impl Tail {
         self.topics.remove(&topic);
     }
 
+    /// Whether it has this seq of a topic, and so all later ones.
+    pub(crate) fn contains(&self, topic: u32, seq: u64) -> bool {
+        let Some(runs) = self.topics.get(&topic) else { return false };
+        let range = runs.front().zip(runs.back());
+        range.is_some_and(|(oldest, newest)| (oldest.first_seq..=newest.last_seq).contains(&seq))
+    }
+
     /// Takes the runs from `from` on that a read with this limit needs; false when the tail does not have `from`, or has it
     /// more than `walk_max` events into a run. They are parsed outside the lock.
     pub(crate) fn collect(

@@ -286,3 +286,15 @@ fn threads_that_publish_at_once_are_all_acknowledged_in_seq_order() {
     assert_eq!(prombus_log::verify(&folder, |_| {}).unwrap().faults, []);
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn the_newest_events_are_in_memory_and_older_ones_are_not() {
+    let rig = Rig::open(&Disk::new(1), Options { tail_bytes: 2_048, ..small_options() }).unwrap();
+    let topic = rig.fill("t", 200);
+    let in_memory: Vec<bool> = (0..=201).map(|seq| rig.log.is_in_memory(topic, seq)).collect();
+    assert!(!in_memory[1] && in_memory[200] && !in_memory[201]);
+    assert!(in_memory[..=200].is_sorted(), "there is a gap");
+    rig.log.delete_topic(topic).unwrap();
+    rig.settle();
+    assert!(!rig.log.is_in_memory(topic, 200));
+}

@@ -60,10 +60,10 @@ pub(super) fn parse_with<'a>(
     match result {
         Ok(frame) => {
             // Frames with ignored fields are rare, and are always parsed in full.
-            if ignored.0.is_empty() {
+            if ignored.is_empty() {
                 show(&fields, &frame);
             }
-            Ok(Parsed { corr, frame, ignored: ignored.0 })
+            Ok(Parsed { corr, frame, ignored: ignored.into_names() })
         }
         Err(Refusal { code, msg, too_deep }) => {
             let corr = corr.map(str::to_owned).or_else(|| if too_deep { corr_anyhow(bytes) } else { None });

@@ -163,7 +163,7 @@ impl Shape {
                     let opts = Json::scan(&mut scanner, text).ok()?;
                     let mut ignored = Ignored::default();
                     filled.opts = PublishOptions::from_json_noting(opts.get(), &mut ignored).ok()?;
-                    if !ignored.0.is_empty() {
+                    if !ignored.is_empty() {
                         return None;
                     }
                 }

@@ -2,13 +2,11 @@
 
 use super::OptionError;
 use super::untyped::Untyped;
-use crate::names::{Found, find};
+use crate::names::{self, Found, IgnoredNames, find};
 use std::borrow::Cow;
 
-/// No more ignored fields than this are listed.
-const LISTED_MAX: usize = 100;
-/// Of a longer name the start is listed.
-const LISTED_CHARS_MAX: usize = 100;
+/// Of a longer name the start is shown and listed.
+const SHOWN_CHARS_MAX: usize = 100;
 
 /// Fields that the sketch has somewhere. Its clients may pass any of them on as an option, so none of them is taken for a
 /// mistyped one.
@@ -54,18 +52,7 @@ pub(crate) const SKETCH: &[&str] = &[
 ];
 
 /// Names of fields that were ignored.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ignored(pub(crate) Vec<String>);
-
-impl Ignored {
-    pub(crate) fn add(&mut self, name: &str) {
-        let end = name.char_indices().nth(LISTED_CHARS_MAX).map_or(name.len(), |(end, _)| end);
-        let name = &name[..end];
-        if self.0.len() < LISTED_MAX && !self.0.iter().any(|listed| listed == name) {
-            self.0.push(name.to_owned());
-        }
-    }
-}
+pub(crate) type Ignored = IgnoredNames<100, SHOWN_CHARS_MAX>;
 
 /// The values of the known fields, in the order of `known`; `null` counts as absent. Of two fields with one spelling the last
 /// counts.
@@ -106,5 +93,5 @@ pub(crate) fn sorted<'a, const N: usize>(
 
 /// So much of a stranger's name that a message may show.
 pub(crate) fn shown(name: &str) -> String {
-    name.chars().take(LISTED_CHARS_MAX).collect()
+    names::shown(name, SHOWN_CHARS_MAX).to_owned()
 }

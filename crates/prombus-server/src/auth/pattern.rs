@@ -7,11 +7,10 @@
 //! Topics that begin with `dlq.` belong only to patterns that do. So patterns are split in two kinds first, and from there on
 //! no pattern sees topics of the other kind; but for the topic `dlq`, which `dlq.**` matches too.
 
-use prombus_protocol::Pattern;
+use prombus_protocol::{DEAD_LETTER_PREFIX, Pattern};
 use std::collections::HashSet;
 
 const DEAD_LETTER: &str = "dlq";
-const DEAD_LETTER_PREFIX: &str = "dlq.";
 
 /// The states that [`covers`] looks at. Patterns that people write need some dozens; `**.a.*.*.*.*` and so on doubles them
 /// with each `*`.

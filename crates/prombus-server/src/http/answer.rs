@@ -1,7 +1,7 @@
 //! Good answers.
 
 use super::ApiError;
-use super::fields::IgnoredNames;
+use super::fields::{IgnoredNames, in_order};
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -30,12 +30,12 @@ pub(super) fn done<T: Serialize>(value: &T, ignored: &IgnoredNames) -> Answered 
     struct Done<'a, T> {
         #[serde(flatten)]
         value: &'a T,
-        ignored: &'a BTreeSet<String>,
+        ignored: BTreeSet<&'a str>,
     }
     if ignored.is_empty() {
         return json(value);
     }
-    json(&Done { value, ignored: ignored.names() })
+    json(&Done { value, ignored: in_order(ignored) })
 }
 
 /// A body with its type.

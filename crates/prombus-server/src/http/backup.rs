@@ -4,7 +4,7 @@
 use super::ApiError;
 use super::answer::{self, Answered};
 use super::call::Call;
-use super::fields::{IgnoredNames, Shape};
+use super::fields::{IgnoredNames, Shape, in_order};
 use super::json_body::{body_of, options_of};
 use axum::body::Body;
 use bytes::Bytes;
@@ -76,7 +76,7 @@ async fn run(
             tracing::info!("a backup is in {name}");
             let mut line = serde_json::json!({ "done": true, "folder": name });
             if !ignored.is_empty() {
-                line["ignored"] = serde_json::json!(ignored.names());
+                line["ignored"] = serde_json::json!(in_order(&ignored));
             }
             Ok(format!("{line}\n"))
         }

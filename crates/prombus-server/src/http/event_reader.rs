@@ -83,7 +83,7 @@ impl EventReader {
             Begin::After(ResumePoint::Position(position)) => Some(position),
         };
         let query = MergedQuery { pattern: pattern.clone(), filter, after, is_live: until == Until::Stopped };
-        let reader = backend.merged(query)?;
+        let reader = backend.merged(query).await?;
         Ok(Self { kind: ReaderKind::Pattern(PatternReader::new(client, reader)), filter: None })
     }
 

@@ -5,7 +5,7 @@
 //! lists them.
 
 use super::ApiError;
-use prombus_protocol::names::{Found, find};
+use prombus_protocol::names::{self, Found, find};
 use prombus_protocol::{RawValue, put_string};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
@@ -13,27 +13,17 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// IgnoredNames names that an answer lists.
+/// Of a longer text the start is shown and listed.
+const SHOWN_CHARS_MAX: usize = 80;
+/// The most names that an answer lists.
 const IGNORED_MAX: usize = 32;
 
 /// Names that meant nothing, for the answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct IgnoredNames(BTreeSet<String>);
+pub(super) type IgnoredNames = names::IgnoredNames<IGNORED_MAX, SHOWN_CHARS_MAX>;
 
-impl IgnoredNames {
-    pub(super) fn add(&mut self, name: &str) {
-        if self.0.len() < IGNORED_MAX {
-            self.0.insert(shown(name).to_owned());
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn names(&self) -> &BTreeSet<String> {
-        &self.0
-    }
+/// Ignored names in the order in which an answer lists them.
+pub(super) fn in_order(ignored: &IgnoredNames) -> BTreeSet<&str> {
+    ignored.names().iter().map(String::as_str).collect()
 }
 
 /// What an object may have.
@@ -119,10 +109,9 @@ pub(super) fn is_same_json(one: &str, other: &str) -> bool {
     one == other || parsed(one).is_some_and(|one| Some(one) == parsed(other))
 }
 
-/// So much of a text that an answer may show.
+/// As much of a text as an answer may show.
 pub(super) fn shown(text: &str) -> &str {
-    const LONGEST: usize = 80;
-    text.char_indices().nth(LONGEST).map_or(text, |(cut, _)| &text[..cut])
+    names::shown(text, SHOWN_CHARS_MAX)
 }
 
 /// An object as it was written: names without their escapes, values not looked at.
@@ -163,7 +152,7 @@ mod tests {
         let mut ignored = IgnoredNames::default();
         let fields = canonical(json, &SHAPE, &mut ignored).map_err(|error| error.message)?;
         let fields = fields.ok_or_else(|| "no object".to_owned())?;
-        Ok((object(&fields), ignored.names().iter().cloned().collect()))
+        Ok((object(&fields), in_order(&ignored).into_iter().map(str::to_owned).collect()))
     }
 
     #[test]
@@ -213,6 +202,6 @@ mod tests {
             ignored.add(&format!("{number}{}", "x".repeat(1_000)));
         }
         assert_eq!(ignored.names().len(), IGNORED_MAX);
-        assert!(ignored.names().iter().all(|name| name.len() <= 80));
+        assert!(ignored.names().iter().all(|name| name.len() <= SHOWN_CHARS_MAX));
     }
 }

@@ -17,17 +17,9 @@ const BATCH_BYTES_MAX: usize = 64 << 20;
 const ENVELOPE_BYTES_MAX: usize = 512 * 1024;
 
 #[derive(Serialize)]
-struct PublishedView {
-    id: Uuid,
-    seq: u64,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    duplicate: bool,
-}
-
-#[derive(Serialize)]
 struct PublishedList {
     count: usize,
-    events: Vec<PublishedView>,
+    events: Vec<Published>,
 }
 
 /// Events on their way into a batch.
@@ -77,8 +69,7 @@ pub(super) async fn publish(call: Call) -> Answered {
 
     let count = u32::try_from(intake.batch.len()).unwrap_or(u32::MAX);
     gateway.rates.take_publish(&*gateway.backend, &peer.rate, intake.topic.as_str(), count)?;
-    let published = gateway.backend.publish(intake.batch).await?;
-    let mut events: Vec<PublishedView> = published.into_iter().map(PublishedView::from).collect();
+    let mut events = gateway.backend.publish(intake.batch).await?;
     match events.pop() {
         Some(event) if !is_many => answer::done(&event, &intake.ignored),
         last => {
@@ -159,11 +150,4 @@ fn is_ndjson(headers: &HeaderMap) -> bool {
     let text = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = text.split(';').next().unwrap_or_default().trim();
     ["application/x-ndjson", "application/ndjson"].iter().any(|it| media_type.eq_ignore_ascii_case(it))
-}
-
-impl From<Published> for PublishedView {
-    fn from(published: Published) -> Self {
-        let Published { id, seq, duplicate } = published;
-        Self { id, seq, duplicate }
-    }
 }

@@ -7,7 +7,8 @@ mod inline_commits;
 mod local_files;
 mod scanner;
 
-use super::lookup::{Lookup, MayBlock};
+use super::lookup::Lookup;
+use super::may_block::MayBlock;
 use super::outcomes::{Appended, Published};
 use super::state_fold::StateFold;
 use super::{
@@ -315,7 +316,8 @@ impl Engine for LogEngine {
     }
 
     fn scanner(&self) -> Box<dyn EventScanner> {
-        Box::new(LogScanner::new(self.log.clone(), Arc::clone(&self.firsts)))
+        let is_ram = self.inline_commits.is_some();
+        Box::new(LogScanner::new(self.log.clone(), Arc::clone(&self.firsts), is_ram))
     }
 
     fn first_seq(&self, topic: TopicId) -> Lookup<Option<u64>> {

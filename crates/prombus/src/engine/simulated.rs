@@ -26,7 +26,8 @@ mod topic_events;
 pub use database::Database;
 pub use network::NetworkOptions;
 
-use super::lookup::{Lookup, MayBlock};
+use super::lookup::Lookup;
+use super::may_block::MayBlock;
 use super::outcomes::{Appended, Published};
 use super::{
     AppendBatch, Cleaned, CommitTimes, Engine, EngineCapabilities, EngineObserver, EventHead, EventId,

@@ -4,7 +4,6 @@ use super::Local;
 use super::arrival::Arrival;
 use super::lifecycle::LocalBackend;
 use super::member::LocalMember;
-use super::merged::position::first_after;
 use super::merged::reader::Merged;
 use crate::backend::{
     Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
@@ -87,8 +86,12 @@ impl Backend for LocalBackend {
         Box::pin(self.handle.local.reading.read(topic, from, limit))
     }
 
-    fn merged(&self, query: MergedQuery) -> Result<Box<dyn MergedReader>, ReadError> {
-        Ok(Box::new(Merged::new(Arc::clone(&self.handle.local.reading), query)?))
+    fn merged(&self, query: MergedQuery) -> BoxFuture<'_, Result<Box<dyn MergedReader>, ReadError>> {
+        let reading = Arc::clone(&self.handle.local.reading);
+        // It lists the topics, of which there may be many.
+        Box::pin(off_async_threads(move |_may_block| {
+            Ok(Box::new(Merged::new(reading, query)?) as Box<dyn MergedReader>)
+        }))
     }
 
     fn place_of<'a>(
@@ -108,8 +111,7 @@ impl Backend for LocalBackend {
         topic: &'a Topic,
         place: BusPosition,
     ) -> BoxFuture<'a, Result<u64, ReadError>> {
-        let reading = &self.handle.local.reading;
-        Box::pin(async move { first_after(&*reading.engine, reading.topic_id(topic)?, place).await })
+        Box::pin(self.handle.local.reading.first_after(topic, place))
     }
 
     fn latest<'a>(

@@ -2,13 +2,17 @@
 //!
 //! Compacted topics have their map as long as they are compacted, others as long as somebody asks.
 
-use crate::backend::{EventBatch, EventPosition, Keys, LatestPage, LatestQuery, PullLimit, uuid_of};
+mod live_events;
+mod page;
+
+pub(super) use live_events::LiveEvents;
+
+use super::run_reads::run_reads;
+use crate::backend::{EventPosition, uuid_of};
 use crate::clock::Clock;
 use crate::commit_watch::CommitWatch;
 use crate::delivery::Millis;
-use crate::engine::{
-    Engine, EventHead, EventScanner, LiveCount, Liveness, StoredEvent, TopicId, Visit, off_async_threads,
-};
+use crate::engine::{Engine, EventHead, EventScanner, StoredEvent, TopicId, Visit};
 use crate::error::ReadError;
 use crate::state::{LatestMap, Seen};
 use parking_lot::Mutex;
@@ -17,13 +21,11 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
-use tokio::sync::Semaphore;
+use std::task::{Context, Poll};
+use tokio::sync::{OwnedMutexGuard, Semaphore};
 
-/// A map that is this many events behind is brought up to date on a thread that may take its time.
+/// A map that is more events behind is brought up to date on a thread that may take its time.
 const BEHIND_MAX: u64 = 20_000;
-/// Wanted seqs that are this close to each other are read in one go.
-const GAP_MAX: u64 = 64;
 /// The most states of another time that are made at once.
 const AT_ONCE_MAX: usize = 2;
 /// A topic that has too many keys is not read again for this long.
@@ -41,14 +43,14 @@ pub(super) struct LatestByKey {
     /// About what they take together, with those that are made for one answer.
     bytes: Arc<AtomicUsize>,
     /// States of another time are made for one answer, from the whole topic: only a few at once.
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
 }
 
 /// The map of a topic.
 pub(super) struct SharedMap {
     pub(super) state: Mutex<TopicState>,
     /// Held while the map is brought up to date: its scanner has one user at a time.
-    reading: tokio::sync::Mutex<()>,
+    reading: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The newest events of a topic by key, up to some seq.
@@ -146,15 +148,12 @@ impl LatestByKey {
             limit_bytes,
             by_topic: Mutex::default(),
             bytes: Arc::default(),
-            turns: Semaphore::new(AT_ONCE_MAX),
+            turns: Arc::new(Semaphore::new(AT_ONCE_MAX)),
         }
     }
 
     fn new_map(&self) -> Arc<SharedMap> {
-        Arc::new(SharedMap {
-            state: Mutex::new(TopicState::new(self)),
-            reading: tokio::sync::Mutex::default(),
-        })
+        Arc::new(SharedMap { state: Mutex::new(TopicState::new(self)), reading: Arc::default() })
     }
 
     fn get(&self, topic: TopicId) -> Arc<SharedMap> {
@@ -199,33 +198,13 @@ impl LatestByKey {
         topic: &Topic,
     ) -> Result<Arc<SharedMap>, ReadError> {
         let map = self.get(id);
-        self.bring(&map, id, topic, i64::MAX).await?;
-        Ok(map)
-    }
-
-    /// Brings a map up to date, or to a time. What takes long is done on a thread that may be blocked.
-    async fn bring(
-        self: &Arc<Self>,
-        map: &Arc<SharedMap>,
-        id: TopicId,
-        topic: &Topic,
-        to_ts: i64,
-    ) -> Result<(), ReadError> {
-        let _reading = map.reading.lock().await;
-        let next_seq = map.state.lock().next_seq;
-        let is_long = self.engine.last_seq(id).saturating_sub(next_seq) > BEHIND_MAX;
-        if is_long && self.engine.capabilities().reads_locally {
-            let (latest, map, topic) = (Arc::clone(self), Arc::clone(map), topic.clone());
-            return off_async_threads(move |_may_block| {
-                let mut context = Context::from_waker(Waker::noop());
-                match latest.poll_catch_up(&mut map.state.lock(), id, &topic, to_ts, &mut context) {
-                    Poll::Ready(done) => done,
-                    Poll::Pending => Err(ReadError::Failed("a local read is pending".to_owned())),
-                }
-            })
-            .await;
+        let fold = Fold::begin(self, &map, id, topic, i64::MAX).await;
+        if fold.is_quick() {
+            fold.run().await?;
+        } else {
+            run_reads(&*self.engine, async move { fold.run().await }).await?;
         }
-        poll_fn(|context| self.poll_catch_up(&mut map.state.lock(), id, topic, to_ts, context)).await
+        Ok(map)
     }
 
     /// Reads what came since the last time.
@@ -293,138 +272,51 @@ impl LatestByKey {
         }
         Poll::Ready(Ok(true))
     }
+}
 
-    /// The newest events of keys.
-    pub(super) async fn latest(
-        self: &Arc<Self>,
+/// Brings a map up to date, or to a time. It is the only one that does so: from its beginning until it is dropped the map's scanner
+/// is its own, and nobody else holds the map's lock for long. It owns everything it needs, so that it can move to another thread,
+/// and stays the only one there even if its caller stops waiting.
+struct Fold {
+    latest: Arc<LatestByKey>,
+    map: Arc<SharedMap>,
+    id: TopicId,
+    topic: Topic,
+    to_ts: i64,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Fold {
+    /// Waits until it is the only one.
+    async fn begin(
+        latest: &Arc<LatestByKey>,
+        map: &Arc<SharedMap>,
         id: TopicId,
         topic: &Topic,
-        query: LatestQuery,
-    ) -> Result<LatestPage, ReadError> {
-        let picked = match query.at_ts {
-            None => Picked::new(&self.up_to_date(id, topic).await?.state.lock(), &query),
-            Some(ts) => {
-                // The semaphore is never closed.
-                let _turn = self.turns.acquire().await.ok();
-                let map = self.new_map();
-                self.bring(&map, id, topic, ts).await?;
-                Picked::new(&map.state.lock(), &query)
-            }
-        };
-        self.read_picked(picked, id, topic, query.limit).await
-    }
-
-    /// Reads the events of an answer, without the lock.
-    async fn read_picked(
-        &self,
-        picked: Picked,
-        id: TopicId,
-        topic: &Topic,
-        limit: PullLimit,
-    ) -> Result<LatestPage, ReadError> {
-        let Picked { seqs, has_more, position, key_count } = picked;
-        let mut events = EventBatch::default();
-        let mut scanner = self.engine.scanner();
-        let mut last = None;
-        let mut is_full = false;
-        let mut at = 0;
-        while at < seqs.len() && !is_full {
-            let gap = seqs[at..].windows(2).position(|pair| pair[1] - pair[0] > GAP_MAX);
-            let end = at + gap.unwrap_or(seqs.len() - at - 1);
-            let (mut wanted, mut from) = (&seqs[at..=end], seqs[at]);
-            while from <= seqs[end] && !is_full {
-                let scanned = poll_fn(|context| {
-                    scanner.poll_scan(id, from, seqs[end], context, &mut |event| {
-                        while wanted.first().is_some_and(|&seq| seq < event.seq) {
-                            wanted = &wanted[1..];
-                        }
-                        if wanted.first() == Some(&event.seq) {
-                            let size = events.byte_count() + event.body.len();
-                            is_full = !events.is_empty() && size > limit.bytes;
-                            if is_full {
-                                return Visit::Stop;
-                            }
-                            events.push(topic, event);
-                            last = Some(event.seq);
-                        }
-                        Visit::Next
-                    })
-                });
-                let scanned = scanned.await?;
-                if scanned.next_seq <= from {
-                    break;
-                }
-                from = scanned.next_seq;
-            }
-            at = end + 1;
+        to_ts: i64,
+    ) -> Self {
+        let turn = Arc::clone(&map.reading).lock_owned().await;
+        Self {
+            latest: Arc::clone(latest),
+            map: Arc::clone(map),
+            id,
+            topic: topic.clone(),
+            to_ts,
+            _turn: turn,
         }
-        let next_after = match (is_full, has_more) {
-            (true, _) => last,
-            (false, true) => seqs.last().copied(),
-            (false, false) => None,
-        };
-        Ok(LatestPage { events, position, key_count, next_after })
-    }
-}
-
-/// The events of an answer that are to be read.
-struct Picked {
-    seqs: Vec<u64>,
-    has_more: bool,
-    position: Option<EventPosition>,
-    key_count: u64,
-}
-
-impl Picked {
-    fn new(state: &TopicState, query: &LatestQuery) -> Self {
-        let limit = (query.limit.events as usize).max(1);
-        let newest = state.next_seq - 1;
-        let to = query.to_seq.unwrap_or(newest).min(newest);
-        let mut seqs: Vec<u64> = match &query.keys {
-            Keys::All => state.map.seqs(query.after_seq, to, query.with_deleted).take(limit + 1).collect(),
-            Keys::These(keys) => {
-                let seqs = keys.iter().filter_map(|key| state.map.get(key.as_bytes()));
-                let mut seqs: Vec<u64> = seqs.filter(|&seq| seq > query.after_seq && seq <= to).collect();
-                seqs.sort_unstable();
-                seqs.dedup();
-                seqs.truncate(limit + 1);
-                seqs
-            }
-        };
-        let has_more = seqs.len() > limit;
-        seqs.truncate(limit);
-        Self { seqs, has_more, position: state.position(), key_count: state.map.key_count() as u64 }
-    }
-}
-
-/// Which events live, for the engine's cleaning.
-pub(super) struct LiveEvents<'a> {
-    pub(super) engine: &'a dyn Engine,
-    /// The maps of compacted topics; they were just brought up to date.
-    pub(super) compacted: HashMap<TopicId, Arc<SharedMap>>,
-}
-
-impl Liveness for LiveEvents<'_> {
-    fn first_live(&self, topic: TopicId) -> u64 {
-        self.engine.retained_from(topic)
     }
 
-    fn is_sparse(&self, topic: TopicId) -> bool {
-        self.compacted.contains_key(&topic)
+    /// Whether it is done in no time: there is nothing to read, or not much, and that is in memory.
+    fn is_quick(&self) -> bool {
+        let last_seq = self.latest.engine.last_seq(self.id);
+        let state = self.map.state.lock();
+        state.next_seq > last_seq
+            || (last_seq - state.next_seq <= BEHIND_MAX
+                && state.scanner.is_in_memory(self.id, state.next_seq))
     }
 
-    fn live_in(&self, topic: TopicId, first_seq: u64, last_seq: u64) -> Option<LiveCount> {
-        let state = self.compacted.get(&topic)?.state.lock();
-        if last_seq >= state.next_seq {
-            return None;
-        }
-        let (events, bytes) = state.map.live_in(first_seq, last_seq);
-        Some(LiveCount { events, bytes })
-    }
-
-    fn is_live(&self, topic: TopicId, seq: u64) -> bool {
-        let Some(state) = self.compacted.get(&topic) else { return true };
-        let state = state.state.lock();
-        seq >= state.next_seq || state.map.is_live(seq)
+    async fn run(&self) -> Result<(), ReadError> {
+        let Self { latest, map, id, topic, to_ts, .. } = self;
+        poll_fn(|context| latest.poll_catch_up(&mut map.state.lock(), *id, topic, *to_ts, context)).await
     }
 }

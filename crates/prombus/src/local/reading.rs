@@ -3,15 +3,19 @@
 use super::arrivals::Arrivals;
 use super::groups::start_position::ResolvedStart;
 use super::registry::Registry;
+use super::run_reads::run_reads;
 use crate::backend::{EventChunk, PullLimit};
 use crate::clock::Clock;
 use crate::commit_watch::CommitWatch;
-use crate::engine::{Engine, EventScanner, TopicId, Visit, off_async_threads};
+use crate::engine::{Engine, EventScanner, TopicId, Visit};
 use crate::error::ReadError;
 use prombus_protocol::{Start, Topic};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
+
+/// Events in memory are copied on the calling thread if a read asks for at most this many bytes.
+const QUICK_BYTES_MAX: usize = 1 << 20;
 
 /// What readers outside of groups need.
 pub(super) struct Reading {
@@ -31,12 +35,19 @@ impl Reading {
     /// The seq of the first event that a group which starts there would get.
     pub(super) async fn locate(&self, topic: &Topic, start: Start) -> Result<u64, ReadError> {
         let id = self.topic_id(topic)?;
-        let start = ResolvedStart::resolve(&*self.engine, &[id], start).await?;
-        let floors = start.floors(&*self.engine, &[id]).unwrap_or_else(|| vec![0]);
-        Ok(floors[0] + 1)
+        let engine = Arc::clone(&self.engine);
+        let locating = async move {
+            let start = ResolvedStart::resolve(&*engine, &[id], start).await?;
+            let floors = start.floors(&*engine, &[id]).unwrap_or_else(|| vec![0]);
+            Ok(floors[0] + 1)
+        };
+        match start {
+            Start::Earliest | Start::Latest => locating.await,
+            Start::Ts(_) | Start::AfterId(_) => run_reads(&*self.engine, locating).await,
+        }
     }
 
-    /// Reads durable events of a topic. Files are read off the async threads.
+    /// Reads durable events of a topic. Files are read off the async threads, events in memory here.
     pub(super) async fn read(
         &self,
         topic: &Topic,
@@ -44,9 +55,8 @@ impl Reading {
         limit: PullLimit,
     ) -> Result<EventChunk, ReadError> {
         let id = self.topic_id(topic)?;
-        let mut scanner = self.engine.scanner();
         let first_seq = from.max(1);
-        let mut read = TopicRead {
+        let read = TopicRead {
             topic: topic.clone(),
             id,
             limit: PullLimit { events: limit.events.max(1), ..limit },
@@ -54,18 +64,12 @@ impl Reading {
             last_seq: self.engine.last_seq(id),
             chunk: EventChunk { next_seq: first_seq, ..EventChunk::default() },
             is_full: false,
+            scanner: self.engine.scanner(),
         };
-        if !self.engine.capabilities().reads_locally {
-            poll_fn(|context| read.poll(&mut *scanner, context)).await?;
-            return Ok(read.chunk);
+        if read.is_quick() {
+            return read.run().await;
         }
-        off_async_threads(move |_may_block| {
-            match read.poll(&mut *scanner, &mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(done) => done.map(|()| read.chunk),
-                Poll::Pending => Err(ReadError::Failed("a local read is pending".to_owned())),
-            }
-        })
-        .await
+        run_reads(&*self.engine, read.run()).await
     }
 }
 
@@ -78,17 +82,25 @@ struct TopicRead {
     last_seq: u64,
     chunk: EventChunk,
     is_full: bool,
+    scanner: Box<dyn EventScanner>,
 }
 
 impl TopicRead {
-    fn poll(
-        &mut self,
-        scanner: &mut dyn EventScanner,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), ReadError>> {
+    /// Whether it is done in no time: there is nothing to read, or little, and that is in memory.
+    fn is_quick(&self) -> bool {
+        self.first_seq > self.last_seq
+            || (self.limit.bytes <= QUICK_BYTES_MAX && self.scanner.is_in_memory(self.id, self.first_seq))
+    }
+
+    async fn run(mut self) -> Result<EventChunk, ReadError> {
+        poll_fn(|context| self.poll(context)).await?;
+        Ok(self.chunk)
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
         while !self.is_full && self.chunk.next_seq <= self.last_seq {
             let before = self.chunk.next_seq;
-            match ready!(self.poll_more(scanner, context)) {
+            match ready!(self.poll_more(context)) {
                 // Events before the unreadable one are returned; the next read is an error.
                 Err(error) if error.is_unreadable() && before > self.first_seq => break,
                 more => more?,
@@ -100,12 +112,8 @@ impl TopicRead {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_more(
-        &mut self,
-        scanner: &mut dyn EventScanner,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), ReadError>> {
-        let Self { topic, limit, is_full, chunk: EventChunk { events, next_seq }, .. } = self;
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
+        let Self { topic, limit, is_full, chunk: EventChunk { events, next_seq }, scanner, .. } = self;
         let scanned = scanner.poll_scan(self.id, *next_seq, self.last_seq, context, &mut |event| {
             let is_over = events.byte_count() + event.body.len() > limit.bytes;
             *is_full = events.items().len() >= limit.events as usize || (!events.is_empty() && is_over);

@@ -3,7 +3,7 @@
 use crate::folder::Folder;
 use prombus::engine::LogEngine;
 use prombus::{
-    Bus, BusPosition, Clock, Filter, Limits, LocalBackend, ManualClock, MergedChunk, MergedQuery,
+    BoxFuture, Bus, BusPosition, Clock, Filter, Limits, LocalBackend, ManualClock, MergedChunk, MergedQuery,
     MergedReader, More, Pattern, PullLimit, ReadError, Start,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,20 +12,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+/// Waits for a future.
+fn done<T>(mut future: BoxFuture<'_, T>) -> T {
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// A reader that waits for its answers.
 struct Reader(Option<Box<dyn MergedReader>>);
 
 impl Reader {
     fn read(&mut self, limit: PullLimit) -> Result<MergedChunk, ReadError> {
-        let mut reading = self.0.take().expect("it is there").read(limit);
-        loop {
-            let polled = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            if let Poll::Ready((reader, read)) = polled {
-                self.0 = reader;
-                return read;
-            }
-            std::thread::yield_now();
-        }
+        let (reader, read) = done(self.0.take().expect("it is there").read(limit));
+        self.0 = reader;
+        read
     }
 
     fn get(&mut self) -> &mut dyn MergedReader {
@@ -59,7 +63,7 @@ fn query(pattern: &str, after: Option<BusPosition>, is_live: bool) -> MergedQuer
 }
 
 fn reader(bus: &Bus, query: MergedQuery) -> Reader {
-    Reader(Some(bus.backend().merged(query).expect("reads")))
+    Reader(Some(done(bus.backend().merged(query)).expect("reads")))
 }
 
 /// The next piece that has something, or the end of what is there.
@@ -273,7 +277,7 @@ async fn a_merged_reader_goes_by_commit_time_and_filter() {
     assert_eq!(place, chunk.places[2]);
     // A place that no reader can have reached.
     let ahead = BusPosition::after_time(i64::MAX);
-    assert!(bus.backend().merged(query("**", Some(ahead), true)).is_err());
+    assert!(bus.backend().merged(query("**", Some(ahead), true)).await.is_err());
 }
 
 #[tokio::test]

@@ -161,7 +161,7 @@ impl Backend for Outside {
         self.0.read(topic, from, limit)
     }
 
-    fn merged(&self, query: MergedQuery) -> Result<Box<dyn MergedReader>, ReadError> {
+    fn merged(&self, query: MergedQuery) -> BoxFuture<'_, Result<Box<dyn MergedReader>, ReadError>> {
         self.0.merged(query)
     }
 

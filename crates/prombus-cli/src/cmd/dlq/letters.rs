@@ -1,13 +1,15 @@
 //! Dead letters as they are read from their topics.
 
 use prombus_client::{DeadLetter, History, Uuid};
-
-/// What names of topics with dead letters begin with.
-pub const PREFIX: &str = "dlq.";
+use prombus_protocol::DEAD_LETTER_PREFIX;
 
 /// The topic of letters, however it was named.
 pub fn letters_of(topic: &str) -> String {
-    if topic.starts_with(PREFIX) { topic.to_owned() } else { format!("{PREFIX}{topic}") }
+    if topic.starts_with(DEAD_LETTER_PREFIX) {
+        topic.to_owned()
+    } else {
+        format!("{DEAD_LETTER_PREFIX}{topic}")
+    }
 }
 
 /// A dead letter and its own place.

@@ -1,11 +1,12 @@
 //! Which dead letters there are.
 
-use super::letters::{Letter, PREFIX, letters_of, next_letter};
+use super::letters::{Letter, letters_of, next_letter};
 use crate::args::{DlqListArgs, DlqShowArgs};
 use crate::cmd::server_client::{self, TopicPages, TopicView};
 use crate::cmd::table::{Side, lines, shortened};
 use crate::time;
 use prombus_client::{Client, HistoryQuery};
+use prombus_protocol::DEAD_LETTER_PREFIX;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Write, stdout};
@@ -29,7 +30,7 @@ fn is_zero(count: &u64) -> bool {
 
 pub async fn list(args: &DlqListArgs) -> anyhow::Result<()> {
     let client = server_client::client(&args.server)?;
-    let mut pages = TopicPages::new(PREFIX, false);
+    let mut pages = TopicPages::new(DEAD_LETTER_PREFIX, false);
     let mut all = Vec::new();
     while let Some(page) = pages.next::<TopicView>(&client).await? {
         for topic in page.topics.into_iter().filter(|topic| topic.count > 0) {

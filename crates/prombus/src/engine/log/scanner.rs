@@ -19,11 +19,13 @@ pub(super) struct LogScanner {
     at: usize,
     /// Bytes per read.
     read_bytes: usize,
+    /// The log has no files but in memory.
+    is_ram: bool,
 }
 
 impl LogScanner {
-    pub(super) fn new(log: Log, firsts: Arc<FirstSeqs>) -> Self {
-        Self { log, firsts, topic: None, chunk: Chunk::default(), at: 0, read_bytes: READ_BYTES }
+    pub(super) fn new(log: Log, firsts: Arc<FirstSeqs>, is_ram: bool) -> Self {
+        Self { log, firsts, topic: None, chunk: Chunk::default(), at: 0, read_bytes: READ_BYTES, is_ram }
     }
 
     /// Whether the chunk contains the event at this seq, or knows that it is missing; moves there if so.
@@ -124,6 +126,10 @@ impl EventScanner for LogScanner {
         visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
     ) -> Poll<Result<Scanned, ReadError>> {
         Poll::Ready(self.scan(topic, from, to, visit))
+    }
+
+    fn is_in_memory(&self, topic: TopicId, from: u64) -> bool {
+        self.is_ram || self.log.is_in_memory(topic, from.max(self.firsts.get(topic)))
     }
 
     fn read_ahead(&mut self, bytes: usize) {

@@ -4,8 +4,10 @@ use crate::backend::event_id_of;
 use crate::engine::{Engine, EventHead, TopicId};
 use crate::error::ReadError;
 use crate::local::reading::Reading;
+use crate::local::run_reads::run_reads;
 use crate::merged::BusPosition;
-use prombus_protocol::{Pattern, Start, Topic};
+use prombus_protocol::{Pattern, Start, Topic, Uuid};
+use std::sync::Arc;
 
 /// By how much readers that start at the end may put commit times ahead of the clock.
 const LEAD_MS: i64 = 50;
@@ -19,40 +21,62 @@ impl Reading {
         self.engine.commit_times(closing).closed_ms
     }
 
-    /// The position that a start means in the topics of a pattern.
+    /// The position that a start means in the topics of a pattern. Files are read off the async threads.
     pub(in crate::local) async fn place_of(
-        &self,
+        self: &Arc<Self>,
         pattern: &Pattern,
         start: Start,
     ) -> Result<BusPosition, ReadError> {
         self.commits.check_open()?;
+        let (reading, pattern) = (Arc::clone(self), pattern.clone());
         match start {
             Start::Earliest => Ok(BusPosition::START),
             // After events that were published and are not durable yet, too.
             Start::Latest => Ok(BusPosition::after_time(self.close_commit_time())),
             Start::Ts(ts) => {
-                let mut first_ms = None;
-                for (id, _) in self.registry.topics_matching(pattern) {
-                    let Some(seq) = self.engine.first_at_or_after(id, ts).await? else { continue };
-                    let Some(head) = self.engine.head_at_or_after(id, seq).await? else { continue };
-                    first_ms = Some(first_ms.map_or(head.commit_ms, |ms: i64| ms.min(head.commit_ms)));
-                }
-                let before = |ms: i64| ms.saturating_sub(1);
-                Ok(BusPosition::after_time(first_ms.map_or_else(|| self.close_commit_time(), before)))
+                run_reads(&*self.engine, async move { reading.place_at_time(&pattern, ts).await }).await
             }
             Start::AfterId(id) => {
-                for (topic, _) in self.registry.topics_matching(pattern) {
-                    if let Some(seq) = self.engine.find(topic, event_id_of(id)).await?
-                        && let Some(head) = self.engine.head_at_or_after(topic, seq).await?
-                        // Of an event that was cleaned away only its id is known, not when it was committed.
-                        && head.seq == seq
-                    {
-                        return Ok(BusPosition { commit_ms: head.commit_ms, topic: topic.number(), seq });
-                    }
-                }
-                Err(ReadError::UnknownId(id))
+                run_reads(&*self.engine, async move { reading.place_after_id(&pattern, id).await }).await
             }
         }
+    }
+
+    /// The position before the first event of this time or a later one.
+    async fn place_at_time(&self, pattern: &Pattern, ts: i64) -> Result<BusPosition, ReadError> {
+        let mut first_ms = None;
+        for (id, _) in self.registry.topics_matching(pattern) {
+            let Some(seq) = self.engine.first_at_or_after(id, ts).await? else { continue };
+            let Some(head) = self.engine.head_at_or_after(id, seq).await? else { continue };
+            first_ms = Some(first_ms.map_or(head.commit_ms, |ms: i64| ms.min(head.commit_ms)));
+        }
+        let before = |ms: i64| ms.saturating_sub(1);
+        Ok(BusPosition::after_time(first_ms.map_or_else(|| self.close_commit_time(), before)))
+    }
+
+    /// The position of an event.
+    async fn place_after_id(&self, pattern: &Pattern, id: Uuid) -> Result<BusPosition, ReadError> {
+        for (topic, _) in self.registry.topics_matching(pattern) {
+            if let Some(seq) = self.engine.find(topic, event_id_of(id)).await?
+                && let Some(head) = self.engine.head_at_or_after(topic, seq).await?
+                // Of an event that was cleaned away only its id is known, not when it was committed.
+                && head.seq == seq
+            {
+                return Ok(BusPosition { commit_ms: head.commit_ms, topic: topic.number(), seq });
+            }
+        }
+        Err(ReadError::UnknownId(id))
+    }
+
+    /// The first seq of a topic after a position. Files are read off the async threads.
+    pub(in crate::local) async fn first_after(
+        &self,
+        topic: &Topic,
+        place: BusPosition,
+    ) -> Result<u64, ReadError> {
+        let id = self.topic_id(topic)?;
+        let engine = Arc::clone(&self.engine);
+        run_reads(&*self.engine, async move { first_after(&*engine, id, place).await }).await
     }
 
     /// The position in front of a seq of a topic, also of a topic that does not exist yet.
@@ -68,7 +92,7 @@ impl Reading {
 }
 
 /// The first seq of a topic after a position.
-pub(in crate::local) async fn first_after(
+pub(super) async fn first_after(
     engine: &dyn Engine,
     topic: TopicId,
     place: BusPosition,

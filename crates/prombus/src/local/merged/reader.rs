@@ -7,9 +7,10 @@
 use super::feed::Feed;
 use super::position::first_after;
 use crate::backend::{BoxFuture, PullLimit};
-use crate::engine::{EventHead, EventScanner, StoredEvent, TopicId, Visit, off_async_threads};
+use crate::engine::{EventHead, EventScanner, StoredEvent, TopicId, Visit};
 use crate::error::ReadError;
 use crate::local::reading::Reading;
+use crate::local::run_reads::run_reads;
 use crate::merged::{BusPosition, MergedChunk, MergedQuery, MergedRead, MergedReader, More};
 use prombus_protocol::{Body, Topic};
 use std::cmp::Reverse;
@@ -17,7 +18,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 /// What all topics of a reader together have read ahead, about.
 const AHEAD_BYTES: usize = 4 << 20;
@@ -380,25 +381,12 @@ impl Merged {
 
 impl MergedReader for Merged {
     fn read(mut self: Box<Self>, limit: PullLimit) -> BoxFuture<'static, MergedRead> {
-        if !self.reading.engine.capabilities().reads_locally {
-            return Box::pin(async move {
-                let read = poll_fn(|context| self.poll_read(limit, context)).await;
-                (Some(self as Box<dyn MergedReader>), read)
-            });
-        }
-        Box::pin(async move {
-            let read = off_async_threads(move |_may_block| {
-                let mut context = Context::from_waker(Waker::noop());
-                // A local read is pending only to let others have their turn.
-                let read = loop {
-                    if let Poll::Ready(read) = self.poll_read(limit, &mut context) {
-                        break read;
-                    }
-                };
-                Ok::<_, ReadError>((Some(self as Box<dyn MergedReader>), read))
-            });
-            read.await.unwrap_or_else(|error| (None, Err(error)))
-        })
+        let engine = Arc::clone(&self.reading.engine);
+        let reading = async move {
+            let read = poll_fn(|context| self.poll_read(limit, context)).await;
+            Ok::<_, ReadError>((Some(self as Box<dyn MergedReader>), read))
+        };
+        Box::pin(async move { run_reads(&*engine, reading).await.unwrap_or_else(|error| (None, Err(error))) })
     }
 
     fn position(&self) -> BusPosition {

@@ -3,8 +3,8 @@
 use crate::rig::{Rig, poll};
 use prombus::engine::{
     AppendBatch, Appended, Cleaned, CommitTimes, Engine, EngineCapabilities, EngineObserver, EventHead,
-    EventId, EventScanner, Liveness, LogEngine, LogEngineOptions, Lookup, MayBlock, RestoredState,
-    StoredTopic, TopicId, TopicUsage,
+    EventId, EventScanner, Liveness, LogEngine, LogEngineOptions, Lookup, MayBlock, RestoredState, Scanned,
+    StoredEvent, StoredTopic, TopicId, TopicUsage, Visit,
 };
 use prombus::{
     Backend, Bus, Clock, Limits, LocalBackend, ManualClock, Published, ReadError, Start, StoreError, Topic,
@@ -13,9 +13,13 @@ use prombus::{
 use prombus_log::Step;
 use prombus_log::storage::simulated::Disk;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 /// Happens in an append, and may refuse it.
 pub(super) type Hook = Box<dyn FnOnce() -> Option<StoreError> + Send>;
+
+/// Happens in the next scan.
+pub(super) type ScanHook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 /// A store that calls back at chosen moments.
 pub(super) struct Hooked {
@@ -23,6 +27,39 @@ pub(super) struct Hooked {
     in_find: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pub(super) in_append: Mutex<Option<Hook>>,
     before_clean: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    pub(super) in_scan: ScanHook,
+}
+
+/// A scanner that calls back before the next scan.
+struct HookedScanner {
+    inner: Box<dyn EventScanner>,
+    in_scan: ScanHook,
+}
+
+impl EventScanner for HookedScanner {
+    fn poll_scan(
+        &mut self,
+        topic: TopicId,
+        from: u64,
+        to: u64,
+        context: &mut Context<'_>,
+        visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
+    ) -> Poll<Result<Scanned, ReadError>> {
+        let hook = self.in_scan.lock().expect("no panic").take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        self.inner.poll_scan(topic, from, to, context, visit)
+    }
+    fn is_in_memory(&self, topic: TopicId, from: u64) -> bool {
+        self.inner.is_in_memory(topic, from)
+    }
+    fn read_ahead(&mut self, bytes: usize) {
+        self.inner.read_ahead(bytes);
+    }
+    fn rest(&mut self) {
+        self.inner.rest();
+    }
 }
 
 impl Engine for Hooked {
@@ -78,7 +115,7 @@ impl Engine for Hooked {
         self.inner.is_own_id(id)
     }
     fn scanner(&self) -> Box<dyn EventScanner> {
-        self.inner.scanner()
+        Box::new(HookedScanner { inner: self.inner.scanner(), in_scan: Arc::clone(&self.in_scan) })
     }
     fn first_seq(&self, topic: TopicId) -> Lookup<Option<u64>> {
         self.inner.first_seq(topic)
@@ -141,6 +178,7 @@ pub(super) fn hooked() -> (Rig, Arc<Hooked>) {
         in_find: Mutex::default(),
         in_append: Mutex::default(),
         before_clean: Mutex::default(),
+        in_scan: Arc::default(),
     });
     let as_store = Arc::clone(&hooked) as Arc<dyn Engine>;
     let backend = LocalBackend::open_without_timer(as_store, shared, Limits::default()).expect("opens");

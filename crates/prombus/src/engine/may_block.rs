@@ -1,0 +1,145 @@
+//! The proof that a thread may be blocked, and how work gets to such a thread.
+//!
+//! **Invariant:** work that has a thread that may be blocked never asks for a second one. The runtime has a limited number of
+//! them: if each of many callers held one and waited for another, none would proceed.
+
+use crate::error::ReadError;
+use std::cell::Cell;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+thread_local! {
+    /// Whether this thread runs [`MayBlock::block_on`].
+    static IS_BLOCKING_ON: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Proof that the thread which holds it may be blocked: it is not a thread of an async runtime. A function that may block asks
+/// for one, so a caller on an async thread cannot reach it by accident.
+#[derive(Clone, Copy, Debug)]
+pub struct MayBlock(());
+
+impl MayBlock {
+    /// Declares that this thread may be blocked: it is a thread of the caller's own, or one of the runtime's blocking threads.
+    pub fn on_this_thread() -> Self {
+        Self(())
+    }
+
+    /// The proof, where it is known without the caller's word: the thread runs [`block_on`](Self::block_on), or belongs to no
+    /// runtime.
+    pub(super) fn known_here() -> Option<Self> {
+        let is_outside = || tokio::runtime::Handle::try_current().is_err();
+        (IS_BLOCKING_ON.get() || is_outside()).then_some(Self(()))
+    }
+
+    /// Runs a future to its end on this thread, which sleeps while the future waits. Reads in it take place on this thread too.
+    pub(crate) fn block_on<F: Future>(self, future: F) -> F::Output {
+        let _scope = BlockingScope::enter();
+        let wakeup =
+            Arc::new(ThreadWakeup { thread: std::thread::current(), is_woken: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&wakeup));
+        let mut context = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
+            }
+            while !wakeup.is_woken.swap(false, Ordering::Acquire) {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+/// Wakes a thread that is parked.
+struct ThreadWakeup {
+    thread: Thread,
+    /// The future may be polled again. The thread's own token is not enough: other code on the thread may use it up.
+    is_woken: AtomicBool,
+}
+
+impl Wake for ThreadWakeup {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+/// Marks the thread while it runs [`MayBlock::block_on`].
+struct BlockingScope {
+    was_blocking_on: bool,
+}
+
+impl BlockingScope {
+    fn enter() -> Self {
+        Self { was_blocking_on: IS_BLOCKING_ON.replace(true) }
+    }
+}
+
+impl Drop for BlockingScope {
+    fn drop(&mut self) {
+        IS_BLOCKING_ON.set(self.was_blocking_on);
+    }
+}
+
+/// Runs something that may block on a thread that may be blocked: the calling one if that is known, else one of the runtime's
+/// blocking threads.
+///
+/// # Errors
+/// Those of `work`; a panic in it becomes [`ReadError::Failed`].
+pub(crate) async fn off_async_threads<T, E>(
+    work: impl FnOnce(MayBlock) -> Result<T, E> + Send + 'static,
+) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<ReadError> + Send + 'static,
+{
+    if let Some(may_block) = MayBlock::known_here() {
+        return work(may_block);
+    }
+    let done = tokio::task::spawn_blocking(move || work(MayBlock(()))).await;
+    done.unwrap_or_else(|error| Err(ReadError::Failed(format!("reading panicked: {error}")).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_blocked_thread_sleeps_until_its_future_is_woken() {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let sending = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            sender.send(7)
+        });
+        let mut polls = 0;
+        let mut receiver = pin!(receiver);
+        let received = MayBlock::on_this_thread().block_on(std::future::poll_fn(|context| {
+            polls += 1;
+            receiver.as_mut().poll(context)
+        }));
+        assert_eq!(received, Ok(7));
+        assert!(polls <= 2, "it spins: {polls} polls");
+        assert_eq!(sending.join().expect("no panic"), Ok(()));
+    }
+
+    #[test]
+    fn work_on_a_blocking_thread_does_not_ask_for_another() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_time().build();
+        let runtime = runtime.expect("a runtime");
+        let nested = off_async_threads(|may_block| {
+            may_block.block_on(off_async_threads(|_may_block| Ok::<_, ReadError>(7)))
+        });
+        let done = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), nested).await });
+        runtime.shutdown_background();
+        assert_eq!(done.expect("it waits for a thread that never comes"), Ok(7));
+    }
+}

@@ -1,0 +1,23 @@
+//! Where reads run: off the async threads if they read files.
+
+use crate::engine::{Engine, off_async_threads};
+use crate::error::ReadError;
+
+/// Runs reads to their end: off the async threads if the engine reads files of this machine, else here, where they wait for the
+/// network without holding a thread.
+///
+/// # Errors
+/// Those of `reads`; a panic in them may become [`ReadError::Failed`].
+pub(super) async fn run_reads<T, E>(
+    engine: &dyn Engine,
+    reads: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<ReadError> + Send + 'static,
+{
+    if !engine.capabilities().reads_locally {
+        return reads.await;
+    }
+    off_async_threads(move |may_block| may_block.block_on(reads)).await
+}
