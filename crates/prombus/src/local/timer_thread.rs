@@ -31,6 +31,7 @@ impl Local {
         loop {
             match self.runtime.timer.take_due(now) {
                 Ok(Due::Work) => self.write_dead_letters(),
+                Ok(Due::SuspensionCheck) => {}
                 Ok(Due::Flush) => self.flush(now),
                 Ok(Due::Group(cell)) => self.groups.advance_timers(&cell, now),
                 Err(next) => return next,
@@ -58,7 +59,7 @@ impl Local {
     pub(super) fn check_suspension(&self, now: Millis) {
         let (again_at, told) = self.suspension.check(now, self.engine_wait_ms, &self.commits);
         if let Some(at) = again_at {
-            self.runtime.timer.arm_flush(at);
+            self.runtime.timer.arm_suspension_check(at);
         }
         if let Some(reason) = told {
             self.publishing.refuse_line(&reason);
