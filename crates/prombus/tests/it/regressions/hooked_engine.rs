@@ -3,8 +3,8 @@
 use crate::rig::{Rig, poll};
 use prombus::engine::{
     AppendBatch, Appended, Cleaned, CommitTimes, Engine, EngineCapabilities, EngineObserver, EventHead,
-    EventId, EventScanner, Liveness, LogEngine, LogEngineOptions, Lookup, MayBlock, RestoredState,
-    StoredTopic, TopicId, TopicUsage,
+    EventId, EventScanner, Liveness, LogEngine, LogEngineOptions, Lookup, MayBlock, RestoredState, Scanned,
+    StoredEvent, StoredTopic, TopicId, TopicUsage, Visit,
 };
 use prombus::{
     Backend, Bus, Clock, Limits, LocalBackend, ManualClock, Published, ReadError, Start, StoreError, Topic,
@@ -12,7 +12,9 @@ use prombus::{
 };
 use prombus_log::Step;
 use prombus_log::storage::simulated::Disk;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll};
 
 /// Happens in an append, and may refuse it.
 pub(super) type Hook = Box<dyn FnOnce() -> Option<StoreError> + Send>;
@@ -23,6 +25,80 @@ pub(super) struct Hooked {
     in_find: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pub(super) in_append: Mutex<Option<Hook>>,
     before_clean: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    observer: Mutex<Option<Arc<dyn EngineObserver>>>,
+    /// Nothing can be appended for now.
+    is_busy: AtomicBool,
+    pub(super) reads: Arc<Reads>,
+    /// Told of each append of group records.
+    pub(super) records: Mutex<Option<mpsc::Sender<()>>>,
+}
+
+/// What happens to reads.
+#[derive(Default)]
+pub(super) struct Reads {
+    /// They are pending. Nobody is woken when that ends.
+    pub(super) is_pending: AtomicBool,
+    /// Happens in the next one.
+    pub(super) in_next: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+struct HookedScanner {
+    inner: Box<dyn EventScanner>,
+    reads: Arc<Reads>,
+}
+
+impl EventScanner for HookedScanner {
+    fn poll_scan(
+        &mut self,
+        topic: TopicId,
+        from: u64,
+        to: u64,
+        context: &mut Context<'_>,
+        visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
+    ) -> Poll<Result<Scanned, ReadError>> {
+        let hook = self.reads.in_next.lock().expect("no panic").take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        if self.reads.is_pending.load(Ordering::SeqCst) {
+            return Poll::Pending;
+        }
+        self.inner.poll_scan(topic, from, to, context, visit)
+    }
+    fn rest(&mut self) {
+        self.inner.rest();
+    }
+}
+
+impl Hooked {
+    pub(super) fn over(inner: Arc<LogEngine>) -> Self {
+        Self {
+            inner,
+            in_find: Mutex::default(),
+            in_append: Mutex::default(),
+            before_clean: Mutex::default(),
+            observer: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+            reads: Arc::default(),
+            records: Mutex::default(),
+        }
+    }
+
+    pub(super) fn observer(&self) -> Arc<dyn EngineObserver> {
+        self.observer.lock().expect("no panic").clone().expect("the bus observes its engine")
+    }
+
+    /// The engine cannot commit until [`resume`](Self::resume).
+    pub(super) fn suspend(&self) {
+        self.is_busy.store(true, Ordering::SeqCst);
+        self.observer().suspended("unplugged".to_owned());
+    }
+
+    pub(super) fn resume(&self) {
+        self.observer().resumed();
+        self.is_busy.store(false, Ordering::SeqCst);
+        self.observer().room();
+    }
 }
 
 impl Engine for Hooked {
@@ -30,6 +106,7 @@ impl Engine for Hooked {
         self.inner.capabilities()
     }
     fn observe(&self, observer: Arc<dyn EngineObserver>) {
+        *self.observer.lock().expect("no panic") = Some(Arc::clone(&observer));
         self.inner.observe(observer);
     }
     fn restored(&self) -> RestoredState {
@@ -41,6 +118,14 @@ impl Engine for Hooked {
             if let Some(error) = hook.and_then(|hook| hook()) {
                 return Err(error);
             }
+        }
+        if self.is_busy.load(Ordering::SeqCst) {
+            return Err(StoreError::Busy);
+        }
+        if let Some(told) = &*self.records.lock().expect("no panic")
+            && !batch.records.is_empty()
+        {
+            let _ = told.send(());
         }
         self.inner.append(batch, outcomes)
     }
@@ -78,7 +163,7 @@ impl Engine for Hooked {
         self.inner.is_own_id(id)
     }
     fn scanner(&self) -> Box<dyn EventScanner> {
-        self.inner.scanner()
+        Box::new(HookedScanner { inner: self.inner.scanner(), reads: Arc::clone(&self.reads) })
     }
     fn first_seq(&self, topic: TopicId) -> Lookup<Option<u64>> {
         self.inner.first_seq(topic)
@@ -136,12 +221,7 @@ pub(super) fn hooked() -> (Rig, Arc<Hooked>) {
     let options = LogEngineOptions { log: crate::rig::small_options() };
     let store = LogEngine::open_storage(Arc::new(disk.clone()), options, Arc::clone(&shared)).expect("opens");
     let store = Arc::new(store);
-    let hooked = Arc::new(Hooked {
-        inner: Arc::clone(&store),
-        in_find: Mutex::default(),
-        in_append: Mutex::default(),
-        before_clean: Mutex::default(),
-    });
+    let hooked = Arc::new(Hooked::over(Arc::clone(&store)));
     let as_store = Arc::clone(&hooked) as Arc<dyn Engine>;
     let backend = LocalBackend::open_without_timer(as_store, shared, Limits::default()).expect("opens");
     let bus = Bus::with_backend(Arc::new(backend.clone()));
