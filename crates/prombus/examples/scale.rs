@@ -167,7 +167,7 @@ fn a_million_leases() {
     let settings =
         MemberSettings { max_in_flight: LEASES as u32, batch_size: PULL, ..MemberSettings::default() };
     let per_lease = |started: Instant| started.elapsed().as_nanos() as f64 / (GROUPS * LEASES) as f64;
-    let mut leased: Vec<Leased> = Vec::new();
+    let (mut redelivered, mut leased): (Vec<Position>, Vec<Leased>) = (Vec::new(), Vec::new());
     let mut groups = Vec::new();
     let started = Instant::now();
     for number in 0..GROUPS {
@@ -181,7 +181,7 @@ fn a_million_leases() {
             // Each pull in a millisecond of its own: no two share a deadline.
             reserved.clear();
             leased.clear();
-            group.reserve(member, PULL, None, pull, u64::MAX, &mut leased, &mut reserved);
+            group.reserve(member, PULL, None, pull, u64::MAX, &mut redelivered, &mut reserved);
             for &range in &reserved {
                 kept.clear();
                 kept.extend(range.first_seq..=range.last_seq);

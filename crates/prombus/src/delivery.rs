@@ -14,7 +14,7 @@
 //! | what is delivered again, and when its attempt counts | `redeliver.rs` |
 //! | ack, nack, extension | `settle.rs`, `nack_backoff.rs` |
 //! | leases that expire, waits that end | `lease_expiry.rs`, `timers.rs` |
-//! | leases that are taken back | `give_back.rs` |
+//! | leases and reservations that are taken back | `give_back.rs` |
 //! | members that join, leave, are lost, paused or held | `membership.rs` |
 //! | seeks and deleted topics | `seek.rs` |
 //! | what is given up after too many attempts | `give_up_event.rs`, `give_up.rs` |

@@ -208,7 +208,9 @@ pub trait Engine: Send + Sync + 'static {
     fn restored(&self) -> RestoredState;
 
     /// Appends a batch. Never waits. Outcomes are added to `outcomes` now, or come with the commit
-    /// ([`Appended::late`]). The batch is durable and its events are visible when the commit is reported.
+    /// ([`Appended::late`]). The batch is durable and its events are visible when the commit is reported. A commit of which
+    /// nothing was stored (its outcomes are an error) must never be reported, nor may [`durable_commit`](Self::durable_commit)
+    /// reach it: its group records would count as durable.
     ///
     /// # Errors
     /// [`StoreError`]: nothing was appended. After [`StoreError::Busy`] the observer is told when to try again.

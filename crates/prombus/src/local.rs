@@ -12,7 +12,7 @@
 //! | `publish_queue` | the way of a publish into the engine |
 //! | `groups`, `member` | groups and their members; `groups/act.rs` is how a group is changed |
 //! | `record_writer` | the way of group records into the engine |
-//! | `dead_letters` | the worker that writes dead letters |
+//! | `dead_letters` | the thread that writes dead letters |
 //! | `timer`, `timer_thread`, `stop_clock` | when groups are looked at; the clock by which leases run |
 //! | `reading`, `arrival`, `merged` | reading outside of groups |
 //! | `latest_by_key` | the newest events by key |
@@ -83,7 +83,7 @@ struct Local {
     lists: Arc<TopicLists>,
     latest: Arc<LatestByKey>,
     maintenance: Arc<Maintenance>,
-    dead_letters: DeadLetterWriter,
+    dead_letters: Arc<DeadLetterWriter>,
     kept: KeptValues,
     suspension: Suspension,
     /// How long publishers wait while the engine is suspended.

@@ -53,9 +53,17 @@ impl AppendedEvents {
         Self { commit: appended.commit, outcomes, late: appended.late }
     }
 
+    /// Called when the commit is reported.
     fn take_outcomes(&mut self) -> PublishResult {
         match self.late.take() {
-            Some(late) => Ok(late.take()?),
+            Some(late) => {
+                let outcomes = late.take();
+                debug_assert!(
+                    outcomes.is_ok(),
+                    "a commit is reported of which nothing is stored: {outcomes:?}"
+                );
+                Ok(outcomes?)
+            }
             None => Ok(std::mem::take(&mut self.outcomes)),
         }
     }

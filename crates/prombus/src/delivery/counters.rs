@@ -34,15 +34,14 @@ pub struct GroupCounters {
 }
 
 impl GroupCounters {
-    /// Counts a delivery again for this reason, or takes one back that never reached its member.
-    pub(super) fn count_redelivery(&mut self, reason: Option<RedeliveryReason>, by: i64) {
-        let add = |counter: &mut u64| *counter = counter.saturating_add_signed(by);
-        add(&mut self.delivered);
+    /// Counts a delivery again for this reason.
+    pub(super) fn count_redelivery(&mut self, reason: Option<RedeliveryReason>) {
+        self.delivered += 1;
         match reason {
-            Some(RedeliveryReason::LeaseExpired) => add(&mut self.redelivered_expired),
-            Some(RedeliveryReason::Nacked) => add(&mut self.redelivered_nacked),
-            Some(RedeliveryReason::MemberLost) => add(&mut self.redelivered_lost),
-            Some(RedeliveryReason::ServerRestarted) => add(&mut self.redelivered_restarted),
+            Some(RedeliveryReason::LeaseExpired) => self.redelivered_expired += 1,
+            Some(RedeliveryReason::Nacked) => self.redelivered_nacked += 1,
+            Some(RedeliveryReason::MemberLost) => self.redelivered_lost += 1,
+            Some(RedeliveryReason::ServerRestarted) => self.redelivered_restarted += 1,
             None => {}
         }
     }

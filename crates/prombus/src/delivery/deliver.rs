@@ -69,9 +69,9 @@ impl Group {
         self.counters.passed_over += last - first + 1;
     }
 
-    /// The event of a lease is gone, or a filter drops it: it is settled, if the member still has the lease.
-    pub fn pass_over_leased(&mut self, member: MemberId, position: Position) {
-        if self.is_leased_to(member, position) && self.forget(position).is_some() {
+    /// The event of a redelivery is gone, or a filter drops it: it is settled, if the member still has it reserved.
+    pub fn pass_over_redelivery(&mut self, member: MemberId, position: Position) {
+        if self.is_reserved_by(member, position) && self.forget(position).is_some() {
             self.pass_over(position.source, position.seq, position.seq);
         }
     }

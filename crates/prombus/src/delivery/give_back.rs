@@ -1,4 +1,4 @@
-//! Taking leases back as if they had not been given: the event is due at once, and the attempt does not count.
+//! Taking deliveries back as if they had not happened: the event is due at once, and the attempt does not count.
 
 use super::change::AttemptsChange;
 use super::group::Group;
@@ -8,33 +8,33 @@ use super::member::MemberId;
 use super::{Millis, Position};
 
 impl Group {
-    /// Takes a lease back as if it had not happened.
+    /// Takes a member's lease, or its reservation of a redelivery, back as if it had not happened.
     pub fn give_back_lease(&mut self, member: MemberId, position: Position, now: Millis) {
-        if let Some(unsettled) = self.unlease(member, position, now) {
-            // The record of its start is taken back with this one, and written again when it is leased again.
-            unsettled.is_started = false;
-            let (attempts, reason) = (unsettled.attempts, unsettled.reason);
-            if attempts > 0 {
-                self.changes.attempts(AttemptsChange { position, attempts, not_before: 0, reason });
-            }
+        let is_leased = self.is_leased_to(member, position);
+        if !is_leased && !self.is_reserved_by(member, position) {
+            return;
+        }
+        if is_leased {
+            self.release(member);
+        }
+        let Some(unsettled) = self.make_due(position, now) else { return };
+        unsettled.attempts -= u32::from(is_leased);
+        // The record of its start is taken back with this one, and written again when it is leased again.
+        unsettled.is_started = false;
+        let (attempts, reason) = (unsettled.attempts, unsettled.reason);
+        if attempts > 0 {
+            self.changes.attempts(AttemptsChange { position, attempts, not_before: 0, reason });
         }
     }
 
-    /// Takes back a lease whose event the member has not got: it did not fit, or could not be read. Nothing is written down:
-    /// the record of the attempt's start serves the next lease.
-    pub fn take_back_lease(&mut self, member: MemberId, position: Position, now: Millis) {
-        self.unlease(member, position, now);
+    /// Puts back a redelivery that the member reserved and did not get: it did not fit, or could not be read. Nothing is written
+    /// down: the record of the attempt's start serves the next one. False when the member has not reserved it.
+    pub fn put_back_redelivery(&mut self, member: MemberId, position: Position, now: Millis) -> bool {
+        self.is_reserved_by(member, position) && self.make_due(position, now).is_some()
     }
 
-    /// Ends a lease and its attempt; the event is due at once.
-    fn unlease(&mut self, member: MemberId, position: Position, now: Millis) -> Option<&mut Unsettled> {
-        if !self.is_leased_to(member, position) {
-            return None;
-        }
-        self.release(member);
+    fn make_due(&mut self, position: Position, now: Millis) -> Option<&mut Unsettled> {
         let unsettled = self.unsettled.get_mut(&position)?;
-        unsettled.attempts -= 1;
-        unsettled.is_started = unsettled.attempts > 0;
         unsettled.state = UnsettledState::Due;
         unsettled.at = now;
         if !std::mem::replace(&mut unsettled.is_queued, true) {

@@ -1,7 +1,8 @@
 //! The state of a group, and questions about it. What changes it is in the files that are named after the behaviour.
 //!
 //! A seq is granted (fresh), then reserved by a member that reads it, then leased to that member, or settled because a filter
-//! dropped it or it is gone. Seqs that are reserved but not delivered go back to the front.
+//! dropped it or it is gone. Seqs that are reserved but not delivered go back to the front. A redelivery is reserved, read and
+//! leased in the same way.
 
 use super::change::Changes;
 use super::counters::{GroupCounters, SourceStatus, UnsettledCounts};

@@ -16,6 +16,8 @@ pub enum UnsettledState {
     Waiting,
     /// It is redelivered now.
     Due,
+    /// This member reads it, to get it next. No lease runs, and the attempt does not count before it is handed out.
+    Reserved(MemberId),
     /// It is on its way to the dead letters.
     GivingUp,
 }
@@ -27,7 +29,7 @@ pub struct Unsettled {
     pub state: UnsettledState,
     /// Attempts that were used up, the running one included.
     pub attempts: u32,
-    /// Who has it, or had it last.
+    /// Who has it, or had it last. A member that only reads it is not a holder.
     pub holder: MemberId,
     /// The holder's limit of attempts.
     pub max_attempts: u32,

@@ -55,7 +55,7 @@ impl Group {
                 self.counters.expired += 1;
                 self.fail(position, RedeliveryReason::LeaseExpired, at, "lease_expired");
             }
-            UnsettledState::Due | UnsettledState::GivingUp => {}
+            UnsettledState::Due | UnsettledState::Reserved(_) | UnsettledState::GivingUp => {}
         }
     }
 

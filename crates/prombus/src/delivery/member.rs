@@ -64,6 +64,8 @@ pub(super) struct Member {
     /// Leases that ran out while it was held.
     pub(super) overdue: Vec<Position>,
     pub(super) reserved: Vec<ReservedRange>,
+    /// Its last pull reserved redeliveries.
+    pub(super) may_read_redeliveries: bool,
     /// Its last pull found nothing: it takes what comes at once.
     pub(super) is_hungry: bool,
 }
@@ -77,6 +79,7 @@ impl Member {
             is_held: false,
             overdue: Vec::new(),
             reserved: Vec::new(),
+            may_read_redeliveries: false,
             is_hungry: false,
         }
     }

@@ -51,9 +51,18 @@ impl Group {
         unsettled.is_some_and(|it| it.state == UnsettledState::Leased && it.holder == member)
     }
 
-    /// A member is gone without leaving: its deliveries failed and go to others at once.
+    /// Whether a member reads an event, to be handed it next.
+    pub(super) fn is_reserved_by(&self, member: MemberId, position: Position) -> bool {
+        self.unsettled.get(&position).is_some_and(|it| it.state == UnsettledState::Reserved(member))
+    }
+
+    /// A member is gone without leaving: its deliveries failed and go to others at once. Those that it only read have not
+    /// failed.
     pub fn lose(&mut self, member: MemberId, now: Millis) {
         for position in self.remove_member(member) {
+            if self.put_back_redelivery(member, position, now) {
+                continue;
+            }
             self.counters.lost += 1;
             self.fail(position, RedeliveryReason::MemberLost, now, "member_lost");
         }
@@ -67,15 +76,18 @@ impl Group {
         }
     }
 
-    /// Removes a member and returns its leases, in order.
+    /// Removes a member and returns its leases and the redeliveries that it reserved, in order.
     fn remove_member(&mut self, member: MemberId) -> Vec<Position> {
         let Some(state) = self.members.remove(&member) else { return Vec::new() };
         self.give_back_reserved(member, state.reserved);
-        if state.in_flight == 0 {
+        if state.in_flight == 0 && !state.may_read_redeliveries {
             return Vec::new();
         }
-        let theirs =
-            self.unsettled.iter().filter(|(_, it)| it.holder == member && it.state == UnsettledState::Leased);
+        let theirs = self.unsettled.iter().filter(|(_, it)| match it.state {
+            UnsettledState::Leased => it.holder == member,
+            UnsettledState::Reserved(reader) => reader == member,
+            _ => false,
+        });
         let mut positions: Vec<Position> = theirs.map(|(&position, _)| position).collect();
         positions.sort_unstable();
         positions

@@ -1,4 +1,7 @@
-//! Redelivering: events whose next attempt is due are leased again, before fresh ones.
+//! Redelivering: events whose next attempt is due are reserved before fresh ones, read, and leased again.
+//!
+//! A read may take longer than a lease. So the attempt counts, and its lease runs, from the hand-out; a reservation does not end
+//! by itself, and a member that is lost during the read has used nothing.
 //!
 //! Every failure, and the start of every attempt from the second on, is durable before the event is delivered again. So the
 //! number of attempts never falls, whatever happens to the machine in between, and an event that crashes the process each time
@@ -12,21 +15,19 @@ use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
 
 impl Group {
-    /// Leases due redeliveries, and starts the next attempts of those whose start is not written down. Returns how much of the
+    /// Reserves due redeliveries, and starts the next attempts of those whose start is not written down. Returns how much of the
     /// window is left for fresh events: events that wait for a commit keep their places before them.
-    pub(super) fn lease_due(
+    pub(super) fn reserve_due(
         &mut self,
         member: MemberId,
         settings: MemberSettings,
         window: u32,
-        now: Millis,
         durable: u64,
-        leased: &mut Vec<Leased>,
+        redelivered: &mut Vec<Position>,
     ) -> u32 {
         if self.due.is_empty() {
             return window;
         }
-        let deadline = now.saturating_add(settings.ack_timeout_ms);
         let (mut count, mut room) = (0, None);
         // Events that wait for a record to become durable. They keep their places in the queue.
         let mut gated: Vec<Position> = Vec::new();
@@ -58,21 +59,36 @@ impl Group {
                 }
                 continue;
             }
-            if std::mem::replace(&mut unsettled.is_unreadable, false) {
-                self.unreadable_unsettled -= 1;
-            }
-            unsettled.lease_again(member, &settings, now, deadline);
-            let (attempt, reason) = (unsettled.attempts, unsettled.reason);
-            self.counters.count_redelivery(reason, 1);
-            self.timers.add(deadline, position);
-            leased.push(Leased { position, attempt, deadline, reason });
+            unsettled.state = UnsettledState::Reserved(member);
+            redelivered.push(position);
             count += 1;
         }
         let gated_count = gated.len() as u32;
         gated.into_iter().rev().for_each(|position| self.due.push_front(position));
-        self.leased_count += count as usize;
-        self.members.get_mut(&member).expect("the caller found it").in_flight += count;
+        self.members.get_mut(&member).expect("the caller found it").may_read_redeliveries = count > 0;
         window.saturating_sub(count).saturating_sub(gated_count)
+    }
+
+    /// Hands a redelivery out to the member that reserved and read it: its next attempt begins. `None` when the reservation is
+    /// void, because the last holder settled the event, a seek came, or the member is gone.
+    pub fn hand_out(&mut self, member: MemberId, position: Position, now: Millis) -> Option<Leased> {
+        let state = self.members.get_mut(&member)?;
+        let unsettled = self.unsettled.get_mut(&position)?;
+        if unsettled.state != UnsettledState::Reserved(member) {
+            return None;
+        }
+        let settings = state.settings;
+        let deadline = now.saturating_add(settings.ack_timeout_ms);
+        unsettled.lease_again(member, &settings, now, deadline);
+        if std::mem::replace(&mut unsettled.is_unreadable, false) {
+            self.unreadable_unsettled -= 1;
+        }
+        let (attempt, reason) = (unsettled.attempts, unsettled.reason);
+        state.in_flight += 1;
+        self.leased_count += 1;
+        self.counters.count_redelivery(reason);
+        self.timers.add(deadline, position);
+        Some(Leased { position, attempt, deadline, reason })
     }
 
     /// Ends a lease whose attempt failed.

@@ -1,16 +1,16 @@
 //! Reserving: a member takes fresh seqs to read them. Seqs that it does not deliver go back to the front.
 
 use super::group::Group;
-use super::lease::Leased;
 use super::member::{MemberId, ReservedRange};
-use super::{Millis, SourceId};
+use super::{Millis, Position, SourceId};
 
 /// Of each topic that a pull looks through, it reserves at least this many seqs.
 const SHARE_MIN: u32 = 32;
 
 impl Group {
-    /// Takes for a member what it may have now: leases of due redeliveries into `leased`, and ranges of fresh seqs to read into
-    /// `reserved`, `want` in all. A member that looks at events before it takes them may reserve up to `scan` fresh seqs
+    /// Takes for a member what it may read now: due redeliveries into `redelivered`, and ranges of fresh seqs into `reserved`,
+    /// `want` in all. No lease runs yet: [`hand_out`](Self::hand_out) and [`deliver`](Self::deliver) make leases of what was
+    /// read. A member that looks at events before it takes them may reserve up to `scan` fresh seqs
     /// instead. Returns how many of the reserved seqs it may deliver.
     ///
     /// A member has one such pull open at a time.
@@ -27,7 +27,7 @@ impl Group {
         scan: Option<u32>,
         now: Millis,
         durable: u64,
-        leased: &mut Vec<Leased>,
+        redelivered: &mut Vec<Position>,
         reserved: &mut Vec<ReservedRange>,
     ) -> u32 {
         self.advance(now);
@@ -35,7 +35,7 @@ impl Group {
         state.is_hungry = true;
         let settings = state.settings;
         let window = state.window().min(want);
-        let window = self.lease_due(member, settings, window, now, durable, leased);
+        let window = self.reserve_due(member, settings, window, durable, redelivered);
         self.sweep_timers();
         let taken = (self.unsettled.len() - self.unreadable_unsettled) as u64 + self.reserved_count;
         let room = u64::from(settings.max_unsettled).saturating_sub(taken);
@@ -51,7 +51,7 @@ impl Group {
             }
         }
         self.members.get_mut(&member).expect("looked at above").is_hungry =
-            leased.is_empty() && reserved.is_empty();
+            redelivered.is_empty() && reserved.is_empty();
         allowed
     }
 

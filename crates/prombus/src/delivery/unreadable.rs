@@ -83,19 +83,20 @@ impl Group {
         }
     }
 
-    /// A member could not read a redelivery: the lease ends without using the attempt, and the event is retried after 5 s.
-    pub fn unreadable_lease(&mut self, member: MemberId, position: Position, now: Millis) {
-        if !self.is_leased_to(member, position) {
+    /// A member could not read a redelivery that it reserved: no attempt is used, and the event is retried after 5 s.
+    pub fn unreadable_redelivery(&mut self, member: MemberId, position: Position, now: Millis) {
+        if !self.is_reserved_by(member, position) {
             return;
         }
+        // Takes the start of the attempt back: the event may be unreadable for long.
         self.give_back_lease(member, position, now);
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         unsettled.state = UnsettledState::Waiting;
         unsettled.at = now.saturating_add(RETRY_MAX_MS);
-        unsettled.is_unreadable = true;
-        self.unreadable_unsettled += 1;
-        let (at, reason) = (unsettled.at, unsettled.reason);
-        self.counters.count_redelivery(reason, -1);
+        if !std::mem::replace(&mut unsettled.is_unreadable, true) {
+            self.unreadable_unsettled += 1;
+        }
+        let at = unsettled.at;
         self.timers.add(at, position);
     }
 

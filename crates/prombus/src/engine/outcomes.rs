@@ -34,7 +34,8 @@ impl From<u64> for Appended {
 }
 
 /// Outcomes that come with the commit: an engine behind a network learns ids, seqs and duplicates from the answer. The engine
-/// fills them before it reports the commit.
+/// fills them before it reports the commit. Filled with an error, they say that the commit will never be reported: group records
+/// that are in the batch count as durable when the commit is reported, whatever became of the events.
 #[derive(Clone, Debug, Default)]
 pub struct LateOutcomes(Arc<Mutex<Option<Outcomes>>>);
 
@@ -42,7 +43,7 @@ pub struct LateOutcomes(Arc<Mutex<Option<Outcomes>>>);
 type Outcomes = Result<Vec<Published>, StoreError>;
 
 impl LateOutcomes {
-    /// Sets the outcomes, one per event, or why nothing of the batch was stored.
+    /// Sets the outcomes, one per event, or why nothing of the batch was stored and its commit is never reported.
     pub fn fill(&self, outcomes: Result<Vec<Published>, StoreError>) {
         *self.0.lock() = Some(outcomes);
     }

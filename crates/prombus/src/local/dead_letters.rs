@@ -1,4 +1,5 @@
-//! Dead letters: a worker writes them, never the thread that nacked. The letter and the settling of its event are one commit.
+//! Dead letters: a worker writes them on a thread of its own, never the thread that nacked, nor the timer's: a read may block on
+//! a failing disk, and leases must end meanwhile. The letter and the settling of its event are one commit.
 //! The letter's id is made from topic, group and event, so a second attempt after a crash adds nothing.
 
 use super::groups::act::GroupRuntime;
@@ -7,15 +8,15 @@ use super::registry::Registry;
 use crate::backend::{BoxFuture, event_id_of, uuid_of};
 use crate::deferred_wakes::DeferredWakes;
 use crate::delivery::{GiveUp, Millis};
-use crate::engine::{Engine, GroupProgress, NewEvent, StateRecord, TopicId, Visit};
+use crate::engine::{Engine, GroupProgress, MayBlock, NewEvent, StateRecord, TopicId, Visit};
 use crate::error::{ReadError, StoreError};
 use parking_lot::Mutex;
 use prombus_protocol::{BodyFields, Topic, Uuid, put_body_end, put_body_head, put_record, put_string};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io::Write as _;
-use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Wake, Waker};
 
 /// A letter that could not be written is tried again after this time.
 const RETRY_MS: Millis = 1_000;
@@ -50,8 +51,9 @@ impl DeadLetterWriter {
         Self { writing: Arc::new(Writing { engine, runtime, registry }), current: Mutex::default() }
     }
 
-    /// Writes letters until none is left or the engine has to be waited for; then `waker` is woken when it can go on.
-    pub(super) fn work(&self, waker: &Waker) {
+    /// Writes letters until none is left or the engine has to be waited for; then the worker is woken when it can continue.
+    pub(super) fn work(&self) {
+        let waker = Waker::from(Arc::new(WorkerWaker(Arc::downgrade(&self.writing.runtime))));
         // Another thread is at it, or this one further up.
         while let Some(mut current) = self.current.try_lock() {
             if current.is_none() {
@@ -63,10 +65,39 @@ impl DeadLetterWriter {
                 }));
             }
             let Some(letter) = current.as_mut() else { return };
-            if letter.as_mut().poll(&mut Context::from_waker(waker)).is_pending() {
+            if letter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
                 return;
             }
             *current = None;
+        }
+    }
+}
+
+/// Wakes the worker, for a letter whose event had to be waited for.
+struct WorkerWaker(Weak<GroupRuntime>);
+
+impl Wake for WorkerWaker {
+    fn wake(self: Arc<Self>) {
+        let Some(runtime) = self.0.upgrade() else { return };
+        if runtime.dead_letters.has_thread() {
+            runtime.dead_letters.wake();
+        } else {
+            runtime.timer.wake();
+        }
+    }
+}
+
+/// The thread's work, until the queue is stopped.
+pub(super) fn run(writer: &Weak<DeadLetterWriter>) {
+    let may_block = MayBlock::on_this_thread();
+    loop {
+        // The thread must not keep the bus alive while it sleeps.
+        let Some(strong) = writer.upgrade() else { return };
+        strong.work();
+        let runtime = Arc::clone(&strong.writing.runtime);
+        drop(strong);
+        if !runtime.dead_letters.sleep(may_block) {
+            return;
         }
     }
 }

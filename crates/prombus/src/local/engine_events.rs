@@ -78,6 +78,10 @@ impl EngineObserver for EngineEvents {
             tracing::info!("the engine commits again");
             local.suspension.end();
             local.commits.resume();
+            let timer = &local.runtime.timer;
+            timer.disarm_suspension_check();
+            // Acks of the time in between are durable within 10 ms from now.
+            timer.arm_flush(local.clock.steady_ms());
         });
     }
 

@@ -3,6 +3,7 @@
 pub(super) mod act;
 pub(super) mod cell;
 mod create;
+pub(super) mod dead_letter_queue;
 mod delete;
 mod durable_ticket;
 mod expiry;

@@ -2,10 +2,11 @@
 
 use super::Local;
 use super::arrivals::Arrivals;
-use super::dead_letters::DeadLetterWriter;
+use super::dead_letters::{self, DeadLetterWriter};
 use super::engine_events::{EngineEvents, is_engine_thread};
 use super::groups::Groups;
-use super::groups::act::{DeadLetterQueue, GroupRuntime};
+use super::groups::act::GroupRuntime;
+use super::groups::dead_letter_queue::DeadLetterQueue;
 use super::kept_values::KeptValues;
 use super::latest_by_key::LatestByKey;
 use super::maintenance::schedule::MaintenanceSchedule;
@@ -30,6 +31,9 @@ use crate::publishing::PublishLine;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+
+/// The timer's thread and that of the dead letters are started first and end before the engine is closed.
+const WRITING_THREADS: usize = 2;
 
 /// Groups over an engine, in this process. A handle: clones share everything; the last one, members included, closes it when it
 /// is dropped.
@@ -59,6 +63,8 @@ impl LocalBackend {
         let local = &backend.handle.local;
         let weak = Arc::downgrade(local);
         backend.handle.spawn("prombus-timer", move || timer_thread::run(&weak, &clock))?;
+        let weak = Arc::downgrade(&local.dead_letters);
+        backend.handle.spawn("prombus-dead-letters", move || dead_letters::run(&weak))?;
         let (weak, schedule) = (Arc::downgrade(&local.maintenance), Arc::clone(&local.maintenance.schedule));
         let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(OpenError::Thread)?;
         backend.handle.spawn("prombus-maintenance", move || maintenance::run(&weak, &schedule, &runtime))?;
@@ -76,13 +82,12 @@ impl LocalBackend {
         limits: Limits,
     ) -> Result<Self, OpenError> {
         let local = Local::open(engine, clock, &limits)?;
-        let weak = Arc::downgrade(&local);
-        let work = move || {
-            if let Some(local) = weak.upgrade() {
-                local.write_dead_letters();
+        let weak = Arc::downgrade(&local.dead_letters);
+        local.runtime.dead_letters.work_without_thread(move || {
+            if let Some(writer) = weak.upgrade() {
+                writer.work();
             }
-        };
-        let _ = local.runtime.dead_letters.without_worker.set(Box::new(work));
+        });
         Ok(Self::over(local))
     }
 
@@ -221,7 +226,7 @@ impl Local {
             lists: Arc::new(lists),
             latest,
             maintenance,
-            dead_letters,
+            dead_letters: Arc::new(dead_letters),
             kept: KeptValues::new(restored.kept),
             suspension: Suspension::default(),
             engine_wait_ms: limits.engine_wait_ms,
@@ -232,16 +237,17 @@ impl Local {
 
     fn stop_threads(&self) {
         self.runtime.timer.stop();
+        self.runtime.dead_letters.stop();
         self.maintenance.schedule.stop();
     }
 
     /// Writes what waits, closes the engine, and tells everyone. The threads were stopped before.
-    fn close(self: &Arc<Self>, may_block: MayBlock) -> Result<(), Unavailable> {
+    fn close(&self, may_block: MayBlock) -> Result<(), Unavailable> {
         if self.commits.set_closed() {
             return Ok(());
         }
         self.publish_line(may_block);
-        self.write_dead_letters();
+        self.dead_letters.work();
         let cells = self.registry.all_groups();
         for cell in &cells {
             self.runtime.act(cell, |core, now| core.machine.close(now));
@@ -305,14 +311,25 @@ impl Handle {
     pub(super) fn close(&self, may_block: MayBlock) -> Result<(), Unavailable> {
         let _closing = self.closing.lock();
         self.local.stop_threads();
-        let mut threads = std::mem::take(&mut *self.threads.lock()).into_iter();
-        // The timer's thread ends at once.
-        threads.next().into_iter().for_each(join);
-        let closed = self.local.close(may_block);
-        // What maintenance does ends when the engine is closed.
-        threads.for_each(join);
-        closed
+        let threads = std::mem::take(&mut *self.threads.lock());
+        close_after_threads(&self.local, threads, may_block)
     }
+}
+
+/// Closes when the threads that write have ended.
+fn close_after_threads(
+    local: &Local,
+    threads: Vec<JoinHandle<()>>,
+    may_block: MayBlock,
+) -> Result<(), Unavailable> {
+    let mut threads = threads.into_iter();
+    // The timer's thread ends at once, that of the dead letters after the read or append that it is at. The letters that are left
+    // are written here, or kept for the next open.
+    threads.by_ref().take(WRITING_THREADS).for_each(join);
+    let closed = local.close(may_block);
+    // What maintenance does ends when the engine is closed.
+    threads.for_each(join);
+    closed
 }
 
 /// Waits for a thread to end, unless it is this one.
@@ -331,8 +348,10 @@ impl Drop for Handle {
             // Closing waits for this very thread. Some executors drop what a waker held inside the call.
             let local = Arc::clone(&self.local);
             local.stop_threads();
+            let threads = std::mem::take(&mut *self.threads.lock());
+            let close = move || close_after_threads(&local, threads, MayBlock::on_this_thread());
             let closer = std::thread::Builder::new().name("prombus-close".to_owned());
-            if let Err(error) = closer.spawn(move || local.close(MayBlock::on_this_thread())) {
+            if let Err(error) = closer.spawn(close) {
                 tracing::error!("the bus could not be closed: {error}");
             }
             return;

@@ -80,6 +80,10 @@ impl LocalMember {
         if self.is_taken_over.load(Ordering::Acquire) {
             return Err(GroupError::TakenOver);
         }
+        // Another process leases these events now.
+        if let Some(deposed @ Unavailable::Deposed(_)) = self.groups.commits.unavailable() {
+            return Err(deposed.clone().into());
+        }
         Ok(())
     }
 

@@ -191,10 +191,12 @@ impl PublishLine for PublishQueue {
                 Err(Refused::Failed(error)) => return Publishing::done(Err(error)),
             }
         }
-        if let Some(reason) = self.commits.suspended() {
+        let mut line = self.line.lock();
+        // Under the lock: who refuses the line has said why before, so a place that comes after that is not left behind.
+        if let Some(reason) = self.commits.unavailable().cloned().or_else(|| self.commits.suspended()) {
+            drop(line);
             return Publishing::done(Err(reason.into()));
         }
-        let mut line = self.line.lock();
         if !line.places.is_empty() && line.bytes + batch.byte_count() > LINE_BYTES_MAX {
             drop(line);
             return Publishing::outside(batch, self);

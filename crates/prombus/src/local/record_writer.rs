@@ -156,6 +156,7 @@ impl RecordWriter {
         let batch = AppendBatch { events, records: &sending.records, use_reserve };
         match self.engine.append(&batch, outcomes) {
             Ok(appended) => {
+                // Late outcomes are for publishers. If they are an error, the commit is never reported, and nor are the records.
                 sending.records.clear();
                 if self.is_refused() {
                     sending.owners.iter().for_each(|(cell, _)| cell.waiters.records_accepted());

@@ -1,6 +1,7 @@
 //! A suspension of the engine: publishers wait for `engine_wait_ms`, then they get `unavailable`.
 
 use crate::commit_watch::CommitWatch;
+use crate::deferred_wakes::DeferredWakes;
 use crate::delivery::Millis;
 use crate::error::Unavailable;
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ impl Suspension {
         wait_ms: Millis,
         commits: &CommitWatch,
     ) -> (Option<Millis>, Option<Unavailable>) {
+        // A waker may end the suspension. They run when the lock is free; the lock keeps an end from coming before its begin.
+        let _deferred = DeferredWakes::enter();
         let mut suspended = self.0.lock();
         let Some(it) = suspended.as_mut().filter(|it| !it.is_told) else { return (None, None) };
         let tell_at = it.since.saturating_add(wait_ms);

@@ -1,5 +1,5 @@
-//! Timers: when groups must be looked at, and when acks that nobody waits for are written. A group has one entry, whatever the
-//! number of its leases.
+//! Timers: when groups must be looked at, when acks that nobody waits for are written, and when a suspension is told. A group has
+//! one entry, whatever the number of its leases.
 
 use super::ack_bound::FLUSH_AFTER_MS;
 use super::groups::cell::GroupCell;
@@ -15,8 +15,10 @@ use std::time::Duration;
 
 /// What is due.
 pub(super) enum Due {
-    /// Work that is not timed: dead letters, publishes that wait.
+    /// Work that is not timed: a suspension that began; dead letters, in a bus without threads.
     Work,
+    /// A suspension has lasted for as long as publishers wait.
+    SuspensionCheck,
     /// Group records that nobody waits for.
     Flush,
     /// A group: a lease ended, or a wait is over.
@@ -34,6 +36,8 @@ pub(super) struct Timer {
 struct Entries {
     groups: BTreeMap<(Millis, u32), Weak<GroupCell>>,
     flush_at: Option<Millis>,
+    /// Apart from `flush_at`: acks are written soon, however long publishers wait for the engine.
+    suspension_check_at: Option<Millis>,
     is_woken: bool,
     is_stopped: bool,
 }
@@ -42,7 +46,7 @@ impl Entries {
     fn next_at(&self) -> Option<Millis> {
         let first = self.groups.keys().next().map(|&(at, _)| at);
         let now = self.is_woken.then_some(0);
-        now.into_iter().chain(first).chain(self.flush_at).min()
+        now.into_iter().chain(first).chain(self.flush_at).chain(self.suspension_check_at).min()
     }
 }
 
@@ -82,6 +86,22 @@ impl Timer {
         }
     }
 
+    /// Looks at the suspension of the engine at this time.
+    pub(super) fn arm_suspension_check(&self, at: Millis) {
+        let mut state = self.state.lock();
+        let is_next = state.next_at().is_none_or(|next| at < next);
+        state.suspension_check_at = Some(at);
+        drop(state);
+        if is_next {
+            self.changed.notify_one();
+        }
+    }
+
+    /// The suspension is over.
+    pub(super) fn disarm_suspension_check(&self) {
+        self.state.lock().suspension_check_at = None;
+    }
+
     pub(super) fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
@@ -103,6 +123,9 @@ impl Timer {
             drop(state);
             self.is_flush_armed.store(false, Ordering::SeqCst);
             return Ok(Due::Flush);
+        }
+        if state.suspension_check_at.take_if(|at| *at <= now).is_some() {
+            return Ok(Due::SuspensionCheck);
         }
         while let Some(entry) = state.groups.first_entry().filter(|entry| entry.key().0 <= now) {
             if let Some(cell) = entry.remove().upgrade() {

@@ -1,5 +1,5 @@
-//! The thread that does what is due: ends leases, has acks written that nobody waits for, writes dead letters, moves publishes
-//! that wait.
+//! The thread that does what is due: ends leases, has acks written that nobody waits for, moves publishes that wait, tells of a
+//! suspension. It never reads events: a failing disk must not keep leases from ending.
 
 use super::Local;
 use super::stop_clock::StopClock;
@@ -8,40 +8,28 @@ use crate::delivery::Millis;
 use crate::engine::MayBlock;
 use crate::publishing::PublishLine as _;
 use std::sync::{Arc, Weak};
-use std::task::{Wake, Waker};
 
 /// Records that found no room on the disk are tried again after this time, unless room is reported before.
 const REFUSED_REST_MS: Millis = 100;
 
-/// Wakes the timer thread, for a dead letter whose event had to be waited for.
-pub(super) struct TimerWaker(pub(super) Weak<Local>);
-
-impl Wake for TimerWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(local) = self.0.upgrade() {
-            local.runtime.timer.wake();
-        }
-    }
-}
-
 impl Local {
     /// Does what is due. Returns when to call again, by the steady clock.
-    pub(super) fn tick(self: &Arc<Self>) -> Option<Millis> {
+    pub(super) fn tick(&self) -> Option<Millis> {
         let now = self.clock.steady_ms();
         loop {
             match self.runtime.timer.take_due(now) {
-                Ok(Due::Work) => self.write_dead_letters(),
+                Ok(Due::Work) => {
+                    if !self.runtime.dead_letters.has_thread() {
+                        self.dead_letters.work();
+                    }
+                }
+                Ok(Due::SuspensionCheck) => {}
                 Ok(Due::Flush) => self.flush(now),
                 Ok(Due::Group(cell)) => self.groups.advance_timers(&cell, now),
                 Err(next) => return next,
             }
             self.check_suspension(now);
         }
-    }
-
-    pub(super) fn write_dead_letters(self: &Arc<Self>) {
-        let waker = Waker::from(Arc::new(TimerWaker(Arc::downgrade(self))));
-        self.dead_letters.work(&waker);
     }
 
     /// Writes group records that nobody waits for, and moves publishes that wait.
@@ -58,7 +46,7 @@ impl Local {
     pub(super) fn check_suspension(&self, now: Millis) {
         let (again_at, told) = self.suspension.check(now, self.engine_wait_ms, &self.commits);
         if let Some(at) = again_at {
-            self.runtime.timer.arm_flush(at);
+            self.runtime.timer.arm_suspension_check(at);
         }
         if let Some(reason) = told {
             self.publishing.refuse_line(&reason);

@@ -6,6 +6,7 @@ mod full_disk;
 mod group_expiry;
 mod hooked_engine;
 mod leases;
+mod outages;
 mod reading_threads;
 mod waking;
 

@@ -88,11 +88,11 @@ impl History {
 
     /// Reads what it may, as a member does: up to the first that cannot be read.
     fn pull(&mut self) {
-        let (mut leased, mut reserved) = (Vec::new(), Vec::new());
+        let (mut redelivered, mut leased, mut reserved) = (Vec::new(), Vec::new(), Vec::new());
         let want = self.random.one_of([1, 10, 100]);
         let durable = u64::MAX;
-        self.group.reserve(self.member, want, None, self.now, durable, &mut leased, &mut reserved);
-        assert_eq!(leased, [], "nothing is delivered again here");
+        self.group.reserve(self.member, want, None, self.now, durable, &mut redelivered, &mut reserved);
+        assert_eq!(redelivered, [], "nothing is delivered again here");
         let mut unreadable = Vec::new();
         for range in reserved {
             let end = (range.first_seq..=range.last_seq).find(|seq| self.hidden.contains(seq));
@@ -195,8 +195,8 @@ fn a_blocked_topic_continues_when_another_member_has_read_its_events() {
     let member =
         group.join(MemberSettings { max_in_flight: 10, batch_size: 10, ..MemberSettings::default() });
     group.grant(source, 50);
-    let (mut leased, mut reserved) = (Vec::new(), Vec::new());
-    group.reserve(member, 10, None, 1, u64::MAX, &mut leased, &mut reserved);
+    let (mut redelivered, mut leased, mut reserved) = (Vec::new(), Vec::new(), Vec::new());
+    group.reserve(member, 10, None, 1, u64::MAX, &mut redelivered, &mut reserved);
     group.unreadable(source, 5, 7, true, 1);
     let kept: Vec<u64> = (1..=10).collect();
     assert!(group.deliver(member, reserved[0], 10, &kept, 2, &mut leased));

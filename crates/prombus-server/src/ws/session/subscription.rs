@@ -37,6 +37,8 @@ pub(super) struct Subscription {
     /// Acks that were read and not handed over yet.
     acks: Vec<(Position, Verdict<'static>)>,
     ack_corrs: Corrs,
+    /// Its last pull was pending, so its group may keep events for it that are being read.
+    pub(super) is_waiting: bool,
 }
 
 /// The result of a pull.
@@ -69,6 +71,7 @@ impl Subscription {
             times: DeliveryTimes::new(metrics),
             acks: Vec::new(),
             ack_corrs: Corrs::default(),
+            is_waiting: false,
         }
     }
 
@@ -195,6 +198,7 @@ impl Subscription {
 
     /// Ends it because the connection broke. A delivery that never left this process does not count as an attempt.
     pub(super) fn lose(mut self, sent_bytes: u64) {
+        self.membership.stop_waiting();
         drop(self.settle(true));
         let unsent = self.delivered.iter().filter(|sent| sent.end > sent_bytes);
         let unsent: Vec<_> = unsent.map(|sent| (sent.position, Verdict::Release)).collect();

@@ -1,5 +1,8 @@
 //! The subscriptions of a session: found by topic and group, settled together, pulled in turn.
 
+#[cfg(test)]
+mod tests;
+
 use super::delivery_rate::DeliveryRate;
 use super::ready_list::{ReadyList, SlotWaker};
 use super::settling::Settling;
@@ -36,6 +39,8 @@ pub(super) struct Subscriptions {
     /// Settlements whose answers wait until they are durable, in order.
     settling: VecDeque<Settling>,
     ready: Arc<ReadyList>,
+    /// Slots whose last pull was pending, each once.
+    waiting: Vec<SlotIndex>,
     is_held: bool,
     /// All groups were left, for good.
     has_left: bool,
@@ -51,6 +56,7 @@ impl Subscriptions {
             unsettled: Vec::new(),
             settling: VecDeque::new(),
             ready: Arc::default(),
+            waiting: Vec::new(),
             is_held: false,
             has_left: false,
         }
@@ -165,6 +171,7 @@ impl Subscriptions {
         put_key(&mut self.key, &subscription.topic, &subscription.group);
         self.by_name.remove(&self.key);
         self.ready.forget(slot);
+        self.waiting.retain(|&other| other != slot);
         Some(subscription)
     }
 
@@ -179,22 +186,41 @@ impl Subscriptions {
         let now = steady_ms();
         rate.resume();
         for _ in 0..self.ready.len() {
-            let room = room(gateway, out);
-            if room == 0 || self.has_left {
+            if self.has_left {
                 return;
             }
-            let Some(events) = rate.available(now) else { return };
+            let room = room(gateway, out);
+            if room == 0 {
+                return self.stop_waiting();
+            }
+            let Some(events) = rate.available(now) else { return self.stop_waiting() };
             let Some(slot) = self.ready.pop() else { return };
             let Some(subscription) = self.slots.get_mut(slot).and_then(Option::as_mut) else { continue };
             subscription.slot.taken();
             let limit = PullLimit { events, bytes: room.min(PULL_BYTES_MAX) };
             match subscription.pull(limit, out) {
-                Ok(Pulled::None) => {}
+                Ok(Pulled::None) => {
+                    if !std::mem::replace(&mut subscription.is_waiting, true) {
+                        self.waiting.push(slot);
+                    }
+                }
                 Ok(Pulled::Some(count)) => {
                     subscription.slot.queue();
                     rate.take(count, now);
                 }
                 Err(error) => self.end(slot, &error, &*gateway.backend, out),
+            }
+        }
+    }
+
+    /// The client can get nothing for now: what is being read for it may go to other members. The end of the read, or the next
+    /// event, puts the slot in line again.
+    #[cold]
+    fn stop_waiting(&mut self) {
+        for slot in self.waiting.drain(..) {
+            if let Some(subscription) = self.slots.get_mut(slot).and_then(Option::as_mut) {
+                subscription.is_waiting = false;
+                subscription.membership.stop_waiting();
             }
         }
     }

@@ -1,13 +1,12 @@
 //! Acting on a group: lock, change, write down, unlock, follow up, wake. One function does all of it, so no step is left out.
 
 use super::cell::{GroupCell, GroupCore};
+use super::dead_letter_queue::DeadLetterQueue;
 use crate::clock::Clock;
-use crate::delivery::{GiveUp, Millis};
-use crate::local::lock_order::{LEAF, RankedMutex};
+use crate::delivery::Millis;
 use crate::local::record_writer::{RecordWriter, Sending};
 use crate::local::timer::Timer;
-use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// A woken member that does not pull is passed over after this time.
 const CALL_AGAIN_MS: Millis = 20;
@@ -18,20 +17,6 @@ pub(in crate::local) struct GroupRuntime {
     pub(in crate::local) records: RecordWriter,
     pub(in crate::local) timer: Timer,
     pub(in crate::local) dead_letters: DeadLetterQueue,
-}
-
-/// Events that groups gave up; a worker writes their dead letters.
-#[derive(Default)]
-pub(in crate::local) struct DeadLetterQueue {
-    queue: RankedMutex<LEAF, VecDeque<(Arc<GroupCell>, GiveUp)>>,
-    /// Does the worker's work on the calling thread, in a bus without threads.
-    pub(in crate::local) without_worker: OnceLock<Box<dyn Fn() + Send + Sync>>,
-}
-
-impl DeadLetterQueue {
-    pub(in crate::local) fn pop(&self) -> Option<(Arc<GroupCell>, GiveUp)> {
-        self.queue.lock().pop_front()
-    }
 }
 
 /// What is left to do when a group's lock is free again.
@@ -157,7 +142,7 @@ impl GroupRuntime {
         if !given_up.is_empty() {
             core.letters_queued += given_up.len() as u64;
             let letters = given_up.into_iter().map(|give_up| (Arc::clone(cell), give_up));
-            self.dead_letters.queue.lock().extend(letters);
+            self.dead_letters.extend(letters);
             last_letter = Some(core.letters_queued);
         }
         FollowUp { last_letter, is_urgent }
@@ -169,10 +154,7 @@ impl GroupRuntime {
             self.records.demand();
         }
         if follow_up.last_letter.is_some() {
-            match self.dead_letters.without_worker.get() {
-                Some(work) => work(),
-                None => self.timer.wake(),
-            }
+            self.dead_letters.work();
         }
     }
 }

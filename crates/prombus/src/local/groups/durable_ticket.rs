@@ -63,8 +63,10 @@ impl Durability for LetterRecords {
                 if cell.is_deleted() {
                     return Poll::Ready(Ok(()));
                 }
-                return match self.records.commits.unavailable() {
-                    Some(reason) => Poll::Ready(Err(reason.clone())),
+                // Checked after the waker is in its place.
+                let commits = &self.records.commits;
+                return match commits.unavailable().cloned().or_else(|| commits.suspended()) {
+                    Some(reason) => Poll::Ready(Err(reason)),
                     None => Poll::Pending,
                 };
             }

@@ -1,5 +1,5 @@
 //! Pulling: reserve under the group's lock, read and filter without it, lease under it again. So a slow disk or a costly filter
-//! delays nobody else.
+//! delays nobody else. Leases run from the hand-out, however long the read took.
 //!
 //! A read may be pending. If nothing was read, the member keeps its reservation and the pull is pending too; leaving, a pause, a
 //! seek, or a caller that stops waiting releases it. If something was read, that is delivered and the rest is given back.
@@ -68,28 +68,29 @@ impl LocalMember {
         Poll::Pending
     }
 
-    /// Takes leases and reservations. Returns how many of the reserved events it may have; `None` when there is nothing and the
+    /// Reserves redeliveries and fresh seqs. Returns how many of the reserved events it may have; `None` when there is nothing and the
     /// member is queued, or was removed.
     fn reserve(&self, pull: &mut Pull, limit: PullLimit, round: usize, context: &Context<'_>) -> Option<u32> {
         // A pull that found nothing but gaps continues in larger steps: a gap costs little to pass, whatever its size.
         let has_filter = self.filter.is_any();
         let scan = (has_filter || round > 0).then_some(SCAN_AHEAD);
         let scan = if has_filter { scan } else { scan.map(|scan| (scan << round).min(GAP_AHEAD)) };
-        pull.leased.clear();
+        pull.redelivered.clear();
         pull.reserved.clear();
         let waiters = &self.cell.waiters;
         let seen_durable = std::cell::Cell::new(0);
-        let Pull { leased, reserved, topics, share, turn, .. } = pull;
+        let Pull { redelivered, reserved, topics, share, turn, .. } = pull;
         let reserve = |core: &mut GroupCore, now: Millis| {
             waiters.grant_noticed(&mut core.machine);
             let durable = waiters.durable_generation();
             seen_durable.set(durable);
-            let allowed = core.machine.reserve(self.id, limit.events, scan, now, durable, leased, reserved);
-            if leased.is_empty() && reserved.is_empty() {
+            let allowed =
+                core.machine.reserve(self.id, limit.events, scan, now, durable, redelivered, reserved);
+            if redelivered.is_empty() && reserved.is_empty() {
                 return None;
             }
             topics.clear();
-            let sources = leased.iter().map(|lease| lease.position.source);
+            let sources = redelivered.iter().map(|position| position.source);
             for source in sources.chain(reserved.iter().map(|range| range.source)) {
                 let topic = core.topic(source);
                 topics.push((topic.id, topic.name.clone()));
@@ -111,7 +112,7 @@ impl LocalMember {
         self.runtime().act_or_wait(&self.cell, reserve, wait)
     }
 
-    /// Reads what was leased and reserved, as far as the limits allow. Unreadable events are noted and are not an error. Pending
+    /// Reads what was reserved, as far as the limits allow. Unreadable events are noted and are not an error. Pending
     /// when nothing could be read yet.
     fn poll_read(
         &self,
@@ -122,17 +123,17 @@ impl LocalMember {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), ReadError>> {
         pull.clear_read();
-        let is_pending = self.read_leases(pull, limit, into, context)?;
+        let is_pending = self.read_redelivered(pull, limit, into, context)?;
         let is_full = !pull.too_many.is_empty();
-        let has_read = !into.is_empty() || !pull.dropped.is_empty() || !pull.unreadable_leases.is_empty();
+        let has_read = !into.is_empty() || !pull.dropped.is_empty() || !pull.unreadable_again.is_empty();
         if is_pending && !has_read {
             return Poll::Pending;
         }
         let has_read = has_read || is_full;
         if pull.reserved.len() > 1 {
-            let Pull { merge, reserved, topics, leased, unreadable, .. } = pull;
+            let Pull { merge, reserved, topics, redelivered, unreadable, .. } = pull;
             merge.begin(reserved, &*pull.engine);
-            let topics = &topics[leased.len()..];
+            let topics = &topics[redelivered.len()..];
             let reading = MergedReading {
                 filter: &self.filter,
                 group: &self.cell.spec.group,
@@ -163,7 +164,7 @@ impl LocalMember {
     }
 
     /// Reads redeliveries one by one. Returns whether one of them is pending; it and later ones are left for the next pull.
-    fn read_leases(
+    fn read_redelivered(
         &self,
         pull: &mut Pull,
         limit: PullLimit,
@@ -171,34 +172,33 @@ impl LocalMember {
         context: &mut Context<'_>,
     ) -> Result<bool, ReadError> {
         let mut is_pending = false;
-        let Pull { scanner, leased, dropped, too_many, unreadable_leases, topics, .. } = pull;
-        for (lease, (topic_id, topic)) in leased.iter().zip(topics.iter()) {
-            let Position { seq, .. } = lease.position;
+        let Pull { scanner, redelivered, read_again, dropped, too_many, unreadable_again, topics, .. } = pull;
+        for (&position, (topic_id, topic)) in redelivered.iter().zip(topics.iter()) {
+            let seq = position.seq;
             let is_full = !into.is_empty() && into.byte_count() >= limit.bytes;
             // A failed read may take the disk seconds: the rest is for the next pull.
-            if is_pending || is_full || unreadable_leases.len() >= FAILED_READS_MAX {
-                too_many.push(lease.position);
+            if is_pending || is_full || unreadable_again.len() >= FAILED_READS_MAX {
+                too_many.push(position);
                 continue;
             }
             let mut is_there = false;
             let scanned = scanner.poll_scan(*topic_id, seq, seq, context, &mut |event| {
                 is_there = self.filter.wants(topic, event);
                 if is_there {
-                    into.push(topic, lease.position, event);
+                    into.push(topic, position, event);
                 }
                 Visit::Next
             });
             match scanned {
                 Poll::Pending => {
                     is_pending = true;
-                    too_many.push(lease.position);
+                    too_many.push(position);
                 }
-                Poll::Ready(Err(error)) if error.is_unreadable() => unreadable_leases.push(lease.position),
+                Poll::Ready(Err(error)) if error.is_unreadable() => unreadable_again.push(position),
                 Poll::Ready(scanned) => {
                     scanned?;
-                    if !is_there {
-                        dropped.push(lease.position);
-                    }
+                    let list = if is_there { &mut *read_again } else { &mut *dropped };
+                    list.push(position);
                 }
             }
         }
@@ -215,8 +215,8 @@ impl LocalMember {
         into: &mut DeliveryBatch,
         context: &mut Context<'_>,
     ) -> Result<bool, ReadError> {
-        let Pull { scanner, leased, reserved, read, kept, topics, unreadable, .. } = pull;
-        let (range, (topic_id, topic)) = (reserved[0], &topics[leased.len()]);
+        let Pull { scanner, redelivered, reserved, read, kept, topics, unreadable, .. } = pull;
+        let (range, (topic_id, topic)) = (reserved[0], &topics[redelivered.len()]);
         let mut next_seq = range.first_seq;
         let mut is_pending = false;
         while !is_full && next_seq <= range.last_seq {
@@ -252,21 +252,19 @@ impl LocalMember {
     fn lease(&self, pull: &mut Pull, into: &mut DeliveryBatch) {
         let (last_errors, now, epoch) = self.runtime().act(&self.cell, |core, now| {
             let leased = &mut pull.leased;
+            leased.clear();
             for &position in &pull.too_many {
-                core.machine.take_back_lease(self.id, position, now);
+                core.machine.put_back_redelivery(self.id, position, now);
             }
-            // They are the last of the leases.
-            leased.truncate(leased.len() - pull.too_many.len());
-            for &position in &pull.unreadable_leases {
-                core.machine.unreadable_lease(self.id, position, now);
-                leased.retain(|lease| lease.position != position);
+            for &position in &pull.unreadable_again {
+                core.machine.unreadable_redelivery(self.id, position, now);
             }
             for &position in &pull.dropped {
-                core.machine.pass_over_leased(self.id, position);
-                leased.retain(|lease| lease.position != position);
+                core.machine.pass_over_redelivery(self.id, position);
             }
-            // A seek may have made leases void while the lock was free.
-            leased.retain(|lease| core.machine.is_leased_to(self.id, lease.position));
+            // A seek, or a late ack, may have made reservations void while the lock was free.
+            let read_again = pull.read_again.iter();
+            leased.extend(read_again.filter_map(|&position| core.machine.hand_out(self.id, position, now)));
             if pull.reserved.len() > 1 {
                 self.lease_merged(core, pull, now);
             } else if let (Some(&range), Some(&(read_to, _))) = (pull.reserved.first(), pull.read.first()) {
@@ -322,8 +320,8 @@ impl LocalMember {
             for &range in &pull.reserved {
                 core.machine.unreserve(self.id, range);
             }
-            for lease in &pull.leased {
-                core.machine.take_back_lease(self.id, lease.position, now);
+            for &position in &pull.redelivered {
+                core.machine.put_back_redelivery(self.id, position, now);
             }
         });
     }

@@ -24,19 +24,24 @@ pub(super) struct Pull {
     pub(super) pending: Option<u32>,
     /// The member's place among those that wait, until it has got something.
     pub(super) turn: Option<u64>,
+    /// Redeliveries that are reserved.
+    pub(super) redelivered: Vec<Position>,
+    /// What is handed out.
     pub(super) leased: Vec<Leased>,
     pub(super) reserved: Vec<ReservedRange>,
     /// Of each reserved range: up to where it was read, and how many events are kept.
     pub(super) read: Vec<(u64, usize)>,
     pub(super) kept: Vec<u64>,
+    /// Redeliveries that were read.
+    pub(super) read_again: Vec<Position>,
     /// Redeliveries that nobody gets: the event is gone, or a filter does not want it any more.
     pub(super) dropped: Vec<Position>,
     /// Redeliveries that do not fit into this pull.
     pub(super) too_many: Vec<Position>,
     /// Redeliveries that are unreadable.
-    pub(super) unreadable_leases: Vec<Position>,
+    pub(super) unreadable_again: Vec<Position>,
     pub(super) unreadable: Vec<UnreadableSeqs>,
-    /// The topics of what is leased and reserved.
+    /// The topics of what is reserved, those of redeliveries first.
     pub(super) topics: Vec<(TopicId, Topic)>,
     pub(super) merge: Merge,
     /// A reservation of this length may not be all that its topic has.
@@ -50,13 +55,15 @@ impl Pull {
             engine,
             pending: None,
             turn: None,
+            redelivered: Vec::new(),
             leased: Vec::new(),
             reserved: Vec::new(),
             read: Vec::new(),
             kept: Vec::new(),
+            read_again: Vec::new(),
             dropped: Vec::new(),
             too_many: Vec::new(),
-            unreadable_leases: Vec::new(),
+            unreadable_again: Vec::new(),
             unreadable: Vec::new(),
             topics: Vec::new(),
             merge: Merge::default(),
@@ -76,7 +83,8 @@ impl Pull {
         self.dropped.clear();
         self.too_many.clear();
         self.unreadable.clear();
-        self.unreadable_leases.clear();
+        self.unreadable_again.clear();
+        self.read_again.clear();
     }
 }
 

@@ -59,6 +59,7 @@ fn compare_unsettled(machine: &Group, model: &Model) {
                 found.state == UnsettledState::Waiting && found.at == until && found.gate == event.gate
             }
             Place::Due { .. } => found.state == UnsettledState::Due && found.gate == event.gate,
+            Place::Reserved { by } => found.state == UnsettledState::Reserved(by) && found.gate == event.gate,
             Place::GivingUp => found.state == UnsettledState::GivingUp,
         };
         let holder = event.last_holder.unwrap_or_default();

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 /// What a member reserved and still has to read.
 #[derive(Debug)]
 pub struct OpenPull {
+    pub redelivered: Vec<Position>,
     pub ranges: Vec<ReservedRange>,
     pub allowed: u32,
     pub is_scan: bool,
@@ -174,16 +175,18 @@ impl History {
     pub fn reserve(&mut self, member: MemberId, want: u32, scan: Option<u32>) {
         let pull = Pull { member, want, scan, now: self.now, durable: self.journal.durable() };
         let mut answer = Answer::default();
-        let Answer { leased, reserved, .. } = &mut answer;
-        answer.allowed = self.machine.reserve(member, want, scan, pull.now, pull.durable, leased, reserved);
+        let Answer { redelivered, reserved, .. } = &mut answer;
+        answer.allowed =
+            self.machine.reserve(member, want, scan, pull.now, pull.durable, redelivered, reserved);
         self.tell(format!("{pull:?} -> {answer:?}"));
         let machine = &self.machine;
         let is_started = |position| machine.unsettled().any(|(other, it)| other == position && it.is_started);
         self.model.reserve(&pull, &answer, |position| machine.is_giving_up(position), is_started);
-        self.watch_leases(member, &answer.leased);
         self.check_blocked(&pull, &answer);
-        if !answer.reserved.is_empty() {
-            let pull = OpenPull { ranges: answer.reserved, allowed: answer.allowed, is_scan: scan.is_some() };
+        if !answer.reserved.is_empty() || !answer.redelivered.is_empty() {
+            let Answer { redelivered, reserved, .. } = answer;
+            let pull =
+                OpenPull { redelivered, ranges: reserved, allowed: answer.allowed, is_scan: scan.is_some() };
             self.pulls.insert(member, pull);
         }
     }
@@ -272,10 +275,10 @@ impl History {
         }
     }
 
-    pub fn pass_over_leased(&mut self, member: MemberId, position: Position) {
-        self.tell(format!("pass over leased {position:?} of {member:?}"));
-        self.machine.pass_over_leased(member, position);
-        if self.model.pass_over_leased(member, position) {
+    pub fn pass_over_redelivery(&mut self, member: MemberId, position: Position) {
+        self.tell(format!("pass over redelivery {position:?} of {member:?}"));
+        self.machine.pass_over_redelivery(member, position);
+        if self.model.pass_over_redelivery(member, position) {
             self.promises.settled(position);
         }
     }
@@ -289,13 +292,17 @@ impl History {
         self.model.give_back_lease(member, position);
     }
 
-    pub fn take_back_lease(&mut self, member: MemberId, position: Position) {
-        self.tell(format!("take back {member:?} {position:?}"));
-        if self.model.leased_to(member).contains(&position) {
-            self.promises.gone(&[position], true);
-        }
-        self.machine.take_back_lease(member, position, self.now);
-        self.model.take_back_lease(member, position);
+    pub fn put_back_redelivery(&mut self, member: MemberId, position: Position) {
+        self.tell(format!("put back {member:?} {position:?}"));
+        let was_reserved = self.machine.put_back_redelivery(member, position, self.now);
+        assert_eq!(was_reserved, self.model.put_back_redelivery(member, position), "{position:?} is read");
+    }
+
+    pub fn hand_out(&mut self, member: MemberId, position: Position) {
+        let lease = self.machine.hand_out(member, position, self.now);
+        self.tell(format!("hand out {member:?} {position:?} -> {lease:?}"));
+        assert_eq!(lease, self.model.hand_out(member, position, self.now), "what a redelivery became");
+        self.watch_leases(member, lease.as_slice());
     }
 
     /// Closes in order, and starts again.

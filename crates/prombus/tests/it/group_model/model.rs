@@ -26,6 +26,10 @@ pub enum Place {
     Due {
         turn: u64,
     },
+    /// A member reads it; no lease runs yet.
+    Reserved {
+        by: MemberId,
+    },
     GivingUp,
 }
 
@@ -34,7 +38,7 @@ impl Place {
     pub fn is_over(self, now: Millis) -> bool {
         match self {
             Self::Leased { until } | Self::Waiting { until } => until <= now,
-            Self::Due { .. } | Self::GivingUp => true,
+            Self::Due { .. } | Self::Reserved { .. } | Self::GivingUp => true,
         }
     }
 }
@@ -121,7 +125,7 @@ pub struct Pull {
 #[derive(Debug, Default)]
 pub struct Answer {
     pub allowed: u32,
-    pub leased: Vec<Leased>,
+    pub redelivered: Vec<Position>,
     pub reserved: Vec<ReservedRange>,
 }
 
@@ -246,6 +250,12 @@ impl Model {
         theirs.map(|(&position, _)| position).collect()
     }
 
+    /// Redeliveries that a member reads, in order.
+    pub fn reserved_by(&self, member: MemberId) -> Vec<Position> {
+        let theirs = self.events.iter().filter(|(_, event)| event.place == Place::Reserved { by: member });
+        theirs.map(|(&position, _)| position).collect()
+    }
+
     /// How much one pull of a member may lease.
     pub fn window(&self, id: MemberId) -> u32 {
         let member = &self.members[&id];
@@ -306,7 +316,7 @@ impl Model {
                 (!self.members[&holder].is_held).then_some(until)
             }
             Place::Waiting { until } => Some(until),
-            Place::Due { .. } | Place::GivingUp => None,
+            Place::Due { .. } | Place::Reserved { .. } | Place::GivingUp => None,
         });
         events.chain(self.put_off.iter().map(|&(until, _)| until)).min()
     }

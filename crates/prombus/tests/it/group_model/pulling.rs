@@ -29,7 +29,7 @@ impl Model {
             topic.written_marks.retain(|(_, generation)| *generation > pull.durable);
         }
         let Some(member) = self.members.get_mut(&pull.member) else {
-            assert!(answer.leased.is_empty() && answer.reserved.is_empty(), "a stranger got something");
+            assert!(answer.redelivered.is_empty() && answer.reserved.is_empty(), "a stranger got something");
             return;
         };
         member.is_hungry = true;
@@ -37,10 +37,10 @@ impl Model {
         let window = self.window(pull.member).min(pull.want);
         let mut left = 0;
         if window > 0 {
-            left = self.lease_due(pull, settings, window, &answer.leased, (is_giving_up, is_started));
+            left = self.reserve_due(pull, settings, window, &answer.redelivered, (is_giving_up, is_started));
         } else {
             self.take_over_starts(is_started);
-            assert!(answer.leased.is_empty(), "there was no window");
+            assert!(answer.redelivered.is_empty(), "there was no window");
         }
         let reserved: u64 = self.reserved().map(ReservedRange::count).sum();
         let room = u64::from(settings.max_unsettled).saturating_sub(self.events.len() as u64 + reserved);
@@ -49,18 +49,18 @@ impl Model {
         let most = if allowed == 0 { 0 } else { u64::from(pull.scan.unwrap_or(allowed)) };
         self.take_fresh(pull.member, most, pull.scan.is_some(), &answer.reserved);
         let member = self.members.get_mut(&pull.member).expect("looked at above");
-        member.is_hungry = answer.leased.is_empty() && answer.reserved.is_empty();
+        member.is_hungry = answer.redelivered.is_empty() && answer.reserved.is_empty();
     }
 
-    /// Redeliveries: as many as there are and fit, those first that became due first. One from the second attempt on is leased
-    /// only once its start is durable. The machine may stop looking when as many wait for that as all members could take.
+    /// Redeliveries: as many as there are and fit, those first that became due first. One from the second attempt on is
+    /// reserved only once its start is durable. The machine may stop looking when as many wait for that as all members could take.
     /// Answers how much is left for fresh events: what waits comes before them.
-    fn lease_due(
+    fn reserve_due(
         &mut self,
         pull: &Pull,
         settings: MemberSettings,
         window: u32,
-        leased: &[Leased],
+        redelivered: &[Position],
         (is_giving_up, is_started): (impl Fn(Position) -> bool, impl Fn(Position) -> bool),
     ) -> u32 {
         let room = self.hungry_room();
@@ -89,11 +89,11 @@ impl Model {
         let may_stop = gated + started >= room;
         let expected = ready.len().min(window as usize);
         assert!(
-            leased.len() == expected || (may_stop && leased.len() < expected),
+            redelivered.len() == expected || (may_stop && redelivered.len() < expected),
             "{} due redeliveries, of {ready:?}",
-            leased.len()
+            redelivered.len()
         );
-        let is_full = leased.len() == window as usize;
+        let is_full = redelivered.len() == window as usize;
         assert!(unstarted == 0 || may_stop || is_full, "{unstarted} attempts are not started");
         for position in spent {
             let must_be = !is_full && !may_stop;
@@ -104,40 +104,49 @@ impl Model {
             }
         }
         let mut newest_turn = None;
-        for lease in leased {
-            let turn =
-                ready.remove(&lease.position).expect("what is leased is due, durable, and leased once");
+        for &position in redelivered {
+            let turn = ready.remove(&position).expect("what is reserved is due, durable, and reserved once");
             if turn.is_some() {
-                assert!(turn >= newest_turn, "{lease:?} is out of turn");
+                assert!(turn >= newest_turn, "{position:?} is out of turn");
                 newest_turn = turn;
             }
-            let event = self.event(lease.position);
-            event.attempts += 1;
-            event.last_holder = Some(pull.member);
-            event.limit = settings.max_attempts;
+            let event = self.event(position);
             event.is_out_of_turn = false;
-            event.is_started = false;
-            let until = pull.now + settings.ack_timeout_ms;
-            event.place = Place::Leased { until };
-            let (attempt, reason) = (event.attempts, event.reason);
-            assert!(
-                attempt == 1 || event.kept.is_some_and(|kept| kept.attempts == attempt),
-                "{lease:?} leaves before its attempt is written down"
-            );
-            assert_eq!(*lease, Leased { position: lease.position, attempt, deadline: until, reason });
-            let counters = &mut self.counters;
-            match reason {
-                Some(RedeliveryReason::LeaseExpired) => counters.redelivered_expired += 1,
-                Some(RedeliveryReason::Nacked) => counters.redelivered_nacked += 1,
-                Some(RedeliveryReason::MemberLost) => counters.redelivered_lost += 1,
-                Some(RedeliveryReason::ServerRestarted) => counters.redelivered_restarted += 1,
-                None => {}
-            }
+            event.place = Place::Reserved { by: pull.member };
         }
-        self.counters.delivered += leased.len() as u64;
         let left = ready.values().flatten().min();
         assert!(left.is_none_or(|turn| Some(*turn) >= newest_turn), "what became due first was left");
-        window.saturating_sub(leased.len() as u32 + gated + started)
+        window.saturating_sub(redelivered.len() as u32 + gated + started)
+    }
+
+    /// A redelivery that its member has read is leased; `None` when the member does not have it reserved any more.
+    pub fn hand_out(&mut self, member: MemberId, position: Position, now: Millis) -> Option<Leased> {
+        let settings = self.members.get(&member)?.settings;
+        let event = self.events.get_mut(&position)?;
+        if event.place != (Place::Reserved { by: member }) {
+            return None;
+        }
+        event.attempts += 1;
+        event.last_holder = Some(member);
+        event.limit = settings.max_attempts;
+        event.is_started = false;
+        let deadline = now + settings.ack_timeout_ms;
+        event.place = Place::Leased { until: deadline };
+        let (attempt, reason) = (event.attempts, event.reason);
+        assert!(
+            attempt == 1 || event.kept.is_some_and(|kept| kept.attempts == attempt),
+            "{position:?} leaves before its attempt is written down"
+        );
+        let counters = &mut self.counters;
+        counters.delivered += 1;
+        match reason {
+            Some(RedeliveryReason::LeaseExpired) => counters.redelivered_expired += 1,
+            Some(RedeliveryReason::Nacked) => counters.redelivered_nacked += 1,
+            Some(RedeliveryReason::MemberLost) => counters.redelivered_lost += 1,
+            Some(RedeliveryReason::ServerRestarted) => counters.redelivered_restarted += 1,
+            None => {}
+        }
+        Some(Leased { position, attempt, deadline, reason })
     }
 
     /// Fresh seqs: as many as there are and fit, of each topic the lowest, topics in turn.

@@ -108,9 +108,9 @@ impl Model {
         Some(*until)
     }
 
-    /// Only while the member has it.
-    pub fn pass_over_leased(&mut self, member: MemberId, position: Position) -> bool {
-        let is_theirs = self.leased_to(member).contains(&position);
+    /// Only while the member reads it.
+    pub fn pass_over_redelivery(&mut self, member: MemberId, position: Position) -> bool {
+        let is_theirs = self.reserved_by(member).contains(&position);
         if is_theirs {
             self.settle(position);
             self.counters.passed_over += 1;
@@ -118,22 +118,30 @@ impl Model {
         is_theirs
     }
 
+    /// What a member has or reads, in order.
+    fn all_of(&self, member: MemberId) -> Vec<Position> {
+        let mut all = self.leased_to(member);
+        all.extend(self.reserved_by(member));
+        all.sort_unstable();
+        all
+    }
+
     /// Its leases end as if they had never been.
     pub fn leave(&mut self, member: MemberId) {
-        for position in self.leased_to(member) {
+        for position in self.all_of(member) {
             self.give_back_lease(member, position);
         }
         self.members.remove(&member);
     }
 
-    /// A lease ends as if it had never been.
+    /// A lease, or the reservation of a redelivery, ends as if it had never been.
     pub fn give_back_lease(&mut self, member: MemberId, position: Position) {
-        if !self.leased_to(member).contains(&position) {
+        if !self.all_of(member).contains(&position) {
             return;
         }
         let turn = self.next_turn();
         let event = self.event(position);
-        event.attempts -= 1;
+        event.attempts -= u32::from(matches!(event.place, Place::Leased { .. }));
         event.place = Place::Due { turn };
         event.is_started = false;
         if event.attempts > 0 {
@@ -141,16 +149,14 @@ impl Model {
         }
     }
 
-    /// A lease ends that its member never saw; that the attempt was started stays written down.
-    pub fn take_back_lease(&mut self, member: MemberId, position: Position) {
-        if !self.leased_to(member).contains(&position) {
-            return;
+    /// A redelivery is not handed out; that the attempt was started stays written down. Answers whether the member read it.
+    pub fn put_back_redelivery(&mut self, member: MemberId, position: Position) -> bool {
+        let is_theirs = self.reserved_by(member).contains(&position);
+        if is_theirs {
+            let turn = self.next_turn();
+            self.event(position).place = Place::Due { turn };
         }
-        let turn = self.next_turn();
-        let event = self.event(position);
-        event.attempts -= 1;
-        event.place = Place::Due { turn };
-        event.is_started = event.attempts > 0;
+        is_theirs
     }
 
     /// Everybody leaves, and what is written down is exact.
@@ -162,7 +168,7 @@ impl Model {
             let not_before = match event.place {
                 Place::Waiting { until } => until,
                 Place::Due { .. } => 0,
-                Place::Leased { .. } | Place::GivingUp => continue,
+                Place::Leased { .. } | Place::Reserved { .. } | Place::GivingUp => continue,
             };
             if std::mem::replace(&mut event.is_started, false) {
                 event.kept = Some(Kept { attempts: event.attempts, not_before, reason: event.reason });
@@ -172,9 +178,12 @@ impl Model {
 
     /// Its attempts failed, and are made again at once.
     pub fn lose(&mut self, member: MemberId, now: Millis) {
-        let theirs = self.leased_to(member);
+        let theirs = self.all_of(member);
         self.members.remove(&member);
         for position in theirs {
+            if self.put_back_redelivery(member, position) {
+                continue;
+            }
             self.counters.lost += 1;
             self.fail(position, RedeliveryReason::MemberLost, now, "member_lost");
         }
@@ -215,7 +224,9 @@ impl Model {
                 .reserved()
                 .any(|range| range.source == source && (range.first_seq..=range.last_seq).contains(&seq));
             let place = self.events.get(&position).map(|event| event.place);
-            let is_busy = matches!(place, Some(Place::Leased { .. } | Place::GivingUp)) || is_reserved;
+            let is_busy =
+                matches!(place, Some(Place::Leased { .. } | Place::Reserved { .. } | Place::GivingUp));
+            let is_busy = is_busy || is_reserved;
             if !is_busy && !self.topic(source).settled.contains(&seq) {
                 self.settle(position);
                 missed.push(position);

@@ -177,7 +177,16 @@ impl History {
 
     /// Reads what a member reserved, all of it or less.
     fn finish_pull(&mut self, member: MemberId) {
-        let Some(OpenPull { ranges, mut allowed, is_scan }) = self.pulls.remove(&member) else { return };
+        let Some(OpenPull { redelivered, ranges, mut allowed, is_scan }) = self.pulls.remove(&member) else {
+            return;
+        };
+        for position in redelivered {
+            match self.random.below(20) {
+                0 => self.put_back_redelivery(member, position),
+                1 => self.pass_over_redelivery(member, position),
+                _ => self.hand_out(member, position),
+            }
+        }
         let dropped_percent = if is_scan { self.flavour.dropped_percent } else { 3 };
         for range in ranges {
             let last = if self.random.chance(75) {
@@ -206,6 +215,9 @@ impl History {
         let members: Vec<MemberId> = self.pulls.keys().copied().collect();
         let Some(member) = self.random.pick(&members) else { return };
         let pull = self.pulls.remove(&member).expect("picked from them");
+        for position in pull.redelivered {
+            self.put_back_redelivery(member, position);
+        }
         for range in pull.ranges {
             self.unreserve(member, range);
         }
@@ -263,8 +275,8 @@ impl History {
         if let Some(position) = self.any_position() {
             let holder = self.model.events.get(&position).and_then(|event| event.last_holder);
             if let Some(member) = holder.filter(|_| self.random.chance(80)).or_else(|| self.any_member()) {
-                if self.random.chance(50) {
-                    self.take_back_lease(member, position);
+                if self.random.chance(20) {
+                    self.put_back_redelivery(member, position);
                 } else {
                     self.give_back_lease(member, position);
                 }
@@ -277,7 +289,7 @@ impl History {
         if let Some(position) = self.random.pick(&positions) {
             let holder = self.model.events.get(&position).and_then(|event| event.last_holder);
             if let Some(member) = holder.filter(|_| self.random.chance(80)).or_else(|| self.any_member()) {
-                self.pass_over_leased(member, position);
+                self.pass_over_redelivery(member, position);
             }
         }
     }
@@ -406,7 +418,11 @@ impl History {
         loop {
             self.reserve(member, 1_000, None);
             let pull = self.pulls.remove(&member);
-            for range in pull.into_iter().flat_map(|pull| pull.ranges) {
+            let (redelivered, ranges) = pull.map(|pull| (pull.redelivered, pull.ranges)).unwrap_or_default();
+            for position in redelivered {
+                self.hand_out(member, position);
+            }
+            for range in ranges {
                 let all: Vec<u64> = (range.first_seq..=range.last_seq).collect();
                 self.deliver(member, range, range.last_seq, &all);
             }

@@ -12,14 +12,12 @@ use prombus::{
 };
 use prombus_log::Step;
 use prombus_log::storage::simulated::Disk;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll};
 
 /// Happens in an append, and may refuse it.
 pub(super) type Hook = Box<dyn FnOnce() -> Option<StoreError> + Send>;
-
-/// Happens in the next scan.
-pub(super) type ScanHook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 /// A store that calls back at chosen moments.
 pub(super) struct Hooked {
@@ -27,13 +25,26 @@ pub(super) struct Hooked {
     in_find: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pub(super) in_append: Mutex<Option<Hook>>,
     before_clean: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    pub(super) in_scan: ScanHook,
+    observer: Mutex<Option<Arc<dyn EngineObserver>>>,
+    /// Nothing can be appended for now.
+    is_busy: AtomicBool,
+    pub(super) reads: Arc<Reads>,
+    /// Told of each append of group records.
+    pub(super) records: Mutex<Option<mpsc::Sender<()>>>,
 }
 
-/// A scanner that calls back before the next scan.
+/// What happens to reads.
+#[derive(Default)]
+pub(super) struct Reads {
+    /// They are pending. Nobody is woken when that ends.
+    pub(super) is_pending: AtomicBool,
+    /// Happens in the next one.
+    pub(super) in_next: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
 struct HookedScanner {
     inner: Box<dyn EventScanner>,
-    in_scan: ScanHook,
+    reads: Arc<Reads>,
 }
 
 impl EventScanner for HookedScanner {
@@ -45,9 +56,12 @@ impl EventScanner for HookedScanner {
         context: &mut Context<'_>,
         visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
     ) -> Poll<Result<Scanned, ReadError>> {
-        let hook = self.in_scan.lock().expect("no panic").take();
+        let hook = self.reads.in_next.lock().expect("no panic").take();
         if let Some(hook) = hook {
             hook();
+        }
+        if self.reads.is_pending.load(Ordering::SeqCst) {
+            return Poll::Pending;
         }
         self.inner.poll_scan(topic, from, to, context, visit)
     }
@@ -62,11 +76,43 @@ impl EventScanner for HookedScanner {
     }
 }
 
+impl Hooked {
+    pub(super) fn over(inner: Arc<LogEngine>) -> Self {
+        Self {
+            inner,
+            in_find: Mutex::default(),
+            in_append: Mutex::default(),
+            before_clean: Mutex::default(),
+            observer: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+            reads: Arc::default(),
+            records: Mutex::default(),
+        }
+    }
+
+    pub(super) fn observer(&self) -> Arc<dyn EngineObserver> {
+        self.observer.lock().expect("no panic").clone().expect("the bus observes its engine")
+    }
+
+    /// The engine cannot commit until [`resume`](Self::resume).
+    pub(super) fn suspend(&self) {
+        self.is_busy.store(true, Ordering::SeqCst);
+        self.observer().suspended("unplugged".to_owned());
+    }
+
+    pub(super) fn resume(&self) {
+        self.observer().resumed();
+        self.is_busy.store(false, Ordering::SeqCst);
+        self.observer().room();
+    }
+}
+
 impl Engine for Hooked {
     fn capabilities(&self) -> EngineCapabilities {
         self.inner.capabilities()
     }
     fn observe(&self, observer: Arc<dyn EngineObserver>) {
+        *self.observer.lock().expect("no panic") = Some(Arc::clone(&observer));
         self.inner.observe(observer);
     }
     fn restored(&self) -> RestoredState {
@@ -78,6 +124,14 @@ impl Engine for Hooked {
             if let Some(error) = hook.and_then(|hook| hook()) {
                 return Err(error);
             }
+        }
+        if self.is_busy.load(Ordering::SeqCst) {
+            return Err(StoreError::Busy);
+        }
+        if let Some(told) = &*self.records.lock().expect("no panic")
+            && !batch.records.is_empty()
+        {
+            let _ = told.send(());
         }
         self.inner.append(batch, outcomes)
     }
@@ -115,7 +169,7 @@ impl Engine for Hooked {
         self.inner.is_own_id(id)
     }
     fn scanner(&self) -> Box<dyn EventScanner> {
-        Box::new(HookedScanner { inner: self.inner.scanner(), in_scan: Arc::clone(&self.in_scan) })
+        Box::new(HookedScanner { inner: self.inner.scanner(), reads: Arc::clone(&self.reads) })
     }
     fn first_seq(&self, topic: TopicId) -> Lookup<Option<u64>> {
         self.inner.first_seq(topic)
@@ -173,13 +227,7 @@ pub(super) fn hooked() -> (Rig, Arc<Hooked>) {
     let options = LogEngineOptions { log: crate::rig::small_options() };
     let store = LogEngine::open_storage(Arc::new(disk.clone()), options, Arc::clone(&shared)).expect("opens");
     let store = Arc::new(store);
-    let hooked = Arc::new(Hooked {
-        inner: Arc::clone(&store),
-        in_find: Mutex::default(),
-        in_append: Mutex::default(),
-        before_clean: Mutex::default(),
-        in_scan: Arc::default(),
-    });
+    let hooked = Arc::new(Hooked::over(Arc::clone(&store)));
     let as_store = Arc::clone(&hooked) as Arc<dyn Engine>;
     let backend = LocalBackend::open_without_timer(as_store, shared, Limits::default()).expect("opens");
     let bus = Bus::with_backend(Arc::new(backend.clone()));

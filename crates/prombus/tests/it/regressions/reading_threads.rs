@@ -188,7 +188,7 @@ fn a_fold_whose_caller_is_gone_blocks_no_async_thread() {
     }
     let (release, released) = mpsc::channel::<()>();
     let (begun, has_begun) = mpsc::channel();
-    *engine.in_scan.lock().expect("no panic") = Some(Box::new(move || {
+    *engine.reads.in_next.lock().expect("no panic") = Some(Box::new(move || {
         begun.send(()).expect("the test waits");
         let _ = released.recv();
     }));

@@ -1,0 +1,75 @@
+//! Events that groups gave up, on their way to the worker that writes their dead letters, and the worker's sleep.
+
+use super::cell::GroupCell;
+use crate::delivery::GiveUp;
+use crate::engine::MayBlock;
+use crate::local::lock_order::{LEAF, RankedMutex};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+/// Events whose dead letters are to be written, in the order in which they were given up.
+#[derive(Default)]
+pub(in crate::local) struct DeadLetterQueue {
+    queue: RankedMutex<LEAF, VecDeque<(Arc<GroupCell>, GiveUp)>>,
+    worker: Mutex<Worker>,
+    changed: Condvar,
+    /// Does the worker's work on the calling thread, in a bus without threads.
+    without_worker: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct Worker {
+    is_woken: bool,
+    is_stopped: bool,
+}
+
+impl DeadLetterQueue {
+    /// The bus has no threads: `work` runs on the thread that gives an event up.
+    pub(in crate::local) fn work_without_thread(&self, work: impl Fn() + Send + Sync + 'static) {
+        let _ = self.without_worker.set(Box::new(work));
+    }
+
+    /// Whether a thread writes the letters.
+    pub(in crate::local) fn has_thread(&self) -> bool {
+        self.without_worker.get().is_none()
+    }
+
+    pub(super) fn extend(&self, letters: impl Iterator<Item = (Arc<GroupCell>, GiveUp)>) {
+        self.queue.lock().extend(letters);
+    }
+
+    pub(in crate::local) fn pop(&self) -> Option<(Arc<GroupCell>, GiveUp)> {
+        self.queue.lock().pop_front()
+    }
+
+    /// Has new letters written. Called without locks.
+    pub(super) fn work(&self) {
+        match self.without_worker.get() {
+            Some(work) => work(),
+            None => self.wake(),
+        }
+    }
+
+    /// Has the worker's thread look for work now.
+    pub(in crate::local) fn wake(&self) {
+        self.worker.lock().is_woken = true;
+        self.changed.notify_one();
+    }
+
+    /// Ends the worker's thread when it has written what it is at.
+    pub(in crate::local) fn stop(&self) {
+        self.worker.lock().is_stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Sleeps until there may be work. False when the worker was stopped.
+    pub(in crate::local) fn sleep(&self, _may_block: MayBlock) -> bool {
+        let mut worker = self.worker.lock();
+        while !worker.is_woken && !worker.is_stopped {
+            self.changed.wait(&mut worker);
+        }
+        worker.is_woken = false;
+        !worker.is_stopped
+    }
+}
