@@ -206,13 +206,13 @@ impl IndexFile {
         Ok(spans)
     }
 
-    /// How many publishers' ids it has.
     /// The length of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         let ends = self.sections.iter().map(|section| section.offset + section.length);
         ends.max().unwrap_or(0)
     }
 
+    /// How many publishers' ids it has.
     pub(crate) fn id_count(&self) -> u64 {
         u64::from(self.sections[IDS].count)
     }

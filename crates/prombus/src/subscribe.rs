@@ -35,12 +35,23 @@ pub struct Subscription {
     /// The first of the batch that was not handed out.
     next: usize,
     pace: PullPace,
+    /// The bus lost its engine to another process, and the consumer was told.
+    is_deposed: bool,
 }
 
 impl Subscription {
     fn new(member: Arc<dyn Membership>, created: bool, settings: MemberSettings, is_manual: bool) -> Self {
         let batch = Arc::default();
-        Self { member, created, settings, is_manual, batch, next: 0, pace: PullPace::new() }
+        Self {
+            member,
+            created,
+            settings,
+            is_manual,
+            batch,
+            next: 0,
+            pace: PullPace::new(),
+            is_deposed: false,
+        }
     }
 
     /// Makes this the only member of the group; see [`Membership::take_over`].
@@ -53,7 +64,8 @@ impl Subscription {
         self.created
     }
 
-    /// The next delivery; `None` when the bus is closed or the group deleted.
+    /// The next delivery; `None` when the bus is closed or the group deleted, and after the error that another process leads the
+    /// engine now.
     pub async fn next(&mut self) -> Option<Result<Delivery, GroupError>> {
         Wait::new(self).until_ready(Self::poll_delivery).await
     }
@@ -148,6 +160,13 @@ impl Subscription {
                 ) => {
                     return Poll::Ready(None);
                 }
+                Err(GroupError::Unavailable(Unavailable::Deposed(_))) if self.is_deposed => {
+                    return Poll::Ready(None);
+                }
+                Err(error @ GroupError::Unavailable(Unavailable::Deposed(_))) => {
+                    self.is_deposed = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
                 Err(error) => return Poll::Ready(Some(Err(error))),
             }
         }
@@ -208,6 +227,8 @@ impl Drop for Wait<'_> {
     }
 }
 
+/// A stream that is no longer polled keeps the events that are being read for it; [`Subscription::next`] gives them back when its
+/// future is dropped.
 impl Stream for Subscription {
     type Item = Result<Delivery, GroupError>;
 

@@ -126,9 +126,15 @@ impl SegmentLiveness<'_> {
                 rest.split_at(rest.partition_point(|kept| kept.row.expires_ms <= end_ms));
             rest = behind;
             // Files over the limit are forgotten whole, so none may be a large part of it.
-            let bytes: u64 = together.iter().map(|kept| kept.file.file_bytes()).sum();
-            if together.len() >= MERGED_FILES && bytes <= bytes_max {
-                self.merge(together)?;
+            let mut bytes = 0;
+            let mut small_enough = together.to_vec();
+            small_enough.sort_by_key(|kept| kept.file.file_bytes());
+            small_enough.retain(|kept| {
+                bytes += kept.file.file_bytes();
+                bytes <= bytes_max
+            });
+            if small_enough.len() >= MERGED_FILES {
+                self.merge(&small_enough)?;
             }
         }
         Ok(())

@@ -431,7 +431,7 @@ impl LogEngine {
     fn with_room<T>(&self, mut append: impl FnMut() -> Result<T, AppendError>) -> Result<T, AppendError> {
         match (append(), &self.inline_commits) {
             (Err(AppendError::QueueFull | AppendError::StorageFull), Some(commits)) => {
-                commits.run(&self.log);
+                commits.make_room(&self.log);
                 append()
             }
             (appended, _) => appended,

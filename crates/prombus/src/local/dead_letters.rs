@@ -53,6 +53,10 @@ impl DeadLetterWriter {
 
     /// Writes letters until none is left or the engine has to be waited for; then the worker is woken when it can continue.
     pub(super) fn work(&self) {
+        self.work_while(|| true);
+    }
+
+    fn work_while(&self, may_continue: impl Fn() -> bool) {
         let waker = Waker::from(Arc::new(WorkerWaker(Arc::downgrade(&self.writing.runtime))));
         // Another thread is at it, or this one further up.
         while let Some(mut current) = self.current.try_lock() {
@@ -69,6 +73,9 @@ impl DeadLetterWriter {
                 return;
             }
             *current = None;
+            if !may_continue() {
+                return;
+            }
         }
     }
 }
@@ -93,8 +100,8 @@ pub(super) fn run(writer: &Weak<DeadLetterWriter>) {
     loop {
         // The thread must not keep the bus alive while it sleeps.
         let Some(strong) = writer.upgrade() else { return };
-        strong.work();
         let runtime = Arc::clone(&strong.writing.runtime);
+        strong.work_while(|| !runtime.dead_letters.is_stopped());
         drop(strong);
         if !runtime.dead_letters.sleep(may_block) {
             return;

@@ -10,6 +10,7 @@ use super::groups::cell::GroupCell;
 use super::lock_order::{CREATION, RankedGuard, RankedMutex};
 use super::maintenance::schedule::MaintenanceSchedule;
 use super::topic_settings::TopicSettingsTable;
+use crate::deferred_wakes::DeferredWakes;
 use crate::delivery::{Restored, SourceId};
 use crate::engine::{Engine, NewEvent, TopicId};
 use crate::error::{GroupError, StoreError};
@@ -181,6 +182,7 @@ impl Registry {
 
     /// Creates the topics of a batch, all of them or none.
     pub(super) fn ensure_topics(&self, batch: &PublishBatch) -> Result<(), TopicRefused> {
+        let _deferred = DeferredWakes::enter();
         let creation = self.creation();
         let is_new = |topic: &&Topic| self.topic_id(topic).is_none();
         let new: BTreeSet<&Topic> = batch.topics().iter().filter(is_new).collect();
@@ -205,6 +207,7 @@ impl Registry {
         if let Some(id) = self.topic_id(topic) {
             return Ok(id);
         }
+        let _deferred = DeferredWakes::enter();
         let creation = self.creation();
         self.create_topic(topic, &creation).map_err(|refused| match refused {
             TopicRefused::Engine(error) => error,

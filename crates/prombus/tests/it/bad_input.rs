@@ -338,7 +338,7 @@ async fn too_many_topics_are_refused_with_the_limit() {
     bus.publish("b", &1).await.expect("publishes");
     let error = bus.publish("c", &1).await.expect_err("one too many");
     assert_eq!(error, PublishError::TooManyTopics(2));
-    says(&error, &["at most 2", "max_topics"]);
+    says(&error, &["topic limit", "max_topics = 2"]);
     let error = bus.subscribe("c", "g").await.expect_err("one too many");
     assert_eq!(error, GroupError::TooManyTopics(2));
     bus.publish("a", &2).await.expect("what is there goes on");
@@ -393,7 +393,7 @@ async fn too_many_groups_are_refused_with_the_limit() {
     bus.subscribe("a", "two").await.expect("subscribes");
     let error = bus.subscribe("a", "three").await.expect_err("one too many");
     assert_eq!(error, GroupError::TooManyGroups(2));
-    says(&error, &["at most 2", "max_groups"]);
+    says(&error, &["group limit", "max_groups = 2"]);
     bus.subscribe("a", "two").await.expect("what is there goes on");
     bus.delete_group("a", "one").await.expect("deletes");
     bus.subscribe("a", "three").await.expect("there is room again");

@@ -2,10 +2,10 @@
 
 use prombus::engine::{LogEngine, MayBlock};
 use prombus::{
-    Backend as _, Clock, Limits, LocalBackend, ManualClock, PublishError, PublishOptions, Topic,
+    Backend as _, Bus, Clock, Limits, LocalBackend, ManualClock, PublishError, PublishOptions, Topic,
     TopicOptions, TopicRule, Uuid,
 };
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 struct InMemory {
@@ -137,6 +137,44 @@ async fn ids_of_events_that_are_gone_do_not_fill_the_memory() {
         bus.backend.publish(batch).await.expect("there is room for events");
         bus.run_maintenance().await;
     }
+}
+
+/// Group records that find no room must not have the thread that cleans try them again without end.
+#[test]
+fn refused_group_records_do_not_keep_a_full_memory_from_being_cleaned() {
+    let (sender, receiver) = mpsc::channel();
+    // On a thread of its own: the fault is a loop that never ends.
+    let work = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            let options = TopicOptions { retention_ms: Some(60_000), ..TopicOptions::default() };
+            let bus = InMemory::new(1 << 20).with_rule(options);
+            for _ in 0..40 {
+                bus.publish(100, 10, &PublishOptions::default()).await.expect("publishes");
+            }
+            let front = Bus::with_backend(Arc::clone(&bus.backend) as _);
+            let subscribe = front.subscribe("t", "g").from_earliest().max_in_flight(4_000);
+            let mut subscription = subscribe.ack_timeout(Duration::from_secs(3_600)).await.expect("joins");
+            let mut deliveries = Vec::new();
+            while deliveries.len() < 4_000 {
+                deliveries.push(subscription.next().await.expect("open").expect("reads"));
+            }
+            bus.fill(1_000).await;
+            let mut acked = 0;
+            while deliveries[acked].ack().await.is_ok() {
+                acked += 1;
+            }
+            assert!(acked > 100, "the reserve takes some records: {acked}");
+            bus.clock.advance_ms(120_000);
+            bus.run_maintenance().await;
+            bus.run_maintenance().await;
+            bus.publish(1, 1_000, &PublishOptions::default()).await.expect("there is room again");
+        });
+        let _ = sender.send(());
+    });
+    let ended = receiver.recv_timeout(Duration::from_secs(60));
+    assert_ne!(ended, Err(mpsc::RecvTimeoutError::Timeout), "it never ends");
+    work.join().expect("no check failed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

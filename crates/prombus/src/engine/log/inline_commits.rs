@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use prombus_log::{Log, Step};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Steps of maintenance that one call does at most: a batch that needs several segments is far below it.
 const MAINTENANCE_STEPS_MAX: usize = 256;
@@ -24,15 +24,27 @@ impl InlineCommits {
         self.run_with(|| run_steps(log))
     }
 
+    /// Makes room for an append that found none. It does nothing while another thread is at work, or this one further up: that
+    /// makes room, and an append that is refused leaves nothing to do. (If it asked for work here, a refused append of the
+    /// observer would have the thread at work try again without end.)
+    pub(super) fn make_room(&self, log: &Log) {
+        if !self.turn.is_locked() {
+            self.run(log);
+        }
+    }
+
     /// `work` does everything that was asked for before it began, and returns whether there was anything.
     fn run_with(&self, mut work: impl FnMut() -> bool) -> bool {
         self.requests.fetch_add(1, Ordering::SeqCst);
+        // Either this thread sees that the turn is free, or the holder sees the request.
+        fence(Ordering::SeqCst);
         let mut has_worked = false;
         loop {
             let Some(turn) = self.turn.try_lock() else { return true };
             let requests = self.requests.load(Ordering::SeqCst);
             has_worked |= work();
             drop(turn);
+            fence(Ordering::SeqCst);
             if self.requests.load(Ordering::SeqCst) == requests {
                 return has_worked;
             }

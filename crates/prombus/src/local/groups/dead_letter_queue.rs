@@ -63,6 +63,11 @@ impl DeadLetterQueue {
         self.changed.notify_all();
     }
 
+    /// Whether the worker's thread was told to end.
+    pub(in crate::local) fn is_stopped(&self) -> bool {
+        self.worker.lock().is_stopped
+    }
+
     /// Sleeps until there may be work. False when the worker was stopped.
     pub(in crate::local) fn sleep(&self, _may_block: MayBlock) -> bool {
         let mut worker = self.worker.lock();

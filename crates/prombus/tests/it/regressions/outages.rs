@@ -178,6 +178,18 @@ fn a_deposed_bus_leases_nothing() {
     rig.stop();
 }
 
+#[test]
+fn a_stream_of_a_deposed_bus_says_so_once_and_ends() {
+    let (rig, engine) = hooked();
+    let mut orders = rig.join(rig.bus.subscribe("orders", "billing"));
+    engine.observer().deposed("elsewhere".to_owned());
+    let first = poll(&mut Box::pin(orders.next()));
+    let is_told = matches!(first, Poll::Ready(Some(Err(GroupError::Unavailable(Unavailable::Deposed(_))))));
+    assert!(is_told);
+    assert!(matches!(poll(&mut Box::pin(orders.next())), Poll::Ready(None)));
+    rig.stop();
+}
+
 /// The dead letter of a nack for good waits for a read that never comes.
 #[test]
 fn a_verdict_that_waits_for_its_dead_letter_is_told_of_a_suspension() {
