@@ -206,6 +206,11 @@ impl Log {
         topics.collect()
     }
 
+    /// How many topics were ever made durable, deleted ones included.
+    pub fn topic_count(&self) -> usize {
+        self.parts().committed.view().topics.len()
+    }
+
     /// The newest durable seq of a topic; zero when it has none, or there is no such topic.
     pub fn last_seq(&self, topic: TopicId) -> u64 {
         self.parts().committed.view().last_seq(topic.0).unwrap_or(0)

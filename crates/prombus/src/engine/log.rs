@@ -51,7 +51,8 @@ const MEMORY_SEGMENT_BYTES_USUAL: u64 = 2 << 20;
 /// What small files of a log in memory take.
 const MEMORY_FILES_BYTES: u64 = 32 << 10;
 
-/// From this many topics on, one pass over all segments costs less than a look at each topic.
+/// From this many topics on, one pass over all topics of all segments costs less than a look at each one, if they are most of the
+/// topics. A page of a long list is not.
 const USAGE_OF_ALL: usize = 1_000;
 
 /// Settings of the log engine.
@@ -358,7 +359,7 @@ impl Engine for LogEngine {
         let log = self.log.clone();
         Lookup::on_blocking_thread(move || {
             let figures = |it: &prombus_log::TopicUsage| TopicUsage { events: it.events, bytes: it.bytes };
-            if topics.len() < USAGE_OF_ALL {
+            if topics.len() < USAGE_OF_ALL || topics.len() < log.topic_count() / 2 {
                 return Ok(log.usage_of(&topics)?.iter().map(|usage| usage.as_ref().map(figures)).collect());
             }
             let all = log.usage()?;
