@@ -1,0 +1,214 @@
+/** The shapes that travel over the wire, and the options of the client's calls. */
+
+/** A UUID as text, e.g. `0196f1d0-1c2a-7b3c-8d4e-5f6071829304`. */
+export type UUID = string;
+/** Milliseconds; as a point in time: since 1970-01-01 UTC. */
+export type Millis = number;
+
+/** One event of a topic. */
+export interface EventRecord<T = unknown> {
+  /** Unique within the topic; a UUIDv7 unless the publisher chose another. */
+  id: UUID;
+  /** Position in the topic: 1, 2, 3 … in commit order. */
+  seq?: number;
+  /** When it happened. */
+  ts: Millis;
+  topic: string;
+  payload: T;
+  /** What the event is about; compaction keeps the newest event of each key. */
+  key?: string;
+  /** Id of the publisher's session. */
+  sid?: UUID;
+  partition?: number;
+  headers?: Record<string, string>;
+  /** Ids of the events that led to this one. */
+  caused_by?: UUID[];
+  tags?: string[];
+}
+
+/** An event as the server sends it: `seq` is always present. */
+export type StoredEvent<T = unknown> = EventRecord<T> & { seq: number };
+
+/** Payload of the events in `dlq.<topic>`. */
+export interface DeadLetter<T = unknown> {
+  /** Topic of the event that failed. */
+  topic: string;
+  /** The group that gave it up. */
+  group: string;
+  original: StoredEvent<T>;
+  /** The reason of the last nack, if there was one. */
+  err?: string;
+  attempts: number;
+  ts: Millis;
+}
+
+/** How far a group is: everything up to this event is settled. */
+export interface CursorPosition {
+  topic: string;
+  lastId?: UUID;
+  lastTs?: Millis;
+}
+
+/** Where a new group starts, or where a seek moves one. */
+export type Start = "latest" | "earliest" | { ts: Millis } | { afterId: UUID };
+
+/** Options of a publish. */
+export interface PublishOptions {
+  /** The event's id. A publish with an id that the topic has adds nothing. */
+  id?: UUID;
+  /** A business id, e.g. `"order 17"`: the server derives the event's id from it. Not together with `id`. */
+  idempotencyKey?: string;
+  ts?: Millis;
+  key?: string;
+  headers?: Record<string, string>;
+  tags?: string[];
+  caused_by?: UUID[];
+  sid?: UUID;
+  /** Gives up after this time; the default is `publishTimeoutMs` of `connect`. */
+  timeoutMs?: Millis;
+  /** Stops waiting. The event may be stored all the same. */
+  signal?: AbortSignal;
+}
+
+/** Answer to a publish: the event is durable. */
+export interface PublishResult {
+  id: UUID;
+  seq: number;
+  /** The topic already had an event with this id; nothing was added. */
+  duplicate?: boolean;
+}
+
+/** Selects the events of a group. It belongs to the group: all members must use the same one. */
+export interface EventFilter {
+  key?: string;
+  tag?: string;
+  header?: Record<string, string>;
+}
+
+/** Options of `subscribe` and `consume`. */
+export interface SubscribeOptions {
+  /** Where a new group starts (default `"latest"`); ignored if the group exists. `"ts"` needs `ts`, `"afterId"` needs `afterId`. */
+  from?: "latest" | "earliest" | "ts" | "afterId" | { ts: Millis } | { afterId: UUID };
+  ts?: Millis;
+  afterId?: UUID;
+  /** Events that the server hands out at once; default 100. */
+  batchSize?: number;
+  /** Events that this member may hold unsettled; default 100, or `concurrency` if that is more. */
+  maxInFlight?: number;
+  /** How long a lease runs; default 30,000. */
+  ackTimeoutMs?: Millis;
+  /** Deliveries before an event goes to the dead letters; default 5. */
+  maxAttempts?: number;
+  /** Events of the whole group that may be leased or waiting for redelivery. */
+  maxUnsettled?: number;
+  filter?: EventFilter;
+  /** More topics or patterns that the group reads. */
+  topics?: string[];
+  /** Name of this member in lists, metrics and logs. */
+  name?: string;
+  /** Deletes the group after this time without members; only applies when the group is created. */
+  expireMs?: Millis;
+  /** Extends leases while events are held here; default true. */
+  autoExtend?: boolean;
+  /** Extends the lease of one event for at most this time; default one hour. */
+  maxExtensionMs?: Millis;
+}
+
+/** Options of `subscribe`. */
+export interface HandlerOptions extends SubscribeOptions {
+  /** Handlers that may run at the same time; default 1: events are handled one after the other, in order. */
+  concurrency?: number;
+}
+
+/** Why an event is delivered again. */
+export type RedeliveryReason = "nacked" | "lease_expired" | "member_lost" | "server_restarted";
+
+/** What a handler learns about its delivery. */
+export interface DeliveryContext {
+  /** 1 for the first delivery. After a reconnect this follows the newest delivery of the event. */
+  readonly attempt: number;
+  readonly maxAttempts: number;
+  /** The topic or pattern of the subscription. */
+  readonly subscription: string;
+  readonly group: string;
+  /** Why the event was delivered again. */
+  readonly reason?: RedeliveryReason;
+  /** The reason of the last nack. */
+  readonly lastError?: string;
+  /** When the lease ends, in milliseconds since 1970 by the local clock. */
+  readonly leaseUntil: Millis;
+  /**
+   * Aborts when the lease has ended, or when the server says that the event is no longer this member's: another member may
+   * have it. Pass it to whatever the handler waits for.
+   */
+  readonly signal: AbortSignal;
+  /** Extends the lease to `ms` from now, at least 1000. Rejects if the lease is lost. */
+  extend(ms?: Millis): Promise<void>;
+}
+
+/** Handles one event: returning acks it, throwing nacks it. */
+export type Handler<T = unknown> = (event: StoredEvent<T>, ctx: DeliveryContext) => unknown;
+
+/**
+ * What became of an ack or nack: `settled` (durable), `stale` (the event was no longer this member's; nothing changed), or
+ * `deferred` (the connection is down: it is sent if the event is redelivered here).
+ */
+export type Settlement = "settled" | "stale" | "deferred";
+
+/** Options of a nack. */
+export interface NackOptions {
+  /** Redelivers after this time instead of the server's backoff. */
+  delayMs?: Millis;
+  /** Gives the event up at once: it goes to the dead letters. */
+  dead?: boolean;
+}
+
+/** One event of `consume`, to be settled by the caller. */
+export interface Delivery<T = unknown> {
+  readonly event: StoredEvent<T>;
+  readonly ctx: DeliveryContext;
+  ack(): Promise<Settlement>;
+  nack(reason?: string, options?: NackOptions): Promise<Settlement>;
+  /** Extends the lease to `ms` from now. Rejects if the lease is lost. */
+  extend(ms?: Millis): Promise<void>;
+}
+
+/** One topic, from `topics()`. */
+export interface TopicInfo {
+  topic: string;
+  first_seq: number;
+  last_seq: number;
+  /** Events that are kept. */
+  count: number;
+  bytes: number;
+  groups: number;
+}
+
+/** One group, from `groups()`. */
+export interface GroupInfo {
+  /** The subscription as it was written: a topic or a pattern. */
+  topic: string;
+  group: string;
+  made_ts: Millis;
+  expire_ms: Millis | null;
+  members: number;
+  /** Events that are not settled. */
+  lag: number;
+  /** Events that members hold. */
+  in_flight: number;
+  /** Events that wait for redelivery. */
+  waiting: number;
+  oldest_unacked: { topic: string; seq: number; id: UUID; ts: Millis; age_ms: Millis } | null;
+  counters: Record<string, number>;
+  cursor?: CursorPosition | null;
+}
+
+/** A point in time for queries: milliseconds since 1970, a `Date`, ISO 8601, or an age such as `"-2h"`. */
+export type TimeLike = Millis | Date | string;
+
+/** Which events a query of the history returns. */
+export interface HistoryFilter {
+  key?: string;
+  tag?: string;
+  header?: Record<string, string>;
+}
