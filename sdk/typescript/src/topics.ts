@@ -53,6 +53,11 @@ type MatchingTopics<M, P extends string> = {
   [K in keyof M & string]: Matches<P, K> extends true ? K : never;
 }[keyof M & string];
 
+/** The topics that can be published to. */
+export type TopicOf<M> = keyof M & string;
+/** The topics and patterns that can be subscribed to. */
+export type SubscriptionOf<M> = TopicOf<M> | `${string}*${string}` | `dlq.${string}`;
+
 /** The payload of a topic, or of all topics that a pattern matches. */
 export type PayloadOf<M, P extends string> = string extends keyof M
   ? M[keyof M]
@@ -62,11 +67,14 @@ export type PayloadOf<M, P extends string> = string extends keyof M
       ? DeadLetter<PayloadOf<M, Topic>>
       : [MatchingTopics<M, P>] extends [never] ? unknown : M[MatchingTopics<M, P>];
 
-/** Checks a payload; returns what the schema makes of it. */
-export async function validate(schemas: Schemas | undefined, topic: string, payload: unknown): Promise<unknown> {
+/** Checks a payload; returns what the schema makes of it, at once if the schema answers at once. */
+export function validate(schemas: Schemas | undefined, topic: string, payload: unknown): unknown {
   const schema = schemas !== undefined && Object.hasOwn(schemas, topic) ? schemas[topic] : undefined;
   if (schema === undefined) return payload;
-  const result = await schema["~standard"].validate(payload);
-  if (result.issues !== undefined) throw new ValidationError(topic, result.issues);
-  return result.value;
+  const accept = (result: SchemaResult<unknown>): unknown => {
+    if (result.issues !== undefined) throw new ValidationError(topic, result.issues);
+    return result.value;
+  };
+  const result = schema["~standard"].validate(payload);
+  return result instanceof Promise ? result.then(accept) : accept(result);
 }

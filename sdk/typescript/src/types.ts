@@ -132,9 +132,9 @@ export interface DeliveryContext {
   readonly subscription: string;
   readonly group: string;
   /** Why the event was delivered again. */
-  readonly reason?: RedeliveryReason;
+  readonly reason?: RedeliveryReason | undefined;
   /** The reason of the last nack. */
-  readonly lastError?: string;
+  readonly lastError?: string | undefined;
   /** When the lease ends, in milliseconds since 1970 by the local clock. */
   readonly leaseUntil: Millis;
   /**

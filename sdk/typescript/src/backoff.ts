@@ -1,0 +1,29 @@
+/** Waiting longer after each failure, with jitter, so that clients do not return all at once. */
+import type { Millis } from "./types.js";
+
+export class Backoff {
+  readonly #minMs: Millis;
+  readonly #maxMs: Millis;
+  #attempt = 0;
+
+  constructor(minMs: Millis, maxMs: Millis) {
+    this.#minMs = minMs;
+    this.#maxMs = maxMs;
+  }
+
+  /** Failures since the last success. */
+  get attempt(): number {
+    return this.#attempt;
+  }
+
+  /** The next wait: half of it is fixed, half is random. */
+  next(): Millis {
+    const full = Math.min(this.#maxMs, this.#minMs * 2 ** Math.min(this.#attempt, 30));
+    this.#attempt += 1;
+    return full / 2 + Math.random() * (full / 2);
+  }
+
+  reset(): void {
+    this.#attempt = 0;
+  }
+}

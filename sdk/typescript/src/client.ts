@@ -1,0 +1,437 @@
+/** The client: one server, one WebSocket that is kept up, and the HTTP routes beside it. */
+import { type Address, parseAddress } from "./address.js";
+import { type ClientEvents, Connection, type ConnectionState } from "./connection.js";
+import { Consumer } from "./consumer.js";
+import { Emitter } from "./emitter.js";
+import { ClosedError, ConnectionError, PrombusError } from "./errors.js";
+import {
+  exportEvents, type ExportOptions, exportStream, last, replay, type ReplayOptions, tail, type TailOptions, ticketUrl,
+} from "./history.js";
+import { Http } from "./http.js";
+import { groups, topics } from "./lists.js";
+import type { Membership } from "./membership.js";
+import { Publisher } from "./publisher.js";
+import type { WebSocketConstructor } from "./socket.js";
+import { StateView } from "./state.js";
+import { Subscription } from "./subscription.js";
+import type { Telemetry } from "./telemetry.js";
+import type { Token } from "./token.js";
+import {
+  type Inputs, type Outputs, type PayloadOf, type Schemas, type SubscriptionOf, type TopicMap, type TopicOf, validate,
+} from "./topics.js";
+import type {
+  CursorPosition, GroupInfo, Handler, HandlerOptions, Millis, PublishOptions, PublishResult, Start, StoredEvent,
+  SubscribeOptions, TopicInfo,
+} from "./types.js";
+
+export interface ConnectOptions<S extends Schemas = Schemas> {
+  /** A token, or a function that gets one: it is called for each connection, and before a JWT expires. */
+  token?: Token | undefined;
+  /** Validators of payloads by topic: zod, valibot, arktype, or any other Standard Schema. */
+  topics?: S | undefined;
+  /** Tracing, e.g. `openTelemetry()` of `@prombus/client/opentelemetry`. */
+  telemetry?: Telemetry | undefined;
+  /** Connects again after a failure; default true. */
+  reconnect?: boolean;
+  /** Waits between attempts to connect, doubling from `minMs` (100) to `maxMs` (5,000), with jitter. */
+  backoff?: { minMs?: Millis; maxMs?: Millis };
+  /** Checks the connection after this time without a message, and gives it up after the same time without an answer; default 10,000. */
+  heartbeatMs?: Millis;
+  /** Publishes that may wait for an answer; default 65,536. One more is rejected with `queue_full`. */
+  maxQueued?: number;
+  /** Characters of their frames; default 64 Mi. */
+  maxQueuedBytes?: number;
+  /** How long a publish is tried; default 60,000. */
+  publishTimeoutMs?: Millis;
+  /** A WebSocket class in place of the runtime's own. */
+  WebSocket?: WebSocketConstructor | undefined;
+  /** A `fetch` in place of the runtime's own. */
+  fetch?: typeof fetch | undefined;
+}
+
+/** One event of `publishMany`. */
+export interface PublishRecord<P = unknown> extends Omit<PublishOptions, "signal" | "timeoutMs"> {
+  topic: string;
+  payload: P;
+}
+
+const CLOSE_TIMEOUT_MS = 30_000;
+const READY_TIMEOUT_MS = 30_000;
+
+/**
+ * Connects to a server. Returns at once and connects in the background: calls wait for the connection. `ready()` tells whether
+ * that works.
+ *
+ * ```ts
+ * const bus = connect("ws://127.0.0.1:8090");
+ * await bus.subscribe("orders.*", "billing", async (event) => console.log(event.payload));
+ * await bus.publish("orders.new", { total: 12 }); // on disk now
+ * ```
+ */
+export function connect<S extends Schemas>(
+  url: string,
+  options: ConnectOptions<S> & { topics: S },
+): Client<Inputs<S>, Outputs<S>>;
+export function connect<M extends object = TopicMap>(url: string, options?: Omit<ConnectOptions, "topics">): Client<M>;
+export function connect(url: string, options: ConnectOptions = {}): Client {
+  return new Client(url, options);
+}
+
+/**
+ * A client of one server. `In` and `Out` are the payloads by topic, as they are published and as handlers receive them.
+ *
+ * ```ts
+ * const bus: Client<{ "orders.new": Order }> = connect("ws://127.0.0.1:8090");
+ * ```
+ */
+export class Client<In extends object = TopicMap, Out extends object = In> {
+  /** For HTTP routes that have no method here. */
+  readonly http: Http;
+  readonly #address: Address;
+  readonly #emitter = new Emitter<ClientEvents>();
+  readonly #connection: Connection;
+  readonly #publisher: Publisher;
+  readonly #schemas: Schemas | undefined;
+  readonly #telemetry: Telemetry | undefined;
+  readonly #members = new Map<string, { membership: Membership; leave: (options: { timeoutMs: Millis }) => Promise<void> }>();
+  readonly #ended = new AbortController();
+  #closing: Promise<void> | undefined;
+
+  /** See {@link connect}. */
+  constructor(url: string, options: ConnectOptions = {}) {
+    this.#address = parseAddress(url);
+    this.#schemas = options.topics;
+    this.#telemetry = options.telemetry;
+    this.#connection = new Connection(
+      {
+        url: this.#address.ws,
+        token: options.token,
+        WebSocket: options.WebSocket,
+        reconnect: options.reconnect ?? true,
+        backoff: { minMs: options.backoff?.minMs ?? 100, maxMs: options.backoff?.maxMs ?? 5_000 },
+        heartbeatMs: options.heartbeatMs ?? 10_000,
+      },
+      this.#emitter,
+      {
+        connected: () => {
+          for (const { membership } of this.#members.values()) membership.connected();
+          this.#publisher.flush();
+        },
+        lost: () => {
+          this.#publisher.lost();
+          for (const { membership } of this.#members.values()) membership.lost();
+        },
+        event: (frame) => this.#members.get(memberKey(frame.topic, frame.group))?.membership.event(frame),
+        unasked: (error) => this.#unasked(error),
+        frameTooLarge: (error) => this.#publisher.frameTooLarge(error),
+        closed: (error) => this.#end(error),
+      },
+    );
+    this.#publisher = new Publisher(this.#connection, {
+      maxQueued: options.maxQueued ?? 65_536,
+      maxQueuedBytes: options.maxQueuedBytes ?? 64 << 20,
+      timeoutMs: options.publishTimeoutMs ?? 60_000,
+    });
+    const token = async (): Promise<string | undefined> => (await this.#connection.token()) || undefined;
+    this.http = new Http(this.#address.http, token, this.#ended.signal, options.fetch);
+  }
+
+  /** `connecting`, `connected`, `reconnecting` or `closed`. */
+  get status(): ConnectionState {
+    return this.#connection.state;
+  }
+
+  /** Publishes that wait for an answer. */
+  get pendingPublishes(): number {
+    return this.#publisher.pending;
+  }
+
+  /** Adds a listener for a change of state, or for an error that no call reports; the function that it returns removes it. */
+  on<K extends keyof ClientEvents>(name: K, listener: (value: ClientEvents[K]) => void): () => void {
+    return this.#emitter.on(name, listener);
+  }
+
+  off<K extends keyof ClientEvents>(name: K, listener: (value: ClientEvents[K]) => void): void {
+    this.#emitter.off(name, listener);
+  }
+
+  /** Resolves when the connection is up; rejects after `timeoutMs` (default 30,000), or when the server refuses the token. */
+  ready(options: { timeoutMs?: Millis } = {}): Promise<void> {
+    if (this.status === "connected") return Promise.resolve();
+    if (this.status === "closed") return Promise.reject(this.#closedError());
+    return new Promise((resolve, reject) => {
+      const done = (act: () => void) => (): void => {
+        clearTimeout(late);
+        offConnected();
+        offClosed();
+        act();
+      };
+      const url = this.#address.ws;
+      const late = setTimeout(
+        done(() => reject(new ConnectionError(
+          `cannot connect to ${url}: ${this.#connection.lastError?.message ?? "no answer"}; is \`prombus serve\` running there?`,
+          "timeout",
+          this.#connection.lastError,
+        ))),
+        options.timeoutMs ?? READY_TIMEOUT_MS,
+      );
+      const offConnected = this.on("connected", done(resolve));
+      const offClosed = this.on("closed", done(() => reject(this.#closedError())));
+    });
+  }
+
+  /**
+   * Publishes an event; resolves when it is durable. It has an id from the start, so it is sent again after a reconnect and
+   * stored once. `idempotencyKey` does the same for business ids: two publishes with the same key are one event.
+   *
+   * Rate limits, a full disk and an unavailable server are waited out, up to `timeoutMs`. A refused publish may let later ones
+   * pass it: await each publish where order matters more than speed.
+   */
+  async publish<K extends TopicOf<In>>(topic: K, payload: In[K], options: PublishOptions = {}): Promise<PublishResult> {
+    const valid = this.#schemas === undefined ? undefined : validate(this.#schemas, topic, payload);
+    // Without waiting, so that publishes keep the order of their calls.
+    if (valid instanceof Promise) await valid;
+    if (this.#telemetry === undefined) return this.#publisher.publish(topic, payload, options);
+    return this.#telemetry.publish(topic, options.headers, (headers) =>
+      this.#publisher.publish(topic, payload, headers === undefined ? options : { ...options, headers }));
+  }
+
+  /**
+   * Publishes many events and takes from `payloads` or `records` only what there is room for, so that a stream of any length
+   * takes bounded memory besides the results. Rejects with the first error after all events that were sent are answered.
+   */
+  publishMany<K extends TopicOf<In>>(
+    topic: K,
+    payloads: Iterable<In[K]> | AsyncIterable<In[K]>,
+    options?: Omit<PublishOptions, "id" | "idempotencyKey">,
+  ): Promise<PublishResult[]>;
+  publishMany(records: Iterable<PublishRecord> | AsyncIterable<PublishRecord>): Promise<PublishResult[]>;
+  async publishMany(
+    first: string | Iterable<PublishRecord> | AsyncIterable<PublishRecord>,
+    payloads?: Iterable<unknown> | AsyncIterable<unknown>,
+    shared: PublishOptions = {},
+  ): Promise<PublishResult[]> {
+    const results: PublishResult[] = [];
+    let failure: { error: unknown } | undefined;
+    let index = 0;
+    const unanswered = new Set<Promise<void>>();
+    for await (const item of typeof first === "string" ? payloads ?? [] : first) {
+      const { topic, payload, ...options } = typeof first === "string"
+        ? { topic: first, payload: item, ...shared }
+        : (item as PublishRecord);
+      await this.#publisher.whenWritable();
+      if (failure !== undefined) break;
+      const at = index++;
+      const answered: Promise<void> = this.publish(topic as TopicOf<In>, payload as In[TopicOf<In>], options).then(
+        (result) => { results[at] = result; },
+        (error: unknown) => { failure ??= { error }; },
+      ).finally(() => unanswered.delete(answered));
+      unanswered.add(answered);
+    }
+    await Promise.all(unanswered);
+    if (failure !== undefined) throw (failure as { error: unknown }).error;
+    return results;
+  }
+
+  /** Resolves when there is room for another publish. */
+  whenWritable(): Promise<void> {
+    return this.#publisher.whenWritable();
+  }
+
+  /**
+   * Joins a group on a topic or pattern, and creates the group if it does not exist. Resolves when the server has confirmed.
+   *
+   * The handler gets one event at a time, or `concurrency` of them. Returning acks the event. Throwing nacks it with the error's
+   * message: it is redelivered after a backoff ({@link NackError} sets the delay), and goes to `dlq.<topic>` after
+   * `maxAttempts`, or at once with {@link RejectError}. Leases are extended while events are held here. `ctx.signal` aborts when
+   * the lease is lost.
+   *
+   * After a reconnect, an event that is still being handled adopts its new lease instead of running twice, and the result of
+   * a handler that ended meanwhile is sent when the event returns. Another member may have received the event in between:
+   * delivery is at least once.
+   */
+  async subscribe<P extends SubscriptionOf<Out>, T extends PayloadOf<Out, P> = PayloadOf<Out, P>>(
+    topic: P,
+    group: string,
+    handler: Handler<T>,
+    options: HandlerOptions = {},
+  ): Promise<Subscription> {
+    const tools = { schemas: this.#schemas, telemetry: this.#telemetry, emitter: this.#emitter };
+    const subscription = new Subscription(
+      this.#connection, topic, group, handler as Handler, options, tools, (member) => this.#forget(member),
+    );
+    this.#remember(subscription.member, (drain) => subscription.unsubscribe(drain));
+    subscription.created = await subscription.member.join();
+    return subscription;
+  }
+
+  /**
+   * The events of a group as an async iterator; the caller settles each with `ack()` or `nack()`.
+   *
+   * ```ts
+   * for await (const delivery of bus.consume("orders.new", "billing")) {
+   *   console.log(delivery.event.payload);
+   *   await delivery.ack();
+   * }
+   * ```
+   */
+  consume<P extends SubscriptionOf<Out>>(topic: P, group: string, options: SubscribeOptions = {}): Consumer<PayloadOf<Out, P>> {
+    const consumer = new Consumer<PayloadOf<Out, P>>(
+      this.#connection, topic, group, options, this.#schemas, (member) => this.#forget(member),
+    );
+    this.#remember(consumer.member, () => consumer.close());
+    return consumer;
+  }
+
+  /** How far a group is; null if there is no such group. */
+  async cursor(topic: string, group: string): Promise<CursorPosition | null> {
+    return (await this.#request({ op: "CURSOR", topic, group })).cursor ?? null;
+  }
+
+  /** Moves a group. All its leases become void. */
+  async seek(topic: string, group: string, to: Start): Promise<CursorPosition> {
+    this.#members.get(memberKey(topic, group))?.membership.forgetResults();
+    return (await this.#request({ op: "SEEK", topic, group, to })).cursor ?? { topic };
+  }
+
+  /** Stops deliveries to this client's subscription. */
+  async pause(topic: string, group: string): Promise<void> {
+    await this.#member(topic, group).pause(true);
+  }
+
+  async resume(topic: string, group: string): Promise<void> {
+    await this.#member(topic, group).pause(false);
+  }
+
+  /** The events of a topic or pattern, page by page, up to the newest. */
+  replay<P extends SubscriptionOf<Out>>(topic: P, options?: ReplayOptions): AsyncIterableIterator<StoredEvent<PayloadOf<Out, P>>> {
+    return replay(this.http, topic, options);
+  }
+
+  /** All events of a topic or pattern as one stream, in constant memory. A stream that breaks off is an error. */
+  export<P extends SubscriptionOf<Out>>(topic: P, options?: ExportOptions): AsyncIterableIterator<StoredEvent<PayloadOf<Out, P>>> {
+    return exportEvents(this.http, topic, options);
+  }
+
+  /** The same as NDJSON bytes, e.g. for a file. */
+  exportStream(topic: SubscriptionOf<Out>, options?: ExportOptions): Promise<ReadableStream<Uint8Array>> {
+    return exportStream(this.http, topic, options);
+  }
+
+  /** The newest `n` events of a topic, oldest first. */
+  last<P extends TopicOf<Out>>(topic: P, n: number): Promise<StoredEvent<PayloadOf<Out, P>>[]> {
+    return last(this.http, topic, n);
+  }
+
+  /** New events of a topic or pattern as they come, without a group. It continues without a gap after a reconnect. */
+  tail<P extends SubscriptionOf<Out>>(topic: P, options?: TailOptions): AsyncIterableIterator<StoredEvent<PayloadOf<Out, P>>> {
+    return tail(this.http, topic, options);
+  }
+
+  /** An address for `new EventSource(…)`, which cannot send a token. */
+  ticketUrl(topic: SubscriptionOf<Out>, options?: TailOptions): Promise<string> {
+    return ticketUrl(this.http, topic, options);
+  }
+
+  /** The newest event of each key, kept current. */
+  state<P extends TopicOf<Out>>(topic: P, options?: { signal?: AbortSignal }): Promise<StateView<PayloadOf<Out, P>>> {
+    return StateView.load(this.http, topic, options);
+  }
+
+  /** The topics that the token may read. */
+  topics(options?: { prefix?: string; signal?: AbortSignal }): Promise<TopicInfo[]> {
+    return topics(this.http, options);
+  }
+
+  /** The groups that the token may join. */
+  groups(options?: { topic?: string; prefix?: string; signal?: AbortSignal }): Promise<GroupInfo[]> {
+    return groups(this.http, options);
+  }
+
+  /**
+   * Ends the client after running handlers have settled their events and publishes are answered, at most `timeoutMs` (default
+   * 30,000) later. Publishes without an answer then reject with `closed`.
+   */
+  close(options: { timeoutMs?: Millis } = {}): Promise<void> {
+    this.#closing ??= this.#close(options.timeoutMs ?? CLOSE_TIMEOUT_MS);
+    return this.#closing;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  async #close(timeoutMs: Millis): Promise<void> {
+    if (this.status !== "closed") {
+      const leaving = [...this.#members.values()].map(({ leave }) => leave({ timeoutMs }));
+      let late: ReturnType<typeof setTimeout> | undefined;
+      const expired = new Promise<void>((resolve) => { late = setTimeout(resolve, timeoutMs); });
+      await Promise.race([Promise.all([...leaving, this.#publisher.whenIdle()]), expired]);
+      clearTimeout(late);
+      await this.#connection.close();
+    }
+    this.#emitter.clear();
+  }
+
+  #end(error: PrombusError): void {
+    this.#closedBy = error;
+    this.#publisher.close(error);
+    for (const { membership } of [...this.#members.values()]) membership.end(error);
+    this.#ended.abort(new ClosedError());
+  }
+
+  #closedBy: PrombusError | undefined;
+
+  #closedError(): PrombusError {
+    return this.#closedBy ?? new ClosedError();
+  }
+
+  /** A request that waits for a connection and is repeated when the connection breaks. */
+  async #request(frame: Record<string, unknown>): ReturnType<Connection["request"]> {
+    const until = Date.now() + READY_TIMEOUT_MS;
+    for (;;) {
+      await this.ready({ timeoutMs: Math.max(until - Date.now(), 0) });
+      try {
+        return await this.#connection.request(frame);
+      } catch (thrown) {
+        if (!(thrown instanceof ConnectionError) || Date.now() >= until) throw thrown;
+      }
+    }
+  }
+
+  #unasked(error: PrombusError): void {
+    // The frame does not say which subscription it means.
+    if (error.code === "not_subscribed" || error.code === "forbidden") {
+      for (const { membership } of [...this.#members.values()]) void membership.probe();
+    } else {
+      this.#emitter.emit("error", error);
+    }
+  }
+
+  #remember(membership: Membership, leave: (options: { timeoutMs: Millis }) => Promise<void>): void {
+    if (this.#closing !== undefined || this.status === "closed") throw this.#closedError();
+    const key = memberKey(membership.topic, membership.group);
+    if (this.#members.has(key)) {
+      throw new PrombusError(
+        "already_subscribed",
+        `this client is already subscribed to ${membership.topic} as group ${membership.group}`,
+      );
+    }
+    this.#members.set(key, { membership, leave });
+  }
+
+  #forget(membership: Membership): void {
+    const key = memberKey(membership.topic, membership.group);
+    if (this.#members.get(key)?.membership === membership) this.#members.delete(key);
+  }
+
+  #member(topic: string, group: string): Membership {
+    const member = this.#members.get(memberKey(topic, group));
+    if (member !== undefined) return member.membership;
+    throw new PrombusError("not_subscribed", `this client is not subscribed to ${topic} as group ${group}`);
+  }
+}
+
+function memberKey(topic: string, group: string): string {
+  return `${topic} ${group}`;
+}

@@ -1,0 +1,353 @@
+/**
+ * The connection to the server: a state machine that connects, authenticates, checks that the server is alive, and connects
+ * again after a failure. Answers find their waiter by `corr`, which is unique over the life of the client.
+ */
+import { Backoff } from "./backoff.js";
+import type { Emitter } from "./emitter.js";
+import { AuthError, ClosedError, ConnectionError, messageOf, type PrombusError, serverError } from "./errors.js";
+import type { ErrFrame, EventFrame, OkFrame, ServerFrame, Waiter } from "./frames.js";
+import { findWebSocket, Socket, type WebSocketConstructor } from "./socket.js";
+import { refreshDelay, type Token } from "./token.js";
+import type { Millis } from "./types.js";
+
+export type ConnectionState = "connecting" | "connected" | "reconnecting" | "closed";
+
+/** The events of a client. */
+export interface ClientEvents {
+  connecting: { url: string };
+  connected: { url: string };
+  /** The connection is down; the next attempt follows after `delayMs`. */
+  reconnecting: { attempt: number; delayMs: Millis; error: PrombusError };
+  /** Nothing works any more: `close()` was called, or the server refused the token for good. */
+  closed: { error?: PrombusError };
+  /** Something failed that no call reports, e.g. a subscription that the server ended. */
+  error: PrombusError;
+  /** A handler threw; its event is nacked. */
+  nack: { error: unknown; topic: string; group: string; id: string; attempt: number };
+}
+
+export interface ConnectionOptions {
+  url: string;
+  token: Token | undefined;
+  WebSocket: WebSocketConstructor | undefined;
+  reconnect: boolean;
+  backoff: { minMs: Millis; maxMs: Millis };
+  heartbeatMs: Millis;
+}
+
+/** What the other parts do when the connection comes and goes. */
+export interface ConnectionUser {
+  connected(): void;
+  /** Called after all waiters were told. */
+  lost(): void;
+  event(frame: EventFrame): void;
+  /** An ERR that answers no frame with `corr`. */
+  unasked(error: PrombusError): void;
+  /** The server refused a frame because of its size and closed the connection. */
+  frameTooLarge(error: PrombusError): void;
+  closed(error: PrombusError): void;
+}
+
+/** A server that accepted the connection has this long to answer AUTH. */
+const OPEN_TIMEOUT_MS = 10_000;
+const CLOSE_TIMEOUT_MS = 1_000;
+/** Refusals of tokens from a function before they count as final: the first ones may have expired on the way. */
+const MAX_REFUSALS = 3;
+const FRAME_TOO_LARGE = 1009;
+
+export class Connection {
+  readonly #options: ConnectionOptions;
+  readonly #emitter: Emitter<ClientEvents>;
+  readonly #user: ConnectionUser;
+  readonly #backoff: Backoff;
+  readonly #waiters = new Map<number, Waiter>();
+  #state: ConnectionState = "connecting";
+  #socket: Socket | undefined;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #refreshTimer: ReturnType<typeof setTimeout> | undefined;
+  #token = "";
+  #refusals = 0;
+  #corr = 0;
+  #epoch = 0;
+  #heardAt = 0;
+  #lastError: PrombusError | undefined;
+  #onSocketEnd: (() => void) | undefined;
+
+  constructor(options: ConnectionOptions, emitter: Emitter<ClientEvents>, user: ConnectionUser) {
+    this.#options = options;
+    this.#emitter = emitter;
+    this.#user = user;
+    this.#backoff = new Backoff(options.backoff.minMs, options.backoff.maxMs);
+    // The caller can add listeners before the first event.
+    queueMicrotask(() => void this.#open());
+  }
+
+  get state(): ConnectionState {
+    return this.#state;
+  }
+
+  /** Rises with each connection: a lease belongs to the connection that it came over. */
+  get epoch(): number {
+    return this.#epoch;
+  }
+
+  /** Why the last attempt failed. */
+  get lastError(): PrombusError | undefined {
+    return this.#lastError;
+  }
+
+  nextCorr(): number {
+    return ++this.#corr;
+  }
+
+  /** Sends a frame whose answer goes to `waiter`. Only while connected. */
+  sendFor(corr: number, text: string, waiter: Waiter): void {
+    this.#waiters.set(corr, waiter);
+    this.#socket?.send(text);
+  }
+
+  /** Sends a frame that is answered only on error. Only while connected. */
+  send(text: string): void {
+    this.#socket?.send(text);
+  }
+
+  /** Sends a frame and waits for its answer. Rejects with `connection_lost` if the connection is or goes down. */
+  request(frame: Record<string, unknown>): Promise<OkFrame> {
+    if (this.#state === "closed") return Promise.reject(new ClosedError());
+    if (this.#state !== "connected") return Promise.reject(this.#lost());
+    return this.#ask(frame);
+  }
+
+  /** Ends the connection for good: with a close frame, so that leases go back without counting as an attempt. */
+  async close(): Promise<void> {
+    if (this.#state === "closed") return;
+    const socket = this.#socket;
+    if (socket !== undefined) {
+      await new Promise<void>((ended) => {
+        const late = setTimeout(() => socket.abandon("no answer to the close frame"), CLOSE_TIMEOUT_MS);
+        this.#onSocketEnd = () => {
+          clearTimeout(late);
+          ended();
+        };
+        socket.close();
+      });
+    }
+    this.#finish(undefined);
+  }
+
+  #ask(frame: Record<string, unknown>): Promise<OkFrame> {
+    const corr = this.nextCorr();
+    return new Promise((resolve, reject) => {
+      this.sendFor(corr, JSON.stringify({ ...frame, corr }), {
+        ok: resolve,
+        err: (error) => reject(asError(error)),
+        lost: () => reject(this.#lost()),
+      });
+    });
+  }
+
+  #lost(): PrombusError {
+    return new ConnectionError(
+      `not connected to ${this.#options.url}${this.#lastError === undefined ? "" : `: ${this.#lastError.message}`}`,
+    );
+  }
+
+  async #open(): Promise<void> {
+    if (this.#state === "closed") return;
+    this.#emitter.emit("connecting", { url: this.#options.url });
+    let constructor: WebSocketConstructor;
+    try {
+      constructor = this.#options.WebSocket ?? (await findWebSocket());
+    } catch (error) {
+      return this.#finish(error as PrombusError);
+    }
+    try {
+      this.#token = await this.token();
+    } catch (thrown) {
+      return this.#retry(new ConnectionError(`cannot get a token: ${messageOf(thrown)}`, "connection_lost", thrown));
+    }
+    // `close()` may have been called meanwhile.
+    if (this.state === "closed") return;
+    const late = setTimeout(() => this.#socket?.abandon("no answer to AUTH in time"), OPEN_TIMEOUT_MS);
+    this.#timer = late;
+    try {
+      this.#socket = new Socket(constructor, this.#options.url, {
+        opened: () => void this.#authenticate(),
+        message: (text) => this.#receive(text),
+        closed: (code, reason) => this.#ended(code, reason),
+      });
+    } catch (thrown) {
+      this.#retry(new ConnectionError(messageOf(thrown), "connection_lost", thrown));
+    }
+  }
+
+  /** A token for AUTH and HTTP; an empty one where none is configured. */
+  async token(): Promise<string> {
+    const { token } = this.#options;
+    return typeof token === "function" ? await token() : token ?? "";
+  }
+
+  async #authenticate(): Promise<void> {
+    try {
+      await this.#ask({ op: "AUTH", token: this.#token });
+    } catch (thrown) {
+      const error = thrown as PrombusError;
+      if (!(error instanceof AuthError)) {
+        // After a lost connection there is nothing to abandon, and `#ended` has been called.
+        if (error.code !== "connection_lost") this.#socket?.abandon(error.message);
+        return;
+      }
+      this.#refusals += 1;
+      const isFinal = typeof this.#options.token !== "function" || this.#refusals >= MAX_REFUSALS;
+      if (isFinal) this.#finish(this.#token === "" ? new AuthError(error.code, "the server requires a token: pass `token` to connect") : error);
+      else this.#socket?.abandon(error.message);
+      return;
+    }
+    clearTimeout(this.#timer);
+    this.#refusals = 0;
+    this.#lastError = undefined;
+    this.#backoff.reset();
+    this.#state = "connected";
+    this.#epoch += 1;
+    this.#heardAt = Date.now();
+    this.#scheduleRefresh();
+    this.#scheduleHeartbeat();
+    this.#user.connected();
+    this.#emitter.emit("connected", { url: this.#options.url });
+  }
+
+  #receive(text: string): void {
+    this.#heardAt = Date.now();
+    let frame: ServerFrame;
+    try {
+      frame = JSON.parse(text) as ServerFrame;
+      if (frame === null || typeof frame !== "object") throw new SyntaxError("not an object");
+    } catch {
+      // What follows cannot be trusted either. Unanswered publishes are sent again over a new connection.
+      this.#socket?.abandon("the server sent something that is not JSON");
+      return;
+    }
+    if (frame.op === "EVENT") return this.#user.event(frame);
+    if (frame.op !== "OK" && frame.op !== "ERR") return;
+    if (frame.corr === undefined) {
+      if (frame.op === "ERR") this.#unasked(frame);
+      return;
+    }
+    const waiter = this.#waiters.get(frame.corr);
+    if (waiter === undefined) return;
+    this.#waiters.delete(frame.corr);
+    if (frame.op === "OK") waiter.ok(frame);
+    else waiter.err(frame);
+  }
+
+  #unasked(frame: ErrFrame): void {
+    const error = asError(frame);
+    // The close that follows says no more than its code.
+    this.#lastError = error;
+    this.#user.unasked(error);
+  }
+
+  #ended(code: number, reason: string): void {
+    const said = this.#lastError;
+    this.#socket = undefined;
+    this.#stopTimers();
+    const onSocketEnd = this.#onSocketEnd;
+    if (code === FRAME_TOO_LARGE) {
+      this.#user.frameTooLarge(said?.code === "too_large" ? said : serverError("too_large", reason || "a frame is too large"));
+    }
+    this.#loseWaiters();
+    if (this.#state === "closed" || onSocketEnd !== undefined) {
+      onSocketEnd?.();
+      return;
+    }
+    const why = reason || said?.message || `close code ${code}`;
+    this.#retry(new ConnectionError(`the connection to ${this.#options.url} ended: ${why}`));
+  }
+
+  #loseWaiters(): void {
+    const waiters = [...this.#waiters.values()];
+    this.#waiters.clear();
+    for (const waiter of waiters) waiter.lost();
+    this.#user.lost();
+  }
+
+  #retry(error: PrombusError): void {
+    this.#stopTimers();
+    this.#lastError = error;
+    if (this.#state === "closed") return;
+    if (!this.#options.reconnect) return this.#finish(error);
+    this.#state = "reconnecting";
+    const delayMs = this.#backoff.next();
+    this.#timer = setTimeout(() => void this.#open(), delayMs);
+    this.#emitter.emit("reconnecting", { attempt: this.#backoff.attempt, delayMs, error });
+  }
+
+  #finish(error: PrombusError | undefined): void {
+    if (this.#state === "closed") return;
+    this.#state = "closed";
+    this.#stopTimers();
+    this.#socket?.abandon("closed");
+    this.#user.closed(error ?? new ClosedError());
+    this.#emitter.emit("closed", error === undefined ? {} : { error });
+  }
+
+  #stopTimers(): void {
+    clearTimeout(this.#timer);
+    clearTimeout(this.#refreshTimer);
+  }
+
+  /**
+   * Browsers cannot send pings, so the client repeats AUTH when it has heard nothing for a while: it is cheap, and the server
+   * answers it in every state.
+   */
+  #scheduleHeartbeat(): void {
+    const { heartbeatMs } = this.#options;
+    const check = async (): Promise<void> => {
+      const socket = this.#socket;
+      if (this.#state !== "connected" || socket === undefined) return;
+      if (Date.now() - this.#heardAt >= heartbeatMs) {
+        const late = setTimeout(() => socket.abandon(`no answer for ${2 * heartbeatMs} ms`), heartbeatMs);
+        // Any other frame than an answer to this one is as good.
+        const askedAt = Date.now();
+        this.#timer = late;
+        try {
+          await this.#ask({ op: "AUTH", token: this.#token });
+        } catch (thrown) {
+          // A revoked token: a new connection finds out whether there is a better one.
+          if (thrown instanceof AuthError) socket.abandon(thrown.message);
+        }
+        clearTimeout(late);
+        if (this.#heardAt < askedAt) return;
+      }
+      if (this.#state === "connected" && socket === this.#socket) {
+        this.#timer = setTimeout(() => void check(), Math.max(heartbeatMs - (Date.now() - this.#heardAt), 10));
+      }
+    };
+    this.#timer = setTimeout(() => void check(), heartbeatMs);
+  }
+
+  /** Replaces a token that expires, over the same connection. */
+  #scheduleRefresh(): void {
+    if (typeof this.#options.token !== "function") return;
+    const delay = refreshDelay(this.#token);
+    if (delay === undefined) return;
+    this.#refreshTimer = setTimeout(() => void this.#refresh(), delay);
+  }
+
+  async #refresh(): Promise<void> {
+    const socket = this.#socket;
+    try {
+      const token = await this.token();
+      if (socket === undefined || socket !== this.#socket) return;
+      await this.#ask({ op: "AUTH", token });
+      this.#token = token;
+    } catch (thrown) {
+      this.#emitter.emit("error", new AuthError("unauthorized", `cannot refresh the token: ${messageOf(thrown)}`, { cause: thrown }));
+    }
+    if (socket === this.#socket && this.#state === "connected") this.#scheduleRefresh();
+  }
+}
+
+function asError(frame: ErrFrame): PrombusError {
+  return serverError(frame.code, frame.msg, { retryAfterMs: frame.retry_after_ms });
+}

@@ -1,0 +1,166 @@
+/** A subscription as an async iterator of deliveries, which the caller settles. */
+import type { Connection } from "./connection.js";
+import { ClosedError, type PrombusError } from "./errors.js";
+import type { Lease } from "./lease.js";
+import { Membership, type MembershipUser } from "./membership.js";
+import { verdictOf } from "./subscription.js";
+import { type Schemas, validate } from "./topics.js";
+import type { Delivery, DeliveryContext, Millis, NackOptions, Settlement, StoredEvent, SubscribeOptions } from "./types.js";
+
+/**
+ * The events of a group, one by one. It joins the group at the first `next()`; leaving the loop leaves the group, and what is
+ * not settled then goes to other members. Reconnects do not end it.
+ */
+export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>, MembershipUser {
+  readonly #member: Membership;
+  readonly #schemas: Schemas | undefined;
+  #joining: Promise<unknown> | undefined;
+  #waiting: Lease[] = [];
+  #takers: { resolve: (lease: Lease | undefined) => void; reject: (error: unknown) => void }[] = [];
+  #isOver = false;
+  #error: PrombusError | undefined;
+
+  /** @internal */
+  constructor(
+    connection: Connection,
+    topic: string,
+    group: string,
+    options: SubscribeOptions,
+    schemas: Schemas | undefined,
+    onEnd: (member: Membership) => void,
+  ) {
+    this.#schemas = schemas;
+    this.#member = new Membership(connection, topic, group, options, this, () => onEnd(this.#member));
+  }
+
+  /** @internal */
+  get member(): Membership {
+    return this.#member;
+  }
+
+  /** Joins the group now instead of at the first `next()`; resolves with whether the group is new. */
+  async join(): Promise<boolean> {
+    this.#joining ??= this.#member.join();
+    return (await this.#joining) === true;
+  }
+
+  async next(): Promise<IteratorResult<Delivery<T>, undefined>> {
+    await this.join().catch((error: unknown) => {
+      if (!this.#isOver || this.#error !== undefined) throw error;
+    });
+    for (;;) {
+      const lease = this.#waiting.shift() ?? (await this.#take());
+      if (lease === undefined) return { done: true, value: undefined };
+      if (await this.#isValid(lease)) return { done: false, value: new HeldDelivery<T>(this.#member, lease) };
+    }
+  }
+
+  /** Leaves the group. Settle what is still needed before. */
+  async close(): Promise<void> {
+    await this.#member.leave();
+  }
+
+  async return(): Promise<IteratorResult<Delivery<T>, undefined>> {
+    await this.close();
+    return { done: true, value: undefined };
+  }
+
+  pause(): Promise<void> {
+    return this.#member.pause(true);
+  }
+
+  resume(): Promise<void> {
+    return this.#member.pause(false);
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  /** @internal */
+  arrived(lease: Lease): void {
+    const taker = this.#takers.shift();
+    if (taker === undefined) this.#waiting.push(lease);
+    else taker.resolve(lease);
+  }
+
+  /** @internal */
+  disconnected(): void {
+    for (const lease of this.#waiting) this.#member.drop(lease);
+    this.#waiting = [];
+  }
+
+  /** @internal */
+  ended(error: PrombusError | undefined): void {
+    this.#isOver = true;
+    this.#waiting = [];
+    if (!(error instanceof ClosedError)) this.#error = error;
+    for (const { resolve, reject } of this.#takers.splice(0)) {
+      if (this.#error === undefined) resolve(undefined);
+      else reject(this.#error);
+    }
+  }
+
+  #take(): Promise<Lease | undefined> {
+    if (this.#error !== undefined) return Promise.reject(this.#error);
+    if (this.#isOver) return Promise.resolve(undefined);
+    return new Promise((resolve, reject) => { this.#takers.push({ resolve, reject }); });
+  }
+
+  /** An event that does not match its schema goes to the dead letters. */
+  async #isValid(lease: Lease): Promise<boolean> {
+    const { event } = lease;
+    try {
+      if (this.#schemas !== undefined) event.payload = await validate(this.#schemas, event.topic, event.payload);
+      return true;
+    } catch (thrown) {
+      this.#member.settle(lease, verdictOf(thrown));
+      return false;
+    }
+  }
+}
+
+class HeldDelivery<T> implements Delivery<T> {
+  readonly #member: Membership;
+  readonly #lease: Lease;
+  #settlement: Promise<Settlement> | undefined;
+
+  constructor(member: Membership, lease: Lease) {
+    this.#member = member;
+    this.#lease = lease;
+  }
+
+  get event(): StoredEvent<T> {
+    return this.#lease.event as StoredEvent<T>;
+  }
+
+  get ctx(): DeliveryContext {
+    return this.#lease;
+  }
+
+  ack(): Promise<Settlement> {
+    return this.#settle({ ok: true });
+  }
+
+  nack(reason?: string, options: NackOptions = {}): Promise<Settlement> {
+    return this.#settle({ ok: false, ...(reason === undefined ? {} : { reason }), ...options });
+  }
+
+  extend(ms?: Millis): Promise<void> {
+    return this.#lease.extend(ms);
+  }
+
+  /** The first verdict counts; later calls get its outcome. */
+  #settle(verdict: Parameters<Membership["settleDurably"]>[1]): Promise<Settlement> {
+    if (this.#settlement === undefined) {
+      this.#settlement = this.#member.settleDurably(this.#lease, verdict);
+      // A caller that does not wait must not cause an unhandled rejection.
+      this.#settlement.catch(() => {});
+    }
+    return this.#settlement;
+  }
+}

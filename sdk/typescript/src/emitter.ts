@@ -1,0 +1,30 @@
+/** A small typed event emitter. */
+export class Emitter<Events extends object> {
+  readonly #listeners = new Map<keyof Events, Set<(value: never) => void>>();
+
+  /** Adds a listener; the function that it returns removes it. */
+  on<K extends keyof Events>(name: K, listener: (value: Events[K]) => void): () => void {
+    const listeners = this.#listeners.get(name) ?? new Set();
+    this.#listeners.set(name, listeners.add(listener));
+    return () => this.off(name, listener);
+  }
+
+  off<K extends keyof Events>(name: K, listener: (value: Events[K]) => void): void {
+    this.#listeners.get(name)?.delete(listener);
+  }
+
+  emit<K extends keyof Events>(name: K, value: Events[K]): void {
+    for (const listener of [...(this.#listeners.get(name) ?? [])]) {
+      try {
+        (listener as (value: Events[K]) => void)(value);
+      } catch (thrown) {
+        // A listener's mistake must not break the connection.
+        console.error(`a listener for ${String(name)} threw`, thrown);
+      }
+    }
+  }
+
+  clear(): void {
+    this.#listeners.clear();
+  }
+}

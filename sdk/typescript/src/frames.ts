@@ -1,0 +1,47 @@
+/** The frames of the server. `docs/protocol.md` describes them. */
+import type { CursorPosition, RedeliveryReason, StoredEvent } from "./types.js";
+
+export interface OkFrame {
+  op: "OK";
+  corr?: number;
+  id?: string;
+  seq?: number;
+  duplicate?: boolean;
+  created?: boolean;
+  stale?: boolean;
+  cursor?: CursorPosition;
+  protocol?: number;
+}
+
+export interface ErrFrame {
+  op: "ERR";
+  code: string;
+  msg: string;
+  corr?: number;
+  retry_after_ms?: number;
+}
+
+export interface EventFrame {
+  op: "EVENT";
+  /** The subscription as it was written: a topic or a pattern. */
+  topic: string;
+  group: string;
+  event: StoredEvent;
+  ctx: {
+    attempt: number;
+    ack_deadline_ms: number;
+    max_attempts: number;
+    reason?: RedeliveryReason;
+    last_error?: string;
+  };
+}
+
+export type ServerFrame = OkFrame | ErrFrame | EventFrame;
+
+/** Somebody who waits for the answer to one frame. */
+export interface Waiter {
+  ok(frame: OkFrame): void;
+  err(frame: ErrFrame): void;
+  /** The connection broke first. */
+  lost(): void;
+}

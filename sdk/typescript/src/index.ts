@@ -1,0 +1,18 @@
+/** Client of a prombus event bus. */
+export { Client, connect, type ConnectOptions, type PublishRecord } from "./client.js";
+export type { ClientEvents, ConnectionState } from "./connection.js";
+export { Consumer } from "./consumer.js";
+export {
+  AuthError, type ClientErrorCode, ClosedError, ConnectionError, type ErrorCode, type ErrorDetails, NackError, PrombusError,
+  RejectError, type ServerErrorCode, ValidationError, type ValidationIssue,
+} from "./errors.js";
+export type { ExportOptions, ReplayOptions, TailOptions } from "./history.js";
+export type { Http } from "./http.js";
+export type { WebSocketConstructor, WebSocketLike } from "./socket.js";
+export { type StateChange, StateView } from "./state.js";
+export { Subscription } from "./subscription.js";
+export type { Telemetry } from "./telemetry.js";
+export type { Token } from "./token.js";
+export type { Inputs, Outputs, PayloadOf, Schemas, StandardSchema, SubscriptionOf, TopicMap, TopicOf } from "./topics.js";
+export type * from "./types.js";
+export { uuidv7 } from "./uuid.js";

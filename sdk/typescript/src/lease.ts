@@ -1,0 +1,88 @@
+/** One event that this client holds: its lease, and the context that handlers see. */
+import { PrombusError } from "./errors.js";
+import type { EventFrame } from "./frames.js";
+import type { DeliveryContext, Millis, RedeliveryReason, StoredEvent } from "./types.js";
+
+/** What a lease needs of its subscription. */
+export interface LeaseOwner {
+  readonly topic: string;
+  readonly group: string;
+  /** Asks the server for more time. */
+  extend(lease: Lease, ms: Millis | undefined): Promise<void>;
+}
+
+export class Lease implements DeliveryContext {
+  readonly event: StoredEvent;
+  readonly key: string;
+  readonly heldSince: Millis = Date.now();
+  readonly #owner: LeaseOwner;
+  #controller: AbortController | undefined;
+  #lostBecause: PrombusError | undefined;
+  #ctx: EventFrame["ctx"];
+  /** The connection that the lease came over. */
+  epoch = 0;
+  leaseUntil: Millis = 0;
+  isExtending = false;
+
+  constructor(owner: LeaseOwner, key: string, frame: EventFrame, epoch: number) {
+    this.#owner = owner;
+    this.key = key;
+    this.event = frame.event;
+    this.#ctx = frame.ctx;
+    this.renew(frame, epoch);
+  }
+
+  /** The event was delivered again while it is still being handled here: its new lease continues the old one. */
+  renew(frame: EventFrame, epoch: number): void {
+    this.#ctx = frame.ctx;
+    this.epoch = epoch;
+    this.isExtending = false;
+    this.leaseUntil = Date.now() + frame.ctx.ack_deadline_ms;
+  }
+
+  /** The event is no longer this member's. */
+  lose(why: PrombusError): void {
+    this.#lostBecause ??= why;
+    this.#controller?.abort(this.#lostBecause);
+  }
+
+  get isLost(): boolean {
+    return this.#lostBecause !== undefined;
+  }
+
+  get attempt(): number {
+    return this.#ctx.attempt;
+  }
+
+  get maxAttempts(): number {
+    return this.#ctx.max_attempts;
+  }
+
+  get reason(): RedeliveryReason | undefined {
+    return this.#ctx.reason;
+  }
+
+  get lastError(): string | undefined {
+    return this.#ctx.last_error;
+  }
+
+  get subscription(): string {
+    return this.#owner.topic;
+  }
+
+  get group(): string {
+    return this.#owner.group;
+  }
+
+  get signal(): AbortSignal {
+    if (this.#controller === undefined) {
+      this.#controller = new AbortController();
+      if (this.#lostBecause !== undefined) this.#controller.abort(this.#lostBecause);
+    }
+    return this.#controller.signal;
+  }
+
+  extend(ms?: Millis): Promise<void> {
+    return this.#owner.extend(this, ms);
+  }
+}

@@ -1,0 +1,113 @@
+/** The WebSocket of the runtime, or the package `ws` where there is none (Node 20 and 21). */
+import { PrombusError } from "./errors.js";
+
+/** The part of a WebSocket that is used here. Browsers, Node 22, Bun, Deno and `ws` have it. */
+export interface WebSocketLike {
+  readonly readyState: number;
+  onopen: ((event: never) => void) | null;
+  onmessage: ((event: never) => void) | null;
+  onclose: ((event: never) => void) | null;
+  onerror: ((event: never) => void) | null;
+  send(data: string): void;
+  close(code?: number, reason?: string): void;
+}
+
+export type WebSocketConstructor = new (url: string) => WebSocketLike;
+
+/** What `ws` has beyond the standard. */
+interface NodeSocket {
+  /** Ends the connection without a closing handshake, which a dead peer would never answer. */
+  terminate?(): void;
+  /** The TCP socket below, which can gather writes. */
+  readonly _socket?: { cork?(): void; uncork?(): void } | null;
+}
+
+declare const setImmediate: ((callback: () => void) => unknown) | undefined;
+
+/** The handlers of a {@link Socket}. Nothing is called after `closed`. */
+export interface SocketEvents {
+  opened(): void;
+  message(text: string): void;
+  closed(code: number, reason: string): void;
+}
+
+export async function findWebSocket(): Promise<WebSocketConstructor> {
+  const own = (globalThis as { WebSocket?: WebSocketConstructor }).WebSocket;
+  if (own !== undefined) return own;
+  // A variable keeps bundlers for browsers from looking for the package.
+  const name = "ws";
+  try {
+    const module = (await import(/* @vite-ignore */ /* webpackIgnore: true */ name)) as
+      { WebSocket?: WebSocketConstructor; default: WebSocketConstructor };
+    return module.WebSocket ?? module.default;
+  } catch (cause) {
+    throw new PrombusError(
+      "no_websocket",
+      "this runtime has no WebSocket: install the package `ws` (npm install ws), pass one as connect(url, { WebSocket }), " +
+        "or use Node 22 or newer",
+      { cause },
+    );
+  }
+}
+
+/** One WebSocket connection. */
+export class Socket {
+  readonly #socket: WebSocketLike;
+  #events: SocketEvents | undefined;
+  #error = "";
+  #isCorked = false;
+
+  constructor(constructor: WebSocketConstructor, url: string, events: SocketEvents) {
+    this.#events = events;
+    const socket = new constructor(url);
+    this.#socket = socket;
+    socket.onopen = () => this.#events?.opened();
+    socket.onmessage = (event: { data: unknown }) => {
+      // Binary messages are not part of the protocol.
+      if (typeof event.data === "string") this.#events?.message(event.data);
+    };
+    // Details come only from `ws` and Node; a browser tells a page nothing.
+    socket.onerror = (event: { message?: string }) => { this.#error = event.message ?? ""; };
+    socket.onclose = (event: { code: number; reason: string }) => {
+      this.#end(event.code, event.reason || this.#error);
+    };
+  }
+
+  /** Sends a message. Messages of one turn of the event loop leave in one write where the runtime can do that. */
+  send(text: string): void {
+    if (this.#socket.readyState !== 1) return;
+    this.#cork();
+    this.#socket.send(text);
+  }
+
+  /** Sends a close frame. Leases go back to the group without counting as an attempt. */
+  close(): void {
+    this.#socket.close(1000);
+  }
+
+  /** Ends the connection at once, for a peer that does not answer. */
+  abandon(reason: string): void {
+    const socket = this.#socket as WebSocketLike & NodeSocket;
+    if (socket.terminate !== undefined) socket.terminate();
+    else socket.close();
+    this.#end(1006, reason);
+  }
+
+  #end(code: number, reason: string): void {
+    const events = this.#events;
+    this.#events = undefined;
+    events?.closed(code, reason);
+  }
+
+  #cork(): void {
+    if (this.#isCorked || typeof setImmediate === "undefined") return;
+    const below = (this.#socket as NodeSocket)._socket;
+    if (typeof below?.cork !== "function") return;
+    this.#isCorked = true;
+    below.cork();
+    setImmediate(() => {
+      this.#isCorked = false;
+      below.uncork?.();
+    });
+  }
+}

@@ -1,0 +1,164 @@
+/** A subscription with a handler: returning acks, throwing nacks. */
+import type { ClientEvents, Connection } from "./connection.js";
+import type { Emitter } from "./emitter.js";
+import { ClosedError, messageOf, NackError, type PrombusError, RejectError, ValidationError } from "./errors.js";
+import type { Lease } from "./lease.js";
+import { Membership, type MembershipUser, type Verdict } from "./membership.js";
+import type { Telemetry } from "./telemetry.js";
+import { type Schemas, validate } from "./topics.js";
+import type { Handler, HandlerOptions, Millis } from "./types.js";
+
+/** How long `unsubscribe()` waits for running handlers. */
+const DRAIN_TIMEOUT_MS = 30_000;
+
+/** What turns an event into a call of the user's code. */
+export interface HandlerTools {
+  schemas: Schemas | undefined;
+  telemetry: Telemetry | undefined;
+  emitter: Emitter<ClientEvents>;
+}
+
+/** One member of a group, whose events go to a handler. */
+export class Subscription implements MembershipUser {
+  readonly #member: Membership;
+  readonly #handler: Handler;
+  readonly #tools: HandlerTools;
+  readonly #concurrency: number;
+  readonly #idle: (() => void)[] = [];
+  #finish!: (error: PrombusError | undefined) => void;
+  #waiting: Lease[] = [];
+  #running = 0;
+  #isDraining = false;
+
+  /** Whether the subscription created the group. If not, `from` and `expireMs` had no effect. */
+  created = false;
+  /** Resolves when the subscription is over: with an error if the server ended it, else with undefined. Never rejects. */
+  readonly finished: Promise<PrombusError | undefined> = new Promise((resolve) => { this.#finish = resolve; });
+
+  /** @internal */
+  constructor(
+    connection: Connection,
+    topic: string,
+    group: string,
+    handler: Handler,
+    options: HandlerOptions,
+    tools: HandlerTools,
+    onEnd: (member: Membership) => void,
+  ) {
+    this.#handler = handler;
+    this.#tools = tools;
+    this.#concurrency = Math.max(options.concurrency ?? 1, 1);
+    this.#member = new Membership(connection, topic, group, options, this, () => onEnd(this.#member));
+  }
+
+  /** @internal */
+  get member(): Membership {
+    return this.#member;
+  }
+
+  /** The topic or pattern. */
+  get topic(): string {
+    return this.#member.topic;
+  }
+
+  get group(): string {
+    return this.#member.group;
+  }
+
+  /** Stops deliveries. Running handlers and their leases are not affected. */
+  pause(): Promise<void> {
+    return this.#member.pause(true);
+  }
+
+  resume(): Promise<void> {
+    return this.#member.pause(false);
+  }
+
+  /**
+   * Leaves the group after running handlers have ended and their events are settled, at most `timeoutMs` (default 30,000)
+   * later. What was not handled goes to other members; it does not count as an attempt.
+   */
+  async unsubscribe(options: { timeoutMs?: Millis } = {}): Promise<void> {
+    this.#isDraining = true;
+    this.#waiting = [];
+    await this.#member.stopReceiving();
+    if (this.#running > 0) {
+      await new Promise<void>((resolve) => {
+        const late = setTimeout(resolve, options.timeoutMs ?? DRAIN_TIMEOUT_MS);
+        this.#idle.push(() => {
+          clearTimeout(late);
+          resolve();
+        });
+      });
+    }
+    await this.#member.leave();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.unsubscribe();
+  }
+
+  /** @internal */
+  arrived(lease: Lease): void {
+    this.#waiting.push(lease);
+    this.#pump();
+  }
+
+  /** @internal */
+  disconnected(): void {
+    for (const lease of this.#waiting) this.#member.drop(lease);
+    this.#waiting = [];
+  }
+
+  /** @internal */
+  ended(error: PrombusError | undefined): void {
+    this.#isDraining = true;
+    this.#waiting = [];
+    if (error !== undefined && !(error instanceof ClosedError)) this.#tools.emitter.emit("error", error);
+    this.#finish(error);
+  }
+
+  #pump(): void {
+    let taken = 0;
+    while (this.#running < this.#concurrency && taken < this.#waiting.length && !this.#isDraining) {
+      const lease = this.#waiting[taken] as Lease;
+      taken += 1;
+      this.#running += 1;
+      void this.#run(lease);
+    }
+    if (taken > 0) this.#waiting.splice(0, taken);
+  }
+
+  async #run(lease: Lease): Promise<void> {
+    const verdict = await this.#handle(lease);
+    this.#member.settle(lease, verdict);
+    this.#running -= 1;
+    if (this.#running === 0 && this.#isDraining) {
+      for (const idle of this.#idle.splice(0)) idle();
+    }
+    this.#pump();
+  }
+
+  async #handle(lease: Lease): Promise<Verdict> {
+    const { schemas, telemetry, emitter } = this.#tools;
+    const { event } = lease;
+    try {
+      if (schemas !== undefined) event.payload = await validate(schemas, event.topic, event.payload);
+      if (telemetry === undefined) await this.#handler(event, lease);
+      else await telemetry.handle(event, lease, async () => this.#handler(event, lease));
+      return { ok: true };
+    } catch (thrown) {
+      const { topic, group } = this.#member;
+      emitter.emit("nack", { error: thrown, topic, group, id: event.id, attempt: lease.attempt });
+      return verdictOf(thrown);
+    }
+  }
+}
+
+/** How an event ends whose handling failed. An invalid payload stays invalid: it is given up at once. */
+export function verdictOf(thrown: unknown): Verdict {
+  const reason = messageOf(thrown);
+  if (thrown instanceof RejectError || thrown instanceof ValidationError) return { ok: false, reason, dead: true };
+  if (thrown instanceof NackError && thrown.delayMs !== undefined) return { ok: false, reason, delayMs: thrown.delayMs };
+  return { ok: false, reason };
+}
