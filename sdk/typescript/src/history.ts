@@ -1,0 +1,245 @@
+/** The history of topics: pages, exports, and live tails without a group. All of them take patterns, too. */
+import { Backoff } from "./backoff.js";
+import { ConnectionError, PrombusError, serverError } from "./errors.js";
+import { type Exchange, type Http, parseJson, type Query, stoppable } from "./http.js";
+import { LineSplitter, SseParser } from "./sse.js";
+import type { HistoryFilter, Millis, StoredEvent, TimeLike } from "./types.js";
+
+const PAGE_SIZE = 1_000;
+/** The server sends a comment every 15 s. */
+export const SILENCE_MS = 45_000;
+const RETRY_MS = 1_000;
+const MIN_RETRY_MS = 100;
+const MAX_RETRY_MS = 30_000;
+
+/** Where to start. `afterId` is the id of an event, or a position from a page or stream over a pattern. */
+export interface StartOptions {
+  /** `"ts"` needs `ts`, `"afterId"` needs `afterId`. Without `from`, `afterId` or `ts` decides if it is there. */
+  from?: "earliest" | "latest" | "ts" | "afterId" | { ts: TimeLike } | { afterId: string };
+  ts?: TimeLike;
+  afterId?: string;
+}
+
+/** Options of `replay`. */
+export interface ReplayOptions extends StartOptions, HistoryFilter {
+  /** Only events of this seq and later; of one topic. */
+  fromSeq?: number;
+  /** Only events of this time and earlier. */
+  toTs?: TimeLike;
+  /** `"desc"` is newest first; of one topic. */
+  order?: "asc" | "desc";
+  /** Stops after this number of events. With `from: "latest"` it is the number of newest events, 1,000 unless given. */
+  limit?: number;
+  /** Events that one request gets; default 1,000. */
+  pageSize?: number;
+  signal?: AbortSignal;
+}
+
+/** Options of `export`. */
+export interface ExportOptions extends HistoryFilter {
+  /** Only events of this time and later. */
+  fromTs?: TimeLike;
+  /** Only events of this time and earlier. */
+  toTs?: TimeLike;
+  signal?: AbortSignal;
+}
+
+/** Options of `last`. */
+export interface LastOptions extends HistoryFilter {
+  signal?: AbortSignal;
+}
+
+/** Options of `ticketUrl`. */
+export interface TicketOptions extends StartOptions, HistoryFilter {
+  signal?: AbortSignal;
+}
+
+/** Options of `tail`. It starts at `"latest"` unless told otherwise. */
+export interface TailOptions extends StartOptions, HistoryFilter {
+  /** Called each time the stream is connected. */
+  onOpen?: () => void;
+  /** Reconnects after this time in which the server sent nothing; default 45,000. */
+  silenceMs?: Millis;
+  signal?: AbortSignal;
+  /** @internal Resumes after events only, never at a position that the server sent before the first one. */
+  resumeAfterEvents?: boolean;
+}
+
+interface Page<T> {
+  events: StoredEvent<T>[];
+  next: string | null;
+}
+
+/** The events that are stored now, page by page. A failed page ends it with an error. */
+export function replay<T = unknown>(
+  http: Http,
+  topic: string,
+  options: ReplayOptions = {},
+): AsyncIterableIterator<StoredEvent<T>> {
+  return stoppable(options.signal, async function* (signal) {
+    const { fromSeq, toTs, order, limit, pageSize = PAGE_SIZE } = options;
+    const start = startOf(options);
+    // Pages must agree on what an age means.
+    const query = {
+      ...start, ts: absolute(start.ts), topic, fromSeq, toTs: absolute(toTs), order, ...filterOf(options),
+    };
+    const isLatest = start.from === "latest" && order !== "desc";
+    let left = limit ?? (isLatest ? pageSize : Infinity);
+    while (!(left <= 0)) {
+      const size = isLatest ? left : Math.min(left, pageSize);
+      const page = await http.json<Page<T>>("GET", "/replay", { query: { ...query, limit: size }, signal });
+      yield* page.events;
+      if (page.next === null) return;
+      left -= page.events.length;
+      query.from = "afterId";
+      query.afterId = page.next;
+    }
+  });
+}
+
+/** The newest `count` events of a topic, oldest first. */
+export async function last<T = unknown>(
+  http: Http,
+  topic: string,
+  count: number,
+  options: LastOptions = {},
+): Promise<StoredEvent<T>[]> {
+  if (count <= 0) return [];
+  const query = { topic, from: "latest", limit: count, ...filterOf(options) };
+  return (await http.json<Page<T>>("GET", "/replay", { query, signal: options.signal })).events;
+}
+
+/** Streams all events in constant memory. A response that breaks off is an error. */
+export function exportEvents<T = unknown>(
+  http: Http,
+  topic: string,
+  options: ExportOptions = {},
+): AsyncIterableIterator<StoredEvent<T>> {
+  return stoppable(options.signal, async function* (signal) {
+    const exchange = await openExport(http, topic, options, signal);
+    try {
+      const lines = new LineSplitter();
+      for (let piece; (piece = await exchange.read()) !== undefined;) {
+        for (const line of lines.push(piece)) yield parseJson<StoredEvent<T>>(line, "/export");
+      }
+      // Not every runtime reports a response that was cut.
+      if (lines.rest !== "") throw new ConnectionError("/export: the response broke off");
+    } finally {
+      exchange.close();
+    }
+  });
+}
+
+/** The bytes of an export, one event a line, e.g. for a file. The stream fails if the response breaks off. */
+export async function exportStream(
+  http: Http,
+  topic: string,
+  options: ExportOptions = {},
+): Promise<ReadableStream<Uint8Array>> {
+  return (await openExport(http, topic, options, options.signal)).stream();
+}
+
+/**
+ * The events of a topic or pattern as they are published. It has no group: nothing is acked. While the server cannot be
+ * reached it tries again, and it resumes after the last event with no gap and no repeat. It ends when the client is closed,
+ * and fails if the server refuses it. The first `next` connects.
+ */
+export function tail<T = unknown>(
+  http: Http,
+  topic: string,
+  options: TailOptions = {},
+): AsyncIterableIterator<StoredEvent<T>> {
+  return stoppable(options.signal, async function* (signal) {
+    const { onOpen, silenceMs: idleMs = SILENCE_MS, resumeAfterEvents = false } = options;
+    const path = pathOf(topic);
+    const query = subscriptionOf(options);
+    let lastId = "";
+    let backoff = new Backoff(RETRY_MS, MAX_RETRY_MS);
+    for (;;) {
+      let failure: unknown = new ConnectionError("the stream ended");
+      let exchange: Exchange | undefined;
+      try {
+        const headers: Record<string, string> = { accept: "text/event-stream" };
+        if (lastId !== "") headers["last-event-id"] = lastId;
+        exchange = await http.open("GET", path, { query, headers, signal, idleMs });
+        if (!exchange.head.headers.get("content-type")?.startsWith("text/event-stream")) {
+          throw new PrombusError("bad_answer", `${path}: the response is not an event stream`);
+        }
+        const parser = new SseParser(lastId);
+        let isOpen = false;
+        for (let piece; (piece = await exchange.read()) !== undefined;) {
+          for (const { id, event, data } of parser.push(piece)) {
+            if (event === "error") throw errorEvent(data);
+            if (!isOpen) {
+              isOpen = true;
+              backoff = new Backoff(Math.max(parser.retryMs ?? RETRY_MS, MIN_RETRY_MS), MAX_RETRY_MS);
+              onOpen?.();
+            }
+            if (data !== undefined || !resumeAfterEvents) lastId = id;
+            if (data !== undefined && event === "") yield parseJson<StoredEvent<T>>(data, path);
+          }
+        }
+      } catch (thrown) {
+        failure = thrown;
+      } finally {
+        exchange?.close();
+      }
+      if (http.closed.aborted) return;
+      await http.retryAfter(failure, backoff, signal);
+    }
+  });
+}
+
+/**
+ * A URL for `new EventSource(url)`, which cannot send a token. It contains a ticket for this topic and these options: the
+ * first use must come within 30 s, and reconnects work for 24 h.
+ */
+export async function ticketUrl(http: Http, topic: string, options: TicketOptions = {}): Promise<string> {
+  const query = subscriptionOf(options);
+  const body = { topic, query: http.url("", query).split("?")[1] ?? "" };
+  const { ticket } = await http.json<{ ticket: string }>("POST", "/tickets", { body, signal: options.signal });
+  return http.url(pathOf(topic), { ...query, ticket });
+}
+
+function pathOf(topic: string): string {
+  return `/subscribe/${encodeURIComponent(topic)}`;
+}
+
+function openExport(http: Http, topic: string, options: ExportOptions, signal?: AbortSignal): Promise<Exchange> {
+  const { fromTs, toTs } = options;
+  return http.open("GET", "/export", { query: { topic, fromTs, toTs, ...filterOf(options) }, signal });
+}
+
+function subscriptionOf(options: StartOptions & HistoryFilter): Query {
+  return { ...startOf(options), ...filterOf(options) };
+}
+
+interface StartQuery {
+  from: string | undefined;
+  ts: TimeLike | undefined;
+  afterId: string | undefined;
+}
+
+function startOf({ from, ts, afterId }: StartOptions): StartQuery {
+  if (typeof from === "object") ({ ts, afterId } = { ts, afterId, ...from });
+  if (typeof from !== "string") from = afterId !== undefined ? "afterId" : ts !== undefined ? "ts" : undefined;
+  return { from, ts, afterId };
+}
+
+function filterOf({ key, tag, header = {} }: HistoryFilter): Query {
+  return { key, tag, header: Object.entries(header).map(([name, value]) => `${name}:${value}`) };
+}
+
+const UNIT_MS: Readonly<Record<string, Millis>> = { ms: 1, s: 1e3, m: 6e4, h: 36e5, d: 864e5, w: 6048e5 };
+
+/** An age such as `"-2h"` as a point in time, by the local clock. */
+function absolute(time: TimeLike | undefined): TimeLike | undefined {
+  const [, count, unit] = /^-(\d+)(ms|[smhdw])$/.exec(String(time)) ?? [];
+  return unit === undefined ? time : Math.max(0, Date.now() - Number(count) * (UNIT_MS[unit] as Millis));
+}
+
+/** The last event of a stream that the server gave up. */
+function errorEvent(data = "{}"): PrombusError {
+  const { error, code } = parseJson<{ error?: unknown; code?: unknown }>(data, "/subscribe");
+  return serverError(String(code ?? "unavailable"), String(error ?? "the server ended the stream"));
+}

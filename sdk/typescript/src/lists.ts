@@ -1,0 +1,41 @@
+/** Lists of topics and groups. */
+import type { Http, Query } from "./http.js";
+import type { GroupInfo, TopicInfo } from "./types.js";
+
+export interface TopicsOptions {
+  /** Only topics whose names begin with it. */
+  prefix?: string;
+  signal?: AbortSignal;
+}
+
+export interface GroupsOptions {
+  /** Only groups of this subscription, as it was written. */
+  topic?: string;
+  /** Only groups whose subscription begins with it. */
+  prefix?: string;
+  signal?: AbortSignal;
+}
+
+/** The topics that the token may read, by name. */
+export function topics(http: Http, options: TopicsOptions = {}): Promise<TopicInfo[]> {
+  return all(http, "topics", { prefix: options.prefix }, options.signal);
+}
+
+/** The groups that the token may join, by subscription and name. */
+export function groups(http: Http, options: GroupsOptions = {}): Promise<GroupInfo[]> {
+  return all(http, "groups", { topic: options.topic, prefix: options.prefix }, options.signal);
+}
+
+async function all<T>(http: Http, name: string, query: Query, signal?: AbortSignal): Promise<T[]> {
+  const found: T[] = [];
+  let next: string | undefined;
+  do {
+    const page = await http.json<Record<string, T[]> & { next?: string }>("GET", `/${name}`, {
+      query: { ...query, next, limit: 10_000 },
+      signal,
+    });
+    for (const one of page[name] ?? []) found.push(one);
+    next = page.next;
+  } while (next);
+  return found;
+}
