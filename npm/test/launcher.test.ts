@@ -1,7 +1,7 @@
-import { chmodSync, cpSync, mkdirSync, writeFileSync } from "node:fs";
+import { chmodSync, cpSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { BINARY, LAUNCHER, PACKAGE, runNode, script, temporaryFolder } from "./support.js";
+import { BINARY, LAUNCHER, PACKAGE, isRunning, runNode, script, temporaryFolder } from "./support.js";
 
 const folder = temporaryFolder();
 const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
@@ -39,6 +39,33 @@ describe("the launcher", () => {
   test.each([...SIGNALS, "SIGKILL"] as const)("ends by %s when the binary does", async (signal) => {
     const binary = script(join(folder, `die-${signal}`), `kill -${signal.slice(3)} $$; sleep 5`);
     expect(await runNode([LAUNCHER], { PROMBUS_BINARY: binary }).result).toMatchObject({ code: null, signal });
+  });
+
+  test("stops the binary when npx was killed and its shell did not pass the signal on", async () => {
+    const pidFile = join(folder, "stopped-pid");
+    const binary = script(
+      join(folder, "stopped"),
+      `trap 'echo stopped; exit 0' TERM; echo $$ >${pidFile}; echo ready; while :; do sleep 0.05; done`,
+    );
+    // Like npx: signals go to the shell only. `; true` keeps the shell from replacing itself by the command.
+    const npx = join(folder, "npx.cjs");
+    writeFileSync(npx, `
+      const shell = require("node:child_process").spawn(
+        "sh", ["-c", '"$0" "$1"; true', process.execPath, ${JSON.stringify(LAUNCHER)}], { stdio: "inherit" });
+      process.on("SIGTERM", (signal) => shell.kill(signal));
+      shell.once("exit", (code, signal) => { console.log("sh ended by", signal); process.exit(1); });`);
+    const run = runNode([npx], {
+      PROMBUS_BINARY: binary,
+      npm_lifecycle_event: "npx",
+      npm_lifecycle_script: "'prombus' serve",
+    });
+    await run.printed("ready");
+    run.child.kill("SIGTERM");
+    // The pipe of stdout is closed when the binary has ended.
+    const { stdout } = await run.result;
+    expect(stdout).toContain("sh ended by SIGTERM");
+    expect(stdout).toContain("stopped");
+    expect(isRunning(Number(readFileSync(pidFile, "utf8")))).toBe(false);
   });
 
   test("runs the real server, which SIGTERM stops with exit code 0", async () => {

@@ -36,7 +36,7 @@ export interface Run {
 
 /** Runs Node with these arguments. The variables of this process that concern prombus are left out. */
 export function runNode(args: readonly string[], env: Record<string, string> = {}): Run {
-  const inherited = Object.entries(process.env).filter(([name]) => !/^(PROMBUS_|WS_|NODE_OPTIONS$)/.test(name));
+  const inherited = Object.entries(process.env).filter(([name]) => !/^(PROMBUS_|WS_|npm_|NODE_OPTIONS$)/.test(name));
   const child = spawn(process.execPath, args, { env: { ...Object.fromEntries(inherited), ...env } });
   let stdout = "";
   let stderr = "";
