@@ -3,7 +3,7 @@ import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
 import { chmodSync, existsSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { afterAll } from "vitest";
+import { afterAll, onTestFinished } from "vitest";
 
 const ROOT = resolve(import.meta.dirname, "..");
 
@@ -34,10 +34,20 @@ export interface Run {
   readonly result: Promise<{ code: number | null; signal: string | null; stdout: string; stderr: string }>;
 }
 
-/** Runs Node with these arguments. The variables of this process that concern prombus are left out. */
+/**
+ * Runs Node with these arguments, without the variables of this process that concern prombus. The processes that a failed test leaves
+ * are killed when it ends.
+ */
 export function runNode(args: readonly string[], env: Record<string, string> = {}): Run {
   const inherited = Object.entries(process.env).filter(([name]) => !/^(PROMBUS_|WS_|npm_|NODE_OPTIONS$)/.test(name));
-  const child = spawn(process.execPath, args, { env: { ...Object.fromEntries(inherited), ...env } });
+  const child = spawn(process.execPath, args, { env: { ...Object.fromEntries(inherited), ...env }, detached: true });
+  onTestFinished(() => {
+    try {
+      if (child.pid !== undefined) process.kill(-child.pid, "SIGKILL");
+    } catch {
+      // All processes of the group have ended.
+    }
+  });
   let stdout = "";
   let stderr = "";
   child.stdout.on("data", (chunk: Buffer) => { stdout += chunk.toString(); });
