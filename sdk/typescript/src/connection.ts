@@ -54,6 +54,8 @@ const CLOSE_TIMEOUT_MS = 1_000;
 /** Refusals of tokens from a function before they count as final: the first ones may have expired on the way. */
 const MAX_REFUSALS = 3;
 const FRAME_TOO_LARGE = 1009;
+/** The connection could not be opened, or broke without a close frame. */
+const ABNORMAL = 1006;
 
 export class Connection {
   readonly #options: ConnectionOptions;
@@ -248,7 +250,8 @@ export class Connection {
   }
 
   #ended(code: number, reason: string): void {
-    const said = this.#lastError;
+    // An ERR of this connection; a ConnectionError is the end of an earlier one.
+    const said = this.#lastError instanceof ConnectionError ? undefined : this.#lastError;
     this.#socket = undefined;
     this.#stopTimers();
     const onSocketEnd = this.#onSocketEnd;
@@ -260,7 +263,7 @@ export class Connection {
       onSocketEnd?.();
       return;
     }
-    const why = reason || said?.message || `close code ${code}`;
+    const why = reason || said?.message || `close code ${code}${hint(code)}`;
     this.#retry(new ConnectionError(`the connection to ${this.#options.url} ended: ${why}`));
   }
 
@@ -346,6 +349,12 @@ export class Connection {
     }
     if (socket === this.#socket && this.#state === "connected") this.#scheduleRefresh();
   }
+}
+
+/** Browsers do not tell pages why they cannot connect, e.g. that the server refused their origin. */
+function hint(code: number): string {
+  const origin = code === ABNORMAL && typeof location === "object" ? location.origin : "null";
+  return origin === "null" ? "" : ` (does http.cors_origins of the server list ${origin}?)`;
 }
 
 function asError(frame: ErrFrame): PrombusError {

@@ -1,0 +1,3 @@
+import * as client from "@prombus/client";
+
+export const names: string[] = Object.keys(client);

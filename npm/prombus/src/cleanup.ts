@@ -1,0 +1,80 @@
+/**
+ * Makes sure that no server and no temporary folder outlives this process.
+ *
+ * - When this process exits, an exit handler kills the servers and removes the folders.
+ * - When this process is killed by a signal, no handler runs. A shell waits for that: its stdin is a pipe from this process,
+ *   which the system closes with it. (Not on Windows.)
+ */
+import { spawn } from "node:child_process";
+import { rmSync } from "node:fs";
+import type { Socket } from "node:net";
+
+const servers = new Set<number>();
+const folders = new Set<string>();
+
+/** `$1` is the process id, `$2` the folder to remove (may be empty). */
+const GUARD = `
+read -r _
+kill -9 "$1" 2>/dev/null
+[ -n "$2" ] || exit 0
+tries=0
+while ! rm -rf -- "$2" 2>/dev/null && [ "$tries" -lt 20 ]; do
+  sleep 0.1
+  tries=$((tries + 1))
+done
+`;
+
+/** Returns a function for when the server has ended: its process id may be used again by the system. */
+export function killAtExit(pid: number, temporaryFolder: string | undefined): () => void {
+  installExitHandler();
+  servers.add(pid);
+  const endGuard = process.platform === "win32" ? () => {} : startGuard(pid, temporaryFolder);
+  return () => {
+    servers.delete(pid);
+    endGuard();
+  };
+}
+
+/** Returns a function for when the folder was removed. */
+export function removeAtExit(folder: string): () => void {
+  installExitHandler();
+  folders.add(folder);
+  return () => { folders.delete(folder); };
+}
+
+function startGuard(pid: number, temporaryFolder: string | undefined): () => void {
+  // Detached: Ctrl-C in a terminal goes to all processes of the group.
+  const guard = spawn("/bin/sh", ["-c", GUARD, "prombus-guard", String(pid), temporaryFolder ?? ""], {
+    detached: true,
+    stdio: ["pipe", "ignore", "ignore"],
+  });
+  // Without a shell, only the exit handler is left.
+  guard.on("error", () => {});
+  guard.stdin.on("error", () => {});
+  guard.unref();
+  (guard.stdin as Socket).unref();
+  return () => { guard.kill("SIGKILL"); };
+}
+
+let isInstalled = false;
+
+function installExitHandler(): void {
+  if (isInstalled) return;
+  isInstalled = true;
+  process.on("exit", () => {
+    for (const pid of servers) {
+      try {
+        process.kill(pid, "SIGKILL");
+      } catch {
+        // It ended on its own.
+      }
+    }
+    for (const folder of folders) {
+      try {
+        rmSync(folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 20 });
+      } catch {
+        // Nothing can be reported at this point.
+      }
+    }
+  });
+}

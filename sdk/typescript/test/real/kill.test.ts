@@ -1,0 +1,236 @@
+/**
+ * A server that is killed and restarted five times while two clients publish and consume: nothing is lost, nothing is stored
+ * twice, everything is acked, and the clients leave nothing behind. In this Node with `ws`, in the newest Node, in Chromium.
+ *
+ * `KILL_SEED` repeats a run; the moments of the kills still depend on the machine.
+ */
+import { spawn } from "node:child_process";
+import { readFile, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { expect, test, type TestContext } from "vitest";
+import { launchBrowser, startOrigin } from "../support/browser.js";
+import { bundleForBrowser, bundleForNode, cacheFolder, emptyFolder } from "../support/bundle.js";
+import { fixedPort } from "../support/ports.js";
+import { randomFrom } from "../support/random.mjs";
+import { findRuntime } from "../support/runtimes.js";
+import { startServer, type TestServer } from "../support/server.js";
+
+const EVENTS = Number(process.env["KILL_EVENTS"] ?? 20_000);
+const KILLS = 5;
+const TIMEOUT_MS = 180_000;
+/** A program that has closed its clients ends by itself in this time. */
+const EXIT_TIMEOUT_MS = 10_000;
+
+interface Progress {
+  published: number;
+  handled: number;
+  /** Whether both clients are connected. */
+  isConnected: boolean;
+}
+
+/** What `kill-workload.mjs` returns, and what the program around it adds. */
+interface Result {
+  published: { n: number; topic: string; id: string; seq: number; duplicate: boolean }[];
+  errors: string[];
+  reconnects: number[];
+  groups: { topic: string; group: string; lag: number }[];
+  states: string[];
+  audited: number;
+  handled: { workers: number; audit: number };
+  handledTwice: { workers: number; audit: number };
+  runtime: string;
+  unhandled: string[];
+  leftovers: string[];
+}
+
+interface NodeResult extends Result {
+  hasWebSocket: boolean;
+  resources: string[];
+  processListeners: [unknown, unknown];
+}
+
+/** Runs the workload somewhere; `onProgress` must be called with its progress. */
+type RunWorkload<R> = (server: TestServer, seed: number, onProgress: (progress: Progress) => void) => Promise<R>;
+
+test("Node 20 with ws: nothing is lost or stored twice over five kills", { timeout: TIMEOUT_MS }, async () => {
+  const folder = await cacheFolder("kill");
+  try {
+    const result = await killTest({}, runInNode(process.execPath, folder));
+    expect(result.hasWebSocket).toBe(Number(process.versions.node.split(".")[0]) >= 22);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test("the newest Node without ws: nothing is lost or stored twice over five kills", { timeout: TIMEOUT_MS }, async (context) => {
+  const binary = await newestNode(context);
+  const folder = await emptyFolder("kill");
+  try {
+    const result = await killTest({}, runInNode(binary, folder));
+    expect(result.hasWebSocket).toBe(true);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test("Chromium: nothing is lost or stored twice over five kills", { timeout: TIMEOUT_MS }, async () => {
+  const script = await bundleForBrowser("test/real/kill-page.mjs");
+  const [browser, origin] = await Promise.all([launchBrowser(), startOrigin({ "/kill.js": script })]);
+  try {
+    await killTest({ PROMBUS_HTTP_CORS_ORIGINS: origin.url }, async (server, seed, onProgress) => {
+      const page = await origin.open(browser);
+      await page.exposeFunction("reportProgress", onProgress);
+      await page.addScriptTag({ url: "/kill.js", type: "module" });
+      const result = await page.evaluate(
+        (options) => (globalThis as unknown as { startKillWorkload(o: typeof options): Promise<Result> }).startKillWorkload(options),
+        { url: server.ws, seed, events: EVENTS },
+      );
+      return { ...result, runtime: `Chromium ${browser.version()}` };
+    });
+  } finally {
+    await browser.close();
+    await origin.stop();
+  }
+});
+
+async function newestNode(context: TestContext): Promise<string> {
+  const runtime = await findRuntime("node");
+  if (runtime.missing !== undefined) return context.skip(runtime.missing);
+  expect(Number(runtime.version.split(".")[0])).toBeGreaterThanOrEqual(22);
+  return runtime.binary;
+}
+
+/** Runs the workload, kills the server in the middle of it, and checks the result against the server's log. */
+async function killTest<R extends Result>(env: Record<string, string>, work: RunWorkload<R>): Promise<R> {
+  const seed = Number(process.env["KILL_SEED"] ?? Math.floor(Math.random() * 2 ** 32));
+  console.log(`seed: KILL_SEED=${seed}`);
+  const server = await startServer({ listen: `127.0.0.1:${await fixedPort()}`, env });
+  try {
+    const startedAt = Date.now();
+    const killer = new Killer(server, seed);
+    const result = await work(server, seed, (progress) => killer.progress(progress));
+    const kills = await killer.finish();
+    const { runtime, reconnects, handledTwice } = result;
+    const resent = result.published.filter(({ duplicate }) => duplicate).length;
+    console.log(
+      `${runtime}: ${EVENTS} events and ${kills} kills in ${Date.now() - startedAt} ms; ${reconnects.join(" and ")} reconnects, ` +
+        `${resent} resent publishes were stored before, ${handledTwice.workers + handledTwice.audit} events were handled again`,
+    );
+    expect(kills).toBe(KILLS);
+    await checkResult(server, result);
+    return result;
+  } finally {
+    await server.remove();
+  }
+}
+
+async function checkResult(server: TestServer, result: Result): Promise<void> {
+  expect(result.errors).toEqual([]);
+  expect(result.unhandled).toEqual([]);
+  expect(result.states).toEqual(["closed", "closed"]);
+  expect(result.leftovers).toEqual([]);
+  for (const count of result.reconnects) expect(count).toBeGreaterThanOrEqual(KILLS);
+  expect(result.handled).toEqual({ workers: EVENTS, audit: result.audited });
+  expect(result.groups.map(({ topic, group, lag }) => `${topic} ${group} ${lag}`).sort()).toEqual(["kill.* workers 0", "kill.1 audit 0"]);
+
+  const stored = await exported(server, "kill.*");
+  expect(stored.length).toBe(EVENTS);
+  const byNumber = new Map(stored.map((event) => [event.payload.n, event]));
+  expect(byNumber.size).toBe(EVENTS);
+  expect(result.published.length).toBe(EVENTS);
+  const wrong = result.published.filter(({ n, topic, id, seq }) => {
+    const event = byNumber.get(n);
+    return event === undefined || event.topic !== topic || event.id !== id || event.seq !== seq;
+  });
+  expect(wrong).toEqual([]);
+  expect(await exported(server, "dlq.**")).toEqual([]);
+  const groups = await (await fetch(`${server.http}/groups`)).json() as { groups: { lag: number; members: number }[] };
+  expect(groups.groups.map(({ lag, members }) => ({ lag, members }))).toEqual([{ lag: 0, members: 0 }, { lag: 0, members: 0 }]);
+}
+
+interface Stored {
+  id: string;
+  seq: number;
+  topic: string;
+  payload: { n: number };
+}
+
+async function exported(server: TestServer, pattern: string): Promise<Stored[]> {
+  const response = await fetch(`${server.http}/export?topic=${encodeURIComponent(pattern)}`);
+  if (!response.ok) throw new Error(`export: ${response.status} ${await response.text()}`);
+  return (await response.text()).split("\n").filter((line) => line !== "").map((line) => JSON.parse(line) as Stored);
+}
+
+/** Kills the server with SIGKILL at five moments of the work and restarts it at once. */
+class Killer {
+  readonly #server: TestServer;
+  readonly #random: () => number;
+  /** Sums of published and handled events at which the server is killed next. */
+  readonly #moments: number[];
+  #restarting: Promise<void> | undefined;
+  #kills = 0;
+  #failure: unknown;
+
+  constructor(server: TestServer, seed: number) {
+    this.#server = server;
+    this.#random = randomFrom(seed + 1);
+    this.#moments = Array.from({ length: KILLS }, (_, index) => (2 * EVENTS * (index + 0.2 + 0.6 * this.#random())) / (KILLS + 0.5));
+  }
+
+  progress({ published, handled, isConnected }: Progress): void {
+    const moment = this.#moments[0];
+    if (moment === undefined || this.#restarting !== undefined || !isConnected || published + handled < moment) return;
+    this.#moments.shift();
+    this.#kills += 1;
+    this.#restarting = this.#server.restart("SIGKILL").then(
+      () => { this.#restarting = undefined; },
+      (error: unknown) => { this.#failure = error; },
+    );
+  }
+
+  /** The number of kills. */
+  async finish(): Promise<number> {
+    await this.#restarting;
+    if (this.#failure !== undefined) throw this.#failure;
+    return this.#kills;
+  }
+}
+
+/** Runs `kill-worker.mjs` with a Node; the client is bundled into `folder`. */
+function runInNode(binary: string, folder: string): RunWorkload<NodeResult> {
+  return async (server, seed, onProgress) => {
+    const client = await bundleForNode(folder);
+    const resultFile = join(folder, "result.json");
+    const worker = spawn(
+      binary,
+      [join(import.meta.dirname, "kill-worker.mjs"), client, server.ws, String(seed), String(EVENTS), resultFile],
+      { stdio: ["ignore", "pipe", "pipe"] },
+    );
+    let log = "";
+    worker.stderr.on("data", (piece: Buffer) => (log += piece.toString()));
+    let late: NodeJS.Timeout | undefined;
+    let isLate = false;
+    createInterface({ input: worker.stdout }).on("line", (line) => {
+      const message = JSON.parse(line) as Progress | { closed: true };
+      if (!("closed" in message)) return onProgress(message);
+      late = setTimeout(() => {
+        isLate = true;
+        worker.kill("SIGKILL");
+      }, EXIT_TIMEOUT_MS);
+    });
+    const status = await new Promise((done, failed) => {
+      worker.once("error", failed);
+      worker.once("close", (code, signal) => done(code ?? signal));
+    }).finally(() => {
+      clearTimeout(late);
+      worker.kill("SIGKILL");
+    });
+    expect(isLate ? "did not exit by itself" : status, log).toBe(0);
+    expect(log).toBe("");
+    const result = JSON.parse(await readFile(resultFile, "utf8")) as NodeResult;
+    expect(result.resources).toEqual([]);
+    expect(result.processListeners[1]).toEqual(result.processListeners[0]);
+    return result;
+  };
+}

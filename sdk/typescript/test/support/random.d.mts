@@ -1,0 +1,2 @@
+/** Returns a function like `Math.random`. */
+export function randomFrom(seed: number): () => number;
