@@ -1,7 +1,7 @@
 /** The history of topics: pages, exports, and live tails without a group. All of them take patterns, too. */
 import { Backoff } from "./backoff.js";
 import { ConnectionError, PrombusError, serverError } from "./errors.js";
-import { type Exchange, type Http, parseJson, type Query, stoppable } from "./http.js";
+import { type Exchange, type Http, parseJson, type Query, type QueryValue, stoppable } from "./http.js";
 import { LineSplitter, SseParser } from "./sse.js";
 import type { HistoryFilter, Millis, StoredEvent, TimeLike } from "./types.js";
 
@@ -77,22 +77,19 @@ export function replay<T = unknown>(
   options: ReplayOptions = {},
 ): AsyncIterableIterator<StoredEvent<T>> {
   return stoppable(options.signal, async function* (signal) {
-    const { fromSeq, toTs, order, limit, pageSize = PAGE_SIZE } = options;
-    const start = startOf(options);
+    const { pageSize = PAGE_SIZE } = options;
+    let query = queryOf(topic, options);
     // Pages must agree on what an age means.
-    const query = {
-      ...start, ts: absolute(start.ts), topic, fromSeq, toTs: absolute(toTs), order, ...filterOf(options),
-    };
-    const isLatest = start.from === "latest" && order !== "desc";
-    let left = limit ?? (isLatest ? pageSize : Infinity);
+    query = { ...query, ts: absolute(query["ts"]), toTs: absolute(query["toTs"]) };
+    const isLatest = query["from"] === "latest" && options.order !== "desc";
+    let left = options.limit ?? (isLatest ? pageSize : Infinity);
     while (!(left <= 0)) {
-      const size = isLatest ? left : Math.min(left, pageSize);
-      const page = await http.json<Page<T>>("GET", "/replay", { query: { ...query, limit: size }, signal });
+      const limit = isLatest ? left : Math.min(left, pageSize);
+      const page = await http.json<Page<T>>("GET", "/replay", { query: { ...query, limit }, signal });
       yield* page.events;
-      if (page.next === null) return;
+      if (!page.next) return;
       left -= page.events.length;
-      query.from = "afterId";
-      query.afterId = page.next;
+      query = { ...query, from: "afterId", afterId: page.next };
     }
   });
 }
@@ -105,7 +102,7 @@ export async function last<T = unknown>(
   options: LastOptions = {},
 ): Promise<StoredEvent<T>[]> {
   if (count <= 0) return [];
-  const query = { topic, from: "latest", limit: count, ...filterOf(options) };
+  const query = queryOf(topic, { ...options, from: "latest", limit: count });
   return (await http.json<Page<T>>("GET", "/replay", { query, signal: options.signal })).events;
 }
 
@@ -119,7 +116,7 @@ export function exportEvents<T = unknown>(
     const exchange = await openExport(http, topic, options, signal);
     try {
       const lines = new LineSplitter();
-      for (let piece; (piece = await exchange.read()) !== undefined;) {
+      for (let piece; (piece = await exchange.read());) {
         for (const line of lines.push(piece)) yield parseJson<StoredEvent<T>>(line, "/export");
       }
       // Not every runtime reports a response that was cut.
@@ -152,27 +149,30 @@ export function tail<T = unknown>(
   return stoppable(options.signal, async function* (signal) {
     const { onOpen, silenceMs: idleMs = SILENCE_MS, resumeAfterEvents = false } = options;
     const path = pathOf(topic);
-    const query = subscriptionOf(options);
+    const query = queryOf(undefined, options);
     let lastId = "";
-    let backoff = new Backoff(RETRY_MS, MAX_RETRY_MS);
+    let backoff = retryBackoff();
     for (;;) {
       let failure: unknown = new ConnectionError("the stream ended");
       let exchange: Exchange | undefined;
       try {
-        const headers: Record<string, string> = { accept: "text/event-stream" };
-        if (lastId !== "") headers["last-event-id"] = lastId;
+        const headers: Record<string, string> = lastId === "" ? {} : { "last-event-id": lastId };
         exchange = await http.open("GET", path, { query, headers, signal, idleMs });
-        if (!exchange.head.headers.get("content-type")?.startsWith("text/event-stream")) {
+        // E.g. the login page of a proxy.
+        if (!/^text\/event-stream/.test(exchange.head.headers.get("content-type") ?? "")) {
           throw new PrombusError("bad_answer", `${path}: the response is not an event stream`);
         }
         const parser = new SseParser(lastId);
         let isOpen = false;
-        for (let piece; (piece = await exchange.read()) !== undefined;) {
+        for (let piece; (piece = await exchange.read());) {
           for (const { id, event, data } of parser.push(piece)) {
-            if (event === "error") throw errorEvent(data);
+            if (event === "error") {
+              const { error, code } = parseJson<{ error: string; code: string }>(data ?? "", path);
+              throw serverError(code, error);
+            }
             if (!isOpen) {
               isOpen = true;
-              backoff = new Backoff(Math.max(parser.retryMs ?? RETRY_MS, MIN_RETRY_MS), MAX_RETRY_MS);
+              backoff = retryBackoff(parser.retryMs);
               onOpen?.();
             }
             if (data !== undefined || !resumeAfterEvents) lastId = id;
@@ -195,10 +195,15 @@ export function tail<T = unknown>(
  * first use must come within 30 s, and reconnects work for 24 h.
  */
 export async function ticketUrl(http: Http, topic: string, options: TicketOptions = {}): Promise<string> {
-  const query = subscriptionOf(options);
+  const query = queryOf(undefined, options);
   const body = { topic, query: http.url("", query).split("?")[1] ?? "" };
   const { ticket } = await http.json<{ ticket: string }>("POST", "/tickets", { body, signal: options.signal });
   return http.url(pathOf(topic), { ...query, ticket });
+}
+
+/** Waits between attempts: `minMs` and longer after each failure. */
+export function retryBackoff(minMs: Millis = RETRY_MS): Backoff {
+  return new Backoff(Math.max(minMs, MIN_RETRY_MS), MAX_RETRY_MS);
 }
 
 function pathOf(topic: string): string {
@@ -206,40 +211,28 @@ function pathOf(topic: string): string {
 }
 
 function openExport(http: Http, topic: string, options: ExportOptions, signal?: AbortSignal): Promise<Exchange> {
-  const { fromTs, toTs } = options;
-  return http.open("GET", "/export", { query: { topic, fromTs, toTs, ...filterOf(options) }, signal });
+  return http.open("GET", "/export", { query: queryOf(topic, options), signal });
 }
 
-function subscriptionOf(options: StartOptions & HistoryFilter): Query {
-  return { ...startOf(options), ...filterOf(options) };
-}
+type AnyOptions = ReplayOptions & ExportOptions & TailOptions;
 
-interface StartQuery {
-  from: string | undefined;
-  ts: TimeLike | undefined;
-  afterId: string | undefined;
-}
-
-function startOf({ from, ts, afterId }: StartOptions): StartQuery {
-  if (typeof from === "object") ({ ts, afterId } = { ts, afterId, ...from });
-  if (typeof from !== "string") from = afterId !== undefined ? "afterId" : ts !== undefined ? "ts" : undefined;
-  return { from, ts, afterId };
-}
-
-function filterOf({ key, tag, header = {} }: HistoryFilter): Query {
-  return { key, tag, header: Object.entries(header).map(([name, value]) => `${name}:${value}`) };
+/** The parameters that the options mean. */
+function queryOf(topic: string | undefined, options: AnyOptions): Query {
+  const { from, header = {}, pageSize, onOpen, silenceMs, resumeAfterEvents, signal, ...rest } = options;
+  const query = {
+    topic,
+    ...rest,
+    ...(typeof from === "object" ? from : {}),
+    header: Object.entries(header).map(([name, value]) => `${name}:${value}`),
+  };
+  const start = query.afterId !== undefined ? "afterId" : query.ts !== undefined ? "ts" : undefined;
+  return { ...query, from: typeof from === "string" ? from : start };
 }
 
 const UNIT_MS: Readonly<Record<string, Millis>> = { ms: 1, s: 1e3, m: 6e4, h: 36e5, d: 864e5, w: 6048e5 };
 
 /** An age such as `"-2h"` as a point in time, by the local clock. */
-function absolute(time: TimeLike | undefined): TimeLike | undefined {
+function absolute(time: QueryValue): QueryValue {
   const [, count, unit] = /^-(\d+)(ms|[smhdw])$/.exec(String(time)) ?? [];
   return unit === undefined ? time : Math.max(0, Date.now() - Number(count) * (UNIT_MS[unit] as Millis));
-}
-
-/** The last event of a stream that the server gave up. */
-function errorEvent(data = "{}"): PrombusError {
-  const { error, code } = parseJson<{ error?: unknown; code?: unknown }>(data, "/subscribe");
-  return serverError(String(code ?? "unavailable"), String(error ?? "the server ended the stream"));
 }

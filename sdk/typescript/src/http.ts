@@ -1,13 +1,15 @@
 /** HTTP requests: the token, error codes, and responses that are read piece by piece. */
 import type { Backoff } from "./backoff.js";
-import { ClosedError, ConnectionError, messageOf, PrombusError, serverError } from "./errors.js";
+import { ClosedError, ConnectionError, type ErrorCode, messageOf, PrombusError, serverError } from "./errors.js";
 import type { Millis } from "./types.js";
 
 /** Gets the token for a request; undefined where the server needs none. */
 export type TokenSource = () => Promise<string | undefined>;
 
+export type QueryValue = string | number | Date | readonly string[] | undefined;
+
 /** Parameters of a request. Undefined ones are left out, and a list repeats its name. */
-export type Query = Readonly<Record<string, string | number | Date | readonly string[] | undefined>>;
+export type Query = Readonly<Record<string, QueryValue>>;
 
 export interface RequestOptions {
   query?: Query;
@@ -36,8 +38,8 @@ export class Http {
   url(path: string, query: Query = {}): string {
     const pairs = new URLSearchParams();
     for (const [name, value] of Object.entries(query)) {
-      for (const one of Array.isArray(value) ? value : [value]) {
-        if (one !== undefined) pairs.append(name, `${one instanceof Date ? one.getTime() : one}`);
+      for (const one of [value].flat()) {
+        if (one !== undefined) pairs.append(name, `${one instanceof Date ? +one : one}`);
       }
     }
     const text = `${pairs}`;
@@ -47,22 +49,16 @@ export class Http {
   /** Sends a request and waits for the head of the response. Throws if its status is not 2xx. */
   async open(method: string, path: string, options: RequestOptions = {}): Promise<Exchange> {
     const { query, body, signal, idleMs } = options;
-    this.#check(signal);
-    const headers: Record<string, string> = { ...options.headers };
-    const init: RequestInit = { method, headers };
-    if (body !== undefined) {
-      headers["content-type"] = "application/json";
-      init.body = JSON.stringify(body);
-    }
-    const exchange = new Exchange(`${method} ${path}`, idleMs);
-    exchange.watch(this.closed, () => new ClosedError());
-    exchange.watch(signal, () => abortedBy(signal));
+    const headers = { ...options.headers };
+    const text = JSON.stringify(body) as string | undefined;
+    if (text !== undefined) headers["content-type"] = "application/json";
     // Called without `this`: the `fetch` of browsers insists on it.
     const fetchFn = this.#fetch;
+    const exchange = new Exchange(`${method} ${path}`, this.closed, signal, idleMs);
     await exchange.start(async (stop) => {
       const token = await this.#token();
       if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
-      return fetchFn(this.url(path, query), { ...init, signal: stop });
+      return fetchFn(this.url(path, query), { method, headers, body: text ?? null, signal: stop });
     });
     if (!exchange.head.ok) throw await errorOf(exchange);
     return exchange;
@@ -71,39 +67,29 @@ export class Http {
   /** The response with its body as a stream. */
   async request(method: string, path: string, options?: RequestOptions): Promise<Response> {
     const exchange = await this.open(method, path, options);
-    const { status, statusText, headers } = exchange.head;
-    return new Response(exchange.head.body === null ? null : exchange.stream(), { status, statusText, headers });
+    return new Response(exchange.head.body && exchange.stream(), exchange.head);
   }
 
   async json<T>(method: string, path: string, options?: RequestOptions): Promise<T> {
     const exchange = await this.open(method, path, options);
-    return parseJson<T>(await exchange.text(), `${method} ${path}`);
+    return parseJson<T>(await exchange.text(), path);
   }
 
-  /** Waits before a request is repeated. Throws `error` if repeating it cannot help. Ends early when a signal aborts. */
-  async retryAfter(error: unknown, backoff: Backoff, signal?: AbortSignal): Promise<void> {
-    if (!(error instanceof PrombusError) || !(error.isRetryable || (error.status ?? 0) >= 500)) throw error;
-    await this.sleep(Math.max(backoff.next(), error.retryAfterMs ?? 0), signal);
-  }
-
-  /** Waits. Ends early when the client is closed or the signal aborts. */
-  sleep(ms: Millis, signal?: AbortSignal): Promise<void> {
-    return new Promise((resolve) => {
-      const signals = [this.closed, signal];
-      const wake = (): void => {
-        clearTimeout(timer);
-        for (const one of signals) one?.removeEventListener("abort", wake);
-        resolve();
-      };
-      const timer = setTimeout(wake, ms);
-      for (const one of signals) one?.addEventListener("abort", wake);
-      if (signals.some((one) => one?.aborted)) wake();
+  /**
+   * Waits before a request is repeated. Throws `error` if repeating it cannot help, unless it has the code `expected`. Ends
+   * early when a signal aborts.
+   */
+  async retryAfter(error: unknown, backoff: Backoff, signal?: AbortSignal, expected?: ErrorCode): Promise<void> {
+    const { code, isRetryable, status = 0, retryAfterMs = 0 } = error as Partial<PrombusError>;
+    if (!isRetryable && status < 500 && (!expected || code !== expected)) throw error;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let release: (() => void) | undefined;
+    await new Promise<void>((wake) => {
+      timer = setTimeout(wake, Math.max(backoff.next(), retryAfterMs));
+      release = onAbort([this.closed, signal], wake);
     });
-  }
-
-  #check(signal: AbortSignal | undefined): void {
-    if (this.closed.aborted) throw new ClosedError();
-    if (signal?.aborted) throw abortedBy(signal);
+    clearTimeout(timer);
+    release?.();
   }
 }
 
@@ -111,28 +97,25 @@ export class Http {
 export class Exchange {
   head!: Response;
   readonly #name: string;
+  readonly #closed: AbortSignal;
+  readonly #signal: AbortSignal | undefined;
   readonly #idleMs: Millis | undefined;
-  readonly #controller = new AbortController();
-  readonly #unwatch: (() => void)[] = [];
+  readonly #stop = new AbortController();
+  readonly #release: () => void;
   #reader: ReadableStreamDefaultReader<Uint8Array> | undefined;
-  #failure: PrombusError | undefined;
 
-  constructor(name: string, idleMs: Millis | undefined) {
+  constructor(name: string, closed: AbortSignal, signal: AbortSignal | undefined, idleMs: Millis | undefined) {
     this.#name = name;
+    this.#closed = closed;
+    this.#signal = signal;
     this.#idleMs = idleMs;
-  }
-
-  /** Fails with `why()` when the signal aborts. */
-  watch(signal: AbortSignal | undefined, why: () => PrombusError): void {
-    const stop = (): void => this.#fail(why());
-    signal?.addEventListener("abort", stop);
-    this.#unwatch.push(() => signal?.removeEventListener("abort", stop));
+    this.#release = onAbort([closed, signal], () => this.#cancel());
   }
 
   async start(send: (stop: AbortSignal) => Promise<Response>): Promise<void> {
-    const stop = this.#controller.signal;
+    const stop = this.#stop.signal;
     // `send` may wait for a token, which the signal cannot end.
-    const stopped = new Promise<never>((_, reject) => stop.addEventListener("abort", reject));
+    const stopped = new Promise<never>((_, reject) => { stop.onabort = reject; });
     this.head = await this.#guard(() => Promise.race([send(stop), stopped]));
     this.#reader = this.head.body?.getReader();
   }
@@ -140,14 +123,14 @@ export class Exchange {
   /** The next piece of the body; undefined at its end. */
   async read(): Promise<Uint8Array | undefined> {
     const piece = await this.#guard(async () => this.#reader?.read());
-    if (piece?.value === undefined) this.#release();
+    if (!piece?.value) this.#release();
     return piece?.value;
   }
 
   async text(): Promise<string> {
     const decoder = new TextDecoder();
     let text = "";
-    for (let piece; (piece = await this.read()) !== undefined;) text += decoder.decode(piece, { stream: true });
+    for (let piece; (piece = await this.read());) text += decoder.decode(piece, { stream: true });
     return text + decoder.decode();
   }
 
@@ -156,8 +139,8 @@ export class Exchange {
     return new ReadableStream<Uint8Array>({
       pull: async (controller) => {
         const piece = await this.read();
-        if (piece === undefined) controller.close();
-        else controller.enqueue(piece);
+        if (piece) controller.enqueue(piece);
+        else controller.close();
       },
       cancel: () => this.close(),
     }, { highWaterMark: 0 });
@@ -166,36 +149,48 @@ export class Exchange {
   /** Stops the request if it is still running. */
   close(): void {
     this.#release();
-    this.#controller.abort();
+    this.#cancel();
+  }
+
+  #cancel(reason?: PrombusError): void {
+    this.#stop.abort(reason);
     this.#reader?.cancel().catch(() => undefined);
   }
 
-  #fail(failure: PrombusError): void {
-    this.#failure ??= failure;
-    this.close();
-  }
-
-  #release(): void {
-    for (const unwatch of this.#unwatch.splice(0)) unwatch();
-  }
-
   async #guard<R>(work: () => Promise<R>): Promise<R> {
+    const { signal } = this.#stop;
     const idleMs = this.#idleMs;
-    const timer = idleMs === undefined ? undefined : setTimeout(() => {
-      this.#fail(new PrombusError("timeout", `${this.#name}: nothing came for ${idleMs} ms`));
+    const timer = idleMs && setTimeout(() => {
+      this.#cancel(new PrombusError("timeout", `${this.#name}: no data for ${idleMs} ms`));
     }, idleMs);
     try {
+      signal.throwIfAborted();
       const result = await work();
-      if (this.#failure !== undefined) throw this.#failure;
+      signal.throwIfAborted();
       return result;
     } catch (thrown) {
+      const { reason } = signal as { reason: unknown };
       this.close();
-      const cause = thrown instanceof Error ? thrown.cause ?? thrown : thrown;
-      throw this.#failure ?? new ConnectionError(`${this.#name}: ${messageOf(cause)}`, "connection_lost", thrown);
+      if (this.#closed.aborted) throw new ClosedError();
+      if (this.#signal?.aborted) throw new PrombusError("aborted", "the call was aborted", { cause: this.#signal.reason });
+      if (reason instanceof PrombusError) throw reason;
+      const cause = (thrown as Error | undefined)?.cause ?? thrown;
+      throw new ConnectionError(`${this.#name}: ${messageOf(cause)}`, "connection_lost", thrown);
     } finally {
       clearTimeout(timer);
     }
   }
+}
+
+/** Calls `act` when one of the signals aborts, at once if one has. The function that it returns removes the listeners. */
+export function onAbort(signals: readonly (AbortSignal | undefined)[], act: () => void): () => void {
+  for (const signal of signals) {
+    signal?.addEventListener("abort", act);
+    if (signal?.aborted) act();
+  }
+  return () => {
+    for (const signal of signals) signal?.removeEventListener("abort", act);
+  };
 }
 
 /**
@@ -208,33 +203,27 @@ export function stoppable<T>(
 ): AsyncIterableIterator<T> {
   const own = new AbortController();
   const inner = run(own.signal);
-  const follow = (): void => own.abort(outer?.reason);
-  const end: IteratorResult<T> = { done: true, value: undefined };
+  let release: (() => void) | undefined;
   let isStopped = false;
-  let isFollowing = false;
   return {
     async next() {
-      if (!isFollowing) {
-        isFollowing = true;
-        if (outer?.aborted) follow();
-        outer?.addEventListener("abort", follow);
-      }
+      release ??= onAbort([outer], () => own.abort(outer?.reason));
       try {
         const result = await inner.next();
-        if (result.done) outer?.removeEventListener("abort", follow);
-        return result.done ? end : result;
+        if (!result.done) return result;
+        release();
       } catch (error) {
-        outer?.removeEventListener("abort", follow);
-        if (isStopped) return end;
-        throw error;
+        release();
+        if (!isStopped) throw error;
       }
+      return { done: true, value: undefined };
     },
     async return() {
       isStopped = true;
-      outer?.removeEventListener("abort", follow);
+      release?.();
       own.abort();
       await inner.return();
-      return end;
+      return { done: true, value: undefined };
     },
     [Symbol.asyncIterator]() {
       return this;
@@ -243,21 +232,17 @@ export function stoppable<T>(
 }
 
 /** A JSON text of the server. */
-export function parseJson<T>(text: string, name: string): T {
+export function parseJson<T>(text: string, path: string): T {
   try {
     return JSON.parse(text) as T;
   } catch (cause) {
-    throw new PrombusError("bad_answer", `${name}: the response is not JSON`, { cause });
+    throw new PrombusError("bad_answer", `${path}: the response is not JSON`, { cause });
   }
-}
-
-function abortedBy(signal: AbortSignal | undefined): PrombusError {
-  return new PrombusError("aborted", "the call was aborted", { cause: signal?.reason });
 }
 
 /** The error of a response that is not 2xx. A proxy's has no code: its status must do. */
 async function errorOf(exchange: Exchange): Promise<PrombusError> {
-  const { status, statusText, headers } = exchange.head;
+  const { status, headers } = exchange.head;
   const text = await exchange.text();
   let body: { error?: unknown; code?: unknown; retry_after_ms?: unknown } = {};
   try {
@@ -265,15 +250,11 @@ async function errorOf(exchange: Exchange): Promise<PrombusError> {
   } catch {
     // Not of a prombus server.
   }
-  const { error = `status ${status} ${statusText}`, code = codeOf(status), retry_after_ms: ms } = body;
-  const retryAfterMs = Number(ms ?? Number(headers.get("retry-after")) * 1000) || undefined;
-  return serverError(String(code), String(error), { status, retryAfterMs });
+  const code = body.code ?? CODES[status] ?? (status < 500 ? "bad_answer" : "unavailable");
+  const retryAfterMs = Number(body.retry_after_ms ?? Number(headers.get("retry-after")) * 1000) || undefined;
+  return serverError(String(code), String(body.error ?? `status ${status}`), { status, retryAfterMs });
 }
 
-function codeOf(status: number): string {
-  if (status === 401) return "unauthorized";
-  if (status === 403) return "forbidden";
-  if (status === 404) return "not_found";
-  if (status === 429) return "rate_limited";
-  return status === 408 || status >= 500 ? "unavailable" : "bad_answer";
-}
+const CODES: Readonly<Record<number, ErrorCode>> = {
+  401: "unauthorized", 403: "forbidden", 404: "not_found", 408: "unavailable", 429: "rate_limited",
+};

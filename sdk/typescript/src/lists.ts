@@ -1,5 +1,5 @@
 /** Lists of topics and groups. */
-import type { Http, Query } from "./http.js";
+import type { Http } from "./http.js";
 import type { GroupInfo, TopicInfo } from "./types.js";
 
 export interface TopicsOptions {
@@ -18,15 +18,15 @@ export interface GroupsOptions {
 
 /** The topics that the token may read, by name. */
 export function topics(http: Http, options: TopicsOptions = {}): Promise<TopicInfo[]> {
-  return all(http, "topics", { prefix: options.prefix }, options.signal);
+  return all(http, "topics", options);
 }
 
 /** The groups that the token may join, by subscription and name. */
 export function groups(http: Http, options: GroupsOptions = {}): Promise<GroupInfo[]> {
-  return all(http, "groups", { topic: options.topic, prefix: options.prefix }, options.signal);
+  return all(http, "groups", options);
 }
 
-async function all<T>(http: Http, name: string, query: Query, signal?: AbortSignal): Promise<T[]> {
+async function all<T>(http: Http, name: string, { signal, ...query }: GroupsOptions): Promise<T[]> {
   const found: T[] = [];
   let next: string | undefined;
   do {

@@ -2,8 +2,9 @@
 
 /** Splits a stream of UTF-8 into lines that end with LF, CRLF or CR. */
 export class LineSplitter {
+  /** What follows the last line end. */
+  rest = "";
   readonly #decoder = new TextDecoder();
-  #rest = "";
   #endsWithCr = false;
 
   /** The lines that these bytes complete, without their ends. */
@@ -14,14 +15,9 @@ export class LineSplitter {
     if (this.#endsWithCr && text.startsWith("\n")) text = text.slice(1);
     this.#endsWithCr = text.endsWith("\r");
     const lines = text.split(/\r\n|\n|\r/);
-    lines[0] = this.#rest + (lines[0] as string);
-    this.#rest = lines.pop() as string;
+    lines[0] = this.rest + (lines[0] as string);
+    this.rest = lines.pop() as string;
     return lines;
-  }
-
-  /** What follows the last line end. */
-  get rest(): string {
-    return this.#rest;
   }
 }
 
@@ -30,7 +26,7 @@ export interface SseMessage {
   readonly id: string;
   /** The type; empty for an ordinary message. */
   readonly event: string;
-  /** Undefined for a block that only sets the id. */
+  /** Undefined for a block that only sets the id, or that only has comments. */
   readonly data: string | undefined;
 }
 
@@ -42,7 +38,6 @@ export class SseParser {
   #id: string;
   #event = "";
   #data: string | undefined;
-  #isEmpty = true;
 
   constructor(lastId = "") {
     this.#id = lastId;
@@ -51,30 +46,21 @@ export class SseParser {
   push(bytes: Uint8Array): SseMessage[] {
     const messages: SseMessage[] = [];
     for (const line of this.#lines.push(bytes)) {
-      if (line !== "") {
-        this.#field(line);
-        continue;
+      const [, name, value] = /^([^:]*):? ?(.*)/s.exec(line) as unknown as [string, string, string];
+      if (line === "") {
+        messages.push({ id: this.#id, event: this.#event, data: this.#data });
+        this.#event = "";
+        this.#data = undefined;
+      } else if (name === "data") {
+        this.#data = this.#data === undefined ? value : `${this.#data}\n${value}`;
+      } else if (name === "id" && !value.includes("\0")) {
+        this.#id = value;
+      } else if (name === "event") {
+        this.#event = value;
+      } else if (name === "retry" && /^\d+$/.test(value)) {
+        this.retryMs = Number(value);
       }
-      if (!this.#isEmpty) messages.push({ id: this.#id, event: this.#event, data: this.#data });
-      this.#event = "";
-      this.#data = undefined;
-      this.#isEmpty = true;
     }
     return messages;
-  }
-
-  #field(line: string): void {
-    const [, name, value = ""] = /^([^:]*)(?:: ?(.*))?$/s.exec(line) as unknown as [string, string, string?];
-    if (name === "data") {
-      this.#data = this.#data === undefined ? value : `${this.#data}\n${value}`;
-      this.#isEmpty = false;
-    } else if (name === "id" && !value.includes("\0")) {
-      this.#id = value;
-      this.#isEmpty = false;
-    } else if (name === "event") {
-      this.#event = value;
-    } else if (name === "retry" && /^\d+$/.test(value)) {
-      this.retryMs = Number(value);
-    }
   }
 }

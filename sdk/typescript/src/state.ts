@@ -1,12 +1,8 @@
 /** The newest event of each key of a topic, kept up to date. */
-import { Backoff } from "./backoff.js";
-import { PrombusError } from "./errors.js";
-import { SILENCE_MS, tail } from "./history.js";
-import type { Http } from "./http.js";
-import type { Millis, StoredEvent, UUID } from "./types.js";
-
-const RETRY_MS: Millis = 500;
-const MAX_RETRY_MS: Millis = 30_000;
+import { ClosedError, type PrombusError } from "./errors.js";
+import { retryBackoff, SILENCE_MS, tail } from "./history.js";
+import { type Http, onAbort } from "./http.js";
+import type { StoredEvent, UUID } from "./types.js";
 
 /** One key that changed. */
 export interface StateChange<T = unknown> {
@@ -29,33 +25,30 @@ interface StatePage<T> {
   next: string | null;
 }
 
-/** An iterator over changes. Holds at most one change of each key. */
-interface Watcher<T> {
-  readonly pending: Map<string, StateChange<T>>;
-  wake(): void;
-}
+/** What an iterator has not returned yet: at most one change of each key. */
+type Pending<T> = Map<string, StateChange<T>>;
 
 /**
  * The newest event of each key that is not deleted. It follows the topic until it is closed; an event with the payload null
  * deletes its key. Iterating gives the changes after that moment.
  */
 export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
-  /** Resolves when the view no longer follows its topic: it was closed, or `error` says why. Never rejects. */
-  readonly closed: Promise<void>;
   readonly #http: Http;
   readonly #topic: string;
+  /** Aborts when the view is closed or has failed. */
   readonly #stop = new AbortController();
-  readonly #watchers = new Set<Watcher<T>>();
+  /** One entry for each iterator that has not ended. */
+  readonly #iterators = new Set<Pending<T>>();
+  /** Resumes each `next` that waits. */
+  readonly #waiting: (() => void)[] = [];
   #events = new Map<string, StoredEvent<T>>();
   #position: StatePosition | undefined;
   #error: PrombusError | undefined;
-  #isClosed = false;
-  #setClosed!: () => void;
+  #closed = Promise.resolve();
 
   private constructor(http: Http, topic: string) {
     this.#http = http;
     this.#topic = topic;
-    this.closed = new Promise((resolve) => (this.#setClosed = resolve));
   }
 
   /** Loads the state and begins to follow it. While the server cannot be reached it tries again. `signal` closes the view. */
@@ -65,19 +58,15 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     options: { signal?: AbortSignal } = {},
   ): Promise<StateView<T>> {
     const view = new StateView<T>(http, topic);
-    const { signal } = options;
-    const stop = (): void => view.#stop.abort(signal?.reason);
-    signal?.addEventListener("abort", stop);
-    void view.closed.then(() => signal?.removeEventListener("abort", stop));
-    if (signal?.aborted) stop();
-    try {
-      await view.#load();
-    } catch (error) {
-      view.#end();
-      throw error;
-    }
-    void view.#follow();
+    await new Promise<void>((loaded, failed) => {
+      view.#closed = view.#run(options.signal, loaded, failed);
+    });
     return view;
+  }
+
+  /** Resolves when the view no longer follows its topic: it was closed, or `error` says why. Never rejects. */
+  get closed(): Promise<void> {
+    return this.#closed;
   }
 
   get(key: string): StoredEvent<T> | undefined {
@@ -120,39 +109,28 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
    * is closed, and throws if it fails.
    */
   [Symbol.asyncIterator](): AsyncIterableIterator<StateChange<T>> {
-    const pending = new Map<string, StateChange<T>>();
-    let waiting: (() => void)[] = [];
-    let isDone = false;
-    const watcher: Watcher<T> = {
-      pending,
-      wake() {
-        const woken = waiting;
-        waiting = [];
-        for (const resume of woken) resume();
-      },
-    };
-    this.#watchers.add(watcher);
+    const pending: Pending<T> = new Map();
+    const active = this.#iterators.add(pending);
     const next = async (): Promise<IteratorResult<StateChange<T>>> => {
-      for (;;) {
-        for (const [key, value] of isDone ? [] : pending) {
+      while (active.has(pending)) {
+        for (const [key, value] of pending) {
           pending.delete(key);
           return { done: false, value };
         }
-        if (isDone || this.#isClosed) {
-          const error = isDone ? undefined : this.#error;
-          isDone = true;
-          if (error !== undefined) throw error;
-          return { done: true, value: undefined };
+        if (this.#stop.signal.aborted) {
+          active.delete(pending);
+          if (this.#error) throw this.#error;
+        } else {
+          await new Promise<void>((resume) => this.#waiting.push(resume));
         }
-        await new Promise<void>((resume) => waiting.push(resume));
       }
+      return { done: true, value: undefined };
     };
     return {
       next,
       return: () => {
-        isDone = true;
-        this.#watchers.delete(watcher);
-        watcher.wake();
+        active.delete(pending);
+        this.#wake();
         return next();
       },
       [Symbol.asyncIterator]() {
@@ -163,35 +141,56 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
 
   /** Stops following the topic and ends the iterators. What was loaded can still be read. */
   close(): void {
+    for (const pending of this.#iterators) pending.clear();
     this.#stop.abort();
-    for (const { pending } of this.#watchers) pending.clear();
-    this.#end();
+    this.#wake();
   }
 
   [Symbol.dispose](): void {
     this.close();
   }
 
-  async #load(): Promise<void> {
+  /** Loads the state and applies events until the view is closed or fails. Never rejects. */
+  async #run(outer: AbortSignal | undefined, onLoad: () => void, onFailure: (error: unknown) => void): Promise<void> {
+    const http = this.#http;
     const { signal } = this.#stop;
+    const release = onAbort([outer], () => this.#stop.abort(outer?.reason));
+    const backoff = retryBackoff();
+    try {
+      while (!http.closed.aborted) {
+        try {
+          await this.#load();
+          onLoad();
+          const from = this.#position ? { afterId: this.#position.id } : "earliest";
+          for await (const event of tail<T>(http, this.#topic, { from, signal, resumeAfterEvents: true })) {
+            this.#apply(event);
+            backoff.reset();
+          }
+        } catch (error) {
+          // `unknown_id`: the server was restored to an older state, or the topic was deleted.
+          await http.retryAfter(error, backoff, signal, "unknown_id");
+        }
+      }
+      onFailure(new ClosedError());
+    } catch (error) {
+      if (!signal.aborted && !http.closed.aborted) this.#error = error as PrombusError;
+      onFailure(error);
+    }
+    release();
+    this.#stop.abort();
+    this.#wake();
+  }
+
+  async #load(): Promise<void> {
     const path = `/state/${encodeURIComponent(this.#topic)}`;
-    const backoff = new Backoff(RETRY_MS, MAX_RETRY_MS);
     const events = new Map<string, StoredEvent<T>>();
     let page: StatePage<T> | undefined;
-    while (page === undefined || page.next !== null) {
-      try {
-        page = await this.#http.json<StatePage<T>>("GET", path, {
-          query: { next: page?.next ?? undefined },
-          signal,
-          idleMs: SILENCE_MS,
-        });
-      } catch (error) {
-        await this.#http.retryAfter(error, backoff, signal);
-        continue;
-      }
-      backoff.reset();
+    do {
+      page = await this.#http.json<StatePage<T>>("GET", path, {
+        query: { next: page?.next ?? undefined }, signal: this.#stop.signal, idleMs: SILENCE_MS,
+      });
       for (const event of page.events) events.set(event.key as string, event);
-    }
+    } while (page.next);
     const old = this.#events;
     this.#events = events;
     // All pages have the position of the first.
@@ -203,59 +202,30 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     }
   }
 
-  async #follow(): Promise<void> {
-    const { signal } = this.#stop;
-    const backoff = new Backoff(RETRY_MS, MAX_RETRY_MS);
-    try {
-      for (;;) {
-        const from = this.#position === undefined ? "earliest" : { afterId: this.#position.id };
-        try {
-          for await (const event of tail<T>(this.#http, this.#topic, { from, signal, resumeAfterEvents: true })) {
-            this.#apply(event);
-            backoff.reset();
-          }
-          return;
-        } catch (error) {
-          // The server was restored to an older state, or the topic was deleted.
-          if (!(error instanceof PrombusError) || error.code !== "unknown_id") throw error;
-        }
-        await this.#http.sleep(backoff.next(), signal);
-        await this.#load();
-      }
-    } catch (error) {
-      if (!signal.aborted && !this.#http.closed.aborted) this.#error = error as PrombusError;
-    } finally {
-      this.#end();
-    }
-  }
-
   #apply(event: StoredEvent<T>): void {
     const { id, seq, key } = event;
     this.#position = { id, seq };
     if (key === undefined) return;
     const previous = this.#events.get(key);
+    const current = event.payload === null ? undefined : event;
     // Set again at the end: the keys stay in seq order.
     this.#events.delete(key);
-    const isDeleted = event.payload === null;
-    if (!isDeleted) this.#events.set(key, event);
-    this.#changed(key, isDeleted ? undefined : event, previous);
+    if (current) this.#events.set(key, current);
+    this.#changed(key, current, previous);
   }
 
-  #changed(key: string, event: StoredEvent<T> | undefined, previous: StoredEvent<T> | undefined): void {
-    for (const { pending, wake } of this.#watchers) {
+  #changed(key: string, event: StoredEvent<T> | undefined, last: StoredEvent<T> | undefined): void {
+    for (const pending of this.#iterators) {
       const change = pending.get(key);
-      const before = change === undefined ? previous : change.previous;
+      const previous = change ? change.previous : last;
       // Made and deleted since the reader looked: nothing to tell.
-      if (event === undefined && before === undefined) pending.delete(key);
-      else pending.set(key, { key, event, previous: before });
-      wake();
+      if (event || previous) pending.set(key, { key, event, previous });
+      else pending.delete(key);
     }
+    this.#wake();
   }
 
-  #end(): void {
-    this.#isClosed = true;
-    for (const { wake } of this.#watchers) wake();
-    this.#watchers.clear();
-    this.#setClosed();
+  #wake(): void {
+    for (const resume of this.#waiting.splice(0)) resume();
   }
 }

@@ -5,7 +5,9 @@ const encoder = new TextEncoder();
 
 function parse(pieces: Uint8Array[], lastId?: string): SseMessage[] {
   const parser = new SseParser(lastId);
-  return pieces.flatMap((piece) => parser.push(piece));
+  const messages = pieces.flatMap((piece) => parser.push(piece));
+  // Blocks without data matter for their id only.
+  return messages.filter(({ id, data }, index) => data !== undefined || id !== (messages[index - 1]?.id ?? ""));
 }
 
 describe("SseParser", () => {
