@@ -191,6 +191,10 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     const valid = this.#schemas === undefined ? undefined : validate(this.#schemas, topic, payload);
     // Without waiting, so that publishes keep the order of their calls.
     if (valid instanceof Promise) await valid;
+    return this.#publishValid(topic, payload, options);
+  }
+
+  #publishValid(topic: string, payload: unknown, options: PublishOptions): Promise<PublishResult> {
     if (this.#telemetry === undefined) return this.#publisher.publish(topic, payload, options);
     return this.#telemetry.publish(topic, options.headers, (headers) =>
       this.#publisher.publish(topic, payload, headers === undefined ? options : { ...options, headers }));
@@ -212,24 +216,30 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     shared: PublishOptions = {},
   ): Promise<PublishResult[]> {
     const results: PublishResult[] = [];
-    let failure: { error: unknown } | undefined;
+    const failures: unknown[] = [];
     let index = 0;
     const unanswered = new Set<Promise<void>>();
     for await (const item of typeof first === "string" ? payloads ?? [] : first) {
       const { topic, payload, ...options } = typeof first === "string"
         ? { topic: first, payload: item, ...shared }
         : (item as PublishRecord);
-      await this.#publisher.whenWritable();
-      if (failure !== undefined) break;
+      try {
+        await validate(this.#schemas, topic, payload);
+      } catch (error) {
+        failures.push(error);
+      }
+      // Others wait for the same room: look again after each wait.
+      while (failures.length === 0 && !this.#publisher.isWritable) await this.#publisher.whenWritable();
+      if (failures.length > 0) break;
       const at = index++;
-      const answered: Promise<void> = this.publish(topic as TopicOf<In>, payload as In[TopicOf<In>], options).then(
+      const answered: Promise<void> = this.#publishValid(topic, payload, options).then(
         (result) => { results[at] = result; },
-        (error: unknown) => { failure ??= { error }; },
+        (error: unknown) => { failures.push(error); },
       ).finally(() => unanswered.delete(answered));
       unanswered.add(answered);
     }
     await Promise.all(unanswered);
-    if (failure !== undefined) throw (failure as { error: unknown }).error;
+    if (failures.length > 0) throw failures[0];
     return results;
   }
 
@@ -366,7 +376,8 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
       const leaving = [...this.#members.values()].map(({ leave }) => leave({ timeoutMs }));
       let late: ReturnType<typeof setTimeout> | undefined;
       const expired = new Promise<void>((resolve) => { late = setTimeout(resolve, timeoutMs); });
-      await Promise.race([Promise.all([...leaving, this.#publisher.whenIdle()]), expired]);
+      // Handlers that end now may have published.
+      await Promise.race([Promise.all(leaving).then(() => this.#publisher.whenIdle()), expired]);
       clearTimeout(late);
       await this.#connection.close();
     }
@@ -377,7 +388,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     this.#closedBy = error;
     this.#publisher.close(error);
     for (const { membership } of [...this.#members.values()]) membership.end(error);
-    this.#ended.abort(new ClosedError());
+    this.#ended.abort(error);
   }
 
   #closedBy: PrombusError | undefined;
@@ -400,12 +411,9 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   #unasked(error: PrombusError): void {
-    // The frame does not say which subscription it means.
-    if (error.code === "not_subscribed" || error.code === "forbidden") {
-      for (const { membership } of [...this.#members.values()]) void membership.probe();
-    } else {
-      this.#emitter.emit("error", error);
-    }
+    // It may have ended a subscription; the frame does not say which one.
+    for (const { membership } of [...this.#members.values()]) void membership.probe(error);
+    if (error.code !== "not_subscribed" && error.code !== "forbidden") this.#emitter.emit("error", error);
   }
 
   #remember(membership: Membership, leave: (options: { timeoutMs: Millis }) => Promise<void>): void {

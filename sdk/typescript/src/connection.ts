@@ -2,12 +2,13 @@
  * The connection to the server: a state machine that connects, authenticates, checks that the server is alive, and connects
  * again after a failure. Answers find their waiter by `corr`, which is unique over the life of the client.
  */
+import { originHint } from "./address.js";
 import { Backoff } from "./backoff.js";
 import type { Emitter } from "./emitter.js";
 import { AuthError, ClosedError, ConnectionError, messageOf, type PrombusError, serverError } from "./errors.js";
 import type { ErrFrame, EventFrame, OkFrame, ServerFrame, Waiter } from "./frames.js";
 import { findWebSocket, Socket, type WebSocketConstructor } from "./socket.js";
-import { refreshDelay, type Token } from "./token.js";
+import { MAX_DELAY_MS, refreshDelay, type Token } from "./token.js";
 import type { Millis } from "./types.js";
 
 export type ConnectionState = "connecting" | "connected" | "reconnecting" | "closed";
@@ -71,7 +72,9 @@ export class Connection {
   #refusals = 0;
   #corr = 0;
   #epoch = 0;
-  #heardAt = 0;
+  #hasHeard = false;
+  #upSince: Millis | undefined;
+  #delayMs: Millis = 0;
   #lastError: PrombusError | undefined;
   #onSocketEnd: (() => void) | undefined;
 
@@ -205,33 +208,34 @@ export class Connection {
       else this.#socket?.abandon(error.message);
       return;
     }
+    // `close()` may have been called meanwhile.
+    if (this.#onSocketEnd !== undefined) return;
     clearTimeout(this.#timer);
     this.#refusals = 0;
     this.#lastError = undefined;
-    this.#backoff.reset();
     this.#state = "connected";
     this.#epoch += 1;
-    this.#heardAt = Date.now();
+    this.#upSince = Date.now();
     this.#scheduleRefresh();
-    this.#scheduleHeartbeat();
+    this.#startHeartbeat();
     this.#user.connected();
     this.#emitter.emit("connected", { url: this.#options.url });
   }
 
   #receive(text: string): void {
-    this.#heardAt = Date.now();
-    let frame: ServerFrame;
+    this.#hasHeard = true;
     try {
-      frame = JSON.parse(text) as ServerFrame;
-      if (frame === null || typeof frame !== "object") throw new SyntaxError("not an object");
+      this.#dispatch(JSON.parse(text) as ServerFrame);
     } catch {
       // What follows cannot be trusted either. Unanswered publishes are sent again over a new connection.
-      this.#socket?.abandon("the server sent something that is not JSON");
-      return;
+      this.#socket?.abandon("the server sent something that is not a frame of prombus");
     }
+  }
+
+  #dispatch(frame: ServerFrame): void {
     if (frame.op === "EVENT") return this.#user.event(frame);
     if (frame.op !== "OK" && frame.op !== "ERR") return;
-    if (frame.corr === undefined) {
+    if (frame.corr === undefined || frame.corr === null) {
       if (frame.op === "ERR") this.#unasked(frame);
       return;
     }
@@ -244,8 +248,8 @@ export class Connection {
 
   #unasked(frame: ErrFrame): void {
     const error = asError(frame);
-    // The close that follows says no more than its code.
-    this.#lastError = error;
+    // The close that follows says no more than its code. These two are about a subscription.
+    if (error.code !== "not_subscribed" && error.code !== "forbidden") this.#lastError = error;
     this.#user.unasked(error);
   }
 
@@ -263,8 +267,8 @@ export class Connection {
       onSocketEnd?.();
       return;
     }
-    const why = reason || said?.message || `close code ${code}${hint(code)}`;
-    this.#retry(new ConnectionError(`the connection to ${this.#options.url} ended: ${why}`));
+    const why = reason || said?.message || `close code ${code}${code === ABNORMAL ? originHint() : ""}`;
+    this.#retry(new ConnectionError(`the connection to ${this.#options.url} ended: ${why}`, "connection_lost", said));
   }
 
   #loseWaiters(): void {
@@ -280,7 +284,11 @@ export class Connection {
     if (this.#state === "closed") return;
     if (!this.#options.reconnect) return this.#finish(error);
     this.#state = "reconnecting";
+    // A server that accepts connections and breaks them at once must not be asked again at once.
+    if (this.#upSince !== undefined && Date.now() - this.#upSince >= this.#delayMs) this.#backoff.reset();
+    this.#upSince = undefined;
     const delayMs = this.#backoff.next();
+    this.#delayMs = delayMs;
     this.#timer = setTimeout(() => void this.#open(), delayMs);
     this.#emitter.emit("reconnecting", { attempt: this.#backoff.attempt, delayMs, error });
   }
@@ -301,32 +309,33 @@ export class Connection {
 
   /**
    * Browsers cannot send pings, so the client repeats AUTH when it has heard nothing for a while: it is cheap, and the server
-   * answers it in every state.
+   * answers it in every state. Any frame counts as an answer. Several short waits instead of one long wait: after a handler has
+   * blocked the thread, messages that arrived meanwhile are read before the next wait ends.
    */
-  #scheduleHeartbeat(): void {
+  #startHeartbeat(): void {
     const { heartbeatMs } = this.#options;
-    const check = async (): Promise<void> => {
-      const socket = this.#socket;
-      if (this.#state !== "connected" || socket === undefined) return;
-      if (Date.now() - this.#heardAt >= heartbeatMs) {
-        const late = setTimeout(() => socket.abandon(`no answer for ${2 * heartbeatMs} ms`), heartbeatMs);
-        // Any other frame than an answer to this one is as good.
-        const askedAt = Date.now();
-        this.#timer = late;
-        try {
-          await this.#ask({ op: "AUTH", token: this.#token });
-        } catch (thrown) {
-          // A revoked token: a new connection finds out whether there is a better one.
-          if (thrown instanceof AuthError) socket.abandon(thrown.message);
-        }
-        clearTimeout(late);
-        if (this.#heardAt < askedAt) return;
-      }
-      if (this.#state === "connected" && socket === this.#socket) {
-        this.#timer = setTimeout(() => void check(), Math.max(heartbeatMs - (Date.now() - this.#heardAt), 10));
-      }
+    let quietTicks = 0;
+    const schedule = (): void => {
+      this.#timer = setTimeout(tick, Math.min(Math.max(heartbeatMs / 2, 5), MAX_DELAY_MS));
     };
-    this.#timer = setTimeout(() => void check(), heartbeatMs);
+    const tick = (): void => {
+      quietTicks = this.#hasHeard ? 0 : quietTicks + 1;
+      this.#hasHeard = false;
+      if (quietTicks >= 4) return this.#socket?.abandon(`no answer for ${2 * heartbeatMs} ms`);
+      if (quietTicks === 2) void this.#probe();
+      schedule();
+    };
+    schedule();
+  }
+
+  async #probe(): Promise<void> {
+    const socket = this.#socket;
+    try {
+      await this.#ask({ op: "AUTH", token: this.#token });
+    } catch (thrown) {
+      // A revoked token: a new connection finds out whether there is a better one.
+      if (thrown instanceof AuthError) socket?.abandon(thrown.message);
+    }
   }
 
   /** Replaces a token that expires, over the same connection. */
@@ -339,22 +348,21 @@ export class Connection {
 
   async #refresh(): Promise<void> {
     const socket = this.#socket;
+    const old = this.#token;
     try {
       const token = await this.token();
       if (socket === undefined || socket !== this.#socket) return;
-      await this.#ask({ op: "AUTH", token });
+      // At once: a heartbeat that follows must not send the old one.
       this.#token = token;
+      await this.#ask({ op: "AUTH", token });
     } catch (thrown) {
+      // The next connection gets a new one anyway.
+      if (socket !== this.#socket) return;
+      this.#token = old;
       this.#emitter.emit("error", new AuthError("unauthorized", `cannot refresh the token: ${messageOf(thrown)}`, { cause: thrown }));
     }
     if (socket === this.#socket && this.#state === "connected") this.#scheduleRefresh();
   }
-}
-
-/** Browsers do not tell pages why they cannot connect, e.g. that the server refused their origin. */
-function hint(code: number): string {
-  const origin = code === ABNORMAL && typeof location === "object" ? location.origin : "null";
-  return origin === "null" ? "" : ` (does http.cors_origins of the server list ${origin}?)`;
 }
 
 function asError(frame: ErrFrame): PrombusError {

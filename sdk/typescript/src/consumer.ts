@@ -2,7 +2,7 @@
 import type { Connection } from "./connection.js";
 import { ClosedError, type PrombusError } from "./errors.js";
 import type { Lease } from "./lease.js";
-import { Membership, type MembershipUser } from "./membership.js";
+import { Membership, type MembershipUser, type Verdict } from "./membership.js";
 import { verdictOf } from "./subscription.js";
 import { type Schemas, validate } from "./topics.js";
 import type { Delivery, DeliveryContext, Millis, NackOptions, Settlement, StoredEvent, SubscribeOptions } from "./types.js";
@@ -81,6 +81,10 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
     return this.close();
   }
 
+  /** Only the caller knows whether it still has a delivery. Its signal has told it that it lost this one.
+   * @internal */
+  readonly takesLostAgain = true;
+
   /** @internal */
   arrived(lease: Lease): void {
     const taker = this.#takers.shift();
@@ -154,12 +158,12 @@ class HeldDelivery<T> implements Delivery<T> {
     return this.#lease.extend(ms);
   }
 
-  /** The first verdict counts; later calls get its outcome. */
-  #settle(verdict: Parameters<Membership["settleDurably"]>[1]): Promise<Settlement> {
+  /** The first verdict counts; later calls get its outcome. One that the server refused can be repeated. */
+  #settle(verdict: Verdict): Promise<Settlement> {
     if (this.#settlement === undefined) {
       this.#settlement = this.#member.settleDurably(this.#lease, verdict);
       // A caller that does not wait must not cause an unhandled rejection.
-      this.#settlement.catch(() => {});
+      this.#settlement.catch(() => { this.#settlement = undefined; });
     }
     return this.#settlement;
   }

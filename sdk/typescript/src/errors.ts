@@ -145,6 +145,10 @@ export function serverError(code: string, message: string, details: ErrorDetails
 
 /** Any thrown value as a text. */
 export function messageOf(thrown: unknown): string {
-  if (thrown instanceof Error) return thrown.message || thrown.name;
-  return String(thrown);
+  try {
+    return thrown instanceof Error ? String(thrown.message || thrown.name) : String(thrown);
+  } catch {
+    // E.g. an object without a prototype.
+    return "an error without a message";
+  }
 }

@@ -37,6 +37,9 @@ export class Lease implements DeliveryContext {
     this.#ctx = frame.ctx;
     this.epoch = epoch;
     this.isExtending = false;
+    // A signal that has aborted stays so; who asks for one now gets one of the new lease.
+    if (this.#lostBecause !== undefined) this.#controller = undefined;
+    this.#lostBecause = undefined;
     this.leaseUntil = Date.now() + frame.ctx.ack_deadline_ms;
   }
 

@@ -8,7 +8,7 @@
  */
 import { Backoff } from "./backoff.js";
 import type { Connection } from "./connection.js";
-import { ClosedError, ConnectionError, PrombusError } from "./errors.js";
+import { ClosedError, ConnectionError, PrombusError, serverError } from "./errors.js";
 import type { EventFrame } from "./frames.js";
 import { Lease, type LeaseOwner } from "./lease.js";
 import type { Millis, NackOptions, Settlement, SubscribeOptions } from "./types.js";
@@ -18,12 +18,14 @@ export type Verdict = { ok: true } | ({ ok: false; reason?: string } & NackOptio
 
 /** What a membership tells its user. */
 export interface MembershipUser {
+  /** Whether an event that is held and whose lease has ended arrives again when it is redelivered. If not, it adopts its new lease. */
+  readonly takesLostAgain: boolean;
   /** A new event is held. */
   arrived(lease: Lease): void;
   /** Events that were not handed out yet are gone: the server delivers them again. */
   disconnected(): void;
-  /** The membership is over; with an error if the server ended it. */
-  ended(error: PrombusError | undefined): void;
+  /** The membership is over; with an error if the server ended it. `isReported`: a call or another event tells the user. */
+  ended(error: PrombusError | undefined, isReported: boolean): void;
 }
 
 const DEFAULT_LEASE_MS = 30_000;
@@ -32,6 +34,11 @@ const DEFAULT_MAX_IN_FLIGHT = 100;
 /** Results that wait for the redelivery of their event, and for how long: an operator who seeks later means it. */
 const MAX_RESULTS = 10_000;
 const RESULT_TTL_MS = 300_000;
+/** Acks that may have been lost with a connection: as many as these, sent in this time before it broke. */
+const MAX_RECENT_ACKS = 5_000;
+const RECENT_ACK_MS = 30_000;
+/** The server keeps this much of a reason; a longer one could exceed its limit for frames. */
+const MAX_REASON = 4096;
 
 /** Failed subscriptions that a later try can mend. */
 const PASSING = new Set(["unavailable", "rate_limited", "storage_full", "unauthorized"]);
@@ -44,15 +51,20 @@ export class Membership implements LeaseOwner {
   readonly #user: MembershipUser;
   readonly #onEnd: () => void;
   readonly #held = new Map<string, Lease>();
-  readonly #results = new Map<string, { verdict: Verdict; until: Millis }>();
+  readonly #results = new Map<string, { verdict: Verdict; until: Millis; wasSent?: boolean }>();
+  /** When acks without an answer were sent, in two generations. */
+  #recentAcks = new Map<string, Millis>();
+  #olderAcks = new Map<string, Millis>();
   readonly #ackStart: string;
   readonly #backoff = new Backoff(100, 5_000);
   #timer: ReturnType<typeof setTimeout> | undefined;
   #retryTimer: ReturnType<typeof setTimeout> | undefined;
+  /** SUBSCRIBE was sent over this connection. Frames are handled in order, so what follows need not wait for its OK. */
   #isSubscribed = false;
   #isStopping = false;
   #isOver = false;
   #isPaused = false;
+  #isProbing = false;
   #hasJoined = false;
   #joined: { resolve: (created: boolean) => void; reject: (error: unknown) => void } | undefined;
 
@@ -94,6 +106,13 @@ export class Membership implements LeaseOwner {
   lost(): void {
     this.#isSubscribed = false;
     clearTimeout(this.#retryTimer);
+    const now = Date.now();
+    for (const acks of [this.#olderAcks, this.#recentAcks]) {
+      for (const [key, sentAt] of acks) {
+        if (now - sentAt < RECENT_ACK_MS) this.#results.set(key, { verdict: { ok: true }, until: now + RESULT_TTL_MS, wasSent: true });
+      }
+      acks.clear();
+    }
     this.#user.disconnected();
   }
 
@@ -101,34 +120,34 @@ export class Membership implements LeaseOwner {
     const { event } = frame;
     const key = event.topic === this.topic ? event.id : `${event.topic} ${event.id}`;
     const known = this.#held.get(key);
-    if (known !== undefined) return known.renew(frame, this.#connection.epoch);
+    if (known !== undefined && !(known.isLost && this.#user.takesLostAgain)) return known.renew(frame, this.#connection.epoch);
     if (this.#isStopping) return;
     const lease = new Lease(this, key, frame, this.#connection.epoch);
     const result = this.#results.get(key);
     if (result !== undefined) {
       this.#results.delete(key);
-      if (result.until > Date.now()) return this.#settleLease(lease, result.verdict);
+      if (applies(result, frame)) return this.#settleLease(lease, result.verdict);
     }
-    this.#held.set(key, lease);
-    this.#startTimer();
+    this.#hold(lease);
     this.#user.arrived(lease);
   }
 
   /** Gives up a held event that nobody has seen: the server delivers it again. */
   drop(lease: Lease): void {
-    this.#held.delete(lease.key);
+    // Another delivery of the same event may have taken its place.
+    if (this.#held.get(lease.key) === lease) this.#held.delete(lease.key);
   }
 
   /** Settles an event without waiting for the answer. */
   settle(lease: Lease, verdict: Verdict): void {
-    this.#held.delete(lease.key);
+    this.drop(lease);
     if (this.#owns(lease)) this.#settleLease(lease, verdict);
     else this.#remember(lease, verdict);
   }
 
-  /** Settles an event and waits until that is durable. */
+  /** Settles an event and waits until that is durable. An event that the server would not settle is still held. */
   async settleDurably(lease: Lease, verdict: Verdict): Promise<Settlement> {
-    this.#held.delete(lease.key);
+    this.drop(lease);
     if (!this.#owns(lease)) return this.#remember(lease, verdict);
     try {
       const { stale } = await this.#connection.request({ ...this.#about(), ...verdictFrame(lease, verdict) });
@@ -138,12 +157,13 @@ export class Membership implements LeaseOwner {
     } catch (thrown) {
       // The answer was lost, maybe the frame as well.
       if (thrown instanceof ConnectionError) return this.#remember(lease, verdict);
+      if (!this.#isOver && !this.#held.has(lease.key)) this.#hold(lease);
       throw thrown;
     }
   }
 
   async extend(lease: Lease, ms: Millis = this.#leaseMs(lease)): Promise<void> {
-    if (lease.isLost || !this.#held.has(lease.key)) {
+    if (lease.isLost || this.#held.get(lease.key) !== lease) {
       throw new PrombusError("unknown_id", `${lease.event.id} is settled or no longer this member's`);
     }
     if (!this.#owns(lease)) throw new ConnectionError("cannot extend a lease while the connection is down");
@@ -184,16 +204,19 @@ export class Membership implements LeaseOwner {
     this.end(undefined);
   }
 
-  /** Whether the server still knows this subscription; it ends here if not. */
-  async probe(): Promise<void> {
-    if (!this.#isSubscribed || this.#isStopping) return;
+  /** Finds out whether `said`, an ERR that names no subscription, ended this one. */
+  async probe(said: PrombusError): Promise<void> {
+    // The answer to a probe that is under way tells about this ERR as well.
+    if (!this.#isSubscribed || this.#isStopping || this.#isProbing) return;
+    this.#isProbing = true;
     try {
       await this.#connection.request({ op: this.#isPaused ? "PAUSE" : "RESUME", ...this.#about() });
     } catch (thrown) {
-      if (thrown instanceof PrombusError && thrown.code === "not_subscribed") {
-        const why = `the server ended the subscription of ${this.topic} as group ${this.group}`;
-        this.end(new PrombusError("not_subscribed", `${why}: the group was deleted, or the token no longer allows it`));
-      }
+      if (!(thrown instanceof PrombusError) || thrown.code !== "not_subscribed" || !this.#isSubscribed) return;
+      const what = `the server ended the subscription of ${this.topic} as group ${this.group}`;
+      this.#failed(serverError(said.code, `${what}: ${said.message}`, { cause: said }));
+    } finally {
+      this.#isProbing = false;
     }
   }
 
@@ -206,42 +229,56 @@ export class Membership implements LeaseOwner {
     clearTimeout(this.#timer);
     clearTimeout(this.#retryTimer);
     this.#results.clear();
+    this.#recentAcks.clear();
+    this.#olderAcks.clear();
     const lost = error ?? new ClosedError("the subscription ended");
     for (const lease of this.#held.values()) lease.lose(lost);
     this.#held.clear();
     this.#onEnd();
+    const isReported = this.#joined !== undefined || this.#connection.state === "closed";
     this.#joined?.reject(lost);
     this.#joined = undefined;
-    this.#user.ended(error);
+    this.#user.ended(error, isReported);
   }
 
   /** Forgets results of events that a seek makes the server deliver again. */
   forgetResults(): void {
     this.#results.clear();
+    this.#recentAcks.clear();
+    this.#olderAcks.clear();
   }
 
   async #subscribe(): Promise<void> {
     if (this.#isOver || this.#isStopping || !this.#hasJoined) return;
     const { epoch } = this.#connection;
+    const asked = this.#connection.request({ op: "SUBSCRIBE", ...this.#about(), opts: wireOptions(this.#options) });
+    this.#isSubscribed = true;
+    if (this.#isPaused) this.pause(true).catch(() => {});
     try {
-      const ok = await this.#connection.request({ op: "SUBSCRIBE", ...this.#about(), opts: wireOptions(this.#options) });
-      if (this.#isOver) return;
-      this.#isSubscribed = true;
+      const ok = await asked;
       this.#backoff.reset();
-      if (this.#isPaused) await this.pause(true);
       this.#joined?.resolve(ok.created === true);
       this.#joined = undefined;
     } catch (thrown) {
       // After a lost connection the next one subscribes again.
-      if (this.#connection.state === "closed" || this.#connection.epoch !== epoch) return;
-      const error = thrown as PrombusError;
-      if (error instanceof ConnectionError) return;
-      if (PASSING.has(error.code)) {
-        this.#retryTimer = setTimeout(() => void this.#subscribe(), error.retryAfterMs ?? this.#backoff.next());
-      } else {
-        this.end(error);
-      }
+      if (this.#isOver || this.#connection.epoch !== epoch || thrown instanceof ConnectionError) return;
+      this.#failed(thrown as PrombusError);
     }
+  }
+
+  /** The server refused or ended the subscription. */
+  #failed(error: PrombusError): void {
+    this.#isSubscribed = false;
+    if (!PASSING.has(error.code)) return this.end(error);
+    clearTimeout(this.#retryTimer);
+    this.#retryTimer = setTimeout(() => void this.#subscribe(), error.retryAfterMs ?? this.#backoff.next());
+    // What was not handed out is delivered again.
+    this.#user.disconnected();
+  }
+
+  #hold(lease: Lease): void {
+    this.#held.set(lease.key, lease);
+    this.#startTimer();
   }
 
   #about(): { topic: string; group: string } {
@@ -254,8 +291,16 @@ export class Membership implements LeaseOwner {
   }
 
   #settleLease(lease: Lease, verdict: Verdict): void {
-    if (verdict.ok) this.#connection.send(`${this.#ackStart}${lease.event.id}"}`);
-    else this.#connection.send(JSON.stringify({ ...this.#about(), ...verdictFrame(lease, verdict) }));
+    if (verdict.ok) {
+      this.#connection.send(`${this.#ackStart}${lease.event.id}"}`);
+      if (this.#recentAcks.size >= MAX_RECENT_ACKS) {
+        this.#olderAcks = this.#recentAcks;
+        this.#recentAcks = new Map();
+      }
+      this.#recentAcks.set(lease.key, Date.now());
+    } else {
+      this.#connection.send(JSON.stringify({ ...this.#about(), ...verdictFrame(lease, verdict) }));
+    }
   }
 
   #remember(lease: Lease, verdict: Verdict): Settlement {
@@ -276,14 +321,14 @@ export class Membership implements LeaseOwner {
     const leaseMs = this.#options.ackTimeoutMs ?? DEFAULT_LEASE_MS;
     const everyMs = Math.min(Math.max(leaseMs / 10, 50), 1000);
     const tick = (): void => {
-      this.#watchLeases(leaseMs);
+      this.#watchLeases(leaseMs, leaseMs / 2 + everyMs);
       this.#timer = this.#held.size === 0 || this.#isOver ? undefined : setTimeout(tick, everyMs);
     };
     this.#timer = setTimeout(tick, everyMs);
   }
 
-  /** Extends leases that are half over, and tells handlers whose lease has ended. */
-  #watchLeases(leaseMs: Millis): void {
+  /** Extends leases before half of them is over, and tells handlers whose lease has ended. */
+  #watchLeases(leaseMs: Millis, reserveMs: Millis): void {
     const now = Date.now();
     const maxMs = this.#options.maxExtensionMs ?? DEFAULT_MAX_EXTENSION_MS;
     for (const lease of this.#held.values()) {
@@ -291,7 +336,7 @@ export class Membership implements LeaseOwner {
         lease.lose(new PrombusError("timeout", `the lease of ${lease.event.id} has ended`));
       } else if (
         (this.#options.autoExtend ?? true) && !lease.isExtending && this.#owns(lease) &&
-        lease.leaseUntil - now < leaseMs / 2 && now - lease.heldSince < maxMs
+        lease.leaseUntil - now < reserveMs && now - lease.heldSince < maxMs
       ) {
         lease.isExtending = true;
         this.extend(lease, Math.max(leaseMs, 1000)).catch(() => {}).finally(() => { lease.isExtending = false; });
@@ -300,10 +345,19 @@ export class Membership implements LeaseOwner {
   }
 }
 
+/** Whether a result that waited for the redelivery of its event settles this delivery of it. */
+function applies(result: { verdict: Verdict; until: Millis; wasSent?: boolean }, { ctx }: EventFrame): boolean {
+  if (result.until <= Date.now()) return false;
+  // Somebody nacked it since, maybe this client with the same result: it is to be tried again.
+  if (!result.verdict.ok && ctx.reason === "nacked") return false;
+  // An ack that did arrive: the event comes again because the group was moved.
+  return result.wasSent !== true || ctx.reason !== undefined;
+}
+
 function verdictFrame(lease: Lease, verdict: Verdict): Record<string, unknown> {
   const { id } = lease.event;
   if (verdict.ok) return { op: "ACK", id };
-  return { op: "NACK", id, reason: verdict.reason, delay_ms: verdict.delayMs, dead: verdict.dead };
+  return { op: "NACK", id, reason: verdict.reason?.slice(0, MAX_REASON), delay_ms: verdict.delayMs, dead: verdict.dead };
 }
 
 function wireOptions(options: SubscribeOptions): Record<string, unknown> {

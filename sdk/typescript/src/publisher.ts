@@ -32,6 +32,8 @@ export class Publisher {
   /** Not sent yet, or to be sent again; the first `#head` of them are gone. */
   #queue: Publish[] = [];
   #head = 0;
+  /** Publishes in the queue that gave up. */
+  #overQueued = 0;
   readonly #sent = new Set<Publish>();
   #sentBytes = 0;
   #count = 0;
@@ -77,9 +79,13 @@ export class Publisher {
     });
   }
 
+  get isWritable(): boolean {
+    return this.#closedBy !== undefined || !this.#isFull();
+  }
+
   /** Resolves when there is room for another publish. */
   whenWritable(): Promise<void> {
-    if (this.#closedBy !== undefined || !this.#isFull()) return Promise.resolve();
+    if (this.isWritable) return Promise.resolve();
     return new Promise((resolve) => { this.#roomWaiters.push(resolve); });
   }
 
@@ -99,10 +105,10 @@ export class Publisher {
     });
   }
 
-  /** The connection broke: what was sent goes before what was not. */
+  /** The connection broke: everything is sent again in the order of the calls, also what the server refused for now. */
   lost(): void {
     if (this.#sent.size === 0) return;
-    this.#queue = [...this.#sent, ...this.#queue.slice(this.#head)];
+    this.#queue = [...this.#sent, ...this.#queue.slice(this.#head)].sort((one, other) => one.corr - other.corr);
     this.#head = 0;
     this.#sent.clear();
     this.#sentBytes = 0;
@@ -127,6 +133,7 @@ export class Publisher {
   /** A publish is over. */
   settled(publish: Publish): void {
     if (this.#sent.delete(publish)) this.#sentBytes -= publish.frame.length;
+    else this.#forgetQueued();
     this.#count -= 1;
     this.#bytes -= publish.frame.length;
     if (this.#roomWaiters.length > 0 && this.#count <= this.#limits.maxQueued / 2 && this.#bytes <= this.#limits.maxQueuedBytes / 2) {
@@ -159,6 +166,15 @@ export class Publisher {
     }, delayMs ?? this.#backoff.next());
   }
 
+  /** While there is no connection nothing leaves the queue at its head: publishes that gave up must not pile up in it. */
+  #forgetQueued(): void {
+    this.#overQueued += 1;
+    if (this.#overQueued < 64 || this.#overQueued * 2 < this.#queue.length - this.#head) return;
+    this.#queue = this.#queue.slice(this.#head).filter((publish) => !publish.isOver);
+    this.#head = 0;
+    this.#overQueued = 0;
+  }
+
   #isFull(): boolean {
     return this.#count >= this.#limits.maxQueued || this.#bytes >= this.#limits.maxQueuedBytes;
   }
@@ -173,6 +189,8 @@ export class Publisher {
         this.#sent.add(publish);
         this.#sentBytes += size;
         this.#connection.sendFor(publish.corr, publish.frame, publish);
+      } else {
+        this.#overQueued -= 1;
       }
       this.#head += 1;
     }

@@ -24,7 +24,8 @@ export class Subscription implements MembershipUser {
   readonly #handler: Handler;
   readonly #tools: HandlerTools;
   readonly #concurrency: number;
-  readonly #idle: (() => void)[] = [];
+  /** Waiting for the end of the running handlers. */
+  readonly #drains: (() => void)[] = [];
   #finish!: (error: PrombusError | undefined) => void;
   #waiting: Lease[] = [];
   #running = 0;
@@ -85,7 +86,7 @@ export class Subscription implements MembershipUser {
     if (this.#running > 0) {
       await new Promise<void>((resolve) => {
         const late = setTimeout(resolve, options.timeoutMs ?? DRAIN_TIMEOUT_MS);
-        this.#idle.push(() => {
+        this.#drains.push(() => {
           clearTimeout(late);
           resolve();
         });
@@ -97,6 +98,10 @@ export class Subscription implements MembershipUser {
   [Symbol.asyncDispose](): Promise<void> {
     return this.unsubscribe();
   }
+
+  /** A handler that is still running must not run twice.
+   * @internal */
+  readonly takesLostAgain = false;
 
   /** @internal */
   arrived(lease: Lease): void {
@@ -111,11 +116,17 @@ export class Subscription implements MembershipUser {
   }
 
   /** @internal */
-  ended(error: PrombusError | undefined): void {
+  ended(error: PrombusError | undefined, isReported: boolean): void {
     this.#isDraining = true;
     this.#waiting = [];
-    if (error !== undefined && !(error instanceof ClosedError)) this.#tools.emitter.emit("error", error);
-    this.#finish(error);
+    // Results of running handlers can no longer be sent.
+    this.#endDrains();
+    if (error !== undefined && !isReported) this.#tools.emitter.emit("error", error);
+    this.#finish(error instanceof ClosedError ? undefined : error);
+  }
+
+  #endDrains(): void {
+    for (const end of this.#drains.splice(0)) end();
   }
 
   #pump(): void {
@@ -133,9 +144,7 @@ export class Subscription implements MembershipUser {
     const verdict = await this.#handle(lease);
     this.#member.settle(lease, verdict);
     this.#running -= 1;
-    if (this.#running === 0 && this.#isDraining) {
-      for (const idle of this.#idle.splice(0)) idle();
-    }
+    if (this.#running === 0) this.#endDrains();
     this.#pump();
   }
 

@@ -5,7 +5,7 @@ import type { Millis } from "./types.js";
 export type Token = string | (() => string | Promise<string>);
 
 /** Longest wait of a timer. */
-const MAX_DELAY_MS = 0x7fffffff;
+export const MAX_DELAY_MS = 0x7fffffff;
 /** A token is replaced this long before it expires, or after four fifths of its life if that is later. */
 const LEAD_MS = 60_000;
 const MIN_DELAY_MS = 500;
