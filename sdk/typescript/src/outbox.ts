@@ -1,0 +1,251 @@
+/**
+ * The outbox drainer: publishes the rows that a service wrote to its own database in the transaction of its business.
+ *
+ * The order is claim, publish, mark. A row is published under its own id, so a crash between publish and mark makes no second
+ * event: the row is published again and the server answers `duplicate`.
+ */
+import { Backoff } from "./backoff.js";
+import { messageOf, PrombusError } from "./errors.js";
+import type { Millis, UUID } from "./types.js";
+
+/** An event that waits in an outbox. */
+export interface OutboxRecord<T = unknown> {
+  /** A UUID becomes the event's id; the server derives the id from any other text (1 to 255 bytes). */
+  id: UUID;
+  topic: string;
+  payload: T;
+  headers?: Record<string, string>;
+  key?: string;
+  /** When it happened; the default is the time of the insert. */
+  ts?: Millis;
+  /** Failed attempts so far, if the store counts them. */
+  attempts?: number;
+}
+
+/** Where rows wait. The first four methods are required; the drainer uses the others if the store has them. */
+export interface OutboxStore<T = unknown> {
+  /** Adds a row. Stores with synchronous drivers may return `void`, so that this can be part of a transaction. */
+  add(rec: OutboxRecord<T>): Promise<void> | void;
+  /** Claims up to `n` rows that are due, in the order in which they were added. No other drainer gets them meanwhile. */
+  claimBatch(n: number): Promise<OutboxRecord<T>[]>;
+  markSent(id: UUID): Promise<void>;
+  /** The attempt failed. A store should retry after a backoff; never if `isPermanent`. */
+  markError(id: UUID, err: string, isPermanent?: boolean): Promise<void>;
+  /** As `markSent`, for many rows in one transaction. */
+  markSentBatch?(ids: UUID[]): Promise<void>;
+  /** The rows could not be tried: they are due again, and no attempt is counted. */
+  release?(ids: UUID[], reason: string): Promise<void>;
+  /** Takes rows back from drainers whose lease has expired. Returns how many. */
+  requeueExpired?(): Promise<number>;
+  /** Deletes rows that were sent long ago. Returns how many. */
+  purgeSent?(): Promise<number>;
+}
+
+/** What the drainer needs of a bus; the client and the sketch's `EventBus` have it. */
+export interface OutboxBus {
+  publish(topic: string, payload: unknown, opts?: OutboxPublishOptions): Promise<unknown>;
+  /**
+   * Resolves when a publish would not be refused for lack of room. A bus that has this sends publishes in the order of the
+   * calls, so the drainer does not wait for one before the next. With any other bus it waits within a topic.
+   */
+  whenWritable?(): Promise<void>;
+}
+
+export interface OutboxPublishOptions {
+  id?: UUID;
+  idempotencyKey?: string;
+  headers?: Record<string, string>;
+  key?: string;
+  ts?: Millis;
+  timeoutMs?: Millis;
+  signal?: AbortSignal;
+}
+
+export interface DrainerOptions {
+  /** Wait when nothing is due; default 250. */
+  intervalMs?: Millis;
+  /** Rows that are claimed at once; default 100. */
+  batchSize?: number;
+  /** Stops the drainer. Rows that are not answered yet are released and published again later, under the same id. */
+  signal?: AbortSignal;
+  /** Gets every failure, with the row if it is about one. Default: `console.warn`. */
+  onError?: (error: unknown, row?: OutboxRecord) => void;
+}
+
+/** The row can never be published as it is. */
+const PERMANENT: ReadonlySet<unknown> = new Set(["bad_json", "bad_request", "bad_topic", "too_large", "invalid_payload"]);
+/** Says nothing about the row. `isRetryable` covers the rest. */
+const UNAVAILABLE: ReadonlySet<unknown> = new Set(["aborted", "bad_token", "closed", "no_websocket", "unauthorized"]);
+const UUID_TEXT = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
+/** Shorter than the lease of a row. */
+const PUBLISH_TIMEOUT_MS = 15_000;
+const PURGE_INTERVAL_MS = 60_000;
+
+/**
+ * Publishes the rows of an outbox until `signal` aborts. It never rejects: failures of the store or the server are reported to
+ * `onError`, and it continues after a backoff.
+ *
+ * One drainer keeps the order of rows within a topic, except for rows that are retried. Several drainers share the work and do
+ * not keep it. A server that cannot be reached or whose disk is full is not an attempt: rows wait.
+ */
+export async function runOutboxDrainer<T>(
+  outbox: OutboxStore<T>,
+  bus: OutboxBus,
+  options: Millis | DrainerOptions = {},
+): Promise<void> {
+  const settings = typeof options === "number" ? { intervalMs: options } : options;
+  await new Drainer(outbox, bus, settings).run();
+}
+
+class Drainer<T> {
+  readonly #outbox: OutboxStore<T>;
+  readonly #bus: OutboxBus;
+  readonly #options: DrainerOptions;
+  /** Rows of a store without `release` that wait for the server. */
+  #held: OutboxRecord<T>[] = [];
+  #nextPurge = 0;
+
+  constructor(outbox: OutboxStore<T>, bus: OutboxBus, options: DrainerOptions) {
+    this.#outbox = outbox;
+    this.#bus = bus;
+    this.#options = options;
+  }
+
+  async run(): Promise<void> {
+    const { signal, intervalMs = 250 } = this.#options;
+    const backoff = new Backoff(100, 30_000);
+    while (signal?.aborted !== true) {
+      let isProgress = false;
+      try {
+        isProgress = await this.#pass();
+        backoff.reset();
+      } catch (error) {
+        if (this.#isStopped()) return;
+        this.#report(error);
+        await sleep(backoff.next(), signal);
+        continue;
+      }
+      if (!isProgress) await sleep(intervalMs, signal);
+    }
+  }
+
+  /** Publishes one batch. False: nothing was published. */
+  async #pass(): Promise<boolean> {
+    const outbox = this.#outbox;
+    if (outbox.purgeSent !== undefined && Date.now() >= this.#nextPurge) {
+      this.#nextPurge = Date.now() + PURGE_INTERVAL_MS;
+      await outbox.purgeSent();
+    }
+    await outbox.requeueExpired?.();
+    const rows = this.#held.length > 0 ? this.#held : await outbox.claimBatch(this.#options.batchSize ?? 100);
+    this.#held = [];
+    if (rows.length === 0) return false;
+    return this.#settle(rows, await this.#publish(rows));
+  }
+
+  /** One outcome for each row: `undefined` if it is stored. */
+  async #publish(rows: OutboxRecord<T>[]): Promise<(Failure | undefined)[]> {
+    const isPipelined = this.#bus.whenWritable !== undefined;
+    const lastOfTopic = new Map<string, Promise<Failure | undefined>>();
+    const outcomes: Promise<Failure | undefined>[] = [];
+    for (const row of rows) {
+      const before = isPipelined ? undefined : lastOfTopic.get(row.topic);
+      await this.#bus.whenWritable?.();
+      const outcome = before === undefined
+        ? this.#publishRow(row)
+        // A row must not overtake one that waits for the server.
+        : before.then((failure) => (failure?.kind === "unavailable" ? failure : this.#publishRow(row)));
+      lastOfTopic.set(row.topic, outcome);
+      outcomes.push(outcome);
+    }
+    return Promise.all(outcomes);
+  }
+
+  async #publishRow(row: OutboxRecord<T>): Promise<Failure | undefined> {
+    const { id, topic, payload, headers, key, ts } = row;
+    const { signal } = this.#options;
+    const options: OutboxPublishOptions = UUID_TEXT.test(id) ? { id } : { idempotencyKey: id };
+    if (headers !== undefined) options.headers = headers;
+    if (key !== undefined) options.key = key;
+    if (ts !== undefined) options.ts = ts;
+    if (this.#bus.whenWritable !== undefined) {
+      options.timeoutMs = PUBLISH_TIMEOUT_MS;
+      if (signal !== undefined) options.signal = signal;
+    }
+    try {
+      await this.#bus.publish(topic, payload, options);
+      return undefined;
+    } catch (error) {
+      return { kind: this.#isStopped() ? "unavailable" : kindOf(error), error };
+    }
+  }
+
+  async #settle(rows: OutboxRecord<T>[], outcomes: (Failure | undefined)[]): Promise<boolean> {
+    const outbox = this.#outbox;
+    const sent: UUID[] = [];
+    const waiting: OutboxRecord<T>[] = [];
+    const settling: Promise<void>[] = [];
+    let unavailable: Failure | undefined;
+    rows.forEach((row, index) => {
+      const failure = outcomes[index];
+      if (failure === undefined) {
+        sent.push(row.id);
+      } else if (failure.kind === "unavailable") {
+        unavailable ??= failure;
+        waiting.push(row);
+      } else {
+        this.#report(failure.error, row);
+        settling.push(outbox.markError(row.id, messageOf(failure.error), failure.kind === "permanent"));
+      }
+    });
+    if (outbox.markSentBatch === undefined) settling.push(...sent.map((id) => outbox.markSent(id)));
+    else if (sent.length > 0) settling.push(outbox.markSentBatch(sent));
+    if (unavailable !== undefined) {
+      if (outbox.release === undefined) this.#held = waiting;
+      else settling.push(outbox.release(waiting.map((row) => row.id), messageOf(unavailable.error)));
+    }
+    const failed = (await Promise.allSettled(settling)).find((result) => result.status === "rejected");
+    if (failed !== undefined) throw failed.reason;
+    if (unavailable !== undefined) throw unavailable.error;
+    return sent.length > 0;
+  }
+
+  #isStopped(): boolean {
+    return this.#options.signal?.aborted === true;
+  }
+
+  #report(error: unknown, row?: OutboxRecord): void {
+    const { onError } = this.#options;
+    try {
+      if (onError === undefined) console.warn(`outbox${row === undefined ? "" : `: row ${row.id}`}: ${messageOf(error)}`);
+      else onError(error, row);
+    } catch {
+      // A mistake in the caller's report must not stop the drainer.
+    }
+  }
+}
+
+interface Failure {
+  /** `refused` counts as an attempt. */
+  kind: "permanent" | "refused" | "unavailable";
+  error: unknown;
+}
+
+function kindOf(error: unknown): Failure["kind"] {
+  const { code, isRetryable } = (error ?? {}) as Partial<PrombusError>;
+  if (isRetryable === true || UNAVAILABLE.has(code)) return "unavailable";
+  return PERMANENT.has(code) ? "permanent" : "refused";
+}
+
+function sleep(ms: Millis, signal: AbortSignal | undefined): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal?.aborted === true) return resolve();
+    const end = (): void => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener("abort", end);
+  });
+}

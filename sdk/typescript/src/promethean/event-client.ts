@@ -1,0 +1,100 @@
+/** The sketch's small WebSocket client: the same methods, over a connection that is kept up. */
+import { Client } from "../client.js";
+import { messageOf, PrombusError } from "../errors.js";
+import type { Delivery, EventRecord, Millis, PublishOptions, SubscribeOptions, UUID } from "../types.js";
+import { Receiver, wireOptions } from "./receiver.js";
+
+export interface EventClientContext {
+  attempt: number;
+  /** How long the lease runs from the delivery on. */
+  ack_deadline_ms: Millis;
+}
+
+/** Returning acks the event, throwing nacks it. */
+export type Handler = (event: EventRecord, ctx: EventClientContext) => Promise<void> | void;
+
+/** The answer of the server. */
+export interface OkAnswer {
+  op: "OK";
+  id?: UUID;
+  seq?: number;
+  duplicate?: boolean;
+  created?: boolean;
+}
+
+/**
+ * The sketch's client. Calls wait for the connection and reject with an error that has the fields of an ERR frame: `code` and `msg`.
+ *
+ * A lease lasts `ackTimeoutMs` (30,000) unless `modAck` extends it.
+ */
+export class EventClient {
+  readonly #client: Client;
+  readonly #receivers = new Map<string, Receiver>();
+
+  constructor(url: string, token?: string) {
+    this.#client = new Client(url, token === undefined ? {} : { token });
+  }
+
+  async publish(topic: string, payload: unknown, opts?: PublishOptions): Promise<OkAnswer> {
+    const result = await this.#client.publish(topic, payload, opts).catch(throwAsFrame);
+    return { op: "OK", ...result };
+  }
+
+  async subscribe(topic: string, group: string, handler: Handler, opts: SubscribeOptions = {}): Promise<OkAnswer> {
+    const key = `${topic}::${group}`;
+    if (this.#receivers.has(key)) {
+      throwAsFrame(new PrombusError("already_subscribed", `already subscribed to ${topic} as group ${group}`));
+    }
+    const receiver: Receiver = new Receiver(this.#client, topic, group, wireOptions(opts, true), (delivery) =>
+      this.#handle(receiver, delivery, handler));
+    this.#receivers.set(key, receiver);
+    try {
+      return { op: "OK", created: await receiver.start() };
+    } catch (thrown) {
+      this.#receivers.delete(key);
+      return throwAsFrame(thrown);
+    }
+  }
+
+  async unsubscribe(topic: string, group: string): Promise<OkAnswer> {
+    const key = `${topic}::${group}`;
+    const receiver = this.#receivers.get(key);
+    if (receiver === undefined) {
+      return throwAsFrame(new PrombusError("not_subscribed", `not subscribed to ${topic} as group ${group}`));
+    }
+    this.#receivers.delete(key);
+    await receiver.stop();
+    return { op: "OK" };
+  }
+
+  /** Extends the lease of an event to `extend_ms` from now, at least 1,000. Without an answer; an event that is not held is left alone. */
+  modAck(topic: string, group: string, id: UUID, extend_ms: Millis): void {
+    const delivery = this.#receivers.get(`${topic}::${group}`)?.find(topic, id);
+    delivery?.extend(extend_ms).catch(() => {});
+  }
+
+  /** Leaves all groups and ends the connection. */
+  async close(): Promise<void> {
+    const receivers = [...this.#receivers.values()];
+    this.#receivers.clear();
+    await Promise.all(receivers.map((receiver) => receiver.stop()));
+    await this.#client.close();
+  }
+
+  async #handle(receiver: Receiver, delivery: Delivery, handler: Handler): Promise<void> {
+    const { event, ctx } = delivery;
+    try {
+      await handler(event, { attempt: ctx.attempt, ack_deadline_ms: Math.max(0, ctx.leaseUntil - Date.now()) });
+      await receiver.ack(delivery);
+    } catch (thrown) {
+      // A nack that cannot be sent: the lease expires, and the event is redelivered.
+      await receiver.nack(delivery, messageOf(thrown)).catch(() => {});
+    }
+  }
+}
+
+/** The sketch rejects with the ERR frame. */
+function throwAsFrame(thrown: unknown): never {
+  if (thrown instanceof Error) Object.assign(thrown, { op: "ERR", msg: thrown.message });
+  throw thrown;
+}

@@ -1,0 +1,25 @@
+/**
+ * The surface of the TypeScript sketch that prombus grew from, name for name, over a prombus server: code that was written for the
+ * sketch changes its imports to `@prombus/client/promethean`.
+ */
+export { PrombusEventBus } from "./bus.js";
+export { type CompactorOptions, startCompactor } from "./compactor.js";
+export { EventClient, type EventClientContext, type Handler, type OkAnswer } from "./event-client.js";
+export { makeConnLimiter, makeTopicLimiter } from "./limiters.js";
+export { InMemoryCursorStore, InMemoryEventBus, type InMemoryEventBusOptions, InMemoryEventStore } from "./memory.js";
+export {
+  type CounterLike, type GaugeLike, type HistogramLike, type Labels, MetricNames, metrics, type MetricsApp, type MetricsResponse,
+  type PromClient,
+} from "./metrics.js";
+export {
+  type HeartbeatPayload, type ProcessProjectorOptions, type ProcessState, STALE_MS, startProcessProjector,
+} from "./process-projector.js";
+export { HttpEventStore, PrombusCursorStore } from "./stores.js";
+export { TopicConfig, Topics } from "./topics.js";
+export type {
+  Ack, CursorPosition, CursorStore, DedupeStore, DeliveryContext, EventBus, EventHandler, EventRecord, EventStore, Millis,
+  OutboxRecord, OutboxStore, PublishOptions, SubscribeOptions, UUID, Vec8,
+} from "./types.js";
+export { MemoryDedupe, subscribeExactlyOnce } from "../exactly-once.js";
+export { type DrainerOptions, runOutboxDrainer } from "../outbox.js";
+export { TokenBucket } from "../token-bucket.js";

@@ -1,0 +1,413 @@
+/**
+ * One consumer group in memory: leases, attempts, redelivery, and a floor that never passes an unsettled event.
+ *
+ * Each topic that the group reads is a source with its own floor. Its entries are the events above the floor in commit order;
+ * settled ones leave from the front.
+ */
+import { messageOf } from "../errors.js";
+import type { CursorPosition, DeadLetter, EventRecord, Millis, StoredEvent, UUID } from "../types.js";
+import type { CursorStore, EventHandler, EventStore, SubscribeOptions } from "./types.js";
+
+/** What a group needs of its bus. */
+export interface GroupTools {
+  store: EventStore;
+  cursors: CursorStore;
+  retryDelayMs: (attempt: number) => Millis;
+  /** Publishes a dead letter. */
+  bury: (letter: DeadLetter) => Promise<void>;
+}
+
+export interface Member {
+  handler: EventHandler;
+  options: Omit<SubscribeOptions, "group">;
+  inFlight: number;
+  isGone: boolean;
+}
+
+interface Source {
+  topic: string;
+  /** Where its cursor is kept. */
+  cursorTopic: string;
+  /** The last event that was read, or else the time to start from. */
+  afterId?: UUID;
+  ts?: Millis;
+  entries: Entry[];
+  floor: CursorPosition;
+  isDirty: boolean;
+}
+
+interface Entry {
+  event: EventRecord;
+  source: Source;
+  attempt: number;
+  state: "ready" | "leased" | "waiting" | "settled";
+  member?: Member;
+  /** The end of the lease, or the redelivery. */
+  timer?: ReturnType<typeof setTimeout>;
+}
+
+const LEASE_MS = 30_000;
+const MAX_ATTEMPTS = 5;
+const MAX_IN_FLIGHT = 1000;
+const BATCH_SIZE = 100;
+/** The time that running handlers have to end after their member has left. */
+const DRAIN_MS = 30_000;
+const READ_RETRY_MS = 100;
+
+export class MemoryGroup {
+  readonly #tools: GroupTools;
+  readonly #subscription: string;
+  readonly #group: string;
+  readonly #sources = new Map<string, Source>();
+  /** Entries that are not settled, by topic and id. */
+  readonly #entries = new Map<string, Entry>();
+  readonly #members: Member[] = [];
+  #redeliveries: Entry[] = [];
+  #fresh: Entry[] = [];
+  #isPumping = false;
+  #isPumpAgain = false;
+  #saving: Promise<void> | undefined;
+  #readTimer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(tools: GroupTools, subscription: string, group: string) {
+    this.#tools = tools;
+    this.#subscription = subscription;
+    this.#group = group;
+  }
+
+  get group(): string {
+    return this.#group;
+  }
+
+  /** Reads a topic from a position on. */
+  addSource(topic: string, cursorTopic: string, cursor: CursorPosition): void {
+    if (this.#sources.has(topic)) return;
+    const source: Source = { topic, cursorTopic, entries: [], floor: { ...cursor, topic }, isDirty: false };
+    place(source, cursor);
+    this.#sources.set(topic, source);
+  }
+
+  /** Joins; the function that it returns leaves. */
+  join(handler: EventHandler, options: Omit<SubscribeOptions, "group">): () => Promise<void> {
+    const member: Member = { handler, options, inFlight: 0, isGone: false };
+    // It has waited longer than those that were served.
+    this.#members.unshift(member);
+    this.pump();
+    return async () => this.#leave(member);
+  }
+
+  /** Whether an event is leased or waits for redelivery. */
+  holds(topic: string, id: UUID): boolean {
+    return this.#find(topic, id) !== undefined;
+  }
+
+  /** False if the event is settled. */
+  async ack(topic: string, id: UUID): Promise<boolean> {
+    const entry = this.#find(topic, id);
+    if (entry === undefined) return false;
+    this.#settle(entry);
+    await this.save();
+    return true;
+  }
+
+  /** False if no member has the event. */
+  async nack(topic: string, id: UUID, reason: string | undefined): Promise<boolean> {
+    const entry = this.#find(topic, id);
+    if (entry?.state !== "leased") return false;
+    await this.#fail(entry, reason);
+    return true;
+  }
+
+  /** How far the group is; of several topics, the cursor with the highest time. */
+  cursor(): CursorPosition {
+    let newest: CursorPosition = { topic: this.#subscription };
+    for (const { floor } of this.#sources.values()) {
+      if ((floor.lastTs ?? 0) > (newest.lastTs ?? 0)) newest = floor;
+    }
+    return { ...newest, topic: this.#subscription };
+  }
+
+  /** Moves the group. All leases become void. */
+  async seek(cursor: CursorPosition): Promise<void> {
+    const one = this.#sources.get(cursor.topic);
+    const sources = one === undefined ? [...this.#sources.values()] : [one];
+    if (cursor.lastId !== undefined) {
+      const [only] = sources;
+      if (only === undefined || sources.length > 1) throw new Error("name the topic of lastId in cursor.topic");
+      // Rejects an unknown id before anything changes.
+      await this.#tools.store.scan(only.topic, { afterId: cursor.lastId, limit: 1 });
+    }
+    for (const source of sources) {
+      for (const entry of source.entries) this.#forget(entry);
+      source.entries = [];
+      place(source, cursor);
+      source.floor = { ...cursor, topic: source.topic };
+      source.isDirty = true;
+    }
+    const isKept = ({ source }: Entry): boolean => !sources.includes(source);
+    this.#redeliveries = this.#redeliveries.filter(isKept);
+    this.#fresh = this.#fresh.filter(isKept);
+    await this.save();
+    this.pump();
+  }
+
+  /** Hands out what members have room for. */
+  pump(): void {
+    this.#isPumpAgain = true;
+    if (this.#isPumping) return;
+    this.#isPumping = true;
+    void this.#run();
+  }
+
+  /** Writes cursors that have moved. */
+  save(): Promise<void> {
+    this.#saving ??= this.#saveAll().finally(() => { this.#saving = undefined; });
+    return this.#saving;
+  }
+
+  close(): void {
+    clearTimeout(this.#readTimer);
+    for (const member of this.#members.splice(0)) member.isGone = true;
+    for (const entry of this.#entries.values()) clearTimeout(entry.timer);
+  }
+
+  async #run(): Promise<void> {
+    while (this.#isPumpAgain) {
+      this.#isPumpAgain = false;
+      try {
+        await this.#handOut();
+      } catch {
+        // The store does not answer: again later.
+        clearTimeout(this.#readTimer);
+        this.#readTimer = setTimeout(() => this.pump(), READ_RETRY_MS);
+        this.#isPumpAgain = false;
+      }
+    }
+    this.#isPumping = false;
+  }
+
+  async #handOut(): Promise<void> {
+    for (;;) {
+      const at = this.#members.findIndex((member) => member.inFlight < (member.options.maxInFlight ?? MAX_IN_FLIGHT));
+      const member = this.#members[at];
+      if (member === undefined) return;
+      const entry = this.#redeliveries.shift() ?? this.#fresh.shift();
+      if (entry !== undefined) {
+        if (entry.state !== "ready" || !this.#entries.has(keyOf(entry.event))) continue;
+        // Members take turns.
+        this.#members.push(...this.#members.splice(at, 1));
+        this.#deliver(entry, member);
+      } else if ((await this.#read(member.options.batchSize ?? BATCH_SIZE)) === 0) {
+        return;
+      }
+    }
+  }
+
+  async #read(limit: number): Promise<number> {
+    let count = 0;
+    for (const source of this.#sources.values()) {
+      const { afterId, ts } = source;
+      const from = afterId !== undefined ? { afterId } : ts !== undefined ? { ts } : {};
+      const events = await this.#tools.store.scan(source.topic, { ...from, limit });
+      // A seek may have moved the source meanwhile.
+      if (source.afterId !== afterId || source.ts !== ts) continue;
+      for (const event of events) {
+        const entry: Entry = { event, source, attempt: 0, state: "ready" };
+        source.entries.push(entry);
+        source.afterId = event.id;
+        this.#entries.set(keyOf(event), entry);
+        this.#fresh.push(entry);
+      }
+      count += events.length;
+    }
+    return count;
+  }
+
+  #deliver(entry: Entry, member: Member): void {
+    entry.state = "leased";
+    entry.attempt += 1;
+    entry.member = member;
+    member.inFlight += 1;
+    const { manualAck = false, ackTimeoutMs } = member.options;
+    if (manualAck || ackTimeoutMs !== undefined) this.#startLease(entry, ackTimeoutMs ?? LEASE_MS);
+    void this.#handle(entry, member, entry.attempt);
+  }
+
+  async #handle(entry: Entry, member: Member, attempt: number): Promise<void> {
+    const { filter, manualAck = false, maxAttempts = MAX_ATTEMPTS } = member.options;
+    const isHeld = (): boolean => entry.attempt === attempt && this.#entries.get(keyOf(entry.event)) === entry;
+    try {
+      if (accepts(filter, entry.event)) {
+        await member.handler(entry.event, { attempt, maxAttempts, cursor: { ...entry.source.floor } });
+        if (manualAck) return;
+      }
+      // After the lease has ended, the result still counts unless another delivery followed.
+      if (isHeld()) this.#settle(entry);
+    } catch (thrown) {
+      if (isHeld() && entry.state === "leased") await this.#fail(entry, messageOf(thrown)).catch(() => {});
+    }
+    // A cursor that could not be written is written with the next one.
+    await this.save().catch(() => {});
+  }
+
+  #startLease(entry: Entry, ms: Millis): void {
+    clearTimeout(entry.timer);
+    entry.timer = setTimeout(() => void this.#expire(entry), ms);
+    unref(entry.timer);
+  }
+
+  async #expire(entry: Entry): Promise<void> {
+    if (entry.state !== "leased") return;
+    if (entry.attempt >= maxAttemptsOf(entry)) return this.#giveUp(entry, "the lease expired");
+    this.#release(entry);
+    this.#enqueue(entry);
+  }
+
+  async #fail(entry: Entry, reason: string | undefined): Promise<void> {
+    if (entry.attempt >= maxAttemptsOf(entry)) return this.#giveUp(entry, reason);
+    this.#release(entry);
+    entry.state = "waiting";
+    entry.timer = setTimeout(() => this.#enqueue(entry), this.#tools.retryDelayMs(entry.attempt));
+    this.pump();
+  }
+
+  /** The letter is published before the event is settled: a failure in between makes no second one, because its id is derived. */
+  async #giveUp(entry: Entry, reason: string | undefined): Promise<void> {
+    const { event, attempt } = entry;
+    this.#release(entry);
+    entry.state = "waiting";
+    try {
+      // What fails in a topic of dead letters stays there.
+      if (!event.topic.startsWith("dlq.")) {
+        await this.#tools.bury({
+          topic: event.topic,
+          group: this.#group,
+          original: event as StoredEvent,
+          ...(reason === undefined ? {} : { err: reason }),
+          attempts: attempt,
+          ts: Date.now(),
+        });
+      }
+    } catch {
+      entry.timer = setTimeout(() => void this.#giveUp(entry, reason), READ_RETRY_MS);
+      return;
+    }
+    if (this.#entries.get(keyOf(event)) === entry) this.#settle(entry);
+    await this.save().catch(() => {});
+  }
+
+  #settle(entry: Entry): void {
+    this.#release(entry);
+    entry.state = "settled";
+    this.#entries.delete(keyOf(entry.event));
+    const { source } = entry;
+    let settled = 0;
+    while (source.entries[settled]?.state === "settled") settled += 1;
+    if (settled > 0) {
+      const { id, ts } = (source.entries[settled - 1] as Entry).event;
+      source.entries.splice(0, settled);
+      source.floor = { topic: source.topic, lastId: id, lastTs: ts };
+      source.isDirty = true;
+    }
+    this.pump();
+  }
+
+  /** Ends the lease. */
+  #release(entry: Entry): void {
+    clearTimeout(entry.timer);
+    if (entry.state === "leased" && entry.member !== undefined) entry.member.inFlight -= 1;
+    entry.state = "ready";
+  }
+
+  #enqueue(entry: Entry): void {
+    if (this.#entries.get(keyOf(entry.event)) !== entry) return;
+    entry.state = "ready";
+    this.#redeliveries.push(entry);
+    this.pump();
+  }
+
+  #forget(entry: Entry): void {
+    this.#release(entry);
+    entry.state = "settled";
+    this.#entries.delete(keyOf(entry.event));
+  }
+
+  #leave(member: Member): void {
+    if (member.isGone) return;
+    member.isGone = true;
+    const at = this.#members.indexOf(member);
+    if (at >= 0) this.#members.splice(at, 1);
+    for (const entry of this.#entries.values()) {
+      if (entry.state !== "leased" || entry.member !== member) continue;
+      if (member.options.manualAck === true) this.#giveBack(entry);
+      else {
+        clearTimeout(entry.timer);
+        entry.timer = setTimeout(() => this.#giveBack(entry), member.options.ackTimeoutMs ?? DRAIN_MS);
+        unref(entry.timer);
+      }
+    }
+    this.pump();
+  }
+
+  /** Leaving a group does not count as an attempt. */
+  #giveBack(entry: Entry): void {
+    if (entry.state !== "leased") return;
+    this.#release(entry);
+    entry.attempt -= 1;
+    this.#enqueue(entry);
+  }
+
+  #find(topic: string, id: UUID): Entry | undefined {
+    const entry = this.#entries.get(`${topic} ${id}`);
+    if (entry !== undefined) return entry.attempt > 0 ? entry : undefined;
+    if (topic !== this.#subscription) return undefined;
+    for (const source of this.#sources.keys()) {
+      const found = this.#entries.get(`${source} ${id}`);
+      if (found !== undefined && found.attempt > 0) return found;
+    }
+    return undefined;
+  }
+
+  async #saveAll(): Promise<void> {
+    for (;;) {
+      const source = [...this.#sources.values()].find(({ isDirty }) => isDirty);
+      if (source === undefined) return;
+      source.isDirty = false;
+      try {
+        await this.#tools.cursors.set(source.cursorTopic, this.#group, source.floor);
+      } catch (thrown) {
+        source.isDirty = true;
+        throw thrown;
+      }
+    }
+  }
+}
+
+function place(source: Source, { lastId, lastTs }: CursorPosition): void {
+  delete source.afterId;
+  delete source.ts;
+  if (lastId !== undefined) source.afterId = lastId;
+  else if (lastTs !== undefined) source.ts = lastTs;
+}
+
+function accepts(filter: SubscribeOptions["filter"], event: EventRecord): boolean {
+  if (filter === undefined) return true;
+  if (typeof filter === "function") return filter(event);
+  const { key, tag, header = {} } = filter;
+  return (key === undefined || event.key === key) &&
+    (tag === undefined || event.tags?.includes(tag) === true) &&
+    Object.entries(header).every(([name, value]) => event.headers?.[name] === value);
+}
+
+function maxAttemptsOf(entry: Entry): number {
+  return entry.member?.options.maxAttempts ?? MAX_ATTEMPTS;
+}
+
+function keyOf(event: EventRecord): string {
+  return `${event.topic} ${event.id}`;
+}
+
+/** A lease alone does not keep a Node process running. */
+function unref(timer: unknown): void {
+  (timer as { unref?: () => void }).unref?.();
+}

@@ -1,0 +1,241 @@
+/** The sketch's bus in memory, for tests: it behaves as a server does, without one. */
+import { messageOf, PrombusError } from "../errors.js";
+import type { CursorPosition, DeadLetter, EventRecord, Millis, UUID } from "../types.js";
+import { uuidv7 } from "../uuid.js";
+import { MemoryGroup } from "./memory-group.js";
+import { InMemoryCursorStore, InMemoryEventStore } from "./memory-stores.js";
+import { isPattern, matchesTopic } from "./topics.js";
+import {
+  type Ack, type CursorStore, type EventBus, type EventHandler, type EventStore, type PublishOptions, retryDelayMs,
+  type SubscribeOptions,
+} from "./types.js";
+
+export { InMemoryCursorStore, InMemoryEventStore } from "./memory-stores.js";
+
+export interface InMemoryEventBusOptions {
+  /** The wait after the given failed attempt; default 20 ms, then 200 ms doubling to 30 s. */
+  retryDelayMs?: (attempt: number) => Millis;
+}
+
+interface GroupEntry {
+  /** The topics and patterns that the group reads; the first one names it. */
+  subscriptions: string[];
+  group: Promise<MemoryGroup>;
+  made?: MemoryGroup;
+}
+
+const PAGE = 1000;
+
+/**
+ * An `EventBus` in memory. Delivery is at least once with leases, attempts and dead letters, as with a server: an ack never moves
+ * the cursor over an unsettled event, and each event goes to one member of each group.
+ *
+ * The stores can be replaced; with stores that outlive the process, groups do as well (attempts do not).
+ */
+export class InMemoryEventBus implements EventBus {
+  readonly #store: EventStore;
+  readonly #cursors: CursorStore;
+  readonly #retryDelayMs: (attempt: number) => Millis;
+  readonly #groups = new Map<string, GroupEntry>();
+  #isClosed = false;
+
+  constructor(
+    store: EventStore = new InMemoryEventStore(),
+    cursors: CursorStore = new InMemoryCursorStore(),
+    options: InMemoryEventBusOptions = {},
+  ) {
+    this.#store = store;
+    this.#cursors = cursors;
+    this.#retryDelayMs = options.retryDelayMs ?? retryDelayMs;
+  }
+
+  async publish<T>(topic: string, payload: T, opts: PublishOptions = {}): Promise<EventRecord<T>> {
+    if (this.#isClosed) throw new PrombusError("closed", "the bus is closed");
+    if (!/^[A-Za-z0-9._:-]{1,255}$/.test(topic)) throw new PrombusError("bad_topic", `${topic} is not a topic`);
+    const event: EventRecord<T> = {
+      id: opts.id ?? (opts.idempotencyKey === undefined ? uuidv7() : derivedId(opts.idempotencyKey)),
+      ts: opts.ts ?? Date.now(),
+      topic,
+      payload: asStored(topic, payload),
+    };
+    for (const name of ["key", "headers", "tags", "caused_by", "sid"] as const) {
+      if (opts[name] !== undefined) Object.assign(event, { [name]: opts[name] });
+    }
+    await this.#store.insert(event);
+    for (const { subscriptions, made } of this.#groups.values()) {
+      if (made === undefined || !subscriptions.some((subscription) => matchesTopic(subscription, topic))) continue;
+      // A topic that is new to a pattern is read from its first event.
+      made.addSource(topic, cursorTopic(subscriptions[0] as string, topic), { topic });
+      made.pump();
+    }
+    const stored = this.#store instanceof InMemoryEventStore ? this.#store.find(topic, event.id) : undefined;
+    return (stored as EventRecord<T> | undefined) ?? event;
+  }
+
+  async subscribe(
+    topic: string,
+    group: string,
+    handler: EventHandler,
+    opts: Omit<SubscribeOptions, "group"> = {},
+  ): Promise<() => Promise<void>> {
+    if (this.#isClosed) throw new PrombusError("closed", "the bus is closed");
+    const key = `${topic}::${group}`;
+    let entry = this.#groups.get(key);
+    if (entry === undefined) {
+      const subscriptions = [topic, ...(opts.topics ?? [])];
+      const made: GroupEntry = { subscriptions, group: this.#open(topic, group, opts) };
+      this.#groups.set(key, (entry = made));
+      made.group.then(
+        (opened) => {
+          made.made = opened;
+          // Topics that were made while the group was.
+          for (const name of this.#matching(subscriptions)) opened.addSource(name, cursorTopic(topic, name), { topic: name });
+        },
+        // A start that does not exist makes no group.
+        () => this.#groups.delete(key),
+      );
+    }
+    return (await entry.group).join(handler, opts);
+  }
+
+  async ack(topic: string, group: string, id: UUID): Promise<Ack> {
+    return this.#settle(topic, group, id, (found) => found.ack(topic, id));
+  }
+
+  async nack(topic: string, group: string, id: UUID, reason?: string): Promise<Ack> {
+    const ack = await this.#settle(topic, group, id, (found) => found.nack(topic, id, reason));
+    return ack.err === undefined && reason !== undefined ? { ...ack, err: reason } : ack;
+  }
+
+  async getCursor(topic: string, group: string): Promise<CursorPosition | null> {
+    const found = await this.#groups.get(`${topic}::${group}`)?.group;
+    return found === undefined ? this.#cursors.get(topic, group) : found.cursor();
+  }
+
+  /** Moves a group after `lastId`, or to the first event of `lastTs` or later, or to the first event. Leases become void. */
+  async setCursor(topic: string, group: string, cursor: CursorPosition): Promise<void> {
+    const found = await this.#groups.get(`${topic}::${group}`)?.group;
+    if (found === undefined) await this.#cursors.set(topic, group, cursor);
+    else await found.seek(cursor);
+  }
+
+  /** Stops all deliveries. Running handlers are not waited for. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    for (const { made } of this.#groups.values()) made?.close();
+  }
+
+  async #settle(topic: string, group: string, id: UUID, act: (found: MemoryGroup) => Promise<boolean>): Promise<Ack> {
+    const named = this.#groups.get(`${topic}::${group}`);
+    // The sketch acks with the event's own topic, which is not the subscription's if that is a pattern.
+    const others = [...this.#groups.values()].filter(({ made }) => made?.group === group && made.holds(topic, id));
+    const found = await (named ?? others[0])?.group;
+    if (found === undefined) return { id, ok: false, err: `there is no group ${group} on ${topic}` };
+    try {
+      return (await act(found)) ? { id, ok: true } : { id, ok: true, err: "stale" };
+    } catch (thrown) {
+      return { id, ok: false, err: messageOf(thrown) };
+    }
+  }
+
+  async #open(topic: string, group: string, opts: Omit<SubscribeOptions, "group">): Promise<MemoryGroup> {
+    const made = new MemoryGroup(
+      {
+        store: this.#store,
+        cursors: this.#cursors,
+        retryDelayMs: this.#retryDelayMs,
+        bury: (letter) => this.#bury(letter),
+      },
+      topic,
+      group,
+    );
+    const subscriptions = [topic, ...(opts.topics ?? [])];
+    const topics = subscriptions.filter((subscription) => !isPattern(subscription));
+    for (const name of new Set([...topics, ...this.#matching(subscriptions)])) {
+      const keptAs = cursorTopic(topic, name);
+      let cursor = await this.#cursors.get(keptAs, group);
+      if (cursor === null) {
+        cursor = await this.#start(name, opts);
+        await this.#cursors.set(keptAs, group, cursor);
+      }
+      made.addSource(name, keptAs, cursor);
+    }
+    return made;
+  }
+
+  #matching(subscriptions: string[]): string[] {
+    const topics = this.#store instanceof InMemoryEventStore ? this.#store.topics() : [];
+    return topics.filter((topic) => subscriptions.some((subscription) => matchesTopic(subscription, topic)));
+  }
+
+  async #start(topic: string, { from = "latest", ts, afterId }: Omit<SubscribeOptions, "group">): Promise<CursorPosition> {
+    switch (from) {
+      case "earliest":
+        return { topic };
+      case "latest":
+        return this.#end(topic);
+      case "ts": {
+        if (ts === undefined) throw new PrombusError("bad_request", "from \"ts\" needs ts");
+        const [first] = await this.#store.scan(topic, { ts, limit: 1 });
+        // Later events count whatever their own time is.
+        return first === undefined ? this.#end(topic) : { topic, lastTs: ts };
+      }
+      case "afterId": {
+        if (afterId === undefined) throw new PrombusError("bad_request", "from \"afterId\" needs afterId");
+        await this.#store.scan(topic, { afterId, limit: 1 });
+        return { topic, lastId: afterId };
+      }
+    }
+  }
+
+  async #end(topic: string): Promise<CursorPosition> {
+    let cursor: CursorPosition = { topic };
+    for (;;) {
+      const after = cursor.lastId === undefined ? {} : { afterId: cursor.lastId };
+      const page = await this.#store.scan(topic, { ...after, limit: PAGE });
+      const last = page.at(-1);
+      if (last === undefined) return cursor;
+      cursor = { topic, lastId: last.id, lastTs: last.ts };
+    }
+  }
+
+  async #bury(letter: DeadLetter): Promise<void> {
+    const id = derivedId(`${letter.topic} ${letter.group} ${letter.original.id}`);
+    await this.publish(`dlq.${letter.topic}`, letter, { id });
+  }
+}
+
+/** Where the cursor of one topic of a group is kept. */
+function cursorTopic(subscription: string, topic: string): string {
+  return subscription === topic ? topic : `${subscription}>${topic}`;
+}
+
+/** A payload as a server would keep it. */
+function asStored<T>(topic: string, payload: T): T {
+  let json: string | undefined;
+  let cause: unknown;
+  try {
+    json = JSON.stringify(payload);
+  } catch (thrown) {
+    cause = thrown;
+  }
+  if (json === undefined) {
+    throw new PrombusError("invalid_payload", `the payload for ${topic} cannot be written as JSON`, { cause });
+  }
+  return JSON.parse(json) as T;
+}
+
+/** The same id for the same text; a UUID stays as it is. Servers derive another one. */
+function derivedId(text: string): UUID {
+  if (/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(text)) return text.toLowerCase();
+  let hex = "";
+  for (let part = 0; part < 4; part += 1) {
+    // FNV-1a with another start for each part, then mixed.
+    let hash = 0x811c9dc5 ^ Math.imul(part + 1, 0x9e3779b1);
+    for (let at = 0; at < text.length; at += 1) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
+    hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
+    hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);
+    hex += ((hash ^ (hash >>> 16)) >>> 0).toString(16).padStart(8, "0");
+  }
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-a${hex.slice(17, 20)}-${hex.slice(20)}`;
+}

@@ -1,0 +1,161 @@
+/** The sketch's metrics helper over prom-client, which is optional: without it nothing is counted. */
+
+export type Labels = Record<string, string>;
+
+/** The names of the sketch. A server exposes its own at `/metrics`. */
+export const MetricNames = {
+  EventsPublished: "events_published_total",
+  EventsDelivered: "events_delivered_total",
+  EventsInflight: "events_inflight",
+  EventsAcked: "events_acked_total",
+  EventsNacked: "events_nacked_total",
+  SubscribePollDuration: "subscribe_poll_duration_ms",
+  DeliveryHandlerDuration: "delivery_handler_duration_ms",
+  WsInflight: "ws_inflight",
+  DeliveryLatency: "delivery_latency_ms",
+} as const;
+
+export interface CounterLike {
+  inc(labels?: Labels | number, value?: number): void;
+}
+
+export interface GaugeLike {
+  set(labels: Labels | number, value?: number): void;
+}
+
+export interface HistogramLike {
+  observe(labels: Labels | number, value?: number): void;
+}
+
+interface MetricConfig {
+  name: string;
+  help: string;
+  labelNames: string[];
+  buckets?: number[];
+}
+
+/** What is used of prom-client. */
+export interface PromClient {
+  Counter: new (config: MetricConfig) => CounterLike;
+  Gauge: new (config: MetricConfig) => GaugeLike;
+  Histogram: new (config: MetricConfig & { buckets: number[] }) => HistogramLike;
+  register: { contentType: string; metrics(): Promise<string>; getSingleMetric(name: string): unknown };
+}
+
+/** The part of an Express app that is used. */
+export interface MetricsApp {
+  get(path: string, handler: (req: unknown, res: MetricsResponse) => unknown): unknown;
+}
+
+export interface MetricsResponse {
+  statusCode: number;
+  set(name: string, value: string): unknown;
+  end(body?: string): unknown;
+}
+
+const LABELS = ["topic", "group"];
+const BUCKETS = [5, 10, 25, 50, 100, 250, 500, 1000];
+/** Calls that wait for prom-client to load. */
+const MAX_WAITING = 10_000;
+
+let client: PromClient | null | undefined;
+let loading: Promise<PromClient | null> | undefined;
+let waiting: ((loaded: PromClient) => void)[] = [];
+
+function found(loaded: PromClient | null): PromClient | null {
+  client = loaded;
+  const calls = waiting;
+  waiting = [];
+  if (loaded !== null) for (const call of calls) call(loaded);
+  return loaded;
+}
+
+function load(): Promise<PromClient | null> {
+  if (client !== undefined) return Promise.resolve(client);
+  // The name in a variable keeps compilers and bundlers from resolving an optional module.
+  const name = "prom-client";
+  loading ??= import(name).then(
+    (module: { default?: PromClient } & PromClient) => (client === undefined ? found(module.default ?? module) : client),
+    () => (client === undefined ? found(null) : client),
+  );
+  return loading;
+}
+
+function whenLoaded(call: (loaded: PromClient) => void): void {
+  if (client === null) return;
+  if (client !== undefined) return call(client);
+  if (waiting.length < MAX_WAITING) waiting.push(call);
+  void load();
+}
+
+/** A metric that exists once, however often it is asked for. */
+function once<M>(cache: Map<string, M>, name: string, loaded: PromClient, make: () => M): M {
+  let metric = cache.get(name);
+  if (metric === undefined) {
+    metric = (loaded.register.getSingleMetric(name) as M | undefined) ?? make();
+    cache.set(name, metric);
+  }
+  return metric;
+}
+
+/** Arguments as prom-client takes them: labels and value, or the value alone. */
+function args<A>(labels: Labels | number | undefined, value: number | undefined): A {
+  return (labels === undefined ? [] : value === undefined ? [labels] : [labels, value]) as A;
+}
+
+const counters = new Map<string, CounterLike>();
+const gauges = new Map<string, GaugeLike>();
+const histos = new Map<string, HistogramLike>();
+
+/** Metrics with the labels `topic` and `group`. They count from the first call on; prom-client loads in the background. */
+export const metrics = {
+  counters,
+  gauges,
+  histos,
+
+  /** Uses this prom-client instead of the installed one. */
+  use(promClient: PromClient | null): void {
+    found(promClient);
+  },
+
+  /** Resolves with whether prom-client is there. */
+  async ready(): Promise<boolean> {
+    return (await load()) !== null;
+  },
+
+  gauge(name: string, help: string): GaugeLike {
+    const make = (loaded: PromClient): GaugeLike =>
+      once(gauges, name, loaded, () => new loaded.Gauge({ name, help, labelNames: LABELS }));
+    whenLoaded(make);
+    return { set: (labels, value) => whenLoaded((loaded) => make(loaded).set(...args<[Labels, number]>(labels, value))) };
+  },
+
+  counter(name: string, help: string): CounterLike {
+    const make = (loaded: PromClient): CounterLike =>
+      once(counters, name, loaded, () => new loaded.Counter({ name, help, labelNames: LABELS }));
+    whenLoaded(make);
+    return { inc: (labels, value) => whenLoaded((loaded) => make(loaded).inc(...args<[Labels, number]>(labels, value))) };
+  },
+
+  histo(name: string, help: string, buckets: number[] = BUCKETS): HistogramLike {
+    const make = (loaded: PromClient): HistogramLike =>
+      once(histos, name, loaded, () => new loaded.Histogram({ name, help, labelNames: LABELS, buckets }));
+    whenLoaded(make);
+    return { observe: (labels, value) => whenLoaded((loaded) => make(loaded).observe(...args<[Labels, number]>(labels, value))) };
+  },
+
+  /** Serves the metrics of this process with an Express app. Without prom-client the answer is 404. */
+  expose(app: MetricsApp, path = "/metrics"): void {
+    app.get(path, async (_req, res) => {
+      const loaded = await load();
+      if (loaded === null) {
+        res.statusCode = 404;
+        res.end("prom-client is not installed");
+        return;
+      }
+      const text = await loaded.register.metrics();
+      res.set("Content-Type", loaded.register.contentType);
+      res.end(text);
+    });
+  },
+};

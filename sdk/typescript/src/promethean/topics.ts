@@ -1,0 +1,36 @@
+/** The sketch's topics, and how patterns match them. */
+
+/** Part 2 of the sketch, section 2a. */
+export const Topics = {
+  HeartbeatReceived: "heartbeat.received",
+  /** Key: the process id. */
+  ProcessState: "process.state",
+  ProcessStateSnapshot: "process.state.snapshot",
+} as const;
+
+/** Part 1 of the sketch, section 5. The server applies such settings with `PUT /topics/{topic}`. */
+export const TopicConfig = {
+  HeartbeatReceived: { name: "heartbeat.received", retentionDays: 3 },
+  /** Key: the process id. */
+  ProcessState: { name: "process.state", compaction: true },
+  /** Key: the path. */
+  KvSet: { name: "kv.set", compaction: true },
+} as const;
+
+export function isPattern(subscription: string): boolean {
+  return subscription.includes("*");
+}
+
+/** Whether a topic or pattern matches: `*` is one segment, `**` any number. `dlq.` topics match only patterns that begin with it. */
+export function matchesTopic(subscription: string, topic: string): boolean {
+  if (subscription === topic) return true;
+  if (!isPattern(subscription)) return false;
+  if (topic.startsWith("dlq.") && !subscription.startsWith("dlq.")) return false;
+  return matchSegments(subscription.split("."), topic.split("."));
+}
+
+function matchSegments([head, ...rest]: string[], topic: string[]): boolean {
+  if (head === undefined) return topic.length === 0;
+  if (head === "**") return topic.some((_, at) => matchSegments(rest, topic.slice(at))) || matchSegments(rest, []);
+  return topic.length > 0 && (head === "*" || head === topic[0]) && matchSegments(rest, topic.slice(1));
+}
