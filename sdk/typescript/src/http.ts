@@ -24,6 +24,8 @@ export interface RequestOptions {
 export class Http {
   /** Aborts when the client is closed. */
   readonly closed: AbortSignal;
+  /** @internal Ends what runs now. They share one listener of `closed`: Node warns of more than ten. */
+  readonly stops = new Set<() => void>();
   readonly #base: string;
   readonly #token: TokenSource;
   readonly #fetch: typeof fetch;
@@ -33,6 +35,9 @@ export class Http {
     this.#token = token;
     this.closed = closed;
     this.#fetch = fetchFn;
+    onAbort(closed, () => {
+      for (const stop of this.stops) stop();
+    });
   }
 
   url(path: string, query: Query = {}): string {
@@ -54,7 +59,7 @@ export class Http {
     if (text !== undefined) headers["content-type"] = "application/json";
     // Called without `this`: the `fetch` of browsers insists on it.
     const fetchFn = this.#fetch;
-    const exchange = new Exchange(`${method} ${path}`, this.closed, signal, idleMs);
+    const exchange = new Exchange(this, `${method} ${path}`, signal, idleMs);
     await exchange.start(async (stop) => {
       const token = await this.#token();
       if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
@@ -86,10 +91,21 @@ export class Http {
     let release: (() => void) | undefined;
     await new Promise<void>((wake) => {
       timer = setTimeout(wake, Math.max(backoff.next(), retryAfterMs));
-      release = onAbort([this.closed, signal], wake);
+      release = this.watch(signal, wake);
     });
     clearTimeout(timer);
     release?.();
+  }
+
+  /** @internal Calls `stop` when the client is closed or the signal aborts. The function that it returns ends that. */
+  watch(signal: AbortSignal | undefined, stop: () => void): () => void {
+    const release = onAbort(signal, stop);
+    this.stops.add(stop);
+    if (this.closed.aborted) stop();
+    return () => {
+      release();
+      this.stops.delete(stop);
+    };
   }
 }
 
@@ -97,19 +113,19 @@ export class Http {
 export class Exchange {
   head!: Response;
   readonly #name: string;
-  readonly #closed: AbortSignal;
+  readonly #http: Http;
   readonly #signal: AbortSignal | undefined;
   readonly #idleMs: Millis | undefined;
   readonly #stop = new AbortController();
   readonly #release: () => void;
   #reader: ReadableStreamDefaultReader<Uint8Array> | undefined;
 
-  constructor(name: string, closed: AbortSignal, signal: AbortSignal | undefined, idleMs: Millis | undefined) {
+  constructor(http: Http, name: string, signal: AbortSignal | undefined, idleMs: Millis | undefined) {
+    this.#http = http;
     this.#name = name;
-    this.#closed = closed;
     this.#signal = signal;
     this.#idleMs = idleMs;
-    this.#release = onAbort([closed, signal], () => this.#cancel());
+    this.#release = http.watch(signal, () => this.#cancel());
   }
 
   async start(send: (stop: AbortSignal) => Promise<Response>): Promise<void> {
@@ -171,7 +187,7 @@ export class Exchange {
     } catch (thrown) {
       const { reason } = signal as { reason: unknown };
       this.close();
-      if (this.#closed.aborted) throw new ClosedError();
+      if (this.#http.closed.aborted) throw new ClosedError();
       if (this.#signal?.aborted) throw new PrombusError("aborted", "the call was aborted", { cause: this.#signal.reason });
       if (reason instanceof PrombusError) throw reason;
       const cause = (thrown as Error | undefined)?.cause ?? thrown;
@@ -182,15 +198,11 @@ export class Exchange {
   }
 }
 
-/** Calls `act` when one of the signals aborts, at once if one has. The function that it returns removes the listeners. */
-export function onAbort(signals: readonly (AbortSignal | undefined)[], act: () => void): () => void {
-  for (const signal of signals) {
-    signal?.addEventListener("abort", act);
-    if (signal?.aborted) act();
-  }
-  return () => {
-    for (const signal of signals) signal?.removeEventListener("abort", act);
-  };
+/** Calls `act` when the signal aborts, at once if it has. The function that it returns removes the listener. */
+export function onAbort(signal: AbortSignal | undefined, act: () => void): () => void {
+  if (signal?.aborted) act();
+  else signal?.addEventListener("abort", act, { once: true });
+  return () => signal?.removeEventListener("abort", act);
 }
 
 /**
@@ -207,7 +219,7 @@ export function stoppable<T>(
   let isStopped = false;
   return {
     async next() {
-      release ??= onAbort([outer], () => own.abort(outer?.reason));
+      release ??= onAbort(outer, () => own.abort(outer?.reason));
       try {
         const result = await inner.next();
         if (!result.done) return result;

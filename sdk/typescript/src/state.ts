@@ -154,7 +154,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   async #run(outer: AbortSignal | undefined, onLoad: () => void, onFailure: (error: unknown) => void): Promise<void> {
     const http = this.#http;
     const { signal } = this.#stop;
-    const release = onAbort([outer], () => this.#stop.abort(outer?.reason));
+    const release = onAbort(outer, () => this.#stop.abort(outer?.reason));
     const backoff = retryBackoff();
     try {
       while (!http.closed.aborted) {

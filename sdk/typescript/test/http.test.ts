@@ -124,12 +124,12 @@ describe("against a scripted server", () => {
   it("ends with `aborted`, `closed` or `timeout`, and leaves no listener and no timer", async () => {
     fake = await fakeServer(() => undefined);
     const before = timers();
-    const closed = countedSignal();
+    const closed = new AbortController();
     const caller = countedSignal();
-    const http = new Http(fake.url, async () => undefined, closed.controller.signal);
+    const http = new Http(fake.url, async () => undefined, closed.signal);
     const late = await failureOf(http.json("GET", "/topics", { idleMs: 50, signal: caller.controller.signal }));
     expect([late.code, late.isRetryable]).toEqual(["timeout", true]);
-    expect([closed.listeners(), caller.listeners()]).toEqual([0, 0]);
+    expect([http.stops.size, caller.listeners()]).toEqual([0, 0]);
 
     const aborted = failureOf(http.json("GET", "/topics", { signal: caller.controller.signal }));
     setTimeout(() => caller.controller.abort(new Error("enough")), 20);
@@ -138,10 +138,10 @@ describe("against a scripted server", () => {
     expect((await failureOf(http.json("GET", "/topics", { signal: caller.controller.signal }))).code).toBe("aborted");
 
     const ended = failureOf(http.json("GET", "/topics"));
-    setTimeout(() => closed.controller.abort(), 20);
+    setTimeout(() => closed.abort(), 20);
     expect(await ended).toBeInstanceOf(ClosedError);
     expect(await failureOf(http.json("GET", "/topics"))).toBeInstanceOf(ClosedError);
-    expect([closed.listeners(), caller.listeners()]).toEqual([0, 0]);
+    expect([http.stops.size, caller.listeners()]).toEqual([0, 0]);
     expect(timers()).toBeLessThanOrEqual(before);
   });
 

@@ -207,9 +207,9 @@ describe("StateView", () => {
 
   it("ends iterators and leaves no timer or listener after close()", async () => {
     const before = timers();
-    const closed = countedSignal();
+    const closed = new AbortController();
     const caller = countedSignal();
-    const own = new Http(server.http, async () => undefined, closed.controller.signal);
+    const own = new Http(server.http, async () => undefined, closed.signal);
     const view = await StateView.load(own, "quiet", { signal: caller.controller.signal });
     await put("quiet", ["a", 1]);
     await until(() => view.has("a"));
@@ -220,18 +220,18 @@ describe("StateView", () => {
     expect(await waiting).toHaveLength(1);
     expect(await collect(view)).toEqual([]);
     await view.closed;
-    await until(() => closed.listeners() + caller.listeners() === 0 && timers() <= before, "nothing is left");
+    await until(() => own.stops.size + caller.listeners() === 0 && timers() <= before, "nothing is left");
 
     const second = await StateView.load(own, "quiet");
     const third = await StateView.load(own, "quiet", { signal: caller.controller.signal });
     const ends = [collect(second), collect(third)];
     caller.controller.abort();
     expect(await ends[1]).toEqual([]);
-    closed.controller.abort();
+    closed.abort();
     expect(await ends[0]).toEqual([]);
     await Promise.all([second.closed, third.closed]);
     expect([second.error, third.error]).toEqual([undefined, undefined]);
-    await until(() => closed.listeners() + caller.listeners() === 0 && timers() <= before, "nothing is left");
+    await until(() => own.stops.size + caller.listeners() === 0 && timers() <= before, "nothing is left");
   });
 
   it("ends a waiting next() on return()", async () => {
