@@ -43,7 +43,7 @@ for (const signal of /** @type {const} */ (["SIGTERM", "SIGINT"])) {
 }
 
 /**
- * Stands in for a model.
+ * Simulates a model.
  * @param {string} text
  * @param {AbortSignal} signal
  */

@@ -57,7 +57,7 @@ for (const signal of /** @type {const} */ (["SIGTERM", "SIGINT"])) {
 }
 
 /**
- * Stands in for a payment provider.
+ * Simulates a payment provider.
  * @param {Order} order
  * @param {import("@prombus/client").DeliveryContext} ctx
  */
