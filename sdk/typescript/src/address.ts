@@ -28,6 +28,12 @@ export function parseAddress(text: string): Address {
   return { ws: `${isTls ? "wss" : "ws"}://${place}/ws`, http: `${isTls ? "https" : "http"}://${place}` };
 }
 
+/** For errors: browsers do not tell a page why it cannot connect, e.g. that the server refuses its origin. */
+export function originHint(): string {
+  const origin = typeof location === "object" ? location.origin : "null";
+  return origin === "null" ? "" : ` (does http.cors_origins of the server list ${origin}?)`;
+}
+
 function asUrl(text: string): URL {
   const trimmed = text.trim();
   try {

@@ -14,7 +14,7 @@ const sleep = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
 /**
  * Runs the work and returns what came of it, after both clients are closed. `onProgress` is called with the events that are
- * published and handled so far, and whether both clients are connected.
+ * published and handled so far, whether both clients are connected, and how often both have reconnected.
  */
 export async function runKillWorkload({ connect, NackError, url, seed, events, onProgress = () => {} }) {
   const random = randomFrom(seed);
@@ -29,7 +29,7 @@ export async function runKillWorkload({ connect, NackError, url, seed, events, o
     if (sum - lastReport < 200) return;
     lastReport = sum;
     const isConnected = clients.every(({ status }) => status === "connected");
-    onProgress({ published: published.length, handled: handled.workers.size, isConnected });
+    onProgress({ published: published.length, handled: handled.workers.size, isConnected, reconnects: Math.min(...reconnects) });
   };
 
   const clients = [0, 1].map((index) => {

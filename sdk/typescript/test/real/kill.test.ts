@@ -27,6 +27,8 @@ interface Progress {
   handled: number;
   /** Whether both clients are connected. */
   isConnected: boolean;
+  /** How often each client has lost its connection, at least. */
+  reconnects: number;
 }
 
 /** What `kill-workload.mjs` returns, and what the program around it adds. */
@@ -178,9 +180,11 @@ class Killer {
     this.#moments = Array.from({ length: KILLS }, (_, index) => (2 * EVENTS * (index + 0.2 + 0.6 * this.#random())) / (KILLS + 0.5));
   }
 
-  progress({ published, handled, isConnected }: Progress): void {
+  progress({ published, handled, isConnected, reconnects }: Progress): void {
     const moment = this.#moments[0];
-    if (moment === undefined || this.#restarting !== undefined || !isConnected || published + handled < moment) return;
+    if (moment === undefined || published + handled < moment) return;
+    // Both clients are to see each kill.
+    if (this.#restarting !== undefined || !isConnected || reconnects < this.#kills) return;
     this.#moments.shift();
     this.#kills += 1;
     this.#restarting = this.#server.restart("SIGKILL").then(
