@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** The client: one server, one WebSocket that is kept up, and the HTTP routes beside it. */
 import { type Address, parseAddress } from "./address.js";
 import { type ClientEvents, Connection, type ConnectionState } from "./connection.js";

@@ -1,8 +1,9 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** A subscription as an async iterator of deliveries, which the caller settles. */
 import type { Connection } from "./connection.js";
 import { ClosedError, type PrombusError } from "./errors.js";
 import type { Lease } from "./lease.js";
-import { Membership, type MembershipUser, type Verdict } from "./membership.js";
+import { Membership, type Verdict } from "./membership.js";
 import { verdictOf } from "./subscription.js";
 import { type Schemas, validate } from "./topics.js";
 import type { Delivery, DeliveryContext, Millis, NackOptions, Settlement, StoredEvent, SubscribeOptions } from "./types.js";
@@ -11,7 +12,7 @@ import type { Delivery, DeliveryContext, Millis, NackOptions, Settlement, Stored
  * The events of a group, one by one. It joins the group at the first `next()`; leaving the loop leaves the group, and what is
  * not settled then goes to other members. Reconnects do not end it.
  */
-export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>, MembershipUser {
+export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>> {
   readonly #member: Membership;
   readonly #schemas: Schemas | undefined;
   #joining: Promise<unknown> | undefined;

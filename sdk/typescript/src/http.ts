@@ -1,4 +1,5 @@
 /** HTTP requests: the token, error codes, and responses that are read piece by piece. */
+import { originHint } from "./address.js";
 import type { Backoff } from "./backoff.js";
 import { ClosedError, ConnectionError, type ErrorCode, messageOf, PrombusError, serverError } from "./errors.js";
 import type { Millis } from "./types.js";
@@ -187,15 +188,20 @@ export class Exchange {
     } catch (thrown) {
       const { reason } = signal as { reason: unknown };
       this.close();
-      if (this.#http.closed.aborted) throw new ClosedError();
+      if (this.#http.closed.aborted) throw closedBy(this.#http.closed);
       if (this.#signal?.aborted) throw new PrombusError("aborted", "the call was aborted", { cause: this.#signal.reason });
       if (reason instanceof PrombusError) throw reason;
       const cause = (thrown as Error | undefined)?.cause ?? thrown;
-      throw new ConnectionError(`${this.#name}: ${messageOf(cause)}`, "connection_lost", thrown);
+      throw new ConnectionError(`${this.#name}: ${messageOf(cause)}${originHint()}`, "connection_lost", thrown);
     } finally {
       clearTimeout(timer);
     }
   }
+}
+
+/** Why the client was closed, e.g. because the server refused its token. */
+function closedBy({ reason }: AbortSignal): PrombusError {
+  return reason instanceof PrombusError ? reason : new ClosedError();
 }
 
 /** Calls `act` when the signal aborts, at once if it has. The function that it returns removes the listener. */

@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** The newest event of each key of a topic, kept up to date. */
 import { ClosedError, type PrombusError } from "./errors.js";
 import { retryBackoff, SILENCE_MS, tail } from "./history.js";

@@ -1,9 +1,10 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** A subscription with a handler: returning acks, throwing nacks. */
 import type { ClientEvents, Connection } from "./connection.js";
 import type { Emitter } from "./emitter.js";
 import { ClosedError, messageOf, NackError, type PrombusError, RejectError, ValidationError } from "./errors.js";
 import type { Lease } from "./lease.js";
-import { Membership, type MembershipUser, type Verdict } from "./membership.js";
+import { Membership, type Verdict } from "./membership.js";
 import type { Telemetry } from "./telemetry.js";
 import { type Schemas, validate } from "./topics.js";
 import type { Handler, HandlerOptions, Millis } from "./types.js";
@@ -19,7 +20,7 @@ export interface HandlerTools {
 }
 
 /** One member of a group, whose events go to a handler. */
-export class Subscription implements MembershipUser {
+export class Subscription {
   readonly #member: Membership;
   readonly #handler: Handler;
   readonly #tools: HandlerTools;

@@ -254,7 +254,7 @@ test("a page of an origin that is not listed gets an error that names the origin
         return { overWebSocket, overHttp, published };
       }, { url: strange.ws, token: TOKEN });
       const hint = `(does http.cors_origins of the server list ${unlisted.url}?)`;
-      expect(result.overHttp).toContain("ConnectionError connection_lost: /topics: Failed to fetch");
+      expect(result.overHttp).toContain("ConnectionError connection_lost: GET /topics: Failed to fetch");
       expect(result.overHttp).toContain(hint);
       if (isOpen) {
         expect(result.overWebSocket).toContain("ConnectionError timeout: cannot connect to");
