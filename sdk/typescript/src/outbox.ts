@@ -58,7 +58,6 @@ export interface OutboxPublishOptions {
   key?: string;
   ts?: Millis;
   timeoutMs?: Millis;
-  signal?: AbortSignal;
 }
 
 export interface DrainerOptions {
@@ -147,36 +146,39 @@ class Drainer<T> {
   async #publish(rows: OutboxRecord<T>[]): Promise<(Failure | undefined)[]> {
     const isPipelined = this.#bus.whenWritable !== undefined;
     const lastOfTopic = new Map<string, Promise<Failure | undefined>>();
-    const outcomes: Promise<Failure | undefined>[] = [];
-    for (const row of rows) {
-      const before = isPipelined ? undefined : lastOfTopic.get(row.topic);
-      await this.#bus.whenWritable?.();
-      const outcome = before === undefined
-        ? this.#publishRow(row)
-        // A row must not overtake one that waits for the server.
-        : before.then((failure) => (failure?.kind === "unavailable" ? failure : this.#publishRow(row)));
-      lastOfTopic.set(row.topic, outcome);
-      outcomes.push(outcome);
-    }
-    return Promise.all(outcomes);
+    // What stays so was not answered before the drainer was stopped.
+    const outcomes = rows.map((): Failure | undefined => ({ kind: "unavailable", error: new Error("the drainer was stopped") }));
+    const publishAll = async (): Promise<void> => {
+      const answers: Promise<void>[] = [];
+      for (const [index, row] of rows.entries()) {
+        await this.#bus.whenWritable?.();
+        if (this.#isStopped()) return;
+        const before = isPipelined ? undefined : lastOfTopic.get(row.topic);
+        const outcome = before === undefined
+          ? this.#publishRow(row)
+          // A row must not overtake one that waits for the server.
+          : before.then((failure) => (failure?.kind === "unavailable" ? failure : this.#publishRow(row)));
+        lastOfTopic.set(row.topic, outcome);
+        answers.push(outcome.then((failure) => { outcomes[index] = failure; }));
+      }
+      await Promise.all(answers);
+    };
+    await unlessAborted(publishAll(), this.#options.signal);
+    return [...outcomes];
   }
 
   async #publishRow(row: OutboxRecord<T>): Promise<Failure | undefined> {
     const { id, topic, payload, headers, key, ts } = row;
-    const { signal } = this.#options;
     const options: OutboxPublishOptions = UUID_TEXT.test(id) ? { id } : { idempotencyKey: id };
     if (headers !== undefined) options.headers = headers;
     if (key !== undefined) options.key = key;
     if (ts !== undefined) options.ts = ts;
-    if (this.#bus.whenWritable !== undefined) {
-      options.timeoutMs = PUBLISH_TIMEOUT_MS;
-      if (signal !== undefined) options.signal = signal;
-    }
+    if (this.#bus.whenWritable !== undefined) options.timeoutMs = PUBLISH_TIMEOUT_MS;
     try {
       await this.#bus.publish(topic, payload, options);
       return undefined;
     } catch (error) {
-      return { kind: this.#isStopped() ? "unavailable" : kindOf(error), error };
+      return { kind: kindOf(error), error };
     }
   }
 
@@ -238,14 +240,18 @@ function kindOf(error: unknown): Failure["kind"] {
 }
 
 function sleep(ms: Millis, signal: AbortSignal | undefined): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal?.aborted === true) return resolve();
-    const end = (): void => {
-      clearTimeout(timer);
-      signal?.removeEventListener("abort", end);
-      resolve();
-    };
-    const timer = setTimeout(end, ms);
-    signal?.addEventListener("abort", end);
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const over = new Promise<void>((resolve) => { timer = setTimeout(resolve, ms); });
+  return unlessAborted(over, signal).finally(() => clearTimeout(timer));
+}
+
+/** Resolves with the work, or when the signal aborts. */
+function unlessAborted(work: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
+  if (signal === undefined) return work;
+  return new Promise((resolve, reject) => {
+    const stop = (): void => resolve();
+    signal.addEventListener("abort", stop);
+    if (signal.aborted) stop();
+    work.then(resolve, reject).finally(() => signal.removeEventListener("abort", stop));
   });
 }
