@@ -19,7 +19,7 @@ const sleep = (ms) => new Promise((done) => { setTimeout(done, ms); });
 export async function runKillWorkload({ connect, NackError, url, seed, events, onProgress = () => {} }) {
   const random = randomFrom(seed);
   const errors = [];
-  const reconnects = [0, 0];
+  const reconnects = [-1, -1]; // the first connection is none
   const published = [];
   const handled = { workers: new Map(), audit: new Map() };
   let lastReport = 0;
@@ -35,7 +35,7 @@ export async function runKillWorkload({ connect, NackError, url, seed, events, o
   const clients = [0, 1].map((index) => {
     const client = connect(url, { maxQueued: IN_FLIGHT, backoff: { minMs: 20, maxMs: 200 } });
     client.on("error", (error) => errors.push(`client ${index}: ${error.code}: ${error.message}`));
-    client.on("reconnecting", ({ attempt }) => { if (attempt === 1) reconnects[index] += 1; });
+    client.on("connected", () => { reconnects[index] += 1; });
     return client;
   });
 

@@ -27,7 +27,7 @@ interface Progress {
   handled: number;
   /** Whether both clients are connected. */
   isConnected: boolean;
-  /** How often each client has lost its connection, at least. */
+  /** How often each client has reconnected, at least. */
   reconnects: number;
 }
 
