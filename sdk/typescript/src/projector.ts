@@ -154,7 +154,10 @@ const MAX_KEY_BYTES = 1024;
 export class Projector<S, T = unknown> {
   readonly states = new States<S>();
   readonly counts: ProjectorCounts = { folded: 0, skipped: 0, rejected: 0, published: 0 };
-  /** Resolves when the projector has ended: with an error if it could not continue. Never rejects. */
+  /**
+   * Resolves when the projector has ended: with undefined after `stop()` or the end of the client, with an error if it could not
+   * continue. Never rejects.
+   */
   readonly finished: Promise<unknown>;
   readonly #client: ProjectorClient;
   readonly #options: ProjectorOptions;
@@ -209,6 +212,7 @@ export class Projector<S, T = unknown> {
       return isTaken;
     };
     this.#run(first, takeTick).then(() => undefined, (error: unknown) => {
+      if (error instanceof PrombusError && error.code === "closed") return undefined;
       this.#report(error);
       return error;
     }).then((error) => {

@@ -1,0 +1,318 @@
+/** Projectors over a real server, with crashes in between. */
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { type Client, connect } from "../src/client.js";
+import { PENDING_HEADER, POSITION_HEADER, type Projection, Projector, type ProjectorClient, States } from "../src/projector.js";
+import type { DeadLetter, StoredEvent } from "../src/types.js";
+import { startServer, type TestServer } from "./support/server.js";
+
+const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
+
+async function until(isTrue: () => boolean | Promise<boolean>, what: string, ms = 20_000): Promise<void> {
+  const end = Date.now() + ms;
+  while (!(await isTrue())) {
+    if (Date.now() > end) throw new Error(`in vain: ${what}`);
+    await sleep(5);
+  }
+}
+
+let server: TestServer;
+beforeAll(async () => { server = await startServer(); });
+afterAll(async () => { await server.remove(); });
+
+const cleanups: (() => unknown)[] = [];
+afterEach(async () => { for (const cleanup of cleanups.splice(0).reverse()) await cleanup(); });
+
+function client(): Client {
+  const made = connect(server.ws, { backoff: { minMs: 20, maxMs: 200 } });
+  cleanups.push(() => made.close({ timeoutMs: 500 }));
+  return made;
+}
+
+let used = 0;
+const names = (): { input: string; output: string; group: string } => {
+  used += 1;
+  return { input: `payments.${used}`, output: `totals.${used}`, group: "totals" };
+};
+
+/** Adds the payload to the totals of all keys that `event.key` lists. */
+const totals: Projection<number, number> = {
+  fold(event, states) {
+    if (event.key === undefined) throw new Error("a payment needs a key");
+    for (const key of event.key.split(",")) states.set(key, (states.get(key) ?? 0) + event.payload);
+  },
+};
+
+async function events(bus: Client, topic: string): Promise<StoredEvent[]> {
+  const found: StoredEvent[] = [];
+  for await (const event of bus.replay(topic)) found.push(event);
+  return found;
+}
+
+/** What a reader of the output topic sees. */
+async function latest(bus: Client, topic: string): Promise<Record<string, unknown>> {
+  const states: Record<string, unknown> = {};
+  for (const { key, payload } of await events(bus, topic)) {
+    if (key === undefined) continue;
+    if (payload === null) delete states[key];
+    else states[key] = payload;
+  }
+  return states;
+}
+
+async function hasFolded(bus: Client, { input, group }: { input: string; group: string }, lastId: string): Promise<boolean> {
+  return (await bus.cursor(input, group))?.lastId === lastId;
+}
+
+describe("States", () => {
+  test("undo returns over sets and removals of the same key", () => {
+    const states = new States<number>();
+    states.set("a", 1);
+    states.set("b", 2);
+    states.end(true);
+    states.set("a", 10);
+    states.remove("a");
+    states.set("a", 11);
+    states.set("c", 3);
+    states.remove("c");
+    states.remove("b");
+    states.remove("not there");
+    expect(states.changed()).toEqual(["a", "c", "b"]);
+    states.end(false);
+    expect(Object.fromEntries(states.entries())).toEqual({ a: 1, b: 2 });
+    expect(states.size).toBe(2);
+  });
+});
+
+describe("Projector", () => {
+  test("folds events into states by key and publishes what changed, with the position", async () => {
+    const bus = client();
+    const options = names();
+    await bus.publish(options.input, 5, { key: "alice" });
+    const two = await bus.publish(options.input, 7, { key: "alice,bob" });
+    const projector = await Projector.open(bus, options, totals);
+    await until(() => hasFolded(bus, options, two.id), "both inputs");
+    expect(Object.fromEntries(projector.states.entries())).toEqual({ alice: 12, bob: 7 });
+    const published = await events(bus, options.output);
+    expect(published.at(-1)?.headers).toEqual({ [POSITION_HEADER]: `totals ${options.input} 2 ${two.id}` });
+    expect(published.at(-1)?.caused_by).toEqual([two.id]);
+    expect(await latest(bus, options.output)).toEqual({ alice: 12, bob: 7 });
+    await projector.stop();
+    expect(await projector.finished).toBeUndefined();
+  });
+
+  test("an event that makes no sense goes to the dead letters and changes nothing", async () => {
+    const bus = client();
+    const options = names();
+    const odd: Projection<unknown, unknown> = {
+      fold(event, states) {
+        states.set("a", event.payload === "bigint" ? 1n : event.payload);
+        states.set("b", event.payload === "huge" ? "x".repeat(1 << 20) : event.payload);
+        if (event.payload === "bad") throw new Error("no sense");
+      },
+    };
+    const projector = await Projector.open(bus, options, odd);
+    await bus.publish(options.input, 1);
+    await bus.publish(options.input, "bad");
+    await bus.publish(options.input, "bigint");
+    await bus.publish(options.input, "huge");
+    const last = await bus.publish(options.input, 2);
+    await until(() => hasFolded(bus, options, last.id), "all inputs");
+    expect(projector.counts).toMatchObject({ folded: 2, rejected: 3 });
+    expect(await latest(bus, options.output)).toEqual({ a: 2, b: 2 });
+    const letters = (await events(bus, `dlq.${options.input}`)).map(({ payload }) => payload as DeadLetter);
+    expect(letters.map((letter) => letter.original.seq)).toEqual([2, 3, 4]);
+    expect(letters[0]?.err).toBe("no sense");
+    await projector.stop();
+  });
+
+  test("removing a key publishes null, and a projector that opens later does not know it", async () => {
+    const bus = client();
+    const options = names();
+    const set: Projection<number, number> = {
+      fold: (event, states) => (event.payload === 0 ? states.remove("a") : states.set("a", event.payload)),
+    };
+    const first = await Projector.open(bus, options, set);
+    await bus.publish(options.input, 1);
+    await until(() => first.states.get("a") === 1, "one");
+    const last = await bus.publish(options.input, 0);
+    await until(() => hasFolded(bus, options, last.id), "none");
+    expect((await events(bus, options.output)).map((event) => event.payload)).toEqual([1, null]);
+    await first.stop();
+    const second = await Projector.open(bus, options, set);
+    expect(second.states.size).toBe(0);
+    await second.stop();
+  });
+
+  test("each input counts once over kills of the server and over new projectors", async () => {
+    const own = await startServer();
+    cleanups.push(() => own.remove());
+    const open = (): Client => {
+      const made = connect(own.ws, { backoff: { minMs: 20, maxMs: 100 } });
+      cleanups.push(() => made.close({ timeoutMs: 200 }));
+      return made;
+    };
+    const bus = open();
+    const options = { ...names(), onError: () => {} };
+    const expected: Record<string, number> = {};
+    let lastId = "";
+    const publish = async (count: number): Promise<void> => {
+      const results = await Promise.all(Array.from({ length: count }, (_, n) => {
+        const keys = n % 7 === 0 ? [`k${n % 5}`, "all"] : [`k${n % 5}`];
+        for (const key of keys) expected[key] = (expected[key] ?? 0) + n;
+        return bus.publish(options.input, n, { key: keys.join(",") });
+      }));
+      lastId = (results.at(-1) as { id: string }).id;
+    };
+    let reader = open();
+    let projector = await Projector.open(reader, options, totals);
+    for (let round = 0; round < 4; round += 1) {
+      const publishing = publish(400);
+      await sleep(5 + round * 10);
+      await own.restart("SIGKILL");
+      await publishing;
+      if (round % 2 === 1) {
+        // A projector that dies: nothing is finished or acked.
+        await reader.close({ timeoutMs: 0 });
+        reader = open();
+        projector = await Projector.open(reader, options, totals);
+      }
+    }
+    await until(() => hasFolded(bus, options, lastId), "all inputs");
+    expect(Object.fromEntries(projector.states.entries())).toEqual(expected);
+    expect(await latest(bus, options.output)).toEqual(expected);
+    await projector.stop();
+  });
+
+  test("inputs whose acks were lost are only acked when they come again", async () => {
+    const bus = client();
+    const options = names();
+    const deaf = client();
+    // Acks never leave.
+    const withoutAcks: ProjectorClient = {
+      publish: (...args) => deaf.publish(...args),
+      cursor: (...args) => deaf.cursor(...args),
+      seek: (...args) => deaf.seek(...args),
+      replay: (...args) => deaf.replay(...args),
+      consume: (...args) => {
+        const consumer = deaf.consume(...args);
+        return {
+          join: () => consumer.join(),
+          close: () => consumer.close(),
+          next: async () => {
+            const result = await consumer.next();
+            if (result.done !== true) Object.assign(result.value, { ack: async () => "settled" });
+            return result;
+          },
+        };
+      },
+    };
+    const first = await Projector.open(withoutAcks, options, totals);
+    for (let n = 1; n <= 10; n += 1) await bus.publish(options.input, n, { key: "a" });
+    await until(() => first.counts.folded === 10 && first.counts.published > 0, "ten");
+    await until(async () => (await latest(bus, options.output))["a"] === 55, "the sum");
+    await deaf.close({ timeoutMs: 0 });
+    // The end of the client is not an error of the projector.
+    expect(await first.finished).toBeUndefined();
+    const second = await Projector.open(bus, options, totals);
+    expect(second.states.get("a")).toBe(55);
+    const last = await bus.publish(options.input, 1, { key: "a" });
+    await until(() => hasFolded(bus, options, last.id), "the last input");
+    expect(second.states.get("a")).toBe(56);
+    expect(second.counts.folded).toBe(1);
+    await second.stop();
+  });
+
+  test("a crash between the states of a batch repeats the batch", async () => {
+    const bus = client();
+    const options = { ...names(), onError: () => {} };
+    const dying: ProjectorClient = {
+      publish: async (topic, payload, opts) => {
+        if (opts?.headers?.[PENDING_HEADER] === undefined) throw new Error("the process dies here");
+        return bus.publish(topic, payload, opts);
+      },
+      cursor: (...args) => bus.cursor(...args),
+      seek: (...args) => bus.seek(...args),
+      replay: (...args) => bus.replay(...args),
+      consume: (...args) => bus.consume(...args),
+    };
+    const input = await bus.publish(options.input, 5, { key: "a,b,c" });
+    const first = await Projector.open(dying, options, totals);
+    expect(await first.finished).toMatchObject({ message: "the process dies here" });
+    await expect(first.stop()).rejects.toThrow("the process dies here");
+    expect(await events(bus, options.output)).toHaveLength(2);
+    const second = await Projector.open(bus, options, totals);
+    await until(() => hasFolded(bus, options, input.id), "the input");
+    expect(Object.fromEntries(second.states.entries())).toEqual({ a: 5, b: 5, c: 5 });
+    await second.stop();
+    const third = await Projector.open(bus, options, totals);
+    expect(Object.fromEntries(third.states.entries())).toEqual({ a: 5, b: 5, c: 5 });
+    await third.stop();
+  });
+
+  test("inputs that another member still has are not passed over", async () => {
+    const bus = client();
+    const options = names();
+    for (let n = 1; n <= 5; n += 1) await bus.publish(options.input, n, { key: "a" });
+    const other = client().consume(options.input, options.group, { from: "earliest", maxInFlight: 2 });
+    await other.next();
+    const projector = await Projector.open(bus, options, totals);
+    const more = client().consume(options.input, options.group, { maxInFlight: 3 });
+    await more.join();
+    for (let n = 6; n <= 20; n += 1) await bus.publish(options.input, n, { key: "a" });
+    await sleep(300);
+    await other.close();
+    await more.close();
+    await until(() => projector.states.get("a") === 210, "all inputs, once");
+    await sleep(100);
+    expect(projector.states.get("a")).toBe(210);
+    await projector.stop();
+  });
+
+  test("ticks change states, and there is none before everything that was there is folded", async () => {
+    const bus = client();
+    const errors: unknown[] = [];
+    const options = { ...names(), tickMs: 10, onError: (error: unknown) => errors.push(error) };
+    for (let n = 0; n < 50; n += 1) await bus.publish(options.input, 1, { key: "a" });
+    const ticks: (number | undefined)[] = [];
+    const projector = await Projector.open<number, number>(bus, options, {
+      fold: totals.fold,
+      tick(_now, states) {
+        ticks.push(states.get("a"));
+        if (ticks.length === 2) throw new Error("a tick that fails");
+        if (ticks.length === 3) states.set("ticked", 1);
+      },
+    });
+    await until(async () => (await latest(bus, options.output))["ticked"] === 1, "a state of a tick");
+    expect(ticks[0]).toBe(50);
+    expect(errors).toHaveLength(1);
+    expect((await latest(bus, options.output))["a"]).toBe(50);
+    await projector.stop();
+    const count = ticks.length;
+    await sleep(50);
+    expect(ticks).toHaveLength(count);
+  });
+
+  test("a topic that was deleted and created again is folded from its start", async () => {
+    const bus = client();
+    const options = names();
+    for (let n = 0; n < 5; n += 1) await bus.publish(options.input, 1, { key: "a" });
+    const first = await Projector.open(bus, options, totals);
+    await until(() => first.states.get("a") === 5, "five");
+    await first.stop();
+    await bus.http.json("DELETE", `/topics/${options.input}`);
+    const last = await bus.publish(options.input, 10, { key: "a" });
+    const second = await Projector.open(bus, options, totals);
+    await until(() => hasFolded(bus, options, last.id), "the new input");
+    expect(second.states.get("a")).toBe(15);
+    await second.stop();
+  });
+
+  test("a deleted group ends the projector with an error", async () => {
+    const bus = client();
+    const options = { ...names(), onError: () => {} };
+    const projector = await Projector.open(bus, options, totals);
+    await bus.http.json("DELETE", `/groups/${options.input}/${options.group}`);
+    await expect(projector.finished).resolves.toMatchObject({ code: "not_subscribed" });
+    await expect(Projector.open(bus, { ...options, input: "a.*" }, totals)).rejects.toMatchObject({ code: "bad_topic" });
+  });
+});
