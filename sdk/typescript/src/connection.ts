@@ -233,6 +233,7 @@ export class Connection {
   }
 
   #dispatch(frame: ServerFrame): void {
+    if (typeof frame !== "object") throw new TypeError("not an object");
     if (frame.op === "EVENT") return this.#user.event(frame);
     if (frame.op !== "OK" && frame.op !== "ERR") return;
     if (frame.corr === undefined || frame.corr === null) {

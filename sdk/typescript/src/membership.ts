@@ -287,7 +287,7 @@ export class Membership implements LeaseOwner {
 
   /** Whether the lease came over the connection that is up. */
   #owns(lease: Lease): boolean {
-    return lease.epoch === this.#connection.epoch && this.#connection.state === "connected";
+    return !this.#isOver && lease.epoch === this.#connection.epoch && this.#connection.state === "connected";
   }
 
   #settleLease(lease: Lease, verdict: Verdict): void {
