@@ -91,7 +91,7 @@ async function eventually(claim: () => Promise<void>): Promise<void> {
   }
 }
 
-describe("examples", () => {
+describe("examples", { timeout: 90_000 }, () => {
   it("type-check under strict and exactOptionalPropertyTypes", async () => {
     const found = await workspace.check([
       "node-worker/worker.mjs", "node-worker/publish.mjs", "agent-inbox/agent.mjs", "agent-inbox/ask.mjs",

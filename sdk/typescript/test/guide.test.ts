@@ -6,7 +6,9 @@
  *   it runs until it is stopped.
  * - `text output=NAME`: what the program NAME prints; several such blocks are one output. `sorted` ignores the order of lines.
  * - `toml file=NAME`, `html file=NAME`: the server's configuration and the page, which Chromium opens.
- * - `sh package`: commands of the packages, which `scripts/package` checks.
+ * - `sh run`: commands that are run. `sh package`: installs packages or runs a server, which `scripts/package` checks.
+ *
+ * The TypeScript of the package's README is type-checked.
  */
 import { createServer, type Server } from "node:http";
 import { readFile, writeFile } from "node:fs/promises";
@@ -14,12 +16,13 @@ import { join } from "node:path";
 import { transform } from "esbuild";
 import { afterAll, afterEach, beforeAll, describe, expect, it, type TestContext } from "vitest";
 import { launchBrowser } from "./support/browser.js";
-import { bundleForBrowser } from "./support/bundle.js";
+import { bundleForBrowser, ROOT } from "./support/bundle.js";
 import { fixedPort } from "./support/ports.js";
 import { findRuntime } from "./support/runtimes.js";
 import { startServer, type TestServer } from "./support/server.js";
 import { killPrograms, makeWorkspace, REPOSITORY, runProgram, type Workspace } from "./support/workspace.js";
 
+const BINARY = process.env["PROMBUS_BIN"] ?? join(REPOSITORY, "target/debug/prombus");
 const PAGE_TOKEN = "page-token-of-the-guide";
 const ADDRESS = "127.0.0.1:8090";
 const PAGE_ORIGIN = "http://127.0.0.1:8000";
@@ -88,20 +91,17 @@ describe("docs/typescript.md", () => {
     const unmarked = blocks.filter(({ language, marks }) => {
       if (language === "ts" || language === "toml" || language === "html") return marks["file"] === undefined;
       if (language === "text") return !programs.includes(marks["output"] ?? "");
-      return language !== "sh" || marks["package"] === undefined;
+      return language !== "sh" || (marks["package"] === undefined && marks["run"] === undefined);
     });
     expect(unmarked.map(({ line }) => `line ${line}`)).toEqual([]);
   });
 
   it("links to headings and files that exist", async () => {
-    const headings = new Set([...guide.matchAll(/^#+ (.*)$/gm)].map(([, text]) => anchorOf(text as string)));
     const broken: string[] = [];
     for (const [, path = "", anchor] of guide.matchAll(/\]\(((?!https?:)[^)#]*)(?:#([^)]*))?\)/g)) {
-      const other = path === "" ? undefined : await readFile(join(REPOSITORY, "docs", path), "utf8").catch((error: { code: string }) => error.code === "EISDIR" ? "" : undefined);
-      if (path !== "" && other === undefined) broken.push(path);
-      if (anchor === undefined) continue;
-      const known = path === "" ? headings : new Set([...(other ?? "").matchAll(/^#+ (.*)$/gm)].map(([, text]) => anchorOf(text as string)));
-      if (!known.has(anchor)) broken.push(`${path}#${anchor}`);
+      const page = path === "" ? guide : await readFile(join(REPOSITORY, "docs", path), "utf8").catch(() => undefined);
+      if (page === undefined) broken.push(path);
+      else if (anchor !== undefined && !anchorsOf(page).has(anchor)) broken.push(`${path}#${anchor}`);
     }
     expect(broken).toEqual([]);
   });
@@ -109,8 +109,21 @@ describe("docs/typescript.md", () => {
   it("type-checks under strict and exactOptionalPropertyTypes", async () => {
     const checked = programs.filter((name) => workspace.hasLauncher || marksOf(name)["launcher"] === undefined);
     for (const name of checked) await writeFile(join(workspace.folder, name), partsOf(name).map(({ text }) => text).join("\n"));
-    expect(await workspace.check(checked)).toBe("");
+    const readme = blocksOf(await readFile(join(ROOT, "README.md"), "utf8")).filter(({ language }) => language === "ts");
+    await writeFile(join(workspace.folder, "readme.ts"), readme.map(({ text }) => text).join("\n"));
+    expect(await workspace.check([...checked, "readme.ts"])).toBe("");
   }, 120_000);
+
+  it("has shell commands that work", async () => {
+    // `npx` would look for the packages on the network.
+    const npx = 'npx() { case "$1" in prombus) "$PROMBUS" "${@:2}" ;; esbuild) "$ESBUILD" "${@:2}" ;; *) return 1 ;; esac; }';
+    const env = { PROMBUS: BINARY, ESBUILD: join(ROOT, "node_modules/.bin/esbuild") };
+    for (const { text } of blocks.filter(({ language, marks }) => language === "sh" && marks["run"] !== undefined)) {
+      const program = runProgram("bash", ["-euc", `${npx}\n${text}`], { cwd: workspace.folder, env });
+      expect(await program.ended, program.output()).toBe(0);
+    }
+    expect(await readFile(join(workspace.folder, "client.js"), "utf8")).toMatch(/export \{[^}]*connect/);
+  });
 
   for (const name of programs) {
     it(`runs ${name}`, async (context) => {
@@ -129,7 +142,7 @@ describe("docs/typescript.md", () => {
         servers.push(server);
         source = source.replaceAll(ADDRESS, new URL(server.http).host);
       } else {
-        env["PROMBUS_BINARY"] = process.env["PROMBUS_BIN"] ?? join(REPOSITORY, "target/debug/prombus");
+        env["PROMBUS_BINARY"] = BINARY;
       }
       const file = name.replace(/\.ts$/, ".mjs");
       const { code } = await transform(source, { loader: "ts", format: "esm", target: "es2022" });
@@ -193,7 +206,8 @@ describe("docs/typescript.md", () => {
   });
 });
 
-/** The anchor that GitHub gives a heading. */
-function anchorOf(heading: string): string {
-  return heading.toLowerCase().replace(/[^\p{L}\p{N} _-]/gu, "").replaceAll(" ", "-");
+/** The anchors that GitHub gives the headings of a page. */
+function anchorsOf(page: string): Set<string> {
+  const headings = [...page.matchAll(/^#+ (.*)$/gm)].map(([, text]) => text as string);
+  return new Set(headings.map((text) => text.toLowerCase().replace(/[^\p{L}\p{N} _-]/gu, "").replaceAll(" ", "-")));
 }
