@@ -32,7 +32,7 @@ beforeAll(async () => {
     bundleForBrowser("src/index.ts"),
   ]);
   const scripts = { "/page.js": script, "/client.js": module };
-  [browser, listed, unlisted] = await Promise.all([launchBrowser(), startOrigin(scripts), startOrigin(scripts)]);
+  [browser, listed, unlisted] = await Promise.all([launchBrowser(), startOrigin({ scripts }), startOrigin({ scripts })]);
 });
 
 afterAll(async () => {

@@ -9,7 +9,7 @@ import { readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { expect, test, type TestContext } from "vitest";
-import { launchBrowser, startOrigin } from "../support/browser.js";
+import { startOrigin, withPage } from "../support/browser.js";
 import { bundleForBrowser, bundleForNode, cacheFolder, emptyFolder } from "../support/bundle.js";
 import { fixedPort } from "../support/ports.js";
 import { randomFrom } from "../support/random.mjs";
@@ -78,20 +78,25 @@ test("the newest Node without ws: nothing is lost or stored twice over five kill
 
 test("Chromium: nothing is lost or stored twice over five kills", { timeout: TIMEOUT_MS }, async () => {
   const script = await bundleForBrowser("test/real/kill-page.mjs");
-  const [browser, origin] = await Promise.all([launchBrowser(), startOrigin({ "/kill.js": script })]);
+  let onPost: (path: string, body: string) => void = () => {};
+  const origin = await startOrigin({
+    scripts: { "/kill.js": script },
+    html: '<script type="module" src="/kill.js"></script>',
+    onPost: (path, body) => onPost(path, body),
+  });
   try {
-    await killTest({ PROMBUS_HTTP_CORS_ORIGINS: origin.url }, async (server, seed, onProgress) => {
-      const page = await origin.open(browser);
-      await page.exposeFunction("reportProgress", onProgress);
-      await page.addScriptTag({ url: "/kill.js", type: "module" });
-      const result = await page.evaluate(
-        (options) => (globalThis as unknown as { startKillWorkload(o: typeof options): Promise<Result> }).startKillWorkload(options),
-        { url: server.ws, seed, events: EVENTS },
-      );
-      return { ...result, runtime: `Chromium ${browser.version()}` };
+    await killTest({ PROMBUS_HTTP_CORS_ORIGINS: origin.url }, (server, seed, onProgress) => {
+      const result = new Promise<Result>((done, failed) => {
+        onPost = (path, body) => {
+          if (path === "/progress") onProgress(JSON.parse(body) as Progress);
+          else if (path === "/result") done(JSON.parse(body) as Result);
+          else failed(new Error(body));
+        };
+      });
+      const query = new URLSearchParams({ url: server.ws, seed: String(seed), events: String(EVENTS) });
+      return withPage(`${origin.url}/?${query}`, result);
     });
   } finally {
-    await browser.close();
     await origin.stop();
   }
 });
