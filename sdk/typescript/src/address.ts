@@ -22,7 +22,7 @@ export function parseAddress(text: string): Address {
   if (!isTls && url.protocol !== "ws:" && url.protocol !== "http:") {
     throw bad(text, "it must begin with ws://, wss://, http:// or https://");
   }
-  const port = url.port === "" && !isTls && !/:80(\/|$)/.test(text) ? `:${DEFAULT_PORT}` : "";
+  const port = url.port === "" && !isTls && !/^(\w+:\/\/)?[^/]*:80(\/|$)/.test(text.trim()) ? `:${DEFAULT_PORT}` : "";
   const prefix = url.pathname.replace(/\/+$/, "").replace(/\/ws$/, "");
   const place = `${url.host}${port}${prefix}`;
   return { ws: `${isTls ? "wss" : "ws"}://${place}/ws`, http: `${isTls ? "https" : "http"}://${place}` };
@@ -44,7 +44,7 @@ function asUrl(text: string): URL {
 }
 
 function bad(text: string, why: string): PrombusError {
-  // What follows the host may be a secret.
-  const shown = text.replace(/\/\/[^/]*@/, "//…@").replace(/[?#].*$/, "?…");
+  // What precedes and follows the host may be a secret.
+  const shown = text.replace(/^(\w+:\/\/)?.*@/, "$1…@").replace(/[?#].*$/, "?…");
   return new PrombusError("bad_url", `cannot use ${JSON.stringify(shown)} as the address of a server: ${why}`);
 }

@@ -47,9 +47,9 @@ export class PrombusError extends Error {
   /** For programs; never changes. Newer servers may send codes that this version does not list. */
   readonly code: ErrorCode;
   /** When the server would accept the call, if it said so. */
-  readonly retryAfterMs?: Millis;
+  declare readonly retryAfterMs?: Millis;
   /** HTTP status, if the answer came over HTTP. */
-  readonly status?: number;
+  declare readonly status?: number;
 
   constructor(code: ErrorCode, message: string, details: ErrorDetails = {}) {
     super(message, details.cause === undefined ? undefined : { cause: details.cause });
@@ -113,7 +113,7 @@ function describe({ message, path }: ValidationIssue): string {
 /** Thrown by a handler: nacks the event and redelivers it after `delayMs` instead of the server's backoff. */
 export class NackError extends Error {
   override readonly name: string = "NackError";
-  readonly delayMs?: Millis;
+  declare readonly delayMs?: Millis;
 
   constructor(message: string, options: { delayMs?: Millis; cause?: unknown } = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });

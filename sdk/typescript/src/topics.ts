@@ -44,13 +44,14 @@ type Matches<P extends string, T extends string> = P extends T
           : T extends `${string}.${infer Tail}` ? Matches<P, Tail> : false
         : T extends `${infer First}.${infer Tail}`
           ? Head extends "*" | First ? Matches<Rest, Tail> : false
-          : false
+          : Head extends "*" | T ? (Rest extends "**" ? true : false) : false
       : P extends "*"
         ? T extends `${string}.${string}` ? false : true
         : false;
 
+/** Topics of dead letters match only patterns that begin with `dlq.`; {@link PayloadOf} knows what those give. */
 type MatchingTopics<M, P extends string> = {
-  [K in keyof M & string]: Matches<P, K> extends true ? K : never;
+  [K in keyof M & string]: K extends `dlq.${string}` ? never : Matches<P, K> extends true ? K : never;
 }[keyof M & string];
 
 /** The topics that can be published to. */
