@@ -23,7 +23,7 @@ await bus.subscribe(`agents.${name}.inbox`, name, async (event, ctx) => {
   const answer = await think(text, ctx.signal);
 
   // Reply first, then ack (by returning). If the agent dies in between, it gets the question again and repeats the reply
-  // under the same key: the asker's inbox has it once. `caused_by` tells the asker which question this answers.
+  // under the same key: the asker's inbox has it once. `caused_by` names the question that is answered.
   await bus.publish(`agents.${from}.inbox`, { kind: "reply", from: name, text: answer }, {
     idempotencyKey: `${name} replies to ${event.id}`,
     caused_by: [event.id],
