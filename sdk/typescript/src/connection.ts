@@ -129,7 +129,7 @@ export class Connection {
     const socket = this.#socket;
     if (socket !== undefined) {
       await new Promise<void>((ended) => {
-        const late = setTimeout(() => socket.abandon("no answer to the close frame"), CLOSE_TIMEOUT_MS);
+        const late = setTimeout(() => socket.abandon(), CLOSE_TIMEOUT_MS);
         this.#onSocketEnd = () => {
           clearTimeout(late);
           ended();
@@ -228,7 +228,7 @@ export class Connection {
       this.#dispatch(JSON.parse(text) as ServerFrame);
     } catch {
       // What follows cannot be trusted either. Unanswered publishes are sent again over a new connection.
-      this.#socket?.abandon("the server sent something that is not a frame of prombus");
+      this.#socket?.abandon("the server sent something else than frames");
     }
   }
 
@@ -298,7 +298,7 @@ export class Connection {
     if (this.#state === "closed") return;
     this.#state = "closed";
     this.#stopTimers();
-    this.#socket?.abandon("closed");
+    this.#socket?.abandon();
     this.#user.closed(error ?? new ClosedError());
     this.#emitter.emit("closed", error === undefined ? {} : { error });
   }
@@ -366,6 +366,7 @@ export class Connection {
   }
 }
 
-function asError(frame: ErrFrame): PrombusError {
+/** The error that an ERR stands for. */
+export function asError(frame: ErrFrame): PrombusError {
   return serverError(frame.code, frame.msg, { retryAfterMs: frame.retry_after_ms });
 }

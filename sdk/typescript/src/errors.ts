@@ -130,6 +130,11 @@ export class RejectError extends Error {
   }
 }
 
+/** Whether the server may do later what it refused. With a good token it will: the connection gets one. */
+export function isPassing(error: PrombusError): boolean {
+  return error.isRetryable || error.code === "unauthorized";
+}
+
 /** The error for a code that the server sent. */
 export function serverError(code: string, message: string, details: ErrorDetails = {}): PrombusError {
   switch (code) {

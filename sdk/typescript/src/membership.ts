@@ -8,13 +8,21 @@
  */
 import { Backoff } from "./backoff.js";
 import type { Connection } from "./connection.js";
-import { ClosedError, ConnectionError, PrombusError, serverError } from "./errors.js";
+import { ClosedError, ConnectionError, isPassing, PrombusError, serverError } from "./errors.js";
 import type { EventFrame } from "./frames.js";
 import { Lease, type LeaseOwner } from "./lease.js";
 import type { Millis, NackOptions, Settlement, SubscribeOptions } from "./types.js";
 
 /** How an event ended. */
 export type Verdict = { ok: true } | ({ ok: false; reason?: string } & NackOptions);
+
+/** How an event ended whose settlement may not have reached the server. */
+interface Result {
+  verdict: Verdict;
+  until: Millis;
+  /** It was sent, and maybe lost with the connection. */
+  wasSent: boolean;
+}
 
 /** What a membership tells its user. */
 export interface MembershipUser {
@@ -31,17 +39,13 @@ export interface MembershipUser {
 const DEFAULT_LEASE_MS = 30_000;
 const DEFAULT_MAX_EXTENSION_MS = 3_600_000;
 const DEFAULT_MAX_IN_FLIGHT = 100;
-/** Results that wait for the redelivery of their event, and for how long: an operator who seeks later means it. */
+/** Results that are kept for the redelivery of their event, and for how long: an operator who seeks later means it. */
 const MAX_RESULTS = 10_000;
 const RESULT_TTL_MS = 300_000;
-/** Acks that may have been lost with a connection: as many as these, sent in this time before it broke. */
-const MAX_RECENT_ACKS = 5_000;
-const RECENT_ACK_MS = 30_000;
+/** An ack may be lost with a connection that breaks within this time. */
+const SENT_ACK_TTL_MS = 60_000;
 /** The server keeps this much of a reason; a longer one could exceed its limit for frames. */
 const MAX_REASON = 4096;
-
-/** Failed subscriptions that a later try can mend. */
-const PASSING = new Set(["unavailable", "rate_limited", "storage_full", "unauthorized"]);
 
 export class Membership implements LeaseOwner {
   readonly topic: string;
@@ -51,11 +55,9 @@ export class Membership implements LeaseOwner {
   readonly #user: MembershipUser;
   readonly #onEnd: () => void;
   readonly #held = new Map<string, Lease>();
-  readonly #results = new Map<string, { verdict: Verdict; until: Millis; wasSent?: boolean }>();
-  /** When acks without an answer were sent, in two generations. */
-  #recentAcks = new Map<string, Millis>();
-  #olderAcks = new Map<string, Millis>();
+  readonly #results = new Map<string, Result>();
   readonly #ackStart: string;
+  readonly #leaseMs: Millis;
   readonly #backoff = new Backoff(100, 5_000);
   #timer: ReturnType<typeof setTimeout> | undefined;
   #retryTimer: ReturnType<typeof setTimeout> | undefined;
@@ -80,6 +82,7 @@ export class Membership implements LeaseOwner {
     this.topic = topic;
     this.group = group;
     this.#options = options;
+    this.#leaseMs = options.ackTimeoutMs ?? DEFAULT_LEASE_MS;
     this.#user = user;
     this.#onEnd = onEnd;
     this.#ackStart = `{"op":"ACK","topic":${JSON.stringify(topic)},"group":${JSON.stringify(group)},"id":"`;
@@ -106,13 +109,6 @@ export class Membership implements LeaseOwner {
   lost(): void {
     this.#isSubscribed = false;
     clearTimeout(this.#retryTimer);
-    const now = Date.now();
-    for (const acks of [this.#olderAcks, this.#recentAcks]) {
-      for (const [key, sentAt] of acks) {
-        if (now - sentAt < RECENT_ACK_MS) this.#results.set(key, { verdict: { ok: true }, until: now + RESULT_TTL_MS, wasSent: true });
-      }
-      acks.clear();
-    }
     this.#user.disconnected();
   }
 
@@ -126,7 +122,7 @@ export class Membership implements LeaseOwner {
     const result = this.#results.get(key);
     if (result !== undefined) {
       this.#results.delete(key);
-      if (applies(result, frame)) return this.#settleLease(lease, result.verdict);
+      if (applies(result, frame.ctx)) return this.#settleLease(lease, result.verdict);
     }
     this.#hold(lease);
     this.#user.arrived(lease);
@@ -162,7 +158,7 @@ export class Membership implements LeaseOwner {
     }
   }
 
-  async extend(lease: Lease, ms: Millis = this.#leaseMs(lease)): Promise<void> {
+  async extend(lease: Lease, ms: Millis = this.#leaseMs): Promise<void> {
     if (lease.isLost || this.#held.get(lease.key) !== lease) {
       throw new PrombusError("unknown_id", `${lease.event.id} is settled or no longer this member's`);
     }
@@ -229,8 +225,6 @@ export class Membership implements LeaseOwner {
     clearTimeout(this.#timer);
     clearTimeout(this.#retryTimer);
     this.#results.clear();
-    this.#recentAcks.clear();
-    this.#olderAcks.clear();
     const lost = error ?? new ClosedError("the subscription ended");
     for (const lease of this.#held.values()) lease.lose(lost);
     this.#held.clear();
@@ -244,8 +238,6 @@ export class Membership implements LeaseOwner {
   /** Forgets results of events that a seek makes the server deliver again. */
   forgetResults(): void {
     this.#results.clear();
-    this.#recentAcks.clear();
-    this.#olderAcks.clear();
   }
 
   async #subscribe(): Promise<void> {
@@ -269,7 +261,7 @@ export class Membership implements LeaseOwner {
   /** The server refused or ended the subscription. */
   #failed(error: PrombusError): void {
     this.#isSubscribed = false;
-    if (!PASSING.has(error.code)) return this.end(error);
+    if (!isPassing(error)) return this.end(error);
     clearTimeout(this.#retryTimer);
     this.#retryTimer = setTimeout(() => void this.#subscribe(), error.retryAfterMs ?? this.#backoff.next());
     // What was not handed out is delivered again.
@@ -293,11 +285,7 @@ export class Membership implements LeaseOwner {
   #settleLease(lease: Lease, verdict: Verdict): void {
     if (verdict.ok) {
       this.#connection.send(`${this.#ackStart}${lease.event.id}"}`);
-      if (this.#recentAcks.size >= MAX_RECENT_ACKS) {
-        this.#olderAcks = this.#recentAcks;
-        this.#recentAcks = new Map();
-      }
-      this.#recentAcks.set(lease.key, Date.now());
+      this.#keep(lease, { verdict, until: Date.now() + SENT_ACK_TTL_MS, wasSent: true });
     } else {
       this.#connection.send(JSON.stringify({ ...this.#about(), ...verdictFrame(lease, verdict) }));
     }
@@ -305,30 +293,28 @@ export class Membership implements LeaseOwner {
 
   #remember(lease: Lease, verdict: Verdict): Settlement {
     if (this.#isOver) return "stale";
-    this.#results.delete(lease.key);
-    this.#results.set(lease.key, { verdict, until: Date.now() + RESULT_TTL_MS });
-    const oldest = this.#results.size > MAX_RESULTS ? this.#results.keys().next() : undefined;
-    if (oldest?.value !== undefined) this.#results.delete(oldest.value);
+    this.#keep(lease, { verdict, until: Date.now() + RESULT_TTL_MS, wasSent: false });
     return "deferred";
   }
 
-  #leaseMs(lease: Lease): Millis {
-    return this.#options.ackTimeoutMs ?? Math.max(lease.leaseUntil - lease.heldSince, DEFAULT_LEASE_MS);
+  #keep(lease: Lease, result: Result): void {
+    this.#results.delete(lease.key);
+    this.#results.set(lease.key, result);
+    if (this.#results.size > MAX_RESULTS) this.#results.delete(this.#results.keys().next().value as string);
   }
 
   #startTimer(): void {
     if (this.#timer !== undefined) return;
-    const leaseMs = this.#options.ackTimeoutMs ?? DEFAULT_LEASE_MS;
-    const everyMs = Math.min(Math.max(leaseMs / 10, 50), 1000);
+    const everyMs = Math.min(Math.max(this.#leaseMs / 10, 50), 1000);
     const tick = (): void => {
-      this.#watchLeases(leaseMs, leaseMs / 2 + everyMs);
+      this.#watchLeases(this.#leaseMs / 2 + everyMs);
       this.#timer = this.#held.size === 0 || this.#isOver ? undefined : setTimeout(tick, everyMs);
     };
     this.#timer = setTimeout(tick, everyMs);
   }
 
   /** Extends leases before half of them is over, and tells handlers whose lease has ended. */
-  #watchLeases(leaseMs: Millis, reserveMs: Millis): void {
+  #watchLeases(reserveMs: Millis): void {
     const now = Date.now();
     const maxMs = this.#options.maxExtensionMs ?? DEFAULT_MAX_EXTENSION_MS;
     for (const lease of this.#held.values()) {
@@ -339,19 +325,19 @@ export class Membership implements LeaseOwner {
         lease.leaseUntil - now < reserveMs && now - lease.heldSince < maxMs
       ) {
         lease.isExtending = true;
-        this.extend(lease, Math.max(leaseMs, 1000)).catch(() => {}).finally(() => { lease.isExtending = false; });
+        this.extend(lease).catch(() => {}).finally(() => { lease.isExtending = false; });
       }
     }
   }
 }
 
-/** Whether a result that waited for the redelivery of its event settles this delivery of it. */
-function applies(result: { verdict: Verdict; until: Millis; wasSent?: boolean }, { ctx }: EventFrame): boolean {
-  if (result.until <= Date.now()) return false;
-  // Somebody nacked it since, maybe this client with the same result: it is to be tried again.
-  if (!result.verdict.ok && ctx.reason === "nacked") return false;
-  // An ack that did arrive: the event comes again because the group was moved.
-  return result.wasSent !== true || ctx.reason !== undefined;
+/** Whether a result that was kept settles this delivery of its event. */
+function applies({ verdict, until, wasSent }: Result, { reason }: EventFrame["ctx"]): boolean {
+  return until > Date.now() &&
+    // Somebody nacked it since, maybe this client with the same result: it is to be tried again.
+    (verdict.ok || reason !== "nacked") &&
+    // Without a reason the ack has arrived, and the event is delivered again because the group was moved.
+    (!wasSent || reason !== undefined);
 }
 
 function verdictFrame(lease: Lease, verdict: Verdict): Record<string, unknown> {

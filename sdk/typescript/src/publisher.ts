@@ -4,9 +4,9 @@
  * Every publish has an id or an idempotency key before it is first sent. So a publish whose answer was lost is sent again over
  * the next connection, and the server stores it once.
  */
-import type { Connection } from "./connection.js";
 import { Backoff } from "./backoff.js";
-import { PrombusError, serverError } from "./errors.js";
+import { asError, type Connection } from "./connection.js";
+import { isPassing, PrombusError } from "./errors.js";
 import type { ErrFrame, OkFrame, Waiter } from "./frames.js";
 import type { Millis, PublishOptions, PublishResult } from "./types.js";
 import { uuidv7 } from "./uuid.js";
@@ -22,8 +22,6 @@ export interface PublisherLimits {
 /** What may be sent and unanswered: enough for any round trip, and less than a server holds back. */
 const WINDOW = 16_384;
 const WINDOW_BYTES = 2 << 20;
-/** The server did not store the event and may do so later. */
-const RETRYABLE = new Set(["rate_limited", "unavailable", "storage_full", "unauthorized"]);
 
 export class Publisher {
   readonly #connection: Connection;
@@ -276,8 +274,8 @@ class Publish implements Waiter {
 
   err(frame: ErrFrame): void {
     if (this.isOver) return;
-    const error = serverError(frame.code, frame.msg, { retryAfterMs: frame.retry_after_ms });
-    if (RETRYABLE.has(frame.code)) {
+    const error = asError(frame);
+    if (isPassing(error)) {
       this.lastError = error;
       this.#publisher.retry(this, frame.retry_after_ms);
     } else {

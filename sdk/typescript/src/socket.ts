@@ -86,7 +86,7 @@ export class Socket {
   }
 
   /** Ends the connection at once, for a peer that does not answer. */
-  abandon(reason: string): void {
+  abandon(reason = ""): void {
     const socket = this.#socket as WebSocketLike & NodeSocket;
     if (socket.terminate !== undefined) socket.terminate();
     else socket.close();
