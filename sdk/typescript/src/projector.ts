@@ -10,7 +10,7 @@
  * `projector-pending` and count when the last one follows: after a crash in between, the projector ignores them and folds the
  * inputs again. Readers of the output topic may then see a key return to an older state for a moment.
  *
- * One projector may run per group, and nobody else may write to its output topic. The output topic should be compacted, not cut
+ * One projector may run per group, and it must be the only writer of its output topic. The output topic should be compacted, not cut
  * by age.
  */
 import { Backoff } from "./backoff.js";

@@ -12,7 +12,7 @@ import { uuidv7 } from "./uuid.js";
 
 type SqlValue = null | number | bigint | string | Uint8Array;
 
-/** What is used of a database; `DatabaseSync` of `node:sqlite` and `Database` of better-sqlite3 have it. */
+/** The part of a database that is used; `DatabaseSync` of `node:sqlite` and `Database` of better-sqlite3 implement it. */
 export interface SqliteDatabase {
   exec(sql: string): unknown;
   prepare(sql: string): SqliteStatement;

@@ -183,7 +183,7 @@ describe("Projector", () => {
     await projector.stop();
   });
 
-  test("inputs whose acks were lost are only acked when they come again", async () => {
+  test("inputs whose acks were lost are only acked when they are redelivered", async () => {
     const bus = client();
     const options = names();
     const deaf = client();

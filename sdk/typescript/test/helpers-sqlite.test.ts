@@ -185,7 +185,7 @@ describe.each(drivers)("%s", (_name, open) => {
     expect(await outbox.claimBatch(2)).toEqual([]);
   });
 
-  test("a release is no attempt", async () => {
+  test("a release does not count as an attempt", async () => {
     const db = await database();
     const outbox = new SqliteOutbox(db);
     outbox.add({ id: "a", topic: "t", payload: 1 });

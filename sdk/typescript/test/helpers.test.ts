@@ -84,7 +84,7 @@ describe("MemoryDedupe", () => {
 });
 
 describe("subscribeExactlyOnce with the client", () => {
-  test("events that come again are acked without a call; failures are retried and mark nothing", async () => {
+  test("redelivered events are acked without a call; failures are retried and mark nothing", async () => {
     const bus = client();
     const marks = new MemoryDedupe();
     const calls: unknown[] = [];
@@ -216,7 +216,7 @@ describe("runOutboxDrainer", () => {
     expect(await stored(bus, "box.refused")).toEqual([1, 4]);
   });
 
-  test("a server that is down is no attempt: rows wait, and are published once it is back", async () => {
+  test("a server that is down does not count as an attempt: rows wait, and are published once it is back", async () => {
     const own = await startServer();
     cleanups.push(() => own.remove());
     const bus = connect(own.ws, { backoff: { minMs: 20, maxMs: 100 } });

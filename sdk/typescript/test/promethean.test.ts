@@ -269,6 +269,18 @@ describe("PrombusEventBus", () => {
     expect(calls).toBe(5_000);
   });
 
+  test("a deleted group ends the subscription with an error", async () => {
+    const errors: unknown[] = [];
+    const bus = new PrombusEventBus(server.ws, { token: TOKEN, onError: (error) => errors.push(error) });
+    cleanups.push(() => bus.close());
+    const t = topic();
+    await bus.subscribe(t, "g", async () => {});
+    await bus.client.http.json("DELETE", `/groups/${t}/g`);
+    await until(() => errors.length === 1, "the error");
+    expect(errors[0]).toMatchObject({ code: "not_subscribed" });
+    await bus.subscribe(t, "g", async () => {});
+  });
+
   test("groups of one bus are those of another", async () => {
     const one = await ready();
     const two = await ready();

@@ -3,11 +3,16 @@ import { Client, type ConnectOptions } from "../client.js";
 import { messageOf, PrombusError } from "../errors.js";
 import { verdictOf } from "../subscription.js";
 import type { CursorPosition, Delivery, EventRecord, Millis, Start, StoredEvent, UUID } from "../types.js";
-import { Receiver, wireOptions } from "./receiver.js";
+import { Receiver, warnOfEnd, wireOptions } from "./receiver.js";
 import { type Ack, type EventBus, type EventHandler, type PublishOptions, retryDelayMs, type SubscribeOptions } from "./types.js";
 
 const MAX_IN_FLIGHT = 1000;
 const NOT_SENT = "the connection is down; the result is sent if the event is redelivered here";
+
+export interface PrombusEventBusOptions extends ConnectOptions {
+  /** Gets the error when the server ends a subscription, e.g. because its group was deleted. Default: `console.warn`. */
+  onError?: (error: unknown) => void;
+}
 
 /**
  * The sketch's bus over a server:
@@ -24,18 +29,18 @@ const NOT_SENT = "the connection is down; the result is sent if the event is red
  */
 export class PrombusEventBus implements EventBus {
   readonly #url: string;
-  readonly #options: ConnectOptions;
+  readonly #options: PrombusEventBusOptions;
   /** The first one does everything but second subscriptions: a connection can join a group once. */
   readonly #clients: [Client, ...Client[]];
   readonly #receivers = new Set<Receiver>();
 
-  constructor(url: string, options: ConnectOptions = {}) {
+  constructor(url: string, options: PrombusEventBusOptions = {}) {
     this.#url = url;
     this.#options = options;
     this.#clients = [new Client(url, options)];
   }
 
-  /** The client behind the bus. */
+  /** The client that the bus uses. */
   get client(): Client {
     return this.#clients[0];
   }
@@ -93,7 +98,11 @@ export class PrombusEventBus implements EventBus {
         await receiver.nack(delivery, verdict.reason, options).catch(() => {});
       }
     };
-    const receiver = new Receiver(this.#clientFor(topic, group), topic, group, wire, handle);
+    const onEnd = (error: unknown): void => {
+      this.#receivers.delete(receiver);
+      (this.#options.onError ?? warnOfEnd)(error);
+    };
+    const receiver: Receiver = new Receiver(this.#clientFor(topic, group), topic, group, wire, handle, onEnd);
     this.#receivers.add(receiver);
     try {
       await receiver.start();
@@ -197,7 +206,7 @@ export async function moveGroup(client: Client, topic: string, group: string, cu
     try {
       await consumer.join();
     } finally {
-      // What was delivered meanwhile goes back without counting as an attempt.
+      // Leaving returns events that were delivered meanwhile; that does not count as an attempt.
       await consumer.close();
     }
   }

@@ -2,7 +2,7 @@
 import { Client } from "../client.js";
 import { messageOf, PrombusError } from "../errors.js";
 import type { Delivery, EventRecord, Millis, PublishOptions, SubscribeOptions, UUID } from "../types.js";
-import { Receiver, wireOptions } from "./receiver.js";
+import { Receiver, warnOfEnd, wireOptions } from "./receiver.js";
 
 export interface EventClientContext {
   attempt: number;
@@ -45,8 +45,12 @@ export class EventClient {
     if (this.#receivers.has(key)) {
       throwAsFrame(new PrombusError("already_subscribed", `already subscribed to ${topic} as group ${group}`));
     }
-    const receiver: Receiver = new Receiver(this.#client, topic, group, wireOptions(opts, true), (delivery) =>
-      this.#handle(receiver, delivery, handler));
+    const handle = (delivery: Delivery): Promise<void> => this.#handle(receiver, delivery, handler);
+    const onEnd = (error: unknown): void => {
+      this.#receivers.delete(key);
+      warnOfEnd(error);
+    };
+    const receiver: Receiver = new Receiver(this.#client, topic, group, wireOptions(opts, true), handle, onEnd);
     this.#receivers.set(key, receiver);
     try {
       return { op: "OK", created: await receiver.start() };

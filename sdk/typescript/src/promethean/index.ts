@@ -2,7 +2,7 @@
  * The surface of the TypeScript sketch that prombus grew from, name for name, over a prombus server: code that was written for the
  * sketch changes its imports to `@prombus/client/promethean`.
  */
-export { PrombusEventBus } from "./bus.js";
+export { PrombusEventBus, type PrombusEventBusOptions } from "./bus.js";
 export { type CompactorOptions, startCompactor } from "./compactor.js";
 export { EventClient, type EventClientContext, type Handler, type OkAnswer } from "./event-client.js";
 export { makeConnLimiter, makeTopicLimiter } from "./limiters.js";

@@ -34,7 +34,7 @@ interface MetricConfig {
   buckets?: number[];
 }
 
-/** What is used of prom-client. */
+/** The part of prom-client that is used. */
 export interface PromClient {
   Counter: new (config: MetricConfig) => CounterLike;
   Gauge: new (config: MetricConfig) => GaugeLike;

@@ -6,6 +6,7 @@
  */
 import type { Client } from "../client.js";
 import type { Consumer } from "../consumer.js";
+import { messageOf } from "../errors.js";
 import type { Delivery, Millis, NackOptions, Settlement, SubscribeOptions, UUID } from "../types.js";
 
 const DRAIN_MS = 1_000;
@@ -24,25 +25,28 @@ export class Receiver {
   readonly client: Client;
   readonly #options: SubscribeOptions;
   readonly #handle: (delivery: Delivery) => Promise<void>;
+  readonly #onEnd: (error: unknown) => void;
   readonly #held = new Map<string, Held>();
   #consumer: Consumer | undefined;
   #running = 0;
   #onIdle: () => void = () => {};
   #watchTimer: ReturnType<typeof setTimeout> | undefined;
 
-  /** `handle` must not reject. */
+  /** `handle` must not reject. `onEnd` gets the error when the server ends the subscription. */
   constructor(
     client: Client,
     topic: string,
     group: string,
     options: SubscribeOptions,
     handle: (delivery: Delivery) => Promise<void>,
+    onEnd: (error: unknown) => void,
   ) {
     this.client = client;
     this.topic = topic;
     this.group = group;
     this.#options = options;
     this.#handle = handle;
+    this.#onEnd = onEnd;
   }
 
   /** Joins the group; resolves with whether it is new. */
@@ -100,15 +104,16 @@ export class Receiver {
       for (;;) {
         const { value } = await consumer.next();
         if (value === undefined) return;
-        // What was on its way when this was stopped goes back with the membership.
+        // The server redelivers events that arrive after the stop.
         if (this.#consumer !== consumer) continue;
         this.#held.set(keyOf(value), { delivery: value, attempt: value.ctx.attempt });
         this.#run(value);
         this.#watch();
       }
-    } catch {
-      // The server ended the subscription; the client emits the error.
-      if (this.#consumer === consumer) this.#consumer = undefined;
+    } catch (thrown) {
+      if (this.#consumer !== consumer) return;
+      this.#consumer = undefined;
+      this.#onEnd(thrown);
     }
   }
 
@@ -135,6 +140,10 @@ export class Receiver {
       if (this.#held.size > 0) this.#watch();
     }, everyMs);
   }
+}
+
+export function warnOfEnd(error: unknown): void {
+  console.warn(messageOf(error));
 }
 
 /** The options for the wire: those of the sketch with its defaults. */
