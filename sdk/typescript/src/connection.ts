@@ -73,6 +73,7 @@ export class Connection {
   #corr = 0;
   #epoch = 0;
   #hasHeard = false;
+  #isRefreshing = false;
   #upSince: Millis | undefined;
   #delayMs: Millis = 0;
   #lastError: PrombusError | undefined;
@@ -216,6 +217,7 @@ export class Connection {
     this.#state = "connected";
     this.#epoch += 1;
     this.#upSince = Date.now();
+    this.#isRefreshing = false;
     this.#scheduleRefresh();
     this.#startHeartbeat();
     this.#user.connected();
@@ -330,6 +332,8 @@ export class Connection {
   }
 
   async #probe(): Promise<void> {
+    // The answer to a new token is a sign of life as well, and the old one must not follow it.
+    if (this.#isRefreshing) return;
     const socket = this.#socket;
     try {
       await this.#ask({ op: "AUTH", token: this.#token });
@@ -349,19 +353,18 @@ export class Connection {
 
   async #refresh(): Promise<void> {
     const socket = this.#socket;
-    const old = this.#token;
     try {
       const token = await this.token();
       if (socket === undefined || socket !== this.#socket) return;
-      // At once: a heartbeat that follows must not send the old one.
-      this.#token = token;
+      this.#isRefreshing = true;
       await this.#ask({ op: "AUTH", token });
+      this.#token = token;
     } catch (thrown) {
       // The next connection gets a new one anyway.
       if (socket !== this.#socket) return;
-      this.#token = old;
       this.#emitter.emit("error", new AuthError("unauthorized", `cannot refresh the token: ${messageOf(thrown)}`, { cause: thrown }));
     }
+    this.#isRefreshing = false;
     if (socket === this.#socket && this.#state === "connected") this.#scheduleRefresh();
   }
 }

@@ -88,9 +88,10 @@ export class Socket {
   /** Ends the connection at once, for a peer that does not answer. */
   abandon(reason = ""): void {
     const socket = this.#socket as WebSocketLike & NodeSocket;
+    // Before the socket says the same without a reason: Node's own calls `onclose` at once while it connects.
+    this.#end(1006, reason);
     if (socket.terminate !== undefined) socket.terminate();
     else socket.close();
-    this.#end(1006, reason);
   }
 
   #end(code: number, reason: string): void {

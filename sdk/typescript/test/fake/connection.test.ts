@@ -1,7 +1,7 @@
 import { createServer, type Server, type Socket } from "node:net";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { AuthError, type ClientEvents, ConnectionError, type PrombusError } from "../../src/index.js";
-import { connectTo, failure, FakeServer, settle, statesOf, until } from "../support/fake-server.js";
+import { connectTo, failure, FakeServer, HAS_DETAILS, settle, statesOf, until } from "../support/fake-server.js";
 
 let server: FakeServer;
 beforeEach(async () => { server = await FakeServer.start(); });
@@ -62,7 +62,7 @@ describe("states", () => {
     const client = connectTo(server);
     const error = await failure(client.ready({ timeoutMs: 50 })) as PrombusError;
     expect(error).toMatchObject({ code: "timeout", isRetryable: true });
-    expect(error.message).toMatch(/503.*prombus serve/);
+    expect(error.message).toMatch(HAS_DETAILS ? /503.*prombus serve/ : /prombus serve/);
   });
 });
 
@@ -94,7 +94,7 @@ describe("a server that is no good", () => {
     const errors: PrombusError[] = [];
     client.on("reconnecting", ({ error }) => errors.push(error));
     await until(() => errors.length >= 3);
-    expect(errors[0]?.message).toContain(String(status));
+    expect(errors[0]?.message).toContain(String(HAS_DETAILS ? status : 1006));
     server.refuse = undefined;
     await client.ready();
   });
@@ -165,11 +165,9 @@ describe("a server that is no good", () => {
     await vi.advanceTimersByTimeAsync(9_900);
     await settle();
     expect(errors).toEqual([]);
-    await vi.advanceTimersByTimeAsync(200);
-    await until(() => errors.length === 1);
-    expect(errors[0]?.message).toContain("no answer");
     server.refuse = undefined;
-    await vi.advanceTimersByTimeAsync(20);
+    await vi.advanceTimersByTimeAsync(200);
+    expect(errors[0]?.message).toContain("no answer");
     await until(() => client.status === "connected");
   });
 

@@ -224,10 +224,14 @@ const unhandled: unknown[] = [];
 process.on("unhandledRejection", (reason) => unhandled.push(reason));
 process.on("uncaughtException", (error) => unhandled.push(error));
 
+/** Whether errors tell why a connection was refused: a WebSocket of the web platform says nothing. */
+export const HAS_DETAILS = process.env.FAKE_WEBSOCKET !== "own";
+
 /** A client that connects again at once, and is closed at the end of the test. */
 export function connectTo(server: { url: string }, options: ConnectOptions = {}): Client {
   const client = new Client(server.url, {
-    WebSocket: WebSocket as never,
+    // FAKE_WEBSOCKET=own runs the tests with the WebSocket of the runtime: Node 22 and newer have one.
+    WebSocket: HAS_DETAILS ? WebSocket as never : undefined,
     backoff: { minMs: 1, maxMs: 20 },
     ...options,
   });
