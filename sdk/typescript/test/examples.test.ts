@@ -1,4 +1,7 @@
-/** Runs each program of `examples/` against the real server, and checks what it printed and what it did. */
+/**
+ * Runs each program of `examples/` against the real server, and checks what it printed and what it did. `guide.test.ts`
+ * type-checks them.
+ */
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { cp, mkdir, readFile, rename, rm } from "node:fs/promises";
@@ -92,14 +95,6 @@ async function eventually(claim: () => Promise<void>): Promise<void> {
 }
 
 describe("examples", { timeout: 90_000 }, () => {
-  it("type-check under strict and exactOptionalPropertyTypes", async () => {
-    const found = await workspace.check([
-      "node-worker/worker.mjs", "node-worker/publish.mjs", "agent-inbox/agent.mjs", "agent-inbox/ask.mjs",
-      "outbox-sqlite/shop.mjs", "browser-page/serve.mjs",
-    ]);
-    expect(found).toBe("");
-  });
-
   it("node-worker retries, gives up, and finishes its work on SIGTERM", async () => {
     const server = await serve();
     const worker = run(server, process.execPath, ["node-worker/worker.mjs"]);

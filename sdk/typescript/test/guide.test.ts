@@ -8,10 +8,10 @@
  * - `toml file=NAME`, `html file=NAME`: the server's configuration and the page, which Chromium opens.
  * - `sh run`: commands that are run. `sh package`: installs packages or runs a server, which `scripts/package` checks.
  *
- * The TypeScript of the package's README is type-checked.
+ * The TypeScript of the package's README and the Node programs of `examples/` are type-checked with it.
  */
 import { createServer, type Server } from "node:http";
-import { readFile, writeFile } from "node:fs/promises";
+import { cp, readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { transform } from "esbuild";
 import { afterAll, afterEach, beforeAll, describe, expect, it, type TestContext } from "vitest";
@@ -86,7 +86,7 @@ function missing(context: TestContext, why: string): never {
   throw new Error("not reached");
 }
 
-describe("docs/typescript.md", () => {
+describe("docs/typescript.md", { timeout: 120_000 }, () => {
   it("marks every block with how it is checked", () => {
     const unmarked = blocks.filter(({ language, marks }) => {
       if (language === "ts" || language === "toml" || language === "html") return marks["file"] === undefined;
@@ -111,8 +111,9 @@ describe("docs/typescript.md", () => {
     for (const name of checked) await writeFile(join(workspace.folder, name), partsOf(name).map(({ text }) => text).join("\n"));
     const readme = blocksOf(await readFile(join(ROOT, "README.md"), "utf8")).filter(({ language }) => language === "ts");
     await writeFile(join(workspace.folder, "readme.ts"), readme.map(({ text }) => text).join("\n"));
-    expect(await workspace.check([...checked, "readme.ts"])).toBe("");
-  }, 120_000);
+    const examples = await copyExamples();
+    expect(await workspace.check([...checked, "readme.ts", ...examples])).toBe("");
+  });
 
   it("has shell commands that work", async () => {
     // `npx` would look for the packages on the network.
@@ -205,6 +206,14 @@ describe("docs/typescript.md", () => {
     }
   });
 });
+
+/** Copies the Node programs of `examples/` to the workspace; returns their paths there. */
+async function copyExamples(): Promise<string[]> {
+  const from = join(REPOSITORY, "examples");
+  const names = (await readdir(from, { recursive: true })).filter((name) => /^(?!.*node_modules).*\.mjs$/.test(name));
+  for (const name of names) await cp(join(from, name), join(workspace.folder, "examples", name));
+  return names.map((name) => join("examples", name));
+}
 
 /** The anchors that GitHub gives the headings of a page. */
 function anchorsOf(page: string): Set<string> {
