@@ -36,7 +36,8 @@ let entries: string[];
 beforeAll(async () => {
   packed = await packPackage();
   project = await packed.install(["ws", "@opentelemetry/api"]);
-  const { exports } = JSON.parse(await readFile(join(packed.folder, "package.json"), "utf8")) as { exports: Record<string, unknown> };
+  const manifest = await readFile(join(packed.folder, "package.json"), "utf8");
+  const { exports } = JSON.parse(manifest) as { exports: Record<string, unknown> };
   entries = Object.keys(exports).filter((name) => name !== "./package.json").map((name) => posix.join("@prombus/client", name));
 }, TIMEOUT_MS);
 
@@ -110,14 +111,16 @@ describe("every entry", () => {
     expect(await runOk(process.execPath, ["entries.cjs"], { cwd: project })).toBe("true\n".repeat(entries.length));
   });
 
-  const lines = () => entries.map((name, index) => `import * as entry${index} from ${JSON.stringify(name)};\nvoid entry${index};`).join("\n");
+  const imports = (): string =>
+    entries.map((name, index) => `import * as entry${index} from "${name}";\nvoid entry${index};`).join("\n");
 
   test("type-checks in a project for browsers, without the types of Node", { timeout: TIMEOUT_MS }, async () => {
-    await typeCheck("entries-browser", lines(), { lib: ["es2022", "dom", "dom.iterable"], types: [] });
+    await typeCheck("entries-browser", imports(), { lib: ["es2022", "dom", "dom.iterable"], types: [] });
   });
 
   test("type-checks in a project for Node, without the types of browsers", { timeout: TIMEOUT_MS }, async () => {
-    await typeCheck("entries-node", lines(), { lib: ["es2022"], types: ["node"], typeRoots: [join(ROOT, "node_modules/@types")] });
+    const typeRoots = [join(ROOT, "node_modules/@types")];
+    await typeCheck("entries-node", imports(), { lib: ["es2022"], types: ["node"], typeRoots });
   });
 });
 
@@ -205,8 +208,8 @@ async function typeCheck(name: string, code: string, options: Record<string, unk
       files: [`${name}-bundled.ts`],
     })),
   ]);
-  for (const config of ["tsconfig.json", "tsconfig.bundler.json"]) {
+  await Promise.all(["tsconfig.json", "tsconfig.bundler.json"].map(async (config) => {
     const { status, stdout } = await run(process.execPath, [TSC, "--project", join(folder, config)]);
     expect(status, stdout).toBe(0);
-  }
+  }));
 }

@@ -80,7 +80,8 @@ export async function runKillWorkload({ connect, NackError, url, seed, events, o
     if (isHandled) groups = await lag().catch(() => []);
     if (isHandled && groups.length === 2 && groups.every(({ lag }) => lag === 0)) break;
     if (Date.now() > until) {
-      errors.push(`after ${PATIENCE_MS} ms ${handled.workers.size} of ${events} and ${handled.audit.size} of ${audited} are handled`);
+      const counts = `${handled.workers.size} of ${events} and ${handled.audit.size} of ${audited}`;
+      errors.push(`after ${PATIENCE_MS} ms ${counts} events are handled, or their acks are missing`);
       groups = await lag().catch(() => groups);
       break;
     }
