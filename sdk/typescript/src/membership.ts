@@ -185,9 +185,9 @@ export class Membership implements LeaseOwner {
   }
 
   /** Nothing more arrives. Running handlers can still settle what they have. */
-  async stopReceiving(): Promise<void> {
+  stopReceiving(): void {
     this.#isStopping = true;
-    await this.pause(true).catch(() => {});
+    this.pause(true).catch(() => {});
   }
 
   /** Leaves the group: what is not settled goes to other members without counting as an attempt. */

@@ -83,7 +83,7 @@ export class Subscription {
   async unsubscribe(options: { timeoutMs?: Millis } = {}): Promise<void> {
     this.#isDraining = true;
     this.#waiting = [];
-    await this.#member.stopReceiving();
+    this.#member.stopReceiving();
     if (this.#running > 0) {
       await new Promise<void>((resolve) => {
         const late = setTimeout(resolve, options.timeoutMs ?? DRAIN_TIMEOUT_MS);

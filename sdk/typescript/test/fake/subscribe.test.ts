@@ -583,6 +583,16 @@ describe("leaving", () => {
     expect(server.of("ACK")).toEqual([]);
   });
 
+  test("the time for the drain does not wait for the answer to PAUSE", async () => {
+    server.script.PAUSE = () => {};
+    const handlers = new Handlers();
+    const { subscription } = await subscribed(handlers);
+    server.last.deliver("t", "g", "e1");
+    await handlers.at(0);
+    await subscription.unsubscribe({ timeoutMs: 30 });
+    expect(server.of("UNSUBSCRIBE")).toHaveLength(1);
+  });
+
   test("unsubscribe twice, and while disconnected", async () => {
     const handlers = new Handlers();
     const { client, subscription } = await subscribed(handlers);
