@@ -14,7 +14,7 @@ import { createServer, type Server } from "node:http";
 import { cp, readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { transform } from "esbuild";
-import { afterAll, afterEach, beforeAll, describe, expect, it, type TestContext } from "vitest";
+import { afterAll, beforeAll, describe, expect, it, type TestContext } from "vitest";
 import { launchBrowser } from "./support/browser.js";
 import { bundleForBrowser, ROOT } from "./support/bundle.js";
 import { fixedPort } from "./support/ports.js";
@@ -43,11 +43,11 @@ let workspace: Workspace;
 const servers: TestServer[] = [];
 
 beforeAll(async () => { workspace = await makeWorkspace(); });
-afterEach(async () => {
+afterAll(async () => {
   killPrograms();
-  await Promise.all(servers.splice(0).map((server) => server.remove()));
+  await Promise.all(servers.map((server) => server.remove()));
+  await workspace.remove();
 });
-afterAll(() => workspace.remove());
 
 function blocksOf(markdown: string): Block[] {
   const found: Block[] = [];
@@ -127,7 +127,7 @@ describe("docs/typescript.md", { timeout: 120_000 }, () => {
   });
 
   for (const name of programs) {
-    it(`runs ${name}`, async (context) => {
+    it.concurrent(`runs ${name}`, async (context) => {
       const marks = marksOf(name);
       if (marks["launcher"] !== undefined && !workspace.hasLauncher) missing(context, `${name}: npm/prombus does not exist`);
       let command = process.execPath;
@@ -138,8 +138,9 @@ describe("docs/typescript.md", { timeout: 120_000 }, () => {
       }
       let source = partsOf(name).map(({ text }) => text).join("\n");
       const env: Record<string, string> = {};
+      let server: TestServer | undefined;
       if (marks["launcher"] === undefined) {
-        const server = await startServer(marks["token"] === undefined ? {} : { token: marks["token"] });
+        server = await startServer(marks["token"] === undefined ? {} : { token: marks["token"] });
         servers.push(server);
         source = source.replaceAll(ADDRESS, new URL(server.http).host);
       } else {
@@ -162,6 +163,7 @@ describe("docs/typescript.md", { timeout: 120_000 }, () => {
       }
       const lines = isSorted ? program.lines.toSorted() : program.lines;
       expect(lines, program.output()).toEqual(isSorted ? expected.toSorted() : expected);
+      await server?.remove();
     });
   }
 
