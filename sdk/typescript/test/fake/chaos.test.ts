@@ -1,6 +1,6 @@
 /**
  * Random histories: a small broker with one group that loses, repeats and refuses answers and breaks connections. The name
- * of each test has its seed; `CHAOS_SEED` repeats one.
+ * of each test has its seed; `CHAOS_SEED` repeats one, `CHAOS_RUNS` sets how many there are.
  */
 import { beforeEach, expect, test } from "vitest";
 import { NackError } from "../../src/index.js";
@@ -21,7 +21,7 @@ interface Stored {
 }
 
 const seeds = process.env.CHAOS_SEED === undefined
-  ? Array.from({ length: 12 }, (_, at) => (Date.now() % 1_000_000) * 100 + at)
+  ? Array.from({ length: Number(process.env.CHAOS_RUNS ?? 12) }, (_, at) => (Date.now() % 1_000_000) * 100 + at)
   : [Number(process.env.CHAOS_SEED)];
 
 test.each(seeds)("seed %i: every publish is stored once, and every event is handled and settled", async (seed) => {
@@ -77,6 +77,11 @@ test.each(seeds)("seed %i: every publish is stored once, and every event is hand
   server.script.SUBSCRIBE = (frame, from, usual) => {
     if (isChance(10)) return from.err(frame, "unavailable", { retry_after_ms: 1 });
     usual();
+    // Also when the client gives the connection up, or when the close frame was sent before this came.
+    from.onClosed = () => {
+      giveBack(from);
+      pump();
+    };
     subscribers.clear();
     subscribers.add(from);
     pump();

@@ -213,6 +213,19 @@ describe("no timer is left", () => {
     expect(timers.left()).toBe(0);
   });
 
+  test("after close() overtakes a longer drain: its unsubscribe() ends, too", async () => {
+    const timers = countTimers();
+    const client = connectTo(server);
+    let isRunning = false;
+    const subscription = await client.subscribe("t", "g", () => new Promise<void>(() => { isRunning = true; }));
+    server.last.deliver("t", "g", "e1");
+    await until(() => isRunning);
+    const left = subscription.unsubscribe({ timeoutMs: 60_000 });
+    await client.close({ timeoutMs: 20 });
+    await left;
+    expect(timers.left()).toBe(0);
+  });
+
   test("with publishes, refused ones and subscriptions that wait for a retry", async () => {
     const timers = countTimers();
     server.script.PUBLISH = (frame, from) => from.err(frame, "unavailable", { retry_after_ms: 10_000 });

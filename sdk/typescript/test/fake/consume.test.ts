@@ -123,6 +123,7 @@ describe("settling", () => {
       expect(error).toMatchObject({ code, isRetryable: ["rate_limited", "storage_full", "unavailable"].includes(code) });
       expect(error.retryAfterMs).toBe(code === "rate_limited" ? 9 : undefined);
     }
+    await one.extend();
     expect(await one.ack()).toBe("settled");
     expect(await two.nack("no")).toBe("settled");
     expect(client.status).toBe("connected");

@@ -53,13 +53,17 @@ export class FakeConnection {
   readonly received: Frame[] = [];
   /** The code of the close frame that the client sent, or 1006. */
   closedWith: number | undefined;
+  onClosed: (() => void) | undefined;
   readonly #socket: WebSocket;
   readonly tcp: Socket;
 
   constructor(socket: WebSocket, tcp: Socket) {
     this.#socket = socket;
     this.tcp = tcp;
-    socket.on("close", (code) => { this.closedWith = code; });
+    socket.on("close", (code) => {
+      this.closedWith = code;
+      this.onClosed?.();
+    });
     socket.on("error", () => {});
   }
 
