@@ -1,3 +1,4 @@
+import { getEventListeners } from "node:events";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { AuthError, ClosedError, PrombusError, type PublishResult } from "../../src/index.js";
 import { connectTo, failure, FakeServer, type Frame, HAS_DETAILS, settle, until } from "../support/fake-server.js";
@@ -83,6 +84,27 @@ describe("an answer that does not come", () => {
     late?.();
     await client.publish("t", 2, { timeoutMs: 20 }).catch(() => {});
     expect(client.status).toBe("connected");
+  });
+
+  test("one signal for many publishes ends them all, without a warning of Node, and keeps no listener", async () => {
+    const warnings: string[] = [];
+    const onWarning = ({ name }: Error): void => { warnings.push(name); };
+    process.on("warning", onWarning);
+    let isAnswering = true;
+    server.script.PUBLISH = (_, __, usual) => { if (isAnswering) usual(); };
+    const client = connectTo(server);
+    const controller = new AbortController();
+    const { signal } = controller;
+    await client.publishMany("t", Array.from({ length: 100 }, (_, n) => n), { signal });
+    expect(getEventListeners(signal, "abort")).toEqual([]);
+    isAnswering = false;
+    const waiting = Array.from({ length: 100 }, (_, n) => failure(client.publish("t", n, { signal })));
+    await server.got("PUBLISH", 200);
+    controller.abort();
+    for (const error of await Promise.all(waiting)) expect(error).toMatchObject({ code: "aborted" });
+    expect(getEventListeners(signal, "abort")).toEqual([]);
+    process.off("warning", onWarning);
+    expect(warnings).toEqual([]);
   });
 
   test("a publish with a signal that has aborted is not sent", async () => {
