@@ -239,6 +239,9 @@ export function connectTo(server: { url: string }, options: ConnectOptions = {})
     backoff: { minMs: 1, maxMs: 20 },
     ...options,
   });
+  // Without a listener these are printed.
+  client.on("nack", () => {});
+  client.on("error", () => {});
   clients.add(client);
   return client;
 }
