@@ -8,7 +8,7 @@ use super::subscription::Subscription;
 use crate::client::Client;
 use crate::error::ClientError;
 use futures_util::future::BoxFuture;
-use prombus_protocol::limits::{DEFAULT_MAX_IN_FLIGHT_WEBSOCKET, MAX_MAX_IN_FLIGHT};
+use prombus_protocol::limits::DEFAULT_MAX_IN_FLIGHT_WEBSOCKET;
 use prombus_protocol::{EventRecord, Filter, Start, SubscribeOptions};
 use std::fmt::Display;
 use std::future::IntoFuture;
@@ -24,9 +24,13 @@ pub struct Subscribe {
     topic: String,
     group: String,
     options: SubscribeOptions,
-    concurrency: Option<u32>,
-    auto_extend: Option<bool>,
+    concurrency: u32,
+    is_auto_extended: bool,
+    max_extension: Duration,
 }
+
+/// How long the lease of one event is extended, unless set otherwise: a handler that hangs does not keep its event indefinitely.
+const DEFAULT_MAX_EXTENSION: Duration = Duration::from_secs(3600);
 
 impl Client {
     /// Subscribes to a topic or a pattern (`orders.*`, `orders.**`) as a member of a group, which is created if it does not
@@ -68,8 +72,9 @@ impl Client {
             topic: topic.into(),
             group: group.into(),
             options: SubscribeOptions::default(),
-            concurrency: None,
-            auto_extend: None,
+            concurrency: 1,
+            is_auto_extended: true,
+            max_extension: DEFAULT_MAX_EXTENSION,
         }
     }
 }
@@ -104,8 +109,7 @@ impl Subscribe {
         self
     }
 
-    /// The most events that this member has unsettled. Default: 100, or twice the [`concurrency`](Self::concurrency) if that is
-    /// set.
+    /// The most events that this member has unsettled. Default: 100, or the [`concurrency`](Self::concurrency) if that is more.
     pub fn max_in_flight(mut self, events: u32) -> Self {
         self.options.max_in_flight = Some(events);
         self
@@ -163,22 +167,29 @@ impl Subscribe {
         self
     }
 
-    /// The most handlers that run at the same time; 1 handles events one after the other. Default: `max_in_flight`. No effect
+    /// The most handlers that run at the same time. Default: 1, so events are handled one after the other, in order. No effect
     /// on a stream.
     pub fn concurrency(mut self, handlers: u32) -> Self {
-        self.concurrency = Some(handlers.max(1));
+        self.concurrency = handlers.max(1);
         self
     }
 
-    /// Extends the leases of events that are held here, half-way through the ack timeout, until they are settled or dropped.
-    /// Default: on for a handler, off for a stream.
+    /// Whether the leases of events that are held here are extended, half-way through the ack timeout, until they are settled or
+    /// dropped. Default: true.
     pub fn auto_extend(mut self, is_on: bool) -> Self {
-        self.auto_extend = Some(is_on);
+        self.is_auto_extended = is_on;
+        self
+    }
+
+    /// Extends the lease of one event for at most this time. Default: one hour.
+    pub fn max_extension(mut self, time: Duration) -> Self {
+        self.max_extension = time;
         self
     }
 
     /// Calls a handler for each event, in tasks of their own, until [`HandlerHandle::stop`]. Ok acks; an error nacks with its
-    /// text, or as a [`HandlerError`](crate::HandlerError) says; a panic nacks. Handlers start in the order of events.
+    /// text, or as a [`HandlerError`](crate::HandlerError) says; a panic nacks. Handlers start in the order of events,
+    /// [`concurrency`](Self::concurrency) at a time.
     ///
     /// While a handler runs its lease is extended, so that no other member gets the event. If the lease is lost all the same,
     /// [`HandlerContext::lease_lost`] resolves.
@@ -196,24 +207,21 @@ impl Subscribe {
         R: Future<Output = Result<(), E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        if let Some(handlers) = self.concurrency {
-            // The next events are here when a handler returns.
-            let window = handlers.saturating_mul(2).min(MAX_MAX_IN_FLIGHT);
-            self.options.max_in_flight.get_or_insert(window);
+        let concurrency = self.concurrency;
+        if concurrency > DEFAULT_MAX_IN_FLIGHT_WEBSOCKET {
+            self.options.max_in_flight.get_or_insert(concurrency);
         }
-        let window = self.options.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT_WEBSOCKET);
-        let concurrency = self.concurrency.unwrap_or(window) as usize;
-        let subscription = self.join(true).await?;
-        Ok(HandlerHandle::spawn(subscription, handler, concurrency))
+        let subscription = self.join().await?;
+        Ok(HandlerHandle::spawn(subscription, handler, concurrency as usize))
     }
 
-    async fn join(self, is_auto_extended: bool) -> Result<Subscription, ClientError> {
+    async fn join(self) -> Result<Subscription, ClientError> {
         let spec = Spec { topic: self.topic, group: self.group, options: self.options };
         let (link, created) = Link::open(self.client.http_shared(), spec).await?;
         let (member, commands) = MemberHandle::new(&link.address());
         let (queue, arrived) = mpsc::unbounded_channel();
-        let is_auto_extended = self.auto_extend.unwrap_or(is_auto_extended);
-        tokio::spawn(Member::new(link, is_auto_extended, commands, queue).run());
+        let extend_for = self.is_auto_extended.then_some(self.max_extension);
+        tokio::spawn(Member::new(link, extend_for, commands, queue).run());
         Ok(Subscription::new(arrived, member, created))
     }
 }
@@ -223,6 +231,6 @@ impl IntoFuture for Subscribe {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.join(false))
+        Box::pin(self.join())
     }
 }

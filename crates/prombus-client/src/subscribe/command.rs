@@ -19,7 +19,7 @@ pub(super) enum Command {
     Release { serial: u64 },
     /// Stop or start deliveries.
     Pause(bool),
-    /// Stop deliveries for good. What was delivered can be settled as long as the connection lasts.
+    /// Stop deliveries for good. Deliveries that the consumer has can be settled as long as the connection lasts.
     Drain,
     /// Leave the group once all results are answered.
     Leave(Reply<()>),

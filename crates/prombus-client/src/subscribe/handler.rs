@@ -34,7 +34,7 @@ impl HandlerContext {
     }
 
     /// Whether the lease was lost: its time has passed, or the server says so. Another member may have the event, so the handler
-    /// should stop. Its result is still sent if this member gets the event again.
+    /// should stop. If this member gets the event again, the handler has its new lease and this is false.
     pub fn is_lease_lost(&self) -> bool {
         self.lease.is_lost()
     }

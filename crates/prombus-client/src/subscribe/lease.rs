@@ -22,7 +22,7 @@ enum Phase {
     Queued,
     /// The consumer has the delivery.
     Taken,
-    /// The consumer has the delivery, and the lease is or was over. Final: the consumer may have stopped its work.
+    /// The consumer has the delivery, and the lease is over.
     Lost,
     /// The lease ended before the consumer took the delivery, which must not be handed out any more.
     Discarded,
@@ -43,8 +43,14 @@ impl Lease {
         self.state.borrow().deadline
     }
 
+    /// Extends the lease, or replaces it by a new one.
     pub(super) fn renew(&self, deadline: Instant) {
-        self.state.send_modify(|state| state.deadline = deadline);
+        self.state.send_modify(|state| {
+            state.deadline = deadline;
+            if state.phase == Phase::Lost {
+                state.phase = Phase::Taken;
+            }
+        });
     }
 
     /// Hands the delivery to the consumer. False if it was discarded.

@@ -5,7 +5,7 @@
 
 use super::lease::Lease;
 use super::settlement::Settlement;
-use prombus_protocol::{Topic, Uuid};
+use prombus_protocol::{RedeliveryReason, Topic, Uuid};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +56,9 @@ pub(super) struct LeaseTable {
     /// Connections so far; leases belong to one of them.
     connections: u64,
     is_connected: bool,
-    is_auto_extended: bool,
     ack_timeout: Duration,
+    /// How long a delivery is extended at most; none: not at all.
+    extend_for: Option<Duration>,
 }
 
 struct Entry {
@@ -68,15 +69,15 @@ struct Entry {
 
 enum EntryState {
     /// The consumer has it, or it waits for the consumer.
-    Held { lease: Arc<Lease>, connection: u64 },
+    Held { lease: Arc<Lease>, connection: u64, since: Instant },
     /// The result was sent over the current connection.
     Sent(Settlement),
     /// The result could not be sent, or its answer was lost.
-    Kept(Settlement),
+    Kept { settlement: Settlement, was_sent: bool },
 }
 
 impl LeaseTable {
-    pub(super) fn new(ack_timeout: Duration, is_auto_extended: bool) -> Self {
+    pub(super) fn new(ack_timeout: Duration, extend_for: Option<Duration>) -> Self {
         Self {
             entries: HashMap::new(),
             by_event: HashMap::new(),
@@ -85,8 +86,8 @@ impl LeaseTable {
             last_serial: 0,
             connections: 0,
             is_connected: false,
-            is_auto_extended,
             ack_timeout,
+            extend_for,
         }
     }
 
@@ -114,25 +115,31 @@ impl LeaseTable {
                 }
                 EntryState::Sent(settlement) => {
                     let settlement = settlement.clone();
-                    self.keep(serial, settlement, now);
+                    self.keep(serial, settlement, true, now);
                 }
-                EntryState::Kept(_) => {}
+                EntryState::Kept { .. } => {}
             }
         }
     }
 
-    /// An event arrived over the current connection, with a lease of this length.
-    pub(super) fn arrived(&mut self, key: EventKey, lease_for: Duration, now: Instant) -> Arrival {
+    /// An event arrived over the current connection, with a lease of this length and the reason of its redelivery.
+    pub(super) fn arrived(
+        &mut self,
+        key: EventKey,
+        lease_for: Duration,
+        reason: Option<RedeliveryReason>,
+        now: Instant,
+    ) -> Arrival {
         let serial = self.by_event.get(&key).copied();
         if let Some((serial, entry)) = serial.and_then(|it| Some((it, self.entries.get_mut(&it)?))) {
             match &mut entry.state {
-                EntryState::Held { lease, connection } => {
+                EntryState::Held { lease, connection, .. } => {
                     *connection = self.connections;
                     lease.renew(now + lease_for);
                     self.schedule(serial, lease_for, now);
                     return Arrival::Adopted;
                 }
-                EntryState::Kept(settlement) => {
+                EntryState::Kept { settlement, was_sent } if applies(settlement, *was_sent, reason) => {
                     let settlement = settlement.clone();
                     entry.state = EntryState::Sent(settlement.clone());
                     self.kept.remove(&serial);
@@ -143,12 +150,13 @@ impl LeaseTable {
                 EntryState::Sent(settlement) if !settlement.is_retry() => return Arrival::Ignored,
                 // The redelivery that the nack asked for may overtake the nack's OK.
                 EntryState::Sent(_) => {}
+                EntryState::Kept { .. } => self.remove(serial),
             }
         }
         self.last_serial += 1;
         let serial = self.last_serial;
         let lease = Arc::new(Lease::new(serial, now + lease_for));
-        let state = EntryState::Held { lease: Arc::clone(&lease), connection: self.connections };
+        let state = EntryState::Held { lease: Arc::clone(&lease), connection: self.connections, since: now };
         self.by_event.insert(key.clone(), serial);
         self.entries.insert(serial, Entry { key, state, due: None });
         self.schedule(serial, lease_for, now);
@@ -162,7 +170,7 @@ impl LeaseTable {
         let EntryState::Held { connection, .. } = &entry.state else { return Settling::Unknown };
         // A lease of an earlier connection is not this member's any more; the server would call the result stale.
         if !is_connected || *connection != connections {
-            self.keep(serial, settlement, now);
+            self.keep(serial, settlement, false, now);
             return Settling::Kept;
         }
         entry.state = EntryState::Sent(settlement);
@@ -232,10 +240,11 @@ impl LeaseTable {
             debug_assert!(self.entries.get(&serial).is_some_and(|entry| entry.due == Some(at)));
             match self.entries.get(&serial).map(|entry| &entry.state) {
                 Some(EntryState::Held { lease, .. }) if now >= lease.deadline() => self.lost(serial),
-                Some(EntryState::Held { lease, .. }) => {
+                Some(EntryState::Held { lease, since, .. }) => {
                     let deadline = lease.deadline();
+                    let is_wanted = self.extend_for.is_some_and(|most| now - *since < most);
                     self.set_due(serial, Some(deadline));
-                    if self.extendable(serial).is_some() {
+                    if is_wanted && self.extendable(serial).is_some() {
                         return Some(serial);
                     }
                 }
@@ -254,17 +263,17 @@ impl LeaseTable {
 
     /// Plans the extension of a lease half-way, or else its end.
     fn schedule(&mut self, serial: u64, lease_for: Duration, from: Instant) {
-        let after = if self.is_auto_extended { lease_for / 2 } else { lease_for };
+        let after = if self.extend_for.is_some() { lease_for / 2 } else { lease_for };
         self.set_due(serial, Some(from + after));
     }
 
-    fn keep(&mut self, serial: u64, settlement: Settlement, now: Instant) {
+    fn keep(&mut self, serial: u64, settlement: Settlement, was_sent: bool, now: Instant) {
         let Some(entry) = self.entries.get_mut(&serial) else { return };
         if self.by_event.get(&entry.key) != Some(&serial) {
             // The event was delivered again since: that delivery counts.
             return self.remove(serial);
         }
-        entry.state = EntryState::Kept(settlement);
+        entry.state = EntryState::Kept { settlement, was_sent };
         self.kept.insert(serial);
         let due = self.is_connected.then(|| now + self.ack_timeout + KEEP_MARGIN);
         self.set_due(serial, due);
@@ -293,6 +302,16 @@ impl LeaseTable {
         {
             self.by_event.remove(&entry.key);
         }
+    }
+}
+
+/// Whether a kept result settles this delivery of its event.
+fn applies(settlement: &Settlement, was_sent: bool, reason: Option<RedeliveryReason>) -> bool {
+    match settlement {
+        // The event was nacked since, maybe with this result: it is to be tried again.
+        Settlement::Nack { .. } => reason != Some(RedeliveryReason::Nacked),
+        // A result that did arrive, and a group that was moved since: the event is to be handled again.
+        Settlement::Ack | Settlement::GiveUp { .. } => !was_sent || reason.is_some(),
     }
 }
 

@@ -72,7 +72,7 @@ impl Link {
         self.http.address.to_string()
     }
 
-    /// Sends a frame; the future waits for its answer. None while there is no connection.
+    /// Sends a frame; the future waits for its answer. None while disconnected.
     pub(super) fn request(
         &self,
         frame: ClientFrame<'_>,

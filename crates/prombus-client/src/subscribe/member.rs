@@ -69,12 +69,12 @@ struct Extension {
 impl Member {
     pub(super) fn new(
         link: Link,
-        is_auto_extended: bool,
+        extend_for: Option<Duration>,
         commands: mpsc::UnboundedReceiver<Command>,
         queue: Queue,
     ) -> Self {
         let ack_timeout = Duration::from_millis(link.spec().options.ack_timeout_ms());
-        let mut leases = LeaseTable::new(ack_timeout, is_auto_extended);
+        let mut leases = LeaseTable::new(ack_timeout, extend_for);
         leases.connected(Instant::now());
         Self {
             link,
@@ -179,7 +179,8 @@ impl Member {
     fn arrived(&mut self, EventFrame { event, ctx: context, .. }: EventFrame) {
         let lease_for = Duration::from_millis(context.ack_deadline_ms);
         let id = event.id;
-        match self.leases.arrived((event.topic.clone(), id), lease_for, Instant::now()) {
+        let key = (event.topic.clone(), id);
+        match self.leases.arrived(key, lease_for, context.reason, Instant::now()) {
             // The consumer may be gone; then the connection ends soon and the lease returns to the group.
             Arrival::New(lease) => drop(self.queue.send(Ok(Arrived { event, context, lease }))),
             Arrival::Resend { serial, settlement } => self.send_result(serial, id, &settlement, None),

@@ -57,7 +57,7 @@ impl Subscription {
     /// Leaves the group: unsettled events go to other members at once, and the attempt does not count.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] when there is no connection; the server then counts the member as lost.
+    /// [`ClientError::Lost`] while disconnected; the server then counts the member as lost.
     pub async fn unsubscribe(self) -> Result<(), ClientError> {
         self.member.request(Command::Leave).await
     }

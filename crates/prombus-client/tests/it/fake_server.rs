@@ -88,12 +88,14 @@ impl Peer {
         self.socket.send(Message::text(frame.to_string())).await.unwrap();
     }
 
-    /// Delivers an event with a lease of 30 s; its payload is its number.
+    /// Delivers an event with a lease of 30 s, because its member was lost if this is not the first attempt. Its payload is its
+    /// number.
     pub async fn deliver(&mut self, number: u32, attempt: u32) {
+        let reason = (attempt > 1).then_some("member_lost");
         self.send(json!({
             "op": "EVENT", "topic": TOPIC, "group": GROUP,
             "event": {"id": event_id(number), "seq": number, "ts": 5, "topic": TOPIC, "payload": number},
-            "ctx": {"attempt": attempt, "ack_deadline_ms": 30_000, "max_attempts": 5},
+            "ctx": {"attempt": attempt, "ack_deadline_ms": 30_000, "max_attempts": 5, "reason": reason},
         }))
         .await;
     }

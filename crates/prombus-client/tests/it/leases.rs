@@ -18,7 +18,7 @@ async fn subscribed(server: &FakeServer, options: fn(Subscribe) -> Subscribe) ->
 #[tokio::test]
 async fn extensions_move_the_deadline_until_the_server_refuses_one() {
     let server = FakeServer::start().await;
-    let (mut orders, mut peer) = subscribed(&server, |it| it.auto_extend(true)).await;
+    let (mut orders, mut peer) = subscribed(&server, |it| it).await;
     peer.deliver(1, 1).await;
     let delivery = orders.next().await.unwrap().unwrap();
     for _ in 0..4 {
@@ -63,7 +63,7 @@ async fn a_handler_is_told_that_the_server_does_not_know_its_lease() {
 #[tokio::test]
 async fn a_lease_whose_time_passes_without_an_answer_is_lost() {
     let server = FakeServer::start().await;
-    let (mut orders, mut peer) = subscribed(&server, |it| it.auto_extend(true)).await;
+    let (mut orders, mut peer) = subscribed(&server, |it| it).await;
     peer.deliver(1, 1).await;
     let delivery = orders.next().await.unwrap().unwrap();
     pass_seconds(29).await;
@@ -82,9 +82,9 @@ async fn a_lease_whose_time_passes_without_an_answer_is_lost() {
 }
 
 #[tokio::test]
-async fn a_stream_extends_only_when_it_is_told() {
+async fn without_automatic_extension_only_the_consumer_extends() {
     let server = FakeServer::start().await;
-    let (mut orders, mut peer) = subscribed(&server, |it| it).await;
+    let (mut orders, mut peer) = subscribed(&server, |it| it.auto_extend(false)).await;
     peer.deliver(1, 1).await;
     let delivery = orders.next().await.unwrap().unwrap();
     let before = delivery.lease_deadline();
@@ -112,7 +112,7 @@ async fn a_stream_extends_only_when_it_is_told() {
 #[tokio::test]
 async fn an_event_whose_lease_ended_in_the_queue_is_delivered_with_its_next_lease_only() {
     let server = FakeServer::start().await;
-    let (mut orders, mut peer) = subscribed(&server, |it| it).await;
+    let (mut orders, mut peer) = subscribed(&server, |it| it.auto_extend(false)).await;
     peer.deliver(1, 1).await;
     pass_seconds(33).await;
     peer.deliver(1, 2).await;

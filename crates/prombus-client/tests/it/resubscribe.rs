@@ -46,7 +46,7 @@ async fn waiting_handler(
     let permits = Arc::new(Semaphore::new(0));
     let (called, calls) = mpsc::unbounded_channel();
     let waits = Arc::clone(&permits);
-    let worker = client.subscribe("orders", "billing").handler(move |event, _| {
+    let worker = client.subscribe("orders", "billing").concurrency(10).handler(move |event, _| {
         called.send(event.json().unwrap()).unwrap();
         let waits = Arc::clone(&waits);
         async move {
@@ -67,7 +67,7 @@ async fn an_event_that_is_still_handled_adopts_its_new_lease_and_runs_once() {
     drop(peer);
     let mut peer = server.accept_member().await;
     peer.deliver(1, 2).await;
-    // What comes after it was handled after it.
+    // Frames are processed in order: when the second event runs, the first one was adopted.
     peer.deliver(2, 1).await;
     assert_eq!(calls.recv().await, Some(2));
     permits.add_permits(2);

@@ -21,7 +21,8 @@ struct Fixture {
 
 impl Fixture {
     fn new(is_auto_extended: bool) -> Self {
-        let (mut table, now) = (LeaseTable::new(LEASE, is_auto_extended), Instant::now());
+        let extend_for = is_auto_extended.then_some(5 * LEASE);
+        let (mut table, now) = (LeaseTable::new(LEASE, extend_for), Instant::now());
         table.connected(now);
         Self { table, now }
     }
@@ -34,7 +35,7 @@ impl Fixture {
     }
 
     fn queue(&mut self, number: u128) -> Arc<Lease> {
-        match self.table.arrived(key(number), LEASE, self.now) {
+        match self.table.arrived(key(number), LEASE, None, self.now) {
             Arrival::New(lease) => lease,
             other => panic!("{other:?}"),
         }
@@ -44,8 +45,13 @@ impl Fixture {
         self.table.settle(lease.serial(), settlement, self.now)
     }
 
+    /// Delivers an event again because its member was lost.
     fn arrived(&mut self, number: u128) -> Arrival {
-        self.table.arrived(key(number), LEASE, self.now)
+        self.arrived_because(number, Some(RedeliveryReason::MemberLost))
+    }
+
+    fn arrived_because(&mut self, number: u128, reason: Option<RedeliveryReason>) -> Arrival {
+        self.table.arrived(key(number), LEASE, reason, self.now)
     }
 
     fn reconnect(&mut self) {
@@ -170,6 +176,42 @@ fn leases_are_extended_half_way_and_lost_when_that_fails() {
     assert_eq!(it.pass(LEASE / 2), NONE, "no answer");
     assert!(lease.is_lost());
     assert!(matches!(it.arrived(1), Arrival::Adopted), "it is still being handled");
+    assert!(!lease.is_lost(), "it has a lease again");
+}
+
+#[test]
+fn leases_are_extended_for_a_limited_time() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    let mut extensions = 0;
+    while !lease.is_lost() {
+        for serial in it.pass(LEASE / 2) {
+            it.table.extended(serial, LEASE, it.now);
+            extensions += 1;
+        }
+    }
+    assert_eq!(extensions, 9, "half-way each, for less than five leases");
+}
+
+#[test]
+fn an_ack_that_may_have_arrived_does_not_settle_an_event_of_a_group_that_was_moved() {
+    let mut it = Fixture::new(true);
+    let (sent, unsent) = (it.deliver(1), it.deliver(2));
+    it.settle(&sent, Settlement::Ack);
+    it.reconnect();
+    it.settle(&unsent, Settlement::Ack);
+    assert!(matches!(it.arrived_because(1, None), Arrival::New(_)));
+    assert!(matches!(it.arrived_because(2, None), Arrival::Resend { .. }));
+}
+
+#[test]
+fn a_nack_is_not_repeated_for_an_event_that_was_nacked_since() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    it.reconnect();
+    it.settle(&lease, nack());
+    assert!(matches!(it.arrived_because(1, Some(RedeliveryReason::Nacked)), Arrival::New(_)));
+    assert_eq!(it.table.entries.len(), 1);
 }
 
 #[test]
