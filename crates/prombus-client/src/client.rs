@@ -1,104 +1,95 @@
-//! The client: one server, its HTTP routes, and one WebSocket that is opened when it is needed.
+//! The client: one server, its HTTP routes, and one WebSocket for publishing that is opened when it is needed.
 
 use crate::address::{Address, put_encoded};
-use crate::connection::Connection;
 use crate::error::{ClientError, PublishError};
 use crate::http::Http;
 use crate::lines::Lines;
+use crate::publish_connection::PublishConnection;
 use crate::record::{Published, Record};
+use crate::resend::{DEFAULT_PATIENCE, Resend};
 use hyper::Method;
 use prombus_protocol::Token;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::sync::Arc;
-use tokio::sync::Mutex;
+use std::time::Duration;
 
 /// A client of one server. Clones share its connections.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
     http: Arc<Http>,
-    connection: Mutex<Option<Arc<Connection>>>,
+    publishing: Arc<PublishConnection>,
+    patience: Duration,
 }
 
 impl Client {
     /// A client that connects when it is used.
     ///
     /// # Errors
-    /// [`ClientError::Address`] if `url` is no address.
+    /// [`ClientError::Address`] if `url` is not an address.
     pub fn new(url: &str, token: Option<&str>) -> Result<Self, ClientError> {
         let http = Arc::new(Http::new(Address::parse(url)?, token.map(Token::new)));
-        Ok(Self { inner: Arc::new(Inner { http, connection: Mutex::default() }) })
+        let publishing = Arc::new(PublishConnection::new(Arc::clone(&http)));
+        Ok(Self { http, publishing, patience: DEFAULT_PATIENCE })
     }
 
-    /// A client that is connected. `ws://`, `wss://`, `http://` and `https://` are the same to it.
+    /// A client that is connected. `ws://` means the same as `http://`, and `wss://` the same as `https://`.
     ///
     /// # Errors
-    /// [`ClientError`] says whether nobody is there, or a token is wanted.
+    /// [`ClientError`] says whether the server cannot be reached, or needs a token.
     pub async fn connect(url: &str, token: Option<&str>) -> Result<Self, ClientError> {
         let client = Self::new(url, token)?;
         client.open().await?;
         Ok(client)
     }
 
-    /// Opens the WebSocket, if it is not open. What publishes does so by itself; this is for whoever wants to know at once
-    /// whether that works.
+    /// How long a publish is sent again while nothing is answered. Default: 60 s. Zero: it is sent once. Clones that were made
+    /// before keep their own.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Opens the WebSocket for publishing, if it is not open. Publishing does so by itself; this shows early whether the server
+    /// can be reached.
     ///
     /// # Errors
     /// As [`Client::connect`].
     pub async fn open(&self) -> Result<(), ClientError> {
-        self.connection().await.map(drop)
+        self.publishing.open().await.map(drop)
     }
 
-    /// Where the server is.
+    /// The server's address.
     pub fn address(&self) -> &Address {
-        &self.inner.http.address
+        &self.http.address
     }
 
-    /// Publishes one event; resolves when it is on the server's disk.
+    /// Publishes a record; resolves when it is on the server's disk. It is sent again as [`publish`](Self::publish) does.
     ///
     /// # Errors
     /// See [`PublishError`].
-    pub async fn publish(&self, record: &Record) -> Result<Published, PublishError> {
+    pub async fn publish_record(&self, record: &Record) -> Result<Published, PublishError> {
         let mut outcomes = self.publish_batch(std::slice::from_ref(record)).await;
         outcomes.pop().unwrap_or_else(|| Err(PublishError::Lost("no answer".to_owned())))
     }
 
-    /// Publishes events in their order, all of them before the first answer is waited for; one result each, when all are
-    /// answered. What was published is on the server's disk.
+    /// Publishes records in order, all of them before the first answer; one result each. A record with an Ok is on the
+    /// server's disk. Records without an id get one, and what is not answered is sent again as [`publish`](Self::publish) does.
     pub async fn publish_batch(&self, records: &[Record]) -> Vec<Result<Published, PublishError>> {
-        match self.connection().await {
-            Ok(connection) => connection.publish(records).await,
-            Err(ClientError::Refused { code, message, retry_after_ms, .. }) => {
-                records.iter().map(|_| refused(code, &message, retry_after_ms)).collect()
-            }
-            Err(error @ ClientError::Unauthorized { .. }) => {
-                let code = prombus_protocol::ErrorCode::Unauthorized;
-                records.iter().map(|_| refused(code, &error.to_string(), None)).collect()
-            }
-            Err(error) => {
-                let why = error.to_string();
-                records.iter().map(|_| Err(PublishError::Lost(why.clone()))).collect()
+        let mut records = Cow::Borrowed(records);
+        if records.iter().any(|record| record.options.id.is_none()) {
+            for record in records.to_mut() {
+                record.ensure_id();
             }
         }
+        let (is_one_by_one, on_setback) = (&mut false, &mut |_: &_| {});
+        let resend = Resend { patience: self.patience, is_one_by_one, on_setback };
+        resend.publish(&self.publishing, &records).await
     }
 
-    /// The connection, opened again if it is over.
-    async fn connection(&self) -> Result<Arc<Connection>, ClientError> {
-        let mut connection = self.inner.connection.lock().await;
-        if let Some(connection) = connection.as_ref().filter(|it| !it.is_over()) {
-            return Ok(Arc::clone(connection));
-        }
-        let http = &self.inner.http;
-        let opened = Arc::new(Connection::open(&http.address, http.token.as_ref(), None).await?);
-        *connection = Some(Arc::clone(&opened));
-        Ok(opened)
-    }
-
-    /// Asks for JSON.
+    /// Sends a GET request and parses the JSON of the response.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -106,7 +97,7 @@ impl Client {
         self.ask(Method::GET, path, None::<&()>).await
     }
 
-    /// Puts JSON.
+    /// Sends a PUT request with JSON and parses the JSON of the response.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -118,7 +109,7 @@ impl Client {
         self.ask(Method::PUT, path, Some(body)).await
     }
 
-    /// Deletes something.
+    /// Sends a DELETE request and parses the JSON of the response.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -126,7 +117,7 @@ impl Client {
         self.ask(Method::DELETE, path, None::<&()>).await
     }
 
-    /// Asks for lines, which come one by one.
+    /// Sends a GET request and reads the response line by line.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -135,7 +126,7 @@ impl Client {
         Ok(Lines::new(self.http_shared(), response))
     }
 
-    /// Posts JSON; the answer is lines.
+    /// Sends a POST request with JSON and reads the response line by line.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -157,7 +148,8 @@ impl Client {
     }
 
     fn json(&self, body: &impl Serialize) -> Result<Vec<u8>, ClientError> {
-        serde_json::to_vec(body).map_err(|error| self.odd(format!("what was to be sent is no JSON: {error}")))
+        serde_json::to_vec(body)
+            .map_err(|error| self.odd(format!("the body cannot be written as JSON: {error}")))
     }
 
     /// A path of segments and a query, encoded.
@@ -177,24 +169,20 @@ impl Client {
     }
 
     pub(crate) fn http(&self) -> &Http {
-        &self.inner.http
+        &self.http
     }
 
     pub(crate) fn http_shared(&self) -> Arc<Http> {
-        Arc::clone(&self.inner.http)
+        Arc::clone(&self.http)
+    }
+
+    pub(crate) fn publish_connection(&self) -> &PublishConnection {
+        &self.publishing
     }
 
     pub(crate) fn odd(&self, why: String) -> ClientError {
-        self.inner.http.odd(why)
+        self.http.odd(why)
     }
-}
-
-fn refused(
-    code: prombus_protocol::ErrorCode,
-    message: &str,
-    retry_after_ms: Option<u64>,
-) -> Result<Published, PublishError> {
-    Err(PublishError::Refused { code, message: message.to_owned(), retry_after_ms })
 }
 
 impl std::fmt::Debug for Client {

@@ -1,21 +1,21 @@
-//! What can go wrong, in words that say what to do about it.
+//! Errors of the client.
 
-use prombus_protocol::ErrorCode;
+use prombus_protocol::{ErrorCode, TopicError};
 use thiserror::Error;
 
-/// Why a call did not work.
+/// Why a call failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// A text that is no address of a server.
-    #[error("{text:?} is no address of a server: {why}")]
+    /// A text that is not the address of a server.
+    #[error("{text:?} is not the address of a server: {why}")]
     Address {
         /// The text.
         text: String,
         /// What is wrong with it.
         why: String,
     },
-    /// Nobody answers there.
+    /// The server cannot be reached.
     #[error(
         "cannot connect to {address}: {why}; is `prombus serve` running there? (--url names another server)"
     )]
@@ -25,8 +25,8 @@ pub enum ClientError {
         /// Why not.
         why: String,
     },
-    /// The server wants a token, or another one.
-    #[error("{address} does not let in: {why}; give a token with --token or PROMBUS_TOKEN")]
+    /// The server needs a token, or another one.
+    #[error("{address} refused access: {why}; give a token with --token or PROMBUS_TOKEN")]
     Unauthorized {
         /// Where.
         address: String,
@@ -53,8 +53,8 @@ pub enum ClientError {
         /// How.
         why: String,
     },
-    /// The server answered what nobody understands: it may be no prombus server.
-    #[error("{address} answered what no prombus server answers: {why}")]
+    /// The response is not valid: it may not be a prombus server.
+    #[error("{address} did not respond like a prombus server: {why}")]
     Answer {
         /// Where.
         address: String,
@@ -64,7 +64,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether it may work in a while without anybody doing anything here.
+    /// Whether the same call may succeed later.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Lost { .. } => true,
@@ -80,12 +80,54 @@ impl ClientError {
             _ => None,
         }
     }
+
+    /// Whether a subscription that was established before ends because of this; other errors are retried.
+    pub(crate) fn ends_subscription(&self) -> bool {
+        use ErrorCode::{
+            AckFailed, AlreadySubscribed, BadJson, BadRequest, BadToken, BadTopic, Forbidden, GroupConflict,
+            Internal, LimitReached, MethodNotAllowed, NotFound, NotSubscribed, PublishFailed, RateLimited,
+            StorageFull, TooLarge, Unauthorized, Unavailable, UnknownId,
+        };
+        match self {
+            Self::Address { .. } | Self::Unauthorized { .. } => true,
+            // A proxy responds with its own errors while the server restarts.
+            Self::Connect { .. } | Self::Lost { .. } | Self::Answer { .. } => false,
+            Self::Refused { code, .. } => match code {
+                BadJson | BadRequest | BadTopic | Unauthorized | BadToken | Forbidden | AlreadySubscribed
+                | NotSubscribed | UnknownId | GroupConflict | NotFound | MethodNotAllowed | LimitReached
+                | TooLarge => true,
+                RateLimited | StorageFull | Unavailable | PublishFailed | AckFailed | Internal => false,
+            },
+        }
+    }
 }
 
-/// Why a publish did not work.
+/// Why a record cannot be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The topic's name breaks the rules.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// The payload cannot be written as JSON.
+    #[error("the payload cannot be written as JSON: {0}")]
+    Payload(#[from] serde_json::Error),
+}
+
+impl From<RecordError> for PublishError {
+    fn from(error: RecordError) -> Self {
+        let code = match &error {
+            RecordError::Topic(_) => ErrorCode::BadTopic,
+            RecordError::Payload(_) => ErrorCode::BadJson,
+        };
+        Self::Refused { code, message: error.to_string(), retry_after_ms: None }
+    }
+}
+
+/// Why a publish failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PublishError {
-    /// It was refused: nothing was kept, but after `unavailable` nobody knows.
+    /// It was refused, and nothing was stored; after `unavailable` it may have been stored.
     #[error("{message} ({code})")]
     Refused {
         /// Why, for programs.
@@ -95,12 +137,22 @@ pub enum PublishError {
         /// When to try again.
         retry_after_ms: Option<u64>,
     },
-    /// The connection broke before the answer: whether it was kept is unknown. Sending it again with the same id is safe.
+    /// The connection broke before the answer: it may have been stored. Sending it again with the same id is safe.
     #[error("{0}")]
     Lost(String),
 }
 
 impl PublishError {
+    /// The same error of a request that is not a publish.
+    pub(crate) fn into_client_error(self, address: &str) -> ClientError {
+        match self {
+            Self::Lost(why) => ClientError::Lost { address: address.to_owned(), why },
+            Self::Refused { code, message, retry_after_ms } => {
+                ClientError::Refused { status: None, code, message, retry_after_ms }
+            }
+        }
+    }
+
     /// The code, if the server refused.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {

@@ -1,48 +1,71 @@
 //! A client of a prombus gateway.
 //!
-//! - Publishing goes over one WebSocket, many events before the first answer: [`Client::publish_batch`]. A [`Publisher`] also
-//!   waits out rate limits and connects again; every event has an id, so that what is sent twice is kept once.
-//! - A [`Subscription`] is one member of a consumer group, as a stream of deliveries to ack: [`Client::subscribe`].
-//! - History comes as a stream in constant memory: [`Client::history`], [`Client::lines`].
-//! - A cold start loads what is newest of each key, and knows where to go on: [`Client::load_state`].
-//! - The other routes of the gateway: [`Client::get_json`] and its siblings.
+//! - Publishing goes over one WebSocket: [`Client::publish`], and many events at once with [`Client::publish_batch`]. Every event
+//!   has an id, so it is sent again after a lost connection and stored once. A [`Publisher`] also reports when it has to wait.
+//! - [`Client::subscribe`] joins a consumer group, as a stream of [`Delivery`]s or with a handler. Both reconnect and subscribe
+//!   again.
+//! - History is a stream in constant memory: [`Client::history`], [`Client::lines`].
+//! - A cold start loads the newest event of each key, with the position from which to continue: [`Client::load_state`].
+//! - The other routes of the gateway: [`Client::get_json`] and similar methods.
 //!
 //! ```no_run
-//! use prombus_client::{Client, Record};
+//! use prombus_client::{Client, HandlerError, topic};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Order {
+//!     total: u32,
+//! }
+//!
+//! topic!(ORDERS: Order = "orders.new");
+//!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::connect("ws://127.0.0.1:8090", None).await?;
-//! let order = Record::new("orders.new", &serde_json::json!({"total": 12}))?.key("customer-7");
-//! let published = client.publish(&order).await?;
-//! assert!(published.seq > 0);
+//! client.publish(ORDERS, &Order { total: 12 }).key("customer-7").await?;
 //!
-//! let state = client.load_state("orders.new").await?;
-//! assert_eq!(state.events["customer-7"].id, published.id);
+//! let worker = client.subscribe(ORDERS, "billing").from_earliest().handler(|event, context| async move {
+//!     let order: Order = event.json()?;
+//!     println!("attempt {}: {}", context.attempt, order.total);
+//!     Ok::<(), HandlerError>(())
+//! });
+//! let worker = worker.await?;
+//! tokio::signal::ctrl_c().await?;
+//! worker.stop().await?;
 //! # Ok(()) }
 //! ```
 
 mod address;
 mod array_splitter;
+mod backoff;
 mod client;
 mod connection;
 mod error;
 mod history;
 mod http;
 mod lines;
+mod publish;
+mod publish_connection;
 mod publisher;
 mod record;
+mod resend;
 mod state;
-mod subscription;
+mod subscribe;
 mod transport;
 
 pub use address::Address;
 pub use client::Client;
-pub use error::{ClientError, PublishError};
+pub use error::{ClientError, PublishError, RecordError};
 pub use history::{After, History, HistoryEvent, HistoryQuery};
 pub use lines::Lines;
 pub use prombus_protocol::{
-    DeadLetter, ErrorCode, EventContext, EventRecord, PublishOptions, RawValue, Start, SubscribeOptions, Uuid,
+    DeadLetter, ErrorCode, EventContext, EventRecord, PublishOptions, RawValue, RedeliveryReason, Start,
+    SubscribeOptions, Topic, TopicFor, TypedTopic, Uuid, topic,
 };
-pub use publisher::{Publisher, Setback};
+pub use publish::Publish;
+pub use publisher::Publisher;
 pub use record::{Published, Record};
+pub use resend::Setback;
 pub use state::{Position, State};
-pub use subscription::{Delivery, Subscription};
+pub use subscribe::{
+    Delivery, HandlerContext, HandlerError, HandlerHandle, Settled, Subscribe, Subscription,
+};

@@ -1,15 +1,16 @@
-//! Events on their way to a server.
+//! Events to publish, and what the server responds.
 
-use prombus_protocol::{EventRecord, PublishOptions, RawValue, Uuid};
+use crate::error::RecordError;
+use prombus_protocol::{EventRecord, PublishOptions, RawValue, TopicFor, Uuid};
 use serde::Serialize;
 use std::borrow::Cow;
 
 /// An event to publish.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Where it goes.
+    /// The topic to publish to.
     pub topic: String,
-    /// What it says, as JSON.
+    /// The payload, as JSON.
     pub payload: Box<RawValue>,
     /// Id, key, headers and so on.
     pub options: PublishOptions,
@@ -27,16 +28,14 @@ pub struct Published {
 }
 
 impl Record {
-    /// A record of a payload.
+    /// A record with a payload. `topic` is a name, or a typed topic with the type of the payload.
     ///
     /// # Errors
-    /// When the payload cannot be written as JSON.
-    pub fn new<T: Serialize + ?Sized>(
-        topic: impl Into<String>,
-        payload: &T,
-    ) -> Result<Self, serde_json::Error> {
+    /// When the name breaks the rules of topics, or the payload cannot be written as JSON.
+    pub fn new<T: Serialize + ?Sized>(topic: impl TopicFor<T>, payload: &T) -> Result<Self, RecordError> {
+        let topic = topic.topic()?.to_string();
         let payload = serde_json::value::to_raw_value(payload)?;
-        Ok(Self { topic: topic.into(), payload, options: PublishOptions::default() })
+        Ok(Self { topic, payload, options: PublishOptions::default() })
     }
 
     /// The same with an id.
@@ -53,7 +52,7 @@ impl Record {
         self
     }
 
-    /// The record's id. One is made if it has none, a UUIDv7, so that it can be sent twice.
+    /// The record's id. A record without one gets a UUIDv7, so that it can be sent twice and is stored once.
     pub fn ensure_id(&mut self) -> Uuid {
         *self.options.id.get_or_insert_with(Uuid::now_v7)
     }

@@ -75,14 +75,21 @@ impl EventRecord {
     /// # Errors
     /// If the payload is not of type `T`.
     pub fn parse<T: DeserializeOwned>(self) -> Result<EventRecord<T>, serde_json::Error> {
-        self.try_map(|payload| {
-            // What is published is nested 128 deep at most, one more than serde_json reads on its own.
-            let mut deserializer = serde_json::Deserializer::from_str(payload.get());
-            deserializer.disable_recursion_limit();
-            let value = T::deserialize(&mut deserializer)?;
-            deserializer.end()?;
-            Ok(value)
-        })
+        let payload = self.json()?;
+        self.try_map(|_| Ok(payload))
+    }
+
+    /// The payload as a value.
+    ///
+    /// # Errors
+    /// If the payload is not of type `T`.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        // A payload may be nested 128 deep, one more than serde_json parses by default.
+        let mut deserializer = serde_json::Deserializer::from_str(self.payload.get());
+        deserializer.disable_recursion_limit();
+        let value = T::deserialize(&mut deserializer)?;
+        deserializer.end()?;
+        Ok(value)
     }
 }
 

@@ -63,11 +63,11 @@ async fn a_token_is_needed_over_http_and_over_a_web_socket() {
         assert!(matches!(error, ClientError::Unauthorized { .. }), "{token:?}: {error}");
         let error = client.get_json::<Value>("/topics").await.unwrap_err();
         assert!(matches!(error, ClientError::Unauthorized { .. }), "{token:?}: {error}");
-        let published = client.publish(&Record::new("a", &1).unwrap()).await;
+        let published = client.publish_record(&Record::new("a", &1).unwrap()).await;
         assert_eq!(published.unwrap_err().code(), Some(ErrorCode::Unauthorized));
     }
     let client = Client::connect(&gateway.url(), Some("right")).await.unwrap();
-    assert_eq!(client.publish(&Record::new("a", &1).unwrap()).await.unwrap().seq, 1);
+    assert_eq!(client.publish_record(&Record::new("a", &1).unwrap()).await.unwrap().seq, 1);
     gateway.stop().await;
 }
 

@@ -1,8 +1,8 @@
-//! What outlives a connection: idle ones that are closed, publishers that connect again, rates that are waited out.
+//! Lost connections: idle ones that were closed, publishers that reconnect, rate limits that are waited out.
 
 use crate::gateway::Gateway;
 use crate::scripted::{Answer, Scripted};
-use prombus_client::{Client, ClientError, HistoryQuery, Publisher, Record, Setback};
+use prombus_client::{Client, ClientError, HistoryQuery, PublishError, Publisher, Record, Setback};
 use prombus_server::{Rate, RateOptions, ServerOptions};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -65,17 +65,15 @@ async fn a_publisher_goes_on_where_a_restarted_gateway_left_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_opens_a_new_connection_after_the_old_one_ended() {
+async fn a_client_without_patience_reports_a_lost_server_and_reconnects_at_the_next_publish() {
     let gateway = Gateway::start(ServerOptions::default()).await;
-    let client = Client::connect(&gateway.url(), None).await.unwrap();
-    client.publish(&records(0..1)[0]).await.unwrap();
+    let client = Client::connect(&gateway.url(), None).await.unwrap().patience(Duration::ZERO);
+    client.publish("orders", &0).await.unwrap();
     let stopped = gateway.stop().await;
-    assert!(
-        client.publish(&records(1..2)[0]).await.unwrap_err().code().is_none(),
-        "it is not refused but lost"
-    );
+    let error = client.publish("orders", &1).await.unwrap_err();
+    assert!(matches!(error, PublishError::Lost(_)), "{error}");
     let gateway = stopped.start_again().await;
-    assert_eq!(client.publish(&records(2..3)[0]).await.unwrap().seq, 2);
+    assert_eq!(client.publish("orders", &2).await.unwrap().seq, 2);
     gateway.stop().await;
 }
 

@@ -1,41 +1,80 @@
-//! Members of groups over the real gateway.
+//! Streams of deliveries over the real gateway.
 
 use crate::gateway::Gateway;
-use prombus_client::{Client, ClientError, ErrorCode, Record, Start, SubscribeOptions};
+use prombus_client::{Client, DeadLetter, ErrorCode};
 use prombus_server::ServerOptions;
+use serde_json::Value;
+use std::time::Duration;
 
 #[tokio::test]
-async fn deliveries_are_settled_and_come_again_when_they_are_not() {
+async fn deliveries_are_settled_and_redelivered_when_they_are_not() {
     let gateway = Gateway::start(ServerOptions::default()).await;
     let client = Client::connect(&gateway.url(), None).await.unwrap();
-    let options = SubscribeOptions { from: Start::Earliest, ..SubscribeOptions::default() };
-    let mut member = client.subscribe("orders", "billing", options.clone()).await.unwrap();
+    let mut member = client.subscribe("orders", "billing").from_earliest().await.unwrap();
+    assert!(member.created());
     for number in 0..3 {
-        client.publish(&Record::new("orders", &number).unwrap()).await.unwrap();
+        client.publish("orders", &number).await.unwrap();
     }
     let first = member.next().await.unwrap().unwrap();
     assert_eq!((first.event.payload.get(), first.context.attempt), ("0", 1));
-    assert!(first.ack().await.unwrap());
+    assert!(!first.ack().await.unwrap().stale);
     let held = member.next().await.unwrap().unwrap();
     assert_eq!(held.event.payload.get(), "1");
-    // Without its connection the member is gone, and what it held goes to the next one.
-    drop((held, member));
-    let mut member = client.subscribe("orders", "billing", options).await.unwrap();
+    // The event goes to the next member when the first one leaves.
+    member.unsubscribe().await.unwrap();
+    let mut member = client.subscribe("orders", "billing").await.unwrap();
+    assert!(!member.created());
     let again = member.next().await.unwrap().unwrap();
-    assert_eq!(again.event.payload.get(), "1");
-    assert!(again.ack().await.unwrap());
+    assert_eq!((again.event.payload.get(), again.context.attempt), ("1", 1));
+    assert!(held.ack().await.is_err(), "its subscription has ended");
+    assert!(!again.ack().await.unwrap().stale);
     gateway.stop().await;
 }
 
 #[tokio::test]
-async fn a_subscription_tells_once_that_its_connection_ended() {
+async fn nacks_come_back_with_their_reason_and_what_is_given_up_is_a_dead_letter() {
     let gateway = Gateway::start(ServerOptions::default()).await;
     let client = Client::connect(&gateway.url(), None).await.unwrap();
-    let refused = client.subscribe("a b", "billing", SubscribeOptions::default()).await.unwrap_err();
-    assert_eq!(refused.code(), Some(ErrorCode::BadTopic));
-    let mut member = client.subscribe("orders", "billing", SubscribeOptions::default()).await.unwrap();
+    let mut orders = client.subscribe("orders", "billing").from_earliest().await.unwrap();
+    let mut letters = client.subscribe("dlq.orders", "repair").from_earliest().await.unwrap();
+    client.publish("orders", &1).await.unwrap();
+    orders.next().await.unwrap().unwrap().nack("not yet").await.unwrap();
+    let second = orders.next().await.unwrap().unwrap();
+    assert_eq!((second.context.attempt, second.context.last_error.as_deref()), (2, Some("not yet")));
+    second.give_up("never").await.unwrap();
+    let letter: DeadLetter = letters.next().await.unwrap().unwrap().json().unwrap();
+    assert_eq!((letter.err.as_str(), letter.attempts), ("never", 2));
     gateway.stop().await;
-    let end = member.next().await;
-    assert!(matches!(end, Some(Err(ClientError::Lost { .. }))), "{end:?}");
-    assert!(member.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_paused_stream_gets_nothing_until_it_is_resumed() {
+    let gateway = Gateway::start(ServerOptions::default()).await;
+    let client = Client::connect(&gateway.url(), None).await.unwrap();
+    let mut orders = client.subscribe("orders", "billing").await.unwrap();
+    orders.pause();
+    loop {
+        let group: Value = client.get_json("/groups/orders/billing").await.unwrap();
+        if group["member_list"][0]["paused"] == true {
+            break;
+        }
+    }
+    client.publish("orders", &1).await.unwrap();
+    let nothing = tokio::time::timeout(Duration::from_millis(100), orders.next()).await;
+    assert!(nothing.is_err());
+    orders.resume();
+    orders.next().await.unwrap().unwrap().ack().await.unwrap();
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_subscription_that_the_server_refuses_is_an_error_at_once() {
+    let gateway = Gateway::start(ServerOptions::default()).await;
+    let client = Client::connect(&gateway.url(), None).await.unwrap();
+    let refused = client.subscribe("a b", "billing").await.unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::BadTopic));
+    let _first = client.subscribe("orders", "billing").key("k").await.unwrap();
+    let refused = client.subscribe("orders", "billing").await.unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::GroupConflict));
+    gateway.stop().await;
 }

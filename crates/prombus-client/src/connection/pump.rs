@@ -1,0 +1,130 @@
+//! The task of a connection: writes queued frames, reads answers and deliveries, and notices a server that went silent.
+//!
+//! After 30 s in which nothing was received it sends a ping, and after 75 s it ends the connection: a machine that lost its
+//! power closes no connection, and a server may ping less often than that.
+
+use super::shared::{End, Incoming, Shared};
+use super::upgrade::Socket;
+use crate::error::PublishError;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use prombus_protocol::{ErrFrame, RawValue, ServerFrame};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{self, Bytes, Message, Utf8Bytes};
+
+/// Silence after which a ping is sent, and after which the connection ends.
+const PING_AFTER: Duration = Duration::from_secs(30);
+const SILENCE_LIMIT: Duration = Duration::from_secs(75);
+/// How long to wait for the server's close frame, after ours or after a failed write.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs a connection until it ends, or until the sender of `queued` is dropped.
+pub(super) async fn run(
+    socket: Socket,
+    queued: mpsc::UnboundedReceiver<Vec<Utf8Bytes>>,
+    shared: Arc<Shared>,
+) {
+    let (sink, stream) = socket.split();
+    let ping = Notify::new();
+    // Both at once: a server that stops reading until its answers are read must not block this client indefinitely.
+    let mut reading = std::pin::pin!(read(stream, &shared, &ping));
+    let end = tokio::select! {
+        written = write(sink, queued, &ping) => match written {
+            Ok(()) => {
+                // A socket that is closed with unread data resets the connection, and the server might not see the close
+                // frame: it would count the leases as lost.
+                let _ = timeout(CLOSE_TIMEOUT, reading).await;
+                End::from("closed by this client")
+            }
+            Err(error) => timeout(CLOSE_TIMEOUT, reading).await.unwrap_or_else(|_| error.to_string().into()),
+        },
+        end = &mut reading => end,
+    };
+    shared.end(end);
+}
+
+/// Writes frames and pings until the connection is dropped; then a close frame.
+async fn write(
+    mut sink: SplitSink<Socket, Message>,
+    mut queued: mpsc::UnboundedReceiver<Vec<Utf8Bytes>>,
+    ping: &Notify,
+) -> Result<(), tungstenite::Error> {
+    loop {
+        let mut batch = tokio::select! {
+            batch = queued.recv() => match batch {
+                Some(batch) => batch,
+                None => break,
+            },
+            () = ping.notified() => {
+                sink.send(Message::Ping(Bytes::new())).await?;
+                continue;
+            }
+        };
+        // Everything that is queued goes with it in one write.
+        while let Ok(more) = queued.try_recv() {
+            batch.extend(more);
+        }
+        for frame in batch {
+            sink.feed(Message::Text(frame)).await?;
+        }
+        sink.flush().await?;
+    }
+    let _ = sink.close().await;
+    Ok(())
+}
+
+async fn read(mut stream: SplitStream<Socket>, shared: &Shared, ping: &Notify) -> End {
+    let mut heard_at = Instant::now();
+    let mut has_pinged = false;
+    loop {
+        let limit = if has_pinged { SILENCE_LIMIT } else { PING_AFTER };
+        let message = match timeout_at(heard_at + limit, stream.next()).await {
+            Ok(Some(message)) => message,
+            Ok(None) => return "the server closed the connection without a close frame".into(),
+            Err(_) if has_pinged => {
+                return format!("nothing received for {} s", SILENCE_LIMIT.as_secs()).into();
+            }
+            Err(_) => {
+                ping.notify_one();
+                has_pinged = true;
+                continue;
+            }
+        };
+        (heard_at, has_pinged) = (Instant::now(), false);
+        let text = match message {
+            Ok(Message::Text(text)) => text,
+            Ok(Message::Close(Some(close))) => {
+                let is_too_large = close.code == CloseCode::Size;
+                return End { why: format!("the server closed it ({close})"), is_too_large };
+            }
+            Ok(Message::Close(None)) => return "the server closed it".into(),
+            Ok(_) => continue,
+            Err(error) => return error.to_string().into(),
+        };
+        if let Err(end) = handle(&text, shared) {
+            return end;
+        }
+    }
+}
+
+/// Passes a frame on.
+fn handle(text: &Utf8Bytes, shared: &Shared) -> Result<(), End> {
+    match ServerFrame::<Box<RawValue>>::parse(text.as_bytes()) {
+        Ok(ServerFrame::Ok(mut ok)) => shared.answer(number(ok.corr.take()), Ok(ok)),
+        Ok(ServerFrame::Err(ErrFrame { code, msg: message, retry_after_ms, corr: Some(corr) })) => {
+            shared.answer(number(Some(corr)), Err(PublishError::Refused { code, message, retry_after_ms }));
+        }
+        Ok(ServerFrame::Event(delivery)) => shared.push(Incoming::Event(delivery)),
+        Ok(ServerFrame::Err(refused)) => shared.push(Incoming::Refused(refused)),
+        Err(error) => return Err(format!("the server sent a frame that is not valid: {error}").into()),
+    }
+    Ok(())
+}
+
+fn number(corr: Option<Box<RawValue>>) -> Option<u64> {
+    corr?.get().parse().ok()
+}

@@ -1,0 +1,75 @@
+//! Opens a WebSocket and finds out whether the server grants access.
+
+use crate::address::Address;
+use crate::error::ClientError;
+use crate::http::bearer;
+use crate::transport::Transport;
+use futures_util::{SinkExt, StreamExt};
+use hyper::header::AUTHORIZATION;
+use prombus_protocol::{ClientFrame, RawValue, ServerFrame, Token, put_client_frame};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+/// A WebSocket over TCP or TLS.
+pub(super) type Socket = WebSocketStream<Box<dyn Transport>>;
+
+/// Opens a WebSocket. Access is refused here, not at the first request.
+pub(super) async fn upgrade(
+    stream: Box<dyn Transport>,
+    address: &Address,
+    token: Option<&Token>,
+) -> Result<Socket, ClientError> {
+    let odd = |why: String| ClientError::Answer { address: address.to_string(), why };
+    let mut request = address.web_socket().into_client_request().map_err(|error| odd(error.to_string()))?;
+    if let Some(token) = token {
+        request.headers_mut().insert(AUTHORIZATION, bearer(token, address)?);
+    }
+    let (mut socket, _) =
+        client_async_with_config(request, stream, None).await.map_err(|error| match error {
+            tungstenite::Error::Http(response) => {
+                let body = response.body().as_deref().unwrap_or_default();
+                let why = String::from_utf8_lossy(body).into_owned();
+                match response.status().as_u16() {
+                    401 => ClientError::Unauthorized { address: address.to_string(), why: error_text(why) },
+                    status => odd(format!("status {status}: {why}")),
+                }
+            }
+            tungstenite::Error::Io(error) => {
+                ClientError::Lost { address: address.to_string(), why: error.to_string() }
+            }
+            other => odd(other.to_string()),
+        })?;
+    if token.is_none() {
+        // With a wrong token the upgrade fails; without a token only an AUTH frame shows whether one is needed.
+        let probed = authenticate_without_token(&mut socket).await;
+        probed.map_err(|why| ClientError::Unauthorized { address: address.to_string(), why })?;
+    }
+    Ok(socket)
+}
+
+/// Checks that the server accepts clients without a token; else why not.
+async fn authenticate_without_token(socket: &mut Socket) -> Result<(), String> {
+    let mut frame = Vec::new();
+    put_client_frame(&mut frame, Some("0"), &ClientFrame::Auth { token: None });
+    let frame = Utf8Bytes::try_from(frame).expect("frames are UTF-8");
+    // A connection that breaks here is reported by the first request.
+    if socket.send(Message::Text(frame)).await.is_err() {
+        return Ok(());
+    }
+    while let Some(Ok(message)) = socket.next().await {
+        let Message::Text(text) = message else { continue };
+        return match ServerFrame::<Box<RawValue>>::parse(text.as_bytes()) {
+            Ok(ServerFrame::Err(refused)) => Err(refused.msg),
+            _ => Ok(()),
+        };
+    }
+    Ok(())
+}
+
+/// The message of an error body, or the whole body.
+fn error_text(body: String) -> String {
+    let parsed: Option<serde_json::Value> = serde_json::from_str(&body).ok();
+    let message = parsed.as_ref().and_then(|it| it.get("error")?.as_str()).map(str::to_owned);
+    message.unwrap_or(body)
+}

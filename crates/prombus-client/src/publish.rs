@@ -1,0 +1,126 @@
+//! One event to publish: `client.publish(topic, &payload)`, with its options.
+
+use crate::client::Client;
+use crate::error::PublishError;
+use crate::record::{Published, Record};
+use futures_util::future::BoxFuture;
+use prombus_protocol::{PublishOptions, TopicFor, Uuid, id_of_key};
+use serde::Serialize;
+use std::future::IntoFuture;
+
+/// An event to publish; await it. See [`Client::publish`].
+#[must_use = "an event is published when this is awaited"]
+pub struct Publish {
+    client: Client,
+    record: Result<Record, PublishError>,
+}
+
+impl Client {
+    /// Publishes an event; resolves when it is on the server's disk.
+    ///
+    /// The event has an id before it is first sent. When the connection is lost, or the server responds `rate_limited` or
+    /// `unavailable`, it is sent again under the same id, so it is stored once. Publishing gives up when nothing was answered for
+    /// the client's [patience](Client::patience).
+    ///
+    /// ```no_run
+    /// use prombus_client::{Client, topic};
+    /// use serde::Serialize;
+    ///
+    /// #[derive(Serialize)]
+    /// struct Order {
+    ///     total: u32,
+    /// }
+    ///
+    /// topic!(ORDERS: Order = "orders.new");
+    ///
+    /// # async fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let published = client.publish(ORDERS, &Order { total: 12 }).key("customer-7").await?;
+    /// println!("{} is event {} of its topic", published.id, published.seq);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A payload of another type than the topic's does not compile:
+    ///
+    /// ```compile_fail,E0277
+    /// # use prombus_client::{Client, topic};
+    /// # async fn example(client: Client) {
+    /// topic!(NAMES: String = "names");
+    /// client.publish(NAMES, &7_u32).await;
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`PublishError`].
+    pub fn publish<T: Serialize + ?Sized>(&self, topic: impl TopicFor<T>, payload: &T) -> Publish {
+        Publish { client: self.clone(), record: Record::new(topic, payload).map_err(PublishError::from) }
+    }
+}
+
+impl Publish {
+    fn with(mut self, change: impl FnOnce(&mut PublishOptions)) -> Self {
+        if let Ok(record) = &mut self.record {
+            change(&mut record.options);
+        }
+        self
+    }
+
+    /// All options at once.
+    pub fn options(self, options: PublishOptions) -> Self {
+        self.with(|it| *it = options)
+    }
+
+    /// The event's id. A second publish with the same id to the same topic adds nothing.
+    pub fn id(self, id: Uuid) -> Self {
+        self.with(|options| options.id = Some(id))
+    }
+
+    /// Any text as the event's id, such as an order number. Every client and the server derive the same id from it.
+    pub fn idempotency_key(self, key: &str) -> Self {
+        self.id(id_of_key(key))
+    }
+
+    /// When it happened, in milliseconds since 1970. Default: now.
+    pub fn ts(self, ts: i64) -> Self {
+        self.with(|options| options.ts = Some(ts))
+    }
+
+    /// What it is about, for compaction and latest by key.
+    pub fn key(self, key: impl Into<String>) -> Self {
+        self.with(|options| options.key = Some(key.into()))
+    }
+
+    /// Adds a header.
+    pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with(|options| drop(options.headers.insert(name.into(), value.into())))
+    }
+
+    /// Adds a tag.
+    pub fn tag(self, tag: impl Into<String>) -> Self {
+        self.with(|options| options.tags.push(tag.into()))
+    }
+
+    /// Adds an event that caused it.
+    pub fn caused_by(self, id: Uuid) -> Self {
+        self.with(|options| options.caused_by.push(id))
+    }
+
+    /// The session or boot that it comes from.
+    pub fn sid(self, sid: Uuid) -> Self {
+        self.with(|options| options.sid = Some(sid))
+    }
+}
+
+impl IntoFuture for Publish {
+    type Output = Result<Published, PublishError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.client.publish_record(&self.record?).await })
+    }
+}
+
+impl std::fmt::Debug for Publish {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Publish({:?})", self.record)
+    }
+}

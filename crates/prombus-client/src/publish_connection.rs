@@ -1,0 +1,47 @@
+//! The WebSocket that a client publishes over: opened when it is needed, and again after it ended.
+
+use crate::connection::Connection;
+use crate::error::{ClientError, PublishError};
+use crate::http::Http;
+use crate::record::{Published, Record};
+use prombus_protocol::ErrorCode;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+/// At most one open connection.
+pub(crate) struct PublishConnection {
+    http: Arc<Http>,
+    connection: Mutex<Option<Arc<Connection>>>,
+}
+
+impl PublishConnection {
+    pub(crate) fn new(http: Arc<Http>) -> Self {
+        Self { http, connection: Mutex::default() }
+    }
+
+    /// The connection, opened again if it has ended.
+    pub(crate) async fn open(&self) -> Result<Arc<Connection>, ClientError> {
+        let mut connection = self.connection.lock().await;
+        if let Some(connection) = connection.as_ref().filter(|it| !it.is_over()) {
+            return Ok(Arc::clone(connection));
+        }
+        let opened = Connection::open(&self.http.address, self.http.token.as_ref(), None).await?;
+        Ok(Arc::clone(connection.insert(Arc::new(opened))))
+    }
+
+    /// Sends the records once and waits for the answers.
+    pub(crate) async fn publish_once(&self, records: &[Record]) -> Vec<Result<Published, PublishError>> {
+        let error = match self.open().await {
+            Ok(connection) => return connection.publish(records).await,
+            Err(ClientError::Refused { code, message, retry_after_ms, .. }) => {
+                PublishError::Refused { code, message, retry_after_ms }
+            }
+            Err(error @ ClientError::Unauthorized { .. }) => {
+                let (code, message) = (ErrorCode::Unauthorized, error.to_string());
+                PublishError::Refused { code, message, retry_after_ms: None }
+            }
+            Err(error) => PublishError::Lost(error.to_string()),
+        };
+        records.iter().map(|_| Err(error.clone())).collect()
+    }
+}

@@ -1,0 +1,112 @@
+//! Sends records until they are answered: waits out rate limits, reconnects, and resends what was not answered.
+//!
+//! Every record must have an id, so that a record that was stored but not answered is a duplicate when it is sent again.
+//! Records keep their order within a topic, with one exception: a server that refuses a record because of a rate may accept
+//! the records after it. After the first such refusal records are sent one by one.
+
+use crate::backoff::{Backoff, FIRST_WAIT};
+use crate::error::PublishError;
+use crate::publish_connection::PublishConnection;
+use crate::record::{Published, Record};
+use prombus_protocol::ErrorCode;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long to keep trying while nothing is answered, unless set otherwise.
+pub(crate) const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why a publish has to wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Setback {
+    /// A rate limit was reached.
+    RateLimited,
+    /// The server cannot be reached or does not accept writes; the text says why.
+    Unavailable(String),
+}
+
+/// How records are resent.
+pub(crate) struct Resend<'a> {
+    /// How long to keep trying while nothing is answered.
+    pub(crate) patience: Duration,
+    /// Send one record at a time; set when a rate limit is reached.
+    pub(crate) is_one_by_one: &'a mut bool,
+    pub(crate) on_setback: &'a mut (dyn FnMut(&Setback) + Send),
+}
+
+impl Resend<'_> {
+    /// Publishes records that have ids, in order. A record that has no answer when the patience ends is
+    /// [`PublishError::Lost`].
+    pub(crate) async fn publish(
+        self,
+        connection: &PublishConnection,
+        records: &[Record],
+    ) -> Vec<Result<Published, PublishError>> {
+        let mut outcomes: Vec<Option<Result<Published, PublishError>>> =
+            records.iter().map(|_| None).collect();
+        let mut answered_at = Instant::now();
+        let mut backoff = Backoff::new();
+        loop {
+            let mut left: Vec<usize> =
+                (0..records.len()).filter(|index| outcomes[*index].is_none()).collect();
+            if left.is_empty() {
+                return outcomes.into_iter().flatten().collect();
+            }
+            if *self.is_one_by_one {
+                left.truncate(1);
+            }
+            let results = if left.len() == records.len() {
+                connection.publish_once(records).await
+            } else {
+                let some: Vec<Record> = left.iter().map(|index| records[*index].clone()).collect();
+                connection.publish_once(&some).await
+            };
+            let mut wait = Duration::ZERO;
+            let mut setback = None;
+            for (index, result) in left.into_iter().zip(results) {
+                match retry_of(&result) {
+                    None => {
+                        outcomes[index] = Some(result);
+                        answered_at = Instant::now();
+                        backoff.reset();
+                    }
+                    Some(Retry::After(delay)) => {
+                        answered_at = Instant::now();
+                        wait = wait.max(delay);
+                        *self.is_one_by_one = true;
+                        setback.get_or_insert(Setback::RateLimited);
+                    }
+                    Some(Retry::WithBackoff(why)) => setback = Some(Setback::Unavailable(why)),
+                }
+            }
+            let Some(setback) = setback else { continue };
+            (self.on_setback)(&setback);
+            if let Setback::Unavailable(why) = setback {
+                if answered_at.elapsed() >= self.patience {
+                    let lost = || Err(PublishError::Lost(why.clone()));
+                    return outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect();
+                }
+                wait = wait.max(backoff.next_wait());
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+enum Retry {
+    After(Duration),
+    WithBackoff(String),
+}
+
+/// Whether a record must be sent again, and when.
+fn retry_of(result: &Result<Published, PublishError>) -> Option<Retry> {
+    match result.as_ref().err()? {
+        PublishError::Lost(why) => Some(Retry::WithBackoff(why.clone())),
+        PublishError::Refused { code: ErrorCode::RateLimited, retry_after_ms, .. } => {
+            Some(Retry::After(retry_after_ms.map_or(FIRST_WAIT, |ms| Duration::from_millis(ms.max(1)))))
+        }
+        PublishError::Refused { code: ErrorCode::Unavailable, message, .. } => {
+            Some(Retry::WithBackoff(message.clone()))
+        }
+        PublishError::Refused { .. } => None,
+    }
+}

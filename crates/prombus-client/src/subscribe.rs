@@ -1,0 +1,23 @@
+//! Subscriptions: as a stream of deliveries, or as a handler that is called for each event.
+//!
+//! Each subscription has a connection and a task of its own (`member.rs`). The task keeps the connection (`link.rs`), decides
+//! what incoming events and results mean (`lease_table.rs`), and carries out the commands of the consumer (`command.rs`).
+
+mod builder;
+mod command;
+mod delivery;
+mod handler;
+mod handler_error;
+mod lease;
+mod lease_table;
+mod link;
+mod member;
+mod settlement;
+mod subscription;
+
+pub use builder::Subscribe;
+pub use delivery::Delivery;
+pub use handler::{HandlerContext, HandlerHandle};
+pub use handler_error::HandlerError;
+pub use settlement::Settled;
+pub use subscription::Subscription;

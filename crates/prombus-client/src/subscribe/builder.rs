@@ -1,0 +1,236 @@
+//! A subscription in the making: its options, and joining the group.
+
+use super::command::MemberHandle;
+use super::handler::{HandlerContext, HandlerHandle};
+use super::link::{Link, Spec};
+use super::member::Member;
+use super::subscription::Subscription;
+use crate::client::Client;
+use crate::error::ClientError;
+use futures_util::future::BoxFuture;
+use prombus_protocol::limits::DEFAULT_MAX_IN_FLIGHT_WEBSOCKET;
+use prombus_protocol::{EventRecord, Filter, Start, SubscribeOptions};
+use std::fmt::Display;
+use std::future::IntoFuture;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// A subscription in the making; see [`Client::subscribe`]. Await it for a stream of deliveries, or give it a
+/// [`handler`](Self::handler).
+#[must_use = "a subscription starts when it is awaited or given a handler"]
+#[derive(Debug)]
+pub struct Subscribe {
+    client: Client,
+    topic: String,
+    group: String,
+    options: SubscribeOptions,
+    concurrency: u32,
+    is_auto_extended: bool,
+    max_extension: Duration,
+}
+
+/// How long the lease of one event is extended, unless set otherwise: a handler that hangs does not keep its event indefinitely.
+const DEFAULT_MAX_EXTENSION: Duration = Duration::from_secs(3600);
+
+impl Client {
+    /// Subscribes to a topic or a pattern (`orders.*`, `orders.**`) as a member of a group, which is created if it does not
+    /// exist. The topic may be a typed one.
+    ///
+    /// As a stream:
+    ///
+    /// ```no_run
+    /// # async fn example(client: prombus_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut orders = client.subscribe("orders.*", "billing").from_earliest().await?;
+    /// while let Some(delivery) = orders.next().await {
+    ///     let delivery = delivery?;
+    ///     println!("{} {}", delivery.event.topic, delivery.event.payload);
+    ///     delivery.ack().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// With a handler:
+    ///
+    /// ```no_run
+    /// # #[derive(serde::Deserialize)] struct Order { total: u32 }
+    /// # async fn example(client: prombus_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use prombus_client::HandlerError;
+    ///
+    /// let worker = client.subscribe("orders.*", "billing").concurrency(8).handler(|event, context| async move {
+    ///     let order: Order = event.json().map_err(HandlerError::reject)?;
+    ///     println!("attempt {}: {}", context.attempt, order.total);
+    ///     Ok::<(), HandlerError>(())
+    /// });
+    /// let worker = worker.await?;
+    /// // … until the program is told to stop …
+    /// worker.stop().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn subscribe(&self, topic: impl Into<String>, group: impl Into<String>) -> Subscribe {
+        Subscribe {
+            client: self.clone(),
+            topic: topic.into(),
+            group: group.into(),
+            options: SubscribeOptions::default(),
+            concurrency: 1,
+            is_auto_extended: true,
+            max_extension: DEFAULT_MAX_EXTENSION,
+        }
+    }
+}
+
+impl Subscribe {
+    /// All options of SUBSCRIBE at once.
+    pub fn options(mut self, options: SubscribeOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Where the group starts, if this subscription creates it. Default: after the newest event.
+    pub fn from(mut self, start: Start) -> Self {
+        self.options.from = start;
+        self
+    }
+
+    /// A new group starts at the oldest event.
+    pub fn from_earliest(self) -> Self {
+        self.from(Start::Earliest)
+    }
+
+    /// More topics and patterns that the group reads. All members must name the same.
+    pub fn topics<T: Into<String>>(mut self, topics: impl IntoIterator<Item = T>) -> Self {
+        self.options.topics.extend(topics.into_iter().map(Into::into));
+        self
+    }
+
+    /// The most events that are leased at once. Default: 100.
+    pub fn batch_size(mut self, events: u32) -> Self {
+        self.options.batch_size = Some(events);
+        self
+    }
+
+    /// The most events that this member has unsettled. Default: 100, or the [`concurrency`](Self::concurrency) if that is more.
+    pub fn max_in_flight(mut self, events: u32) -> Self {
+        self.options.max_in_flight = Some(events);
+        self
+    }
+
+    /// How long a lease runs. Default: 30 s.
+    pub fn ack_timeout(mut self, timeout: Duration) -> Self {
+        self.options.ack_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// An event becomes a dead letter when this many attempts have failed. Default: 5.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.options.max_attempts = Some(attempts);
+        self
+    }
+
+    /// The member's name in lists, metrics and logs.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.options.name = Some(name.into());
+        self
+    }
+
+    /// A group that this creates is deleted after this time without members.
+    pub fn expire(mut self, after: Duration) -> Self {
+        self.options.expire_ms = Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// The group gets no new events while this many are unsettled. Default: 100,000.
+    pub fn max_unsettled(mut self, events: u32) -> Self {
+        self.options.max_unsettled = Some(events);
+        self
+    }
+
+    fn group_filter(&mut self) -> &mut Filter {
+        self.options.filter.get_or_insert_with(Filter::default)
+    }
+
+    /// Only events with this key; the others are settled. The filter belongs to the group: all its members have the same.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.group_filter().key = Some(key.into());
+        self
+    }
+
+    /// Only events with this tag; the others are settled. The filter belongs to the group: all its members have the same.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.group_filter().tag = Some(tag.into());
+        self
+    }
+
+    /// Only events with this header; the others are settled. The filter belongs to the group: all its members have the same.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.group_filter().header.insert(name.into(), value.into());
+        self
+    }
+
+    /// The most handlers that run at the same time. Default: 1, so events are handled one after the other, in order. No effect
+    /// on a stream.
+    pub fn concurrency(mut self, handlers: u32) -> Self {
+        self.concurrency = handlers.max(1);
+        self
+    }
+
+    /// Whether the leases of events that are held here are extended, half-way through the ack timeout, until they are settled or
+    /// dropped. Default: true.
+    pub fn auto_extend(mut self, is_on: bool) -> Self {
+        self.is_auto_extended = is_on;
+        self
+    }
+
+    /// Extends the lease of one event for at most this time. Default: one hour.
+    pub fn max_extension(mut self, time: Duration) -> Self {
+        self.max_extension = time;
+        self
+    }
+
+    /// Calls a handler for each event, in tasks of their own, until [`HandlerHandle::stop`]. Ok acks; an error nacks with its
+    /// text, or as a [`HandlerError`](crate::HandlerError) says; a panic nacks. Handlers start in the order of events,
+    /// [`concurrency`](Self::concurrency) at a time.
+    ///
+    /// While a handler runs its lease is extended, so that no other member gets the event. If the lease is lost all the same,
+    /// [`HandlerContext::lease_lost`] resolves.
+    ///
+    /// A lost connection does not stop a handler. When its event is redelivered here, the running handler adopts the new lease; a
+    /// handler that has returned in the meantime sends its result then. While the connection is lost the server may give the
+    /// event to another member, so it can be handled twice. At most 10,000 results wait for a redelivery, each for the ack timeout
+    /// and two minutes after the reconnect.
+    ///
+    /// # Errors
+    /// See [`ClientError`]: also when the server refuses the subscription. The first connection is not retried.
+    pub async fn handler<F, R, E>(mut self, handler: F) -> Result<HandlerHandle, ClientError>
+    where
+        F: Fn(EventRecord, HandlerContext) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        let concurrency = self.concurrency;
+        if concurrency > DEFAULT_MAX_IN_FLIGHT_WEBSOCKET {
+            self.options.max_in_flight.get_or_insert(concurrency);
+        }
+        let subscription = self.join().await?;
+        Ok(HandlerHandle::spawn(subscription, handler, concurrency as usize))
+    }
+
+    async fn join(self) -> Result<Subscription, ClientError> {
+        let spec = Spec { topic: self.topic, group: self.group, options: self.options };
+        let (link, created) = Link::open(self.client.http_shared(), spec).await?;
+        let (member, commands) = MemberHandle::new(&link.address());
+        let (queue, arrived) = mpsc::unbounded_channel();
+        let extend_for = self.is_auto_extended.then_some(self.max_extension);
+        tokio::spawn(Member::new(link, extend_for, commands, queue).run());
+        Ok(Subscription::new(arrived, member, created))
+    }
+}
+
+impl IntoFuture for Subscribe {
+    type Output = Result<Subscription, ClientError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.join())
+    }
+}

@@ -1,0 +1,193 @@
+//! Handlers: a task that calls a function for each event and settles by its result.
+
+use super::command::{Command, MemberHandle};
+use super::delivery::Delivery;
+use super::handler_error::{settlement_of, settlement_of_panic};
+use super::lease::Lease;
+use super::settlement::Settlement;
+use super::subscription::Subscription;
+use crate::error::ClientError;
+use futures_util::FutureExt as _;
+use prombus_protocol::{EventContext, EventRecord};
+use std::fmt::Display;
+use std::ops::Deref;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+
+/// What a handler gets beside the event: attempt, reason of a redelivery and so on (the fields of [`EventContext`]), and its
+/// lease.
+#[derive(Debug)]
+pub struct HandlerContext {
+    context: EventContext,
+    lease: Arc<Lease>,
+    member: MemberHandle,
+}
+
+impl HandlerContext {
+    /// When the lease ends. It moves when the lease is extended, and when a reconnect brings a new lease.
+    pub fn lease_deadline(&self) -> Instant {
+        self.lease.deadline()
+    }
+
+    /// Whether the lease was lost: its time has passed, or the server says so. Another member may have the event, so the handler
+    /// should stop. If this member gets the event again, the handler has its new lease and this is false.
+    pub fn is_lease_lost(&self) -> bool {
+        self.lease.is_lost()
+    }
+
+    /// Resolves when the lease is lost; for `tokio::select!`.
+    pub async fn lease_lost(&self) {
+        self.lease.lost().await;
+    }
+
+    /// Extends the lease: it ends this long from now, at least a second. Leases of handlers are extended automatically unless
+    /// `auto_extend(false)` is set. False when the lease is over already, or belongs to a connection that was lost.
+    ///
+    /// # Errors
+    /// [`ClientError::Lost`] when the connection was lost before the answer.
+    pub async fn extend(&self, by: Duration) -> Result<bool, ClientError> {
+        let serial = self.lease.serial();
+        self.member.request(|reply| Command::Extend { serial, by, reply }).await
+    }
+}
+
+impl Deref for HandlerContext {
+    type Target = EventContext;
+
+    fn deref(&self) -> &EventContext {
+        &self.context
+    }
+}
+
+/// A running handler. Dropping this changes nothing: the handler runs until the server refuses the subscription, or the runtime
+/// ends. Call [`stop`](Self::stop) before a program exits, so that running handlers finish and their results are sent.
+#[derive(Debug)]
+pub struct HandlerHandle {
+    stop: watch::Sender<bool>,
+    /// None once its result was returned.
+    task: Option<JoinHandle<Result<(), ClientError>>>,
+    member: MemberHandle,
+    created: bool,
+}
+
+impl HandlerHandle {
+    pub(super) fn spawn<F, R, E>(subscription: Subscription, handler: F, concurrency: usize) -> Self
+    where
+        F: Fn(EventRecord, HandlerContext) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        let (stop, stopped) = watch::channel(false);
+        let (created, member) = (subscription.created(), subscription.member().clone());
+        let task = tokio::spawn(run_handler(subscription, Arc::new(handler), concurrency, stopped));
+        Self { stop, task: Some(task), member, created }
+    }
+
+    /// Whether this subscription created the group.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    /// Stops deliveries until [`resume`](Self::resume). Events that were received before are still handled.
+    pub fn pause(&self) {
+        self.member.send(Command::Pause(true));
+    }
+
+    /// Starts deliveries again.
+    pub fn resume(&self) {
+        self.member.send(Command::Pause(false));
+    }
+
+    /// Takes no more events, waits for the handlers that run, sends their results and leaves the group. Events that were
+    /// received and not handled yet go to other members, and the attempt does not count.
+    ///
+    /// # Errors
+    /// The error that ended the subscription, or [`ClientError::Lost`] if the connection was lost before all results were
+    /// answered: events whose result was not received are redelivered.
+    pub async fn stop(mut self) -> Result<(), ClientError> {
+        let _ = self.stop.send(true);
+        self.ended().await
+    }
+
+    /// Waits until the subscription has ended because the server refused it for good, and the handlers that ran then have
+    /// returned.
+    ///
+    /// # Errors
+    /// Why it ended. A second call returns Ok.
+    pub async fn ended(&mut self) -> Result<(), ClientError> {
+        let Some(task) = &mut self.task else { return Ok(()) };
+        let ended = task.await;
+        self.task = None;
+        match ended {
+            Ok(ended) => ended,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The runtime is shutting down.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+async fn run_handler<F, R, E>(
+    mut subscription: Subscription,
+    handler: Arc<F>,
+    concurrency: usize,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<(), ClientError>
+where
+    F: Fn(EventRecord, HandlerContext) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<(), E>> + Send + 'static,
+    E: Display + Send + 'static,
+{
+    let mut running = JoinSet::new();
+    let mut refused = None;
+    let mut is_taking = true;
+    // False once the handle is dropped.
+    let mut may_be_stopped = true;
+    while is_taking || !running.is_empty() {
+        tokio::select! {
+            biased;
+            changed = stopped.changed(), if is_taking && may_be_stopped => match changed {
+                Ok(()) => {
+                    is_taking = false;
+                    subscription.drain();
+                }
+                Err(_) => may_be_stopped = false,
+            },
+            Some(_) = running.join_next() => {}
+            next = subscription.next(), if is_taking && running.len() < concurrency => match next {
+                Some(Ok(delivery)) => {
+                    running.spawn(handle(Arc::clone(&handler), delivery));
+                }
+                Some(Err(error)) => (is_taking, refused) = (false, Some(error)),
+                None => is_taking = false,
+            },
+        }
+    }
+    match refused {
+        Some(error) => Err(error),
+        // The results were queued before this, so they are sent before UNSUBSCRIBE, which returns what is unsettled.
+        None => subscription.unsubscribe().await,
+    }
+}
+
+/// Calls the handler and queues its result.
+async fn handle<F, R, E>(handler: Arc<F>, delivery: Delivery)
+where
+    F: Fn(EventRecord, HandlerContext) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<(), E>> + Send + 'static,
+    E: Display + Send + 'static,
+{
+    let Delivery { event, context, ticket } = delivery;
+    let (lease, member) = (Arc::clone(ticket.lease()), ticket.member().clone());
+    let context = HandlerContext { context, lease, member };
+    let called = AssertUnwindSafe(async move { handler(event, context).await }).catch_unwind().await;
+    ticket.settle_soon(match called {
+        Ok(Ok(())) => Settlement::Ack,
+        Ok(Err(error)) => settlement_of(&error),
+        Err(panic) => settlement_of_panic(&*panic),
+    });
+}

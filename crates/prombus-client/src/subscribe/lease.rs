@@ -1,0 +1,91 @@
+//! The lease of one delivery, shared by the member's task, which renews it, and the delivery or handler, which watches it.
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// A lease.
+#[derive(Debug)]
+pub(super) struct Lease {
+    serial: u64,
+    state: watch::Sender<LeaseState>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LeaseState {
+    deadline: Instant,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waits for the consumer.
+    Queued,
+    /// The consumer has the delivery.
+    Taken,
+    /// The consumer has the delivery, and the lease is over.
+    Lost,
+    /// The lease ended before the consumer took the delivery, which must not be handed out any more.
+    Discarded,
+}
+
+impl Lease {
+    pub(super) fn new(serial: u64, deadline: Instant) -> Self {
+        let state = LeaseState { deadline, phase: Phase::Queued };
+        Self { serial, state: watch::Sender::new(state) }
+    }
+
+    /// The number of the delivery in its subscription.
+    pub(super) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.state.borrow().deadline
+    }
+
+    /// Extends the lease, or replaces it by a new one.
+    pub(super) fn renew(&self, deadline: Instant) {
+        self.state.send_modify(|state| {
+            state.deadline = deadline;
+            if state.phase == Phase::Lost {
+                state.phase = Phase::Taken;
+            }
+        });
+    }
+
+    /// Hands the delivery to the consumer. False if it was discarded.
+    pub(super) fn take(&self) -> bool {
+        self.change(Phase::Queued, Phase::Taken)
+    }
+
+    /// Discards the delivery unless the consumer has it. True if it was discarded.
+    pub(super) fn discard(&self) -> bool {
+        self.change(Phase::Queued, Phase::Discarded)
+    }
+
+    /// Tells the consumer that the lease is over.
+    pub(super) fn lose(&self) {
+        self.change(Phase::Taken, Phase::Lost);
+    }
+
+    fn change(&self, from: Phase, to: Phase) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_from = state.phase == from;
+            if is_from {
+                state.phase = to;
+            }
+            is_from
+        })
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.state.borrow().phase == Phase::Lost
+    }
+
+    /// Resolves when the lease is over.
+    pub(super) async fn lost(&self) {
+        let mut state = self.state.subscribe();
+        // An error would mean that the sender is gone, and it is in `self`.
+        let _ = state.wait_for(|state| state.phase == Phase::Lost).await;
+    }
+}

@@ -1,0 +1,235 @@
+//! Histories of one or a few events.
+
+use super::*;
+
+/// No leases to extend.
+const NONE: [u64; 0] = [];
+const LEASE: Duration = Duration::from_secs(30);
+
+fn key(number: u128) -> EventKey {
+    (Topic::new("orders").unwrap(), Uuid::from_u128(number))
+}
+
+fn nack() -> Settlement {
+    Settlement::Nack { reason: "no".to_owned(), delay: None }
+}
+
+struct Fixture {
+    table: LeaseTable,
+    now: Instant,
+}
+
+impl Fixture {
+    fn new(is_auto_extended: bool) -> Self {
+        let extend_for = is_auto_extended.then_some(5 * LEASE);
+        let (mut table, now) = (LeaseTable::new(LEASE, extend_for), Instant::now());
+        table.connected(now);
+        Self { table, now }
+    }
+
+    /// Delivers an event that is new, and hands it to the consumer.
+    fn deliver(&mut self, number: u128) -> Arc<Lease> {
+        let lease = self.queue(number);
+        assert!(lease.take());
+        lease
+    }
+
+    fn queue(&mut self, number: u128) -> Arc<Lease> {
+        match self.table.arrived(key(number), LEASE, None, self.now) {
+            Arrival::New(lease) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn settle(&mut self, lease: &Lease, settlement: Settlement) -> Settling {
+        self.table.settle(lease.serial(), settlement, self.now)
+    }
+
+    /// Delivers an event again because its member was lost.
+    fn arrived(&mut self, number: u128) -> Arrival {
+        self.arrived_because(number, Some(RedeliveryReason::MemberLost))
+    }
+
+    fn arrived_because(&mut self, number: u128, reason: Option<RedeliveryReason>) -> Arrival {
+        self.table.arrived(key(number), LEASE, reason, self.now)
+    }
+
+    fn reconnect(&mut self) {
+        self.table.disconnected(self.now);
+        self.table.connected(self.now);
+    }
+
+    fn pass(&mut self, time: Duration) -> Vec<u64> {
+        self.now += time;
+        std::iter::from_fn(|| self.table.next_extension(self.now)).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        let table = &self.table;
+        table.entries.is_empty() && table.by_event.is_empty() && table.due.is_empty() && table.kept.is_empty()
+    }
+}
+
+#[test]
+fn a_settled_delivery_leaves_nothing() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    assert_eq!(it.settle(&lease, Settlement::Ack), Settling::Send(Uuid::from_u128(1)));
+    assert_eq!(it.settle(&lease, Settlement::Ack), Settling::Unknown);
+    it.table.answered(lease.serial());
+    assert!(it.is_empty());
+}
+
+#[test]
+fn a_delivery_that_is_still_handled_adopts_the_lease_of_the_next_connection() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    it.reconnect();
+    it.pass(LEASE / 3);
+    assert!(matches!(it.arrived(1), Arrival::Adopted));
+    assert_eq!(lease.deadline(), it.now + LEASE);
+    assert_eq!(it.settle(&lease, Settlement::Ack), Settling::Send(Uuid::from_u128(1)));
+}
+
+#[test]
+fn a_result_of_an_earlier_connection_waits_for_the_redelivery() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    it.reconnect();
+    assert_eq!(it.settle(&lease, nack()), Settling::Kept);
+    assert!(matches!(it.arrived(1), Arrival::Resend { settlement, .. } if settlement == nack()));
+    it.table.answered(lease.serial());
+    assert!(it.is_empty());
+}
+
+#[test]
+fn a_result_whose_answer_was_lost_is_sent_again_and_a_late_answer_does_not_remove_it() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    it.settle(&lease, Settlement::Ack);
+    it.table.disconnected(it.now);
+    it.table.answered(lease.serial());
+    it.table.connected(it.now);
+    assert!(matches!(it.arrived(1), Arrival::Resend { .. }));
+}
+
+#[test]
+fn a_result_that_waits_too_long_is_forgotten() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    it.table.disconnected(it.now);
+    assert_eq!(it.settle(&lease, Settlement::Ack), Settling::Kept);
+    // The time runs from the reconnect.
+    it.pass(10 * KEEP_MARGIN);
+    it.table.connected(it.now);
+    it.pass(KEEP_MARGIN);
+    assert!(!it.is_empty());
+    it.pass(LEASE);
+    assert!(it.is_empty());
+}
+
+#[test]
+fn no_more_results_are_kept_than_allowed() {
+    let mut it = Fixture::new(true);
+    let most = MAX_KEPT_RESULTS as u128;
+    let leases: Vec<_> = (0..=most).map(|number| it.deliver(number)).collect();
+    it.table.disconnected(it.now);
+    for lease in &leases {
+        it.settle(lease, Settlement::Ack);
+    }
+    it.table.connected(it.now);
+    assert_eq!(it.table.kept.len(), MAX_KEPT_RESULTS);
+    assert!(matches!(it.arrived(0), Arrival::New(_)), "the oldest was dropped");
+    assert!(matches!(it.arrived(most), Arrival::Resend { .. }));
+}
+
+#[test]
+fn what_the_consumer_has_not_taken_is_dropped_with_the_connection() {
+    let mut it = Fixture::new(true);
+    let (taken, queued) = (it.deliver(1), it.queue(2));
+    it.reconnect();
+    assert!(!queued.take());
+    assert!(matches!(it.arrived(2), Arrival::New(_)));
+    assert!(!taken.is_lost());
+}
+
+#[test]
+fn a_redelivery_after_a_nack_is_new_even_before_the_answer() {
+    let mut it = Fixture::new(true);
+    let first = it.deliver(1);
+    it.settle(&first, nack());
+    let second = it.deliver(1);
+    it.table.answered(first.serial());
+    assert_eq!(it.settle(&second, Settlement::Ack), Settling::Send(Uuid::from_u128(1)));
+    assert!(matches!(it.arrived(1), Arrival::Ignored), "an ack in flight settles the new lease, too");
+}
+
+#[test]
+fn leases_are_extended_half_way_and_lost_when_that_fails() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    assert_eq!(it.pass(LEASE / 2 - Duration::from_millis(1)), NONE);
+    assert_eq!(it.pass(Duration::from_millis(1)), [lease.serial()]);
+    it.table.extended(lease.serial(), LEASE, it.now);
+    assert_eq!(lease.deadline(), it.now + LEASE);
+    assert_eq!(it.pass(LEASE / 2), [lease.serial()]);
+    assert_eq!(it.pass(LEASE / 2), NONE, "no answer");
+    assert!(lease.is_lost());
+    assert!(matches!(it.arrived(1), Arrival::Adopted), "it is still being handled");
+    assert!(!lease.is_lost(), "it has a lease again");
+}
+
+#[test]
+fn leases_are_extended_for_a_limited_time() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    let mut extensions = 0;
+    while !lease.is_lost() {
+        for serial in it.pass(LEASE / 2) {
+            it.table.extended(serial, LEASE, it.now);
+            extensions += 1;
+        }
+    }
+    assert_eq!(extensions, 9, "half-way each, for less than five leases");
+}
+
+#[test]
+fn an_ack_that_may_have_arrived_does_not_settle_an_event_of_a_group_that_was_moved() {
+    let mut it = Fixture::new(true);
+    let (sent, unsent) = (it.deliver(1), it.deliver(2));
+    it.settle(&sent, Settlement::Ack);
+    it.reconnect();
+    it.settle(&unsent, Settlement::Ack);
+    assert!(matches!(it.arrived_because(1, None), Arrival::New(_)));
+    assert!(matches!(it.arrived_because(2, None), Arrival::Resend { .. }));
+}
+
+#[test]
+fn a_nack_is_not_repeated_for_an_event_that_was_nacked_since() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    it.reconnect();
+    it.settle(&lease, nack());
+    assert!(matches!(it.arrived_because(1, Some(RedeliveryReason::Nacked)), Arrival::New(_)));
+    assert_eq!(it.table.entries.len(), 1);
+}
+
+#[test]
+fn without_extension_a_lease_ends_and_a_queued_delivery_is_dropped() {
+    let mut it = Fixture::new(false);
+    let (taken, queued) = (it.deliver(1), it.queue(2));
+    assert_eq!(it.pass(LEASE), NONE);
+    assert!(taken.is_lost() && !queued.take());
+    assert!(matches!(it.arrived(2), Arrival::New(_)));
+}
+
+#[test]
+fn while_disconnected_nothing_is_extended_and_leases_run_out() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    it.table.disconnected(it.now);
+    assert_eq!(it.pass(LEASE - Duration::from_millis(1)), NONE);
+    assert!(!lease.is_lost());
+    assert_eq!(it.pass(Duration::from_millis(1)), NONE);
+    assert!(lease.is_lost());
+}

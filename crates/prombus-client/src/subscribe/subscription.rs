@@ -1,0 +1,103 @@
+//! A member of a group, as a stream of deliveries.
+
+use super::command::{Command, MemberHandle};
+use super::delivery::{Delivery, Ticket};
+use super::member::Arrived;
+use crate::error::ClientError;
+use futures_util::Stream;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::sync::mpsc;
+
+/// One member of a group, as a stream of deliveries. It has a WebSocket of its own, so a slow consumer delays nothing else.
+///
+/// The stream survives a lost connection: it reconnects with a backoff and subscribes again. A delivery that is still held here
+/// when its event is redelivered adopts the new lease and is not delivered twice. The stream ends after an error, which it
+/// yields once: the server refused the subscription for good, because access was revoked, the group was deleted, or the group
+/// conflicts with these options.
+///
+/// The member leaves the group when this and its deliveries are dropped; unsettled events go to other members, and the attempt
+/// does not count. [`unsubscribe`](Self::unsubscribe) does the same and waits for it.
+#[derive(Debug)]
+pub struct Subscription {
+    queue: mpsc::UnboundedReceiver<Result<Arrived, ClientError>>,
+    member: MemberHandle,
+    created: bool,
+}
+
+impl Subscription {
+    pub(super) fn new(
+        queue: mpsc::UnboundedReceiver<Result<Arrived, ClientError>>,
+        member: MemberHandle,
+        created: bool,
+    ) -> Self {
+        Self { queue, member, created }
+    }
+
+    /// Whether this subscription created the group.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    /// The next delivery; none after an error.
+    pub async fn next(&mut self) -> Option<Result<Delivery, ClientError>> {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+
+    /// Stops deliveries until [`resume`](Self::resume). Events that were received before are still delivered.
+    pub fn pause(&self) {
+        self.member.send(Command::Pause(true));
+    }
+
+    /// Starts deliveries again.
+    pub fn resume(&self) {
+        self.member.send(Command::Pause(false));
+    }
+
+    /// Leaves the group: unsettled events go to other members at once, and the attempt does not count.
+    ///
+    /// # Errors
+    /// [`ClientError::Lost`] while disconnected; the server then counts the member as lost.
+    pub async fn unsubscribe(self) -> Result<(), ClientError> {
+        self.member.request(Command::Leave).await
+    }
+
+    /// Takes no more events; those that were delivered can be settled.
+    pub(super) fn drain(&self) {
+        self.member.send(Command::Drain);
+    }
+
+    pub(super) fn member(&self) -> &MemberHandle {
+        &self.member
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Delivery, ClientError>>> {
+        loop {
+            let Arrived { event, context, lease } = match std::task::ready!(self.queue.poll_recv(context)) {
+                Some(Ok(arrived)) => arrived,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            };
+            // A lease that ended in the queue is not this member's any more.
+            if lease.take() {
+                let ticket = Ticket::new(lease, self.member.clone());
+                return Poll::Ready(Some(Ok(Delivery { event, context, ticket })));
+            }
+        }
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Result<Delivery, ClientError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll(context)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        // Deliveries that are held elsewhere can still be settled.
+        self.drain();
+    }
+}

@@ -1,0 +1,71 @@
+//! Publishes that are sent again: after lost connections, rate limits and `unavailable`.
+
+use crate::clock::pass_seconds;
+use crate::fake_server::{FakeServer, event_id};
+use prombus_client::{Client, PublishError, Uuid};
+use serde_json::json;
+use std::time::Duration;
+use tokio::time::Instant;
+
+#[tokio::test]
+async fn a_publish_whose_ok_was_lost_is_sent_again_under_the_same_id() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap();
+    let publishing = tokio::spawn(async move { client.publish("orders", &1).key("k").await });
+    let mut peer = server.accept().await;
+    let first = peer.expect("PUBLISH").await;
+    let id: Uuid = first["opts"]["id"].as_str().unwrap().parse().unwrap();
+    drop(peer);
+    let mut peer = server.accept().await;
+    let second = peer.expect("PUBLISH").await;
+    assert_eq!((&second["opts"], &second["payload"]), (&first["opts"], &first["payload"]));
+    peer.ok(&second, json!({"id": id, "seq": 1, "duplicate": true})).await;
+    let published = publishing.await.unwrap().unwrap();
+    assert!(published.id == id && published.duplicate);
+}
+
+#[tokio::test]
+async fn a_rate_limit_and_an_unavailable_server_are_waited_out() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap();
+    let publishing = tokio::spawn(async move { client.publish("orders", &1).await });
+    let mut peer = server.accept().await;
+    let frame = peer.expect("PUBLISH").await;
+    let limited = json!({"op": "ERR", "corr": frame["corr"], "code": "rate_limited", "msg": "", "retry_after_ms": 7000});
+    peer.send(limited).await;
+    tokio::select! {
+        _ = peer.expect("PUBLISH") => panic!("sent too early"),
+        () = pass_seconds(6) => {}
+    }
+    let (frame, ()) = tokio::join!(peer.expect("PUBLISH"), pass_seconds(2));
+    peer.err(&frame, "unavailable").await;
+    let frame = peer.expect("PUBLISH").await;
+    peer.ok(&frame, json!({"id": event_id(1), "seq": 1})).await;
+    assert_eq!(publishing.await.unwrap().unwrap().seq, 1);
+}
+
+#[tokio::test]
+async fn other_refusals_are_not_retried() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap();
+    let publishing = tokio::spawn(async move { client.publish("orders", &1).await });
+    let mut peer = server.accept().await;
+    let frame = peer.expect("PUBLISH").await;
+    peer.err(&frame, "forbidden").await;
+    let error = publishing.await.unwrap().unwrap_err();
+    assert!(matches!(error, PublishError::Refused { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_publish_gives_up_when_its_patience_ends() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let client = Client::new(&format!("http://{address}"), None).unwrap();
+    tokio::time::pause();
+    for (client, seconds) in [(client.clone(), 60), (client.patience(Duration::from_secs(5)), 5)] {
+        let started = Instant::now();
+        let error = client.publish("orders", &1).await.unwrap_err();
+        assert!(matches!(error, PublishError::Lost(_)), "{error}");
+        let waited = started.elapsed().as_secs();
+        assert!((seconds..seconds + 7).contains(&waited), "{waited} s instead of {seconds}");
+    }
+}
