@@ -1,7 +1,7 @@
 /** Where a server is: one address for WebSocket and HTTP. */
 import { PrombusError } from "./errors.js";
 
-const DEFAULT_PORT = "8090";
+const DEFAULT_PORT = ":8090";
 
 export interface Address {
   /** E.g. `ws://127.0.0.1:8090/ws`. */
@@ -15,36 +15,29 @@ export interface Address {
  * path is kept as a prefix for servers behind a proxy; `/ws` at its end is removed.
  */
 export function parseAddress(text: string): Address {
-  const url = asUrl(text);
-  if (url.username !== "" || url.password !== "") throw bad(text, "it contains a user; pass `token` instead");
-  if (url.search !== "" || url.hash !== "") throw bad(text, "it contains a query; pass `token` instead");
-  const isTls = url.protocol === "wss:" || url.protocol === "https:";
-  if (!isTls && url.protocol !== "ws:" && url.protocol !== "http:") {
-    throw bad(text, "it must begin with ws://, wss://, http:// or https://");
+  const [, tls, host, path = ""] = /^(?:(?:ws|http)(s?):\/\/)?([^/?#@\s]+)(\/[^?#\s]*)?$/i.exec(text.trim()) ?? [];
+  const isTls = tls?.toLowerCase() === "s";
+  const place = `${host}${isTls || /:\d+$/.test(host ?? "") ? "" : DEFAULT_PORT}${path.replace(/\/*(\/ws)?\/*$/, "")}`;
+  const http = `http${isTls ? "s" : ""}://${place}`;
+  let isUrl = host !== undefined;
+  try {
+    new URL(http);
+  } catch {
+    isUrl = false;
   }
-  const port = url.port === "" && !isTls && !/^(\w+:\/\/)?[^/]*:80(\/|$)/.test(text.trim()) ? `:${DEFAULT_PORT}` : "";
-  const prefix = url.pathname.replace(/\/+$/, "").replace(/\/ws$/, "");
-  const place = `${url.host}${port}${prefix}`;
-  return { ws: `${isTls ? "wss" : "ws"}://${place}/ws`, http: `${isTls ? "https" : "http"}://${place}` };
+  if (!isUrl) {
+    // The text is not repeated: it may contain a secret.
+    throw new PrombusError(
+      "bad_url",
+      "not the address of a server: expected one such as ws://127.0.0.1:8090, without a user or a query; pass a token as `token`",
+    );
+  }
+  return { ws: `${http.replace("http", "ws")}/ws`, http };
 }
 
 /** For errors: browsers do not tell a page why it cannot connect, e.g. that the server refuses its origin. */
 export function originHint(): string {
-  const origin = typeof location === "object" ? location.origin : "null";
-  return origin === "null" ? "" : ` (does http.cors_origins of the server list ${origin}?)`;
-}
-
-function asUrl(text: string): URL {
-  const trimmed = text.trim();
-  try {
-    return new URL(trimmed.includes("://") ? trimmed : `ws://${trimmed}`);
-  } catch {
-    throw bad(text, "it is not a URL such as ws://127.0.0.1:8090");
-  }
-}
-
-function bad(text: string, why: string): PrombusError {
-  // What precedes and follows the host may be a secret.
-  const shown = text.replace(/^(\w+:\/\/)?.*@/, "$1…@").replace(/[?#].*$/, "?…");
-  return new PrombusError("bad_url", `cannot use ${JSON.stringify(shown)} as the address of a server: ${why}`);
+  return typeof location === "object" && location.origin !== "null"
+    ? ` (does http.cors_origins of the server list ${location.origin}?)`
+    : "";
 }

@@ -6,7 +6,7 @@ export class Backoff {
   readonly #maxMs: Millis;
   #attempt = 0;
 
-  constructor(minMs: Millis, maxMs: Millis) {
+  constructor(minMs: Millis = 100, maxMs: Millis = 5_000) {
     this.#minMs = minMs;
     this.#maxMs = maxMs;
   }

@@ -1,7 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /** The client: one server, one WebSocket that is kept up, and the HTTP routes beside it. */
 import { type Address, parseAddress } from "./address.js";
-import { type ClientEvents, Connection, type ConnectionState } from "./connection.js";
+import { type ClientEvents, Connection, type ConnectionOptions, type ConnectionState } from "./connection.js";
 import { Consumer } from "./consumer.js";
 import { Emitter } from "./emitter.js";
 import { ClosedError, ConnectionError, PrombusError } from "./errors.js";
@@ -11,12 +11,10 @@ import {
 import { Http } from "./http.js";
 import { groups, topics } from "./lists.js";
 import type { Membership } from "./membership.js";
-import { Publisher } from "./publisher.js";
-import type { WebSocketConstructor } from "./socket.js";
+import { Publisher, type PublisherOptions } from "./publisher.js";
 import { StateView } from "./state.js";
 import { Subscription } from "./subscription.js";
 import type { Telemetry } from "./telemetry.js";
-import type { Token } from "./token.js";
 import {
   type Inputs, type Outputs, type PayloadOf, type Schemas, type SubscriptionOf, type TopicMap, type TopicOf, validate,
 } from "./topics.js";
@@ -25,27 +23,11 @@ import type {
   SubscribeOptions, TopicInfo,
 } from "./types.js";
 
-export interface ConnectOptions<S extends Schemas = Schemas> {
-  /** A token, or a function that gets one: it is called for each connection, and before a JWT expires. */
-  token?: Token | undefined;
+export interface ConnectOptions<S extends Schemas = Schemas> extends ConnectionOptions, PublisherOptions {
   /** Validators of payloads by topic: zod, valibot, arktype, or any other Standard Schema. */
   topics?: S | undefined;
   /** Tracing, e.g. `openTelemetry()` of `@prombus/client/opentelemetry`. */
   telemetry?: Telemetry | undefined;
-  /** Connects again after a failure; default true. */
-  reconnect?: boolean;
-  /** Waits between attempts to connect, doubling from `minMs` (100) to `maxMs` (5,000), with jitter. */
-  backoff?: { minMs?: Millis; maxMs?: Millis };
-  /** Checks the connection after this time without a message, and gives it up after the same time without an answer; default 10,000. */
-  heartbeatMs?: Millis;
-  /** Publishes that may wait for an answer; default 65,536. One more is rejected with `queue_full`. */
-  maxQueued?: number;
-  /** Characters of their frames; default 64 Mi. */
-  maxQueuedBytes?: number;
-  /** How long a publish is tried; default 60,000. */
-  publishTimeoutMs?: Millis;
-  /** A WebSocket class in place of the runtime's own. */
-  WebSocket?: WebSocketConstructor | undefined;
   /** A `fetch` in place of the runtime's own. */
   fetch?: typeof fetch | undefined;
 }
@@ -104,14 +86,8 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     this.#schemas = options.topics;
     this.#telemetry = options.telemetry;
     this.#connection = new Connection(
-      {
-        url: this.#address.ws,
-        token: options.token,
-        WebSocket: options.WebSocket,
-        reconnect: options.reconnect ?? true,
-        backoff: { minMs: options.backoff?.minMs ?? 100, maxMs: options.backoff?.maxMs ?? 5_000 },
-        heartbeatMs: options.heartbeatMs ?? 10_000,
-      },
+      this.#address.ws,
+      options,
       this.#emitter,
       {
         connected: () => {
@@ -128,11 +104,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
         closed: (error) => this.#end(error),
       },
     );
-    this.#publisher = new Publisher(this.#connection, {
-      maxQueued: options.maxQueued ?? 65_536,
-      maxQueuedBytes: options.maxQueuedBytes ?? 64 << 20,
-      timeoutMs: options.publishTimeoutMs ?? 60_000,
-    });
+    this.#publisher = new Publisher(this.#connection, options);
     const token = async (): Promise<string | undefined> => (await this.#connection.token()) || undefined;
     this.http = new Http(this.#address.http, token, this.#ended.signal, options.fetch);
   }
@@ -301,7 +273,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
 
   /** Moves a group. All its leases become void. */
   async seek(topic: string, group: string, to: Start): Promise<CursorPosition> {
-    this.#members.get(memberKey(topic, group))?.membership.forgetResults();
+    this.#members.get(memberKey(topic, group))?.membership.forgetHeld();
     return (await this.#request({ op: "SEEK", topic, group, to })).cursor ?? { topic };
   }
 
@@ -315,12 +287,12 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   /** The events of a topic or pattern, page by page, up to the newest. */
-  replay<P extends SubscriptionOf<Out>>(topic: P, options?: ReplayOptions): AsyncIterableIterator<StoredEvent<PayloadOf<Out, P>>> {
+  replay<P extends SubscriptionOf<Out>>(topic: P, options?: ReplayOptions): AsyncIterableIterator<StoredEvent<PayloadOf<In, P>>> {
     return replay(this.http, topic, options);
   }
 
   /** All events of a topic or pattern as one stream, in constant memory. A stream that breaks off is an error. */
-  export<P extends SubscriptionOf<Out>>(topic: P, options?: ExportOptions): AsyncIterableIterator<StoredEvent<PayloadOf<Out, P>>> {
+  export<P extends SubscriptionOf<Out>>(topic: P, options?: ExportOptions): AsyncIterableIterator<StoredEvent<PayloadOf<In, P>>> {
     return exportEvents(this.http, topic, options);
   }
 
@@ -330,12 +302,12 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   /** The newest `n` events of a topic, oldest first. */
-  last<P extends TopicOf<Out>>(topic: P, n: number): Promise<StoredEvent<PayloadOf<Out, P>>[]> {
+  last<P extends TopicOf<In>>(topic: P, n: number): Promise<StoredEvent<PayloadOf<In, P>>[]> {
     return last(this.http, topic, n);
   }
 
   /** New events of a topic or pattern as they come, without a group. It continues without a gap after a reconnect. */
-  tail<P extends SubscriptionOf<Out>>(topic: P, options?: TailOptions): AsyncIterableIterator<StoredEvent<PayloadOf<Out, P>>> {
+  tail<P extends SubscriptionOf<Out>>(topic: P, options?: TailOptions): AsyncIterableIterator<StoredEvent<PayloadOf<In, P>>> {
     return tail(this.http, topic, options);
   }
 
@@ -345,7 +317,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   /** The newest event of each key, kept current. */
-  state<P extends TopicOf<Out>>(topic: P, options?: { signal?: AbortSignal }): Promise<StateView<PayloadOf<Out, P>>> {
+  state<P extends TopicOf<In>>(topic: P, options?: { signal?: AbortSignal }): Promise<StateView<PayloadOf<In, P>>> {
     return StateView.load(this.http, topic, options);
   }
 

@@ -7,7 +7,8 @@ import { Backoff } from "./backoff.js";
 import type { Emitter } from "./emitter.js";
 import { AuthError, ClosedError, ConnectionError, messageOf, type PrombusError, serverError } from "./errors.js";
 import type { ErrFrame, EventFrame, OkFrame, ServerFrame, Waiter } from "./frames.js";
-import { findWebSocket, Socket, type WebSocketConstructor } from "./socket.js";
+import { findWebSocket } from "./node-socket.js";
+import { Socket, type WebSocketConstructor } from "./socket.js";
 import { MAX_DELAY_MS, refreshDelay, type Token } from "./token.js";
 import type { Millis } from "./types.js";
 
@@ -28,12 +29,16 @@ export interface ClientEvents {
 }
 
 export interface ConnectionOptions {
-  url: string;
-  token: Token | undefined;
-  WebSocket: WebSocketConstructor | undefined;
-  reconnect: boolean;
-  backoff: { minMs: Millis; maxMs: Millis };
-  heartbeatMs: Millis;
+  /** A token, or a function that gets one: it is called for each connection, and before a JWT expires. */
+  token?: Token | undefined;
+  /** Connects again after a failure; default true. */
+  reconnect?: boolean | undefined;
+  /** Waits between attempts to connect, doubling from `minMs` (100) to `maxMs` (5,000), with jitter. */
+  backoff?: { minMs?: Millis; maxMs?: Millis } | undefined;
+  /** Checks the connection after this time without a message, and gives it up after the same time without an answer; default 10,000. */
+  heartbeatMs?: Millis | undefined;
+  /** A WebSocket class in place of the runtime's own. */
+  WebSocket?: WebSocketConstructor | undefined;
 }
 
 /** What the other parts do when the connection comes and goes. */
@@ -59,6 +64,7 @@ const FRAME_TOO_LARGE = 1009;
 const ABNORMAL = 1006;
 
 export class Connection {
+  readonly #url: string;
   readonly #options: ConnectionOptions;
   readonly #emitter: Emitter<ClientEvents>;
   readonly #user: ConnectionUser;
@@ -79,11 +85,12 @@ export class Connection {
   #lastError: PrombusError | undefined;
   #onSocketEnd: (() => void) | undefined;
 
-  constructor(options: ConnectionOptions, emitter: Emitter<ClientEvents>, user: ConnectionUser) {
+  constructor(url: string, options: ConnectionOptions, emitter: Emitter<ClientEvents>, user: ConnectionUser) {
+    this.#url = url;
     this.#options = options;
     this.#emitter = emitter;
     this.#user = user;
-    this.#backoff = new Backoff(options.backoff.minMs, options.backoff.maxMs);
+    this.#backoff = new Backoff(options.backoff?.minMs, options.backoff?.maxMs);
     // The caller can add listeners before the first event.
     queueMicrotask(() => void this.#open());
   }
@@ -154,13 +161,13 @@ export class Connection {
 
   #lost(): PrombusError {
     return new ConnectionError(
-      `not connected to ${this.#options.url}${this.#lastError === undefined ? "" : `: ${this.#lastError.message}`}`,
+      `not connected to ${this.#url}${this.#lastError === undefined ? "" : `: ${this.#lastError.message}`}`,
     );
   }
 
   async #open(): Promise<void> {
     if (this.#state === "closed") return;
-    this.#emitter.emit("connecting", { url: this.#options.url });
+    this.#emitter.emit("connecting", { url: this.#url });
     let constructor: WebSocketConstructor;
     try {
       constructor = this.#options.WebSocket ?? (await findWebSocket());
@@ -177,7 +184,7 @@ export class Connection {
     const late = setTimeout(() => this.#socket?.abandon("no answer to AUTH in time"), OPEN_TIMEOUT_MS);
     this.#timer = late;
     try {
-      this.#socket = new Socket(constructor, this.#options.url, {
+      this.#socket = new Socket(constructor, this.#url, {
         opened: () => void this.#authenticate(),
         message: (text) => this.#receive(text),
         closed: (code, reason) => this.#ended(code, reason),
@@ -221,7 +228,7 @@ export class Connection {
     this.#scheduleRefresh();
     this.#startHeartbeat();
     this.#user.connected();
-    this.#emitter.emit("connected", { url: this.#options.url });
+    this.#emitter.emit("connected", { url: this.#url });
   }
 
   #receive(text: string): void {
@@ -271,7 +278,7 @@ export class Connection {
       return;
     }
     const why = reason || said?.message || `close code ${code}${code === ABNORMAL ? originHint() : ""}`;
-    this.#retry(new ConnectionError(`the connection to ${this.#options.url} ended: ${why}`, "connection_lost", said));
+    this.#retry(new ConnectionError(`the connection to ${this.#url} ended: ${why}`, "connection_lost", said));
   }
 
   #loseWaiters(): void {
@@ -285,7 +292,7 @@ export class Connection {
     this.#stopTimers();
     this.#lastError = error;
     if (this.#state === "closed") return;
-    if (!this.#options.reconnect) return this.#finish(error);
+    if (this.#options.reconnect === false) return this.#finish(error);
     this.#state = "reconnecting";
     // A server that accepts connections and breaks them at once must not be asked again at once.
     if (this.#upSince !== undefined && Date.now() - this.#upSince >= this.#delayMs) this.#backoff.reset();
@@ -316,7 +323,7 @@ export class Connection {
    * blocked the thread, messages that arrived meanwhile are read before the next wait ends.
    */
   #startHeartbeat(): void {
-    const { heartbeatMs } = this.#options;
+    const { heartbeatMs = 10_000 } = this.#options;
     let quietTicks = 0;
     const schedule = (): void => {
       this.#timer = setTimeout(tick, Math.min(Math.max(heartbeatMs / 2, 5), MAX_DELAY_MS));

@@ -13,8 +13,10 @@ export class Emitter<Events extends object> {
     this.#listeners.get(name)?.delete(listener);
   }
 
-  emit<K extends keyof Events>(name: K, value: Events[K]): void {
-    for (const listener of [...(this.#listeners.get(name) ?? [])]) {
+  /** Returns whether there was a listener. */
+  emit<K extends keyof Events>(name: K, value: Events[K]): boolean {
+    const listeners = [...(this.#listeners.get(name) ?? [])];
+    for (const listener of listeners) {
       try {
         (listener as (value: Events[K]) => void)(value);
       } catch (thrown) {
@@ -22,6 +24,7 @@ export class Emitter<Events extends object> {
         console.error(`a listener for ${String(name)} threw`, thrown);
       }
     }
+    return listeners.length > 0;
   }
 
   clear(): void {

@@ -116,7 +116,7 @@ export class NackError extends Error {
   declare readonly delayMs?: Millis;
 
   constructor(message: string, options: { delayMs?: Millis; cause?: unknown } = {}) {
-    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    super(message, options);
     if (options.delayMs !== undefined) this.delayMs = options.delayMs;
   }
 }
@@ -126,7 +126,7 @@ export class RejectError extends Error {
   override readonly name: string = "RejectError";
 
   constructor(message: string, options: { cause?: unknown } = {}) {
-    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    super(message, options);
   }
 }
 

@@ -1,7 +1,7 @@
 /** The history of topics: pages, exports, and live tails without a group. All of them take patterns, too. */
 import { Backoff } from "./backoff.js";
 import { ConnectionError, PrombusError, serverError } from "./errors.js";
-import { type Exchange, type Http, parseJson, type Query, type QueryValue, stoppable } from "./http.js";
+import { type Exchange, type Http, parseJson, type Query } from "./http.js";
 import { LineSplitter, SseParser } from "./sse.js";
 import type { HistoryFilter, Millis, StoredEvent, TimeLike } from "./types.js";
 
@@ -15,54 +15,54 @@ const MAX_RETRY_MS = 30_000;
 /** Where to start. `afterId` is the id of an event, or a position from a page or stream over a pattern. */
 export interface StartOptions {
   /** `"ts"` needs `ts`, `"afterId"` needs `afterId`. Without `from`, `afterId` or `ts` decides if it is there. */
-  from?: "earliest" | "latest" | "ts" | "afterId" | { ts: TimeLike } | { afterId: string };
-  ts?: TimeLike;
-  afterId?: string;
+  from?: "earliest" | "latest" | "ts" | "afterId" | { ts: TimeLike } | { afterId: string } | undefined;
+  ts?: TimeLike | undefined;
+  afterId?: string | undefined;
 }
 
 /** Options of `replay`. */
 export interface ReplayOptions extends StartOptions, HistoryFilter {
   /** Only events of this seq and later; of one topic. */
-  fromSeq?: number;
+  fromSeq?: number | undefined;
   /** Only events of this time and earlier. */
-  toTs?: TimeLike;
+  toTs?: TimeLike | undefined;
   /** `"desc"` is newest first; of one topic. */
-  order?: "asc" | "desc";
+  order?: "asc" | "desc" | undefined;
   /** Stops after this number of events. With `from: "latest"` it is the number of newest events, 1,000 unless given. */
-  limit?: number;
+  limit?: number | undefined;
   /** Events that one request gets; default 1,000. */
-  pageSize?: number;
-  signal?: AbortSignal;
+  pageSize?: number | undefined;
+  signal?: AbortSignal | undefined;
 }
 
 /** Options of `export`. */
 export interface ExportOptions extends HistoryFilter {
   /** Only events of this time and later. */
-  fromTs?: TimeLike;
+  fromTs?: TimeLike | undefined;
   /** Only events of this time and earlier. */
-  toTs?: TimeLike;
-  signal?: AbortSignal;
+  toTs?: TimeLike | undefined;
+  signal?: AbortSignal | undefined;
 }
 
 /** Options of `last`. */
 export interface LastOptions extends HistoryFilter {
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
 }
 
 /** Options of `ticketUrl`. */
 export interface TicketOptions extends StartOptions, HistoryFilter {
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
 }
 
 /** Options of `tail`. It starts at `"latest"` unless told otherwise. */
 export interface TailOptions extends StartOptions, HistoryFilter {
   /** Called each time the stream is connected. */
-  onOpen?: () => void;
+  onOpen?: (() => void) | undefined;
   /** Reconnects after this time in which the server sent nothing; default 45,000. */
-  silenceMs?: Millis;
-  signal?: AbortSignal;
+  silenceMs?: Millis | undefined;
+  signal?: AbortSignal | undefined;
   /** @internal Resumes after events only, never at a position that the server sent before the first one. */
-  resumeAfterEvents?: boolean;
+  resumeAfterEvents?: boolean | undefined;
 }
 
 interface Page<T> {
@@ -71,27 +71,23 @@ interface Page<T> {
 }
 
 /** The events that are stored now, page by page. A failed page ends it with an error. */
-export function replay<T = unknown>(
+export async function* replay<T = unknown>(
   http: Http,
   topic: string,
   options: ReplayOptions = {},
-): AsyncIterableIterator<StoredEvent<T>> {
-  return stoppable(options.signal, async function* (signal) {
-    const { pageSize = PAGE_SIZE } = options;
-    let query = queryOf(topic, options);
-    // Pages must agree on what an age means.
-    query = { ...query, ts: absolute(query["ts"]), toTs: absolute(query["toTs"]) };
-    const isLatest = query["from"] === "latest" && options.order !== "desc";
-    let left = options.limit ?? (isLatest ? pageSize : Infinity);
-    while (!(left <= 0)) {
-      const limit = isLatest ? left : Math.min(left, pageSize);
-      const page = await http.json<Page<T>>("GET", "/replay", { query: { ...query, limit }, signal });
-      yield* page.events;
-      if (!page.next) return;
-      left -= page.events.length;
-      query = { ...query, from: "afterId", afterId: page.next };
-    }
-  });
+): AsyncGenerator<StoredEvent<T>, undefined> {
+  const { pageSize = PAGE_SIZE, signal } = options;
+  let query = queryOf(topic, options);
+  const isLatest = query["from"] === "latest" && options.order !== "desc";
+  let left = options.limit ?? (isLatest ? pageSize : Infinity);
+  while (!(left <= 0)) {
+    const limit = isLatest ? left : Math.min(left, pageSize);
+    const page = await http.json<Page<T>>("GET", "/replay", { query: { ...query, limit }, signal });
+    yield* page.events;
+    if (!page.next) return;
+    left -= page.events.length;
+    query = { ...query, from: "afterId", afterId: page.next };
+  }
 }
 
 /** The newest `count` events of a topic, oldest first. */
@@ -107,24 +103,22 @@ export async function last<T = unknown>(
 }
 
 /** Streams all events in constant memory. A response that breaks off is an error. */
-export function exportEvents<T = unknown>(
+export async function* exportEvents<T = unknown>(
   http: Http,
   topic: string,
   options: ExportOptions = {},
-): AsyncIterableIterator<StoredEvent<T>> {
-  return stoppable(options.signal, async function* (signal) {
-    const exchange = await openExport(http, topic, options, signal);
-    try {
-      const lines = new LineSplitter();
-      for (let piece; (piece = await exchange.read());) {
-        for (const line of lines.push(piece)) yield parseJson<StoredEvent<T>>(line, "/export");
-      }
-      // Not every runtime reports a response that was cut.
-      if (lines.rest !== "") throw new ConnectionError("/export: the response broke off");
-    } finally {
-      exchange.close();
+): AsyncGenerator<StoredEvent<T>, undefined> {
+  const exchange = await openExport(http, topic, options);
+  try {
+    const lines = new LineSplitter();
+    for (let piece; (piece = await exchange.read());) {
+      for (const line of lines.push(piece)) yield parseJson<StoredEvent<T>>(line, "/export");
     }
-  });
+    // Not every runtime reports a response that was cut.
+    if (lines.rest !== "") throw new ConnectionError("/export: the response broke off");
+  } finally {
+    exchange.close();
+  }
 }
 
 /** The bytes of an export, one event a line, e.g. for a file. The stream fails if the response breaks off. */
@@ -133,7 +127,7 @@ export async function exportStream(
   topic: string,
   options: ExportOptions = {},
 ): Promise<ReadableStream<Uint8Array>> {
-  return (await openExport(http, topic, options, options.signal)).stream();
+  return (await openExport(http, topic, options)).stream();
 }
 
 /**
@@ -141,53 +135,51 @@ export async function exportStream(
  * reached it tries again, and it resumes after the last event with no gap and no repeat. It ends when the client is closed,
  * and fails if the server refuses it. The first `next` connects.
  */
-export function tail<T = unknown>(
+export async function* tail<T = unknown>(
   http: Http,
   topic: string,
   options: TailOptions = {},
-): AsyncIterableIterator<StoredEvent<T>> {
-  return stoppable(options.signal, async function* (signal) {
-    const { onOpen, silenceMs: idleMs = SILENCE_MS, resumeAfterEvents = false } = options;
-    const path = pathOf(topic);
-    const query = queryOf(undefined, options);
-    let lastId = "";
-    let backoff = retryBackoff();
-    for (;;) {
-      let failure: unknown = new ConnectionError("the stream ended");
-      let exchange: Exchange | undefined;
-      try {
-        const headers: Record<string, string> = lastId === "" ? {} : { "last-event-id": lastId };
-        exchange = await http.open("GET", path, { query, headers, signal, idleMs });
-        // E.g. the login page of a proxy.
-        if (!/^text\/event-stream/.test(exchange.head.headers.get("content-type") ?? "")) {
-          throw new PrombusError("bad_answer", `${path}: the response is not an event stream`);
-        }
-        const parser = new SseParser(lastId);
-        let isOpen = false;
-        for (let piece; (piece = await exchange.read());) {
-          for (const { id, event, data } of parser.push(piece)) {
-            if (event === "error") {
-              const { error, code } = parseJson<{ error: string; code: string }>(data ?? "", path);
-              throw serverError(code, error);
-            }
-            if (!isOpen) {
-              isOpen = true;
-              backoff = retryBackoff(parser.retryMs);
-              onOpen?.();
-            }
-            if (data !== undefined || !resumeAfterEvents) lastId = id;
-            if (data !== undefined && event === "") yield parseJson<StoredEvent<T>>(data, path);
-          }
-        }
-      } catch (thrown) {
-        failure = thrown;
-      } finally {
-        exchange?.close();
+): AsyncGenerator<StoredEvent<T>, undefined> {
+  const { onOpen, signal, silenceMs: idleMs = SILENCE_MS, resumeAfterEvents = false } = options;
+  const path = pathOf(topic);
+  const query = queryOf(undefined, options);
+  let lastId = "";
+  let backoff = retryBackoff();
+  for (;;) {
+    let failure: unknown = new ConnectionError("the stream ended");
+    let exchange: Exchange | undefined;
+    try {
+      const headers: Record<string, string> = lastId === "" ? {} : { "last-event-id": lastId };
+      exchange = await http.open("GET", path, { query, headers, signal, idleMs });
+      // E.g. the login page of a proxy.
+      if (!/^text\/event-stream/.test(exchange.head.headers.get("content-type") ?? "")) {
+        throw new PrombusError("bad_answer", `${path}: the response is not an event stream`);
       }
-      if (http.closed.aborted) return;
-      await http.retryAfter(failure, backoff, signal);
+      const parser = new SseParser(lastId);
+      let isOpen = false;
+      for (let piece; (piece = await exchange.read());) {
+        for (const { id, event, data } of parser.push(piece)) {
+          if (event === "error") {
+            const { error, code } = parseJson<{ error: string; code: string }>(data ?? "", path);
+            throw serverError(code, error);
+          }
+          if (!isOpen) {
+            isOpen = true;
+            backoff = retryBackoff(parser.retryMs);
+            onOpen?.();
+          }
+          if (data !== undefined || !resumeAfterEvents) lastId = id;
+          if (data !== undefined && event === "") yield parseJson<StoredEvent<T>>(data, path);
+        }
+      }
+    } catch (thrown) {
+      failure = thrown;
+    } finally {
+      exchange?.close();
     }
-  });
+    if (http.closed.aborted) return;
+    await http.retryAfter(failure, backoff, signal);
+  }
 }
 
 /**
@@ -210,8 +202,8 @@ function pathOf(topic: string): string {
   return `/subscribe/${encodeURIComponent(topic)}`;
 }
 
-function openExport(http: Http, topic: string, options: ExportOptions, signal?: AbortSignal): Promise<Exchange> {
-  return http.open("GET", "/export", { query: queryOf(topic, options), signal });
+function openExport(http: Http, topic: string, options: ExportOptions): Promise<Exchange> {
+  return http.open("GET", "/export", { query: queryOf(topic, options), signal: options.signal });
 }
 
 type AnyOptions = ReplayOptions & ExportOptions & TailOptions;
@@ -227,12 +219,4 @@ function queryOf(topic: string | undefined, options: AnyOptions): Query {
   };
   const start = query.afterId !== undefined ? "afterId" : query.ts !== undefined ? "ts" : undefined;
   return { ...query, from: typeof from === "string" ? from : start };
-}
-
-const UNIT_MS: Readonly<Record<string, Millis>> = { ms: 1, s: 1e3, m: 6e4, h: 36e5, d: 864e5, w: 6048e5 };
-
-/** An age such as `"-2h"` as a point in time, by the local clock. */
-function absolute(time: QueryValue): QueryValue {
-  const [, count, unit] = /^-(\d+)(ms|[smhdw])$/.exec(String(time)) ?? [];
-  return unit === undefined ? time : Math.max(0, Date.now() - Number(count) * (UNIT_MS[unit] as Millis));
 }

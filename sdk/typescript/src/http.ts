@@ -70,12 +70,6 @@ export class Http {
     return exchange;
   }
 
-  /** The response with its body as a stream. */
-  async request(method: string, path: string, options?: RequestOptions): Promise<Response> {
-    const exchange = await this.open(method, path, options);
-    return new Response(exchange.head.body && exchange.stream(), exchange.head);
-  }
-
   async json<T>(method: string, path: string, options?: RequestOptions): Promise<T> {
     const exchange = await this.open(method, path, options);
     return parseJson<T>(await exchange.text(), path);
@@ -209,44 +203,6 @@ export function onAbort(signal: AbortSignal | undefined, act: () => void): () =>
   if (signal?.aborted) act();
   else signal?.addEventListener("abort", act, { once: true });
   return () => signal?.removeEventListener("abort", act);
-}
-
-/**
- * An iterator over what `run` yields. Its `return` also ends a `next` that is waiting; that of a plain generator waits for
- * it. `run` gets a signal for its requests.
- */
-export function stoppable<T>(
-  outer: AbortSignal | undefined,
-  run: (signal: AbortSignal) => AsyncGenerator<T, void>,
-): AsyncIterableIterator<T> {
-  const own = new AbortController();
-  const inner = run(own.signal);
-  let release: (() => void) | undefined;
-  let isStopped = false;
-  return {
-    async next() {
-      release ??= onAbort(outer, () => own.abort(outer?.reason));
-      try {
-        const result = await inner.next();
-        if (!result.done) return result;
-        release();
-      } catch (error) {
-        release();
-        if (!isStopped) throw error;
-      }
-      return { done: true, value: undefined };
-    },
-    async return() {
-      isStopped = true;
-      release?.();
-      own.abort();
-      await inner.return();
-      return { done: true, value: undefined };
-    },
-    [Symbol.asyncIterator]() {
-      return this;
-    },
-  };
 }
 
 /** A JSON text of the server. */

@@ -18,29 +18,40 @@ export class Lease implements DeliveryContext {
   readonly #owner: LeaseOwner;
   #controller: AbortController | undefined;
   #lostBecause: PrombusError | undefined;
-  #ctx: EventFrame["ctx"];
+  readonly subscription: string;
+  readonly group: string;
+  attempt!: number;
+  maxAttempts!: number;
+  reason: RedeliveryReason | undefined;
+  lastError: string | undefined;
   /** The connection that the lease came over. */
   epoch = 0;
   leaseUntil: Millis = 0;
   isExtending = false;
+  /** A seek has ended it: its verdict must not settle a later delivery of the event. */
+  isVoid = false;
 
   constructor(owner: LeaseOwner, key: string, frame: EventFrame, epoch: number) {
     this.#owner = owner;
     this.key = key;
+    this.subscription = owner.topic;
+    this.group = owner.group;
     this.event = frame.event;
-    this.#ctx = frame.ctx;
     this.renew(frame, epoch);
   }
 
   /** The event was delivered again while it is still being handled here: its new lease continues the old one. */
-  renew(frame: EventFrame, epoch: number): void {
-    this.#ctx = frame.ctx;
+  renew({ ctx }: EventFrame, epoch: number): void {
+    this.attempt = ctx.attempt;
+    this.maxAttempts = ctx.max_attempts;
+    this.reason = ctx.reason;
+    this.lastError = ctx.last_error;
     this.epoch = epoch;
     this.isExtending = false;
     // A signal that has aborted stays so; who asks for one now gets one of the new lease.
     if (this.#lostBecause !== undefined) this.#controller = undefined;
     this.#lostBecause = undefined;
-    this.leaseUntil = Date.now() + frame.ctx.ack_deadline_ms;
+    this.leaseUntil = Date.now() + ctx.ack_deadline_ms;
   }
 
   /** The event is no longer this member's. */
@@ -51,30 +62,6 @@ export class Lease implements DeliveryContext {
 
   get isLost(): boolean {
     return this.#lostBecause !== undefined;
-  }
-
-  get attempt(): number {
-    return this.#ctx.attempt;
-  }
-
-  get maxAttempts(): number {
-    return this.#ctx.max_attempts;
-  }
-
-  get reason(): RedeliveryReason | undefined {
-    return this.#ctx.reason;
-  }
-
-  get lastError(): string | undefined {
-    return this.#ctx.last_error;
-  }
-
-  get subscription(): string {
-    return this.#owner.topic;
-  }
-
-  get group(): string {
-    return this.#owner.group;
   }
 
   get signal(): AbortSignal {

@@ -46,6 +46,7 @@ const RESULT_TTL_MS = 300_000;
 const SENT_ACK_TTL_MS = 60_000;
 /** The server keeps this much of a reason; a longer one could exceed its limit for frames. */
 const MAX_REASON = 4096;
+const MAX_NACK_DELAY_MS = 3_600_000;
 
 export class Membership implements LeaseOwner {
   readonly topic: string;
@@ -58,7 +59,7 @@ export class Membership implements LeaseOwner {
   readonly #results = new Map<string, Result>();
   readonly #ackStart: string;
   readonly #leaseMs: Millis;
-  readonly #backoff = new Backoff(100, 5_000);
+  readonly #backoff = new Backoff();
   #timer: ReturnType<typeof setTimeout> | undefined;
   #retryTimer: ReturnType<typeof setTimeout> | undefined;
   /** SUBSCRIBE was sent over this connection. Frames are handled in order, so what follows need not wait for its OK. */
@@ -136,6 +137,7 @@ export class Membership implements LeaseOwner {
 
   /** Settles an event without waiting for the answer. */
   settle(lease: Lease, verdict: Verdict): void {
+    if (lease.isVoid) return;
     this.drop(lease);
     if (this.#owns(lease)) this.#settleLease(lease, verdict);
     else this.#remember(lease, verdict);
@@ -143,6 +145,7 @@ export class Membership implements LeaseOwner {
 
   /** Settles an event and waits until that is durable. An event that the server would not settle is still held. */
   async settleDurably(lease: Lease, verdict: Verdict): Promise<Settlement> {
+    if (lease.isVoid) return "stale";
     this.drop(lease);
     if (!this.#owns(lease)) return this.#remember(lease, verdict);
     try {
@@ -235,9 +238,15 @@ export class Membership implements LeaseOwner {
     this.#user.ended(error, isReported);
   }
 
-  /** Forgets results of events that a seek makes the server deliver again. */
-  forgetResults(): void {
+  /** The group is moved: what is held or waits to be settled is void, and is handled again if it is delivered again. */
+  forgetHeld(): void {
     this.#results.clear();
+    this.#user.disconnected();
+    for (const lease of this.#held.values()) {
+      lease.isVoid = true;
+      lease.lose(new PrombusError("unknown_id", "a seek has ended the lease"));
+    }
+    this.#held.clear();
   }
 
   async #subscribe(): Promise<void> {
@@ -343,7 +352,10 @@ function applies({ verdict, until, wasSent }: Result, { reason }: EventFrame["ct
 function verdictFrame(lease: Lease, verdict: Verdict): Record<string, unknown> {
   const { id } = lease.event;
   if (verdict.ok) return { op: "ACK", id };
-  return { op: "NACK", id, reason: verdict.reason?.slice(0, MAX_REASON), delay_ms: verdict.delayMs, dead: verdict.dead };
+  const { reason, delayMs, dead } = verdict;
+  // Out of its bounds the server would refuse the NACK, and the event would stay leased.
+  const delay_ms = delayMs && Math.min(Math.max(Math.round(delayMs), 0), MAX_NACK_DELAY_MS);
+  return { op: "NACK", id, reason: reason?.slice(0, MAX_REASON), delay_ms, dead };
 }
 
 function wireOptions(options: SubscribeOptions): Record<string, unknown> {

@@ -12,12 +12,13 @@ import { MAX_DELAY_MS } from "./token.js";
 import type { Millis, PublishOptions, PublishResult } from "./types.js";
 import { uuidv7 } from "./uuid.js";
 
-export interface PublisherLimits {
-  /** Publishes that may wait for an answer, sent or not. */
-  maxQueued: number;
-  /** Bytes of their frames, about. */
-  maxQueuedBytes: number;
-  timeoutMs: Millis;
+export interface PublisherOptions {
+  /** Publishes that may wait for an answer; default 65,536. One more is rejected with `queue_full`. */
+  maxQueued?: number | undefined;
+  /** Characters of their frames; default 64 Mi. */
+  maxQueuedBytes?: number | undefined;
+  /** How long a publish is tried; default 60,000. */
+  publishTimeoutMs?: Millis | undefined;
 }
 
 /** One publish, from its call to its answer. */
@@ -36,8 +37,8 @@ const WINDOW_BYTES = 2 << 20;
 
 export class Publisher {
   readonly #connection: Connection;
-  readonly #limits: PublisherLimits;
-  readonly #backoff = new Backoff(100, 5_000);
+  readonly #options: PublisherOptions;
+  readonly #backoff = new Backoff();
   /** Not sent yet, or to be sent again; in the order of the calls, unless `#isUnsorted`. */
   #queued = new Set<Publish>();
   #isUnsorted = false;
@@ -49,11 +50,12 @@ export class Publisher {
   #deadlineTimer: ReturnType<typeof setTimeout> | undefined;
   #nextDeadline = Infinity;
   #waiting: { isMet: () => boolean; resolve: () => void }[] = [];
+  readonly #aborts = new Map<AbortSignal, Set<() => void>>();
   #closedBy: PrombusError | undefined;
 
-  constructor(connection: Connection, limits: PublisherLimits) {
+  constructor(connection: Connection, options: PublisherOptions) {
     this.#connection = connection;
-    this.#limits = limits;
+    this.#options = options;
   }
 
   /** Publishes that wait for an answer. */
@@ -70,14 +72,14 @@ export class Publisher {
           `${this.pending} publishes wait for an answer (maxQueued, maxQueuedBytes): await them, or whenWritable()`,
         );
       }
-      const { signal, timeoutMs = this.#limits.timeoutMs, ...wire } = options;
+      const { signal, timeoutMs = this.#options.publishTimeoutMs ?? 60_000, ...wire } = options;
       const corr = this.#connection.nextCorr();
       const onAbort = (): void => {
         publish.fail(new PrombusError("aborted", "the publish was aborted; the event may be stored", { cause: signal?.reason }));
       };
       /** False if the publish is over already. */
       const end = (): boolean => {
-        signal?.removeEventListener("abort", onAbort);
+        forget?.();
         return this.#remove(publish);
       };
       const publish: Publish = {
@@ -107,12 +109,30 @@ export class Publisher {
       };
       this.#queued.add(publish);
       this.#bytes += publish.frame.length;
+      const forget = signal && this.#whenAborted(signal, onAbort);
       if (signal?.aborted) return onAbort();
-      signal?.addEventListener("abort", onAbort);
       this.#watch(publish.deadline);
       this.flush();
     });
   }
+
+  /** One listener for each signal: Node warns about more than ten. Returns how to forget `act`. */
+  #whenAborted(signal: AbortSignal, act: () => void): () => void {
+    const acts = this.#aborts.get(signal) ?? new Set();
+    if (acts.add(act).size === 1) {
+      this.#aborts.set(signal, acts);
+      signal.addEventListener("abort", this.#onAbort);
+    }
+    return () => {
+      if (!acts.delete(act) || acts.size > 0) return;
+      this.#aborts.delete(signal);
+      signal.removeEventListener("abort", this.#onAbort);
+    };
+  }
+
+  readonly #onAbort = ({ target }: Event): void => {
+    for (const act of [...(this.#aborts.get(target as AbortSignal) ?? [])]) act();
+  };
 
   get isWritable(): boolean {
     return this.#hasRoom(1);
@@ -164,7 +184,7 @@ export class Publisher {
   }
 
   #hasRoom(part: number): boolean {
-    const { maxQueued, maxQueuedBytes } = this.#limits;
+    const { maxQueued = 65_536, maxQueuedBytes = 64 << 20 } = this.#options;
     return this.#closedBy !== undefined || (this.pending < maxQueued * part && this.#bytes < maxQueuedBytes * part);
   }
 

@@ -1,5 +1,5 @@
-/** The WebSocket of the runtime, or the package `ws` where there is none (Node 20 and 21). */
-import { PrombusError } from "./errors.js";
+/** One WebSocket, of any runtime. */
+import { gatherWrites } from "./node-socket.js";
 
 /** The part of a WebSocket that is used here. Browsers, Node 22, Bun, Deno and `ws` have it. */
 export interface WebSocketLike {
@@ -18,11 +18,7 @@ export type WebSocketConstructor = new (url: string) => WebSocketLike;
 interface NodeSocket {
   /** Ends the connection without a closing handshake, which a dead peer would never answer. */
   terminate?(): void;
-  /** The TCP socket below, which can gather writes. */
-  readonly _socket?: { cork?(): void; uncork?(): void } | null;
 }
-
-declare const setImmediate: ((callback: () => void) => unknown) | undefined;
 
 /** The handlers of a {@link Socket}. Nothing is called after `closed`. */
 export interface SocketEvents {
@@ -31,31 +27,11 @@ export interface SocketEvents {
   closed(code: number, reason: string): void;
 }
 
-export async function findWebSocket(): Promise<WebSocketConstructor> {
-  const own = (globalThis as { WebSocket?: WebSocketConstructor }).WebSocket;
-  if (own !== undefined) return own;
-  // A variable keeps bundlers for browsers from looking for the package.
-  const name = "ws";
-  try {
-    const module = (await import(/* @vite-ignore */ /* webpackIgnore: true */ name)) as
-      { WebSocket?: WebSocketConstructor; default: WebSocketConstructor };
-    return module.WebSocket ?? module.default;
-  } catch (cause) {
-    throw new PrombusError(
-      "no_websocket",
-      "this runtime has no WebSocket: install the package `ws` (npm install ws), pass one as connect(url, { WebSocket }), " +
-        "or use Node 22 or newer",
-      { cause },
-    );
-  }
-}
-
 /** One WebSocket connection. */
 export class Socket {
   readonly #socket: WebSocketLike;
   #events: SocketEvents | undefined;
   #error = "";
-  #isCorked = false;
 
   constructor(constructor: WebSocketConstructor, url: string, events: SocketEvents) {
     this.#events = events;
@@ -76,7 +52,7 @@ export class Socket {
   /** Sends a message. Messages of one turn of the event loop leave in one write where the runtime can do that. */
   send(text: string): void {
     if (this.#socket.readyState !== 1) return;
-    this.#cork();
+    gatherWrites(this.#socket);
     this.#socket.send(text);
   }
 
@@ -98,17 +74,5 @@ export class Socket {
     const events = this.#events;
     this.#events = undefined;
     events?.closed(code, reason);
-  }
-
-  #cork(): void {
-    if (this.#isCorked || typeof setImmediate === "undefined") return;
-    const below = (this.#socket as NodeSocket)._socket;
-    if (typeof below?.cork !== "function") return;
-    this.#isCorked = true;
-    below.cork();
-    setImmediate(() => {
-      this.#isCorked = false;
-      below.uncork?.();
-    });
   }
 }

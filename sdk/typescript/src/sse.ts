@@ -1,23 +1,17 @@
 /** Server-Sent Events and lines, from bytes that may be cut anywhere. */
 
-/** Splits a stream of UTF-8 into lines that end with LF, CRLF or CR. */
+/** Splits a stream of UTF-8 into lines that end with LF or CRLF. */
 export class LineSplitter {
   /** What follows the last line end. */
   rest = "";
   readonly #decoder = new TextDecoder();
-  #endsWithCr = false;
 
   /** The lines that these bytes complete, without their ends. */
   push(bytes: Uint8Array): string[] {
-    let text = this.#decoder.decode(bytes, { stream: true });
-    if (text === "") return [];
-    // The second half of a CRLF that was cut.
-    if (this.#endsWithCr && text.startsWith("\n")) text = text.slice(1);
-    this.#endsWithCr = text.endsWith("\r");
-    const lines = text.split(/\r\n|\n|\r/);
+    const lines = this.#decoder.decode(bytes, { stream: true }).split("\n");
     lines[0] = this.rest + (lines[0] as string);
     this.rest = lines.pop() as string;
-    return lines;
+    return lines.map((line) => line.endsWith("\r") ? line.slice(0, -1) : line);
   }
 }
 

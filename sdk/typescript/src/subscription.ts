@@ -159,7 +159,12 @@ export class Subscription {
       return { ok: true };
     } catch (thrown) {
       const { topic, group } = this.#member;
-      emitter.emit("nack", { error: thrown, topic, group, id: event.id, attempt: lease.attempt });
+      const { attempt } = lease;
+      const { id } = event;
+      // A worker whose handler fails must not be silent.
+      if (!emitter.emit("nack", { error: thrown, topic, group, id, attempt })) {
+        console.warn(`prombus: the handler of ${topic} failed at ${id}, attempt ${attempt}`, thrown);
+      }
       return verdictOf(thrown);
     }
   }

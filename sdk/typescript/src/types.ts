@@ -36,8 +36,8 @@ export interface DeadLetter<T = unknown> {
   /** The group that gave it up. */
   group: string;
   original: StoredEvent<T>;
-  /** The reason of the last nack, if there was one. */
-  err?: string;
+  /** The reason of the last nack, or what else made the group give up. */
+  err: string;
   attempts: number;
   ts: Millis;
 }
@@ -55,19 +55,19 @@ export type Start = "latest" | "earliest" | { ts: Millis } | { afterId: UUID };
 /** Options of a publish. */
 export interface PublishOptions {
   /** The event's id. A publish with an id that the topic has adds nothing. */
-  id?: UUID;
+  id?: UUID | undefined;
   /** A business id, e.g. `"order 17"`: the server derives the event's id from it. Not together with `id`. */
-  idempotencyKey?: string;
-  ts?: Millis;
-  key?: string;
-  headers?: Record<string, string>;
-  tags?: string[];
-  caused_by?: UUID[];
-  sid?: UUID;
+  idempotencyKey?: string | undefined;
+  ts?: Millis | undefined;
+  key?: string | undefined;
+  headers?: Record<string, string> | undefined;
+  tags?: string[] | undefined;
+  caused_by?: UUID[] | undefined;
+  sid?: UUID | undefined;
   /** Gives up after this time; the default is `publishTimeoutMs` of `connect`. */
-  timeoutMs?: Millis;
+  timeoutMs?: Millis | undefined;
   /** Stops waiting. The event may be stored all the same. */
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
 }
 
 /** Answer to a publish: the event is durable. */
@@ -80,44 +80,44 @@ export interface PublishResult {
 
 /** Selects the events of a group. It belongs to the group: all members must use the same one. */
 export interface EventFilter {
-  key?: string;
-  tag?: string;
-  header?: Record<string, string>;
+  key?: string | undefined;
+  tag?: string | undefined;
+  header?: Record<string, string> | undefined;
 }
 
 /** Options of `subscribe` and `consume`. */
 export interface SubscribeOptions {
   /** Where a new group starts (default `"latest"`); ignored if the group exists. `"ts"` needs `ts`, `"afterId"` needs `afterId`. */
-  from?: "latest" | "earliest" | "ts" | "afterId" | { ts: Millis } | { afterId: UUID };
-  ts?: Millis;
-  afterId?: UUID;
+  from?: "latest" | "earliest" | "ts" | "afterId" | { ts: Millis } | { afterId: UUID } | undefined;
+  ts?: Millis | undefined;
+  afterId?: UUID | undefined;
   /** Events that the server hands out at once; default 100. */
-  batchSize?: number;
+  batchSize?: number | undefined;
   /** Events that this member may hold unsettled; default 100, or `concurrency` if that is more. */
-  maxInFlight?: number;
+  maxInFlight?: number | undefined;
   /** How long a lease runs; default 30,000. */
-  ackTimeoutMs?: Millis;
+  ackTimeoutMs?: Millis | undefined;
   /** Deliveries before an event goes to the dead letters; default 5. */
-  maxAttempts?: number;
+  maxAttempts?: number | undefined;
   /** Events of the whole group that may be leased or waiting for redelivery. */
-  maxUnsettled?: number;
-  filter?: EventFilter;
+  maxUnsettled?: number | undefined;
+  filter?: EventFilter | undefined;
   /** More topics or patterns that the group reads. */
-  topics?: string[];
+  topics?: string[] | undefined;
   /** Name of this member in lists, metrics and logs. */
-  name?: string;
+  name?: string | undefined;
   /** Deletes the group after this time without members; only applies when the group is created. */
-  expireMs?: Millis;
+  expireMs?: Millis | undefined;
   /** Extends leases while events are held here; default true. */
-  autoExtend?: boolean;
+  autoExtend?: boolean | undefined;
   /** Extends the lease of one event for at most this time; default one hour. */
-  maxExtensionMs?: Millis;
+  maxExtensionMs?: Millis | undefined;
 }
 
 /** Options of `subscribe`. */
 export interface HandlerOptions extends SubscribeOptions {
   /** Handlers that may run at the same time; default 1: events are handled one after the other, in order. */
-  concurrency?: number;
+  concurrency?: number | undefined;
 }
 
 /** Why an event is delivered again. */
@@ -158,9 +158,9 @@ export type Settlement = "settled" | "stale" | "deferred";
 /** Options of a nack. */
 export interface NackOptions {
   /** Redelivers after this time instead of the server's backoff. */
-  delayMs?: Millis;
+  delayMs?: Millis | undefined;
   /** Gives the event up at once: it goes to the dead letters. */
-  dead?: boolean;
+  dead?: boolean | undefined;
 }
 
 /** One event of `consume`, to be settled by the caller. */
@@ -203,12 +203,12 @@ export interface GroupInfo {
   cursor?: CursorPosition | null;
 }
 
-/** A point in time for queries: milliseconds since 1970, a `Date`, ISO 8601, or an age such as `"-2h"`. */
+/** A point in time for queries: milliseconds since 1970, a `Date`, or ISO 8601. */
 export type TimeLike = Millis | Date | string;
 
 /** Which events a query of the history returns. */
 export interface HistoryFilter {
-  key?: string;
-  tag?: string;
-  header?: Record<string, string>;
+  key?: string | undefined;
+  tag?: string | undefined;
+  header?: Record<string, string> | undefined;
 }

@@ -283,7 +283,7 @@ export class MemoryGroup {
           topic: event.topic,
           group: this.#group,
           original: event as StoredEvent,
-          ...(reason === undefined ? {} : { err: reason }),
+          err: reason ?? "",
           attempts: attempt,
           ts: Date.now(),
         });

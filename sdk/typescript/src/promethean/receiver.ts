@@ -148,7 +148,7 @@ export function warnOfEnd(error: unknown): void {
 
 /** The options for the wire: those of the sketch with its defaults. */
 export function wireOptions(
-  options: SubscribeOptions & { maxInFlight?: number; ackTimeoutMs?: Millis },
+  options: SubscribeOptions & { maxInFlight?: number | undefined; ackTimeoutMs?: Millis | undefined },
   isStrict: boolean,
 ): SubscribeOptions {
   const wire: SubscribeOptions = { autoExtend: !isStrict };
