@@ -29,7 +29,7 @@ export function parseAddress(text: string): Address {
     // The text is not repeated: it may contain a secret.
     throw new PrombusError(
       "bad_url",
-      "not the address of a server: expected one such as ws://127.0.0.1:8090, without a user or a query; pass a token as `token`",
+      "not the address of a server: expected one such as ws://127.0.0.1:8090, and tokens as `token`",
     );
   }
   return { ws: `${http.replace("http", "ws")}/ws`, http };

@@ -18,7 +18,7 @@ export class Backoff {
 
   /** The next wait: half of it is fixed, half is random. */
   next(): Millis {
-    const full = Math.min(this.#maxMs, this.#minMs * 2 ** Math.min(this.#attempt, 30));
+    const full = Math.min(this.#maxMs, this.#minMs * 2 ** this.#attempt);
     this.#attempt += 1;
     return full / 2 + Math.random() * (full / 2);
   }

@@ -79,6 +79,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   readonly #members = new Map<string, { membership: Membership; leave: (options: { timeoutMs: Millis }) => Promise<void> }>();
   readonly #ended = new AbortController();
   #closing: Promise<void> | undefined;
+  #closedBy: PrombusError | undefined;
 
   /** See {@link connect}. */
   constructor(url: string, options: ConnectOptions = {}) {
@@ -105,8 +106,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
       },
     );
     this.#publisher = new Publisher(this.#connection, options);
-    const token = async (): Promise<string | undefined> => (await this.#connection.token()) || undefined;
-    this.http = new Http(this.#address.http, token, this.#ended.signal, options.fetch);
+    this.http = new Http(this.#address.http, () => this.#connection.token(), this.#ended.signal, options.fetch);
   }
 
   /** `connecting`, `connected`, `reconnecting` or `closed`. */
@@ -130,26 +130,27 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
 
   /** Resolves when the connection is up; rejects after `timeoutMs` (default 30,000), or when the server refuses the token. */
   ready(options: { timeoutMs?: Millis } = {}): Promise<void> {
-    if (this.status === "connected") return Promise.resolve();
-    if (this.status === "closed") return Promise.reject(this.#closedError());
     return new Promise((resolve, reject) => {
-      const done = (act: () => void) => (): void => {
-        clearTimeout(late);
-        offConnected();
-        offClosed();
-        act();
+      const settle = (): void => {
+        if (this.status === "connected") resolve();
+        else if (this.#closedBy) reject(this.#closedBy);
+        else return;
+        stop();
       };
-      const url = this.#address.ws;
-      const late = setTimeout(
-        done(() => reject(new ConnectionError(
-          `cannot connect to ${url}: ${this.#connection.lastError?.message ?? "no answer"}; is \`prombus serve\` running there?`,
-          "timeout",
-          this.#connection.lastError,
-        ))),
-        options.timeoutMs ?? READY_TIMEOUT_MS,
-      );
-      const offConnected = this.on("connected", done(resolve));
-      const offClosed = this.on("closed", done(() => reject(this.#closedError())));
+      const stop = (): void => {
+        clearTimeout(late);
+        this.off("connected", settle);
+        this.off("closed", settle);
+      };
+      const late = setTimeout(() => {
+        stop();
+        const { lastError } = this.#connection;
+        const why = lastError?.message ?? "no answer";
+        reject(new ConnectionError(`${this.#address.ws}: ${why}; is \`prombus serve\` running there?`, lastError, "timeout"));
+      }, options.timeoutMs ?? READY_TIMEOUT_MS);
+      this.on("connected", settle);
+      this.on("closed", settle);
+      settle();
     });
   }
 
@@ -188,32 +189,25 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     payloads?: Iterable<unknown> | AsyncIterable<unknown>,
     shared: PublishOptions = {},
   ): Promise<PublishResult[]> {
-    const results: PublishResult[] = [];
-    const failures: unknown[] = [];
-    let index = 0;
-    const unanswered = new Set<Promise<void>>();
-    for await (const item of typeof first === "string" ? payloads ?? [] : first) {
-      const { topic, payload, ...options } = typeof first === "string"
-        ? { topic: first, payload: item, ...shared }
-        : (item as PublishRecord);
-      try {
+    const answers: Promise<PublishResult>[] = [];
+    let hasFailed = false;
+    try {
+      for await (const item of typeof first === "string" ? payloads ?? [] : first) {
+        const { topic, payload, ...options } = typeof first === "string"
+          ? { topic: first, payload: item, ...shared }
+          : (item as PublishRecord);
         await validate(this.#schemas, topic, payload);
-      } catch (error) {
-        failures.push(error);
+        // Others wait for the same room: look again after each wait.
+        while (!hasFailed && !this.#publisher.isWritable) await this.#publisher.whenWritable();
+        if (hasFailed) break;
+        const answer = this.#publishValid(topic, payload, options);
+        answer.catch(() => { hasFailed = true; });
+        answers.push(answer);
       }
-      // Others wait for the same room: look again after each wait.
-      while (failures.length === 0 && !this.#publisher.isWritable) await this.#publisher.whenWritable();
-      if (failures.length > 0) break;
-      const at = index++;
-      const answered: Promise<void> = this.#publishValid(topic, payload, options).then(
-        (result) => { results[at] = result; },
-        (error: unknown) => { failures.push(error); },
-      ).finally(() => unanswered.delete(answered));
-      unanswered.add(answered);
+    } finally {
+      await Promise.allSettled(answers);
     }
-    await Promise.all(unanswered);
-    if (failures.length > 0) throw failures[0];
-    return results;
+    return Promise.all(answers);
   }
 
   /** Resolves when there is room for another publish. */
@@ -345,15 +339,13 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   async #close(timeoutMs: Millis): Promise<void> {
-    if (this.status !== "closed") {
-      const leaving = [...this.#members.values()].map(({ leave }) => leave({ timeoutMs }));
-      let late: ReturnType<typeof setTimeout> | undefined;
-      const expired = new Promise<void>((resolve) => { late = setTimeout(resolve, timeoutMs); });
-      // Handlers that end now may have published.
-      await Promise.race([Promise.all(leaving).then(() => this.#publisher.whenIdle()), expired]);
-      clearTimeout(late);
-      await this.#connection.close();
-    }
+    // The end of the connection ends everything that is waited for here.
+    const late = setTimeout(() => void this.#connection.close(), timeoutMs);
+    await Promise.all([...this.#members.values()].map(({ leave }) => leave({ timeoutMs })));
+    // Handlers that have ended now may have published.
+    await this.#publisher.whenIdle();
+    clearTimeout(late);
+    await this.#connection.close();
     this.#emitter.clear();
   }
 
@@ -362,12 +354,6 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     this.#publisher.close(error);
     for (const { membership } of [...this.#members.values()]) membership.end(error);
     this.#ended.abort(error);
-  }
-
-  #closedBy: PrombusError | undefined;
-
-  #closedError(): PrombusError {
-    return this.#closedBy ?? new ClosedError();
   }
 
   /** A request that waits for a connection and is repeated when the connection breaks. */
@@ -390,13 +376,10 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   #remember(membership: Membership, leave: (options: { timeoutMs: Millis }) => Promise<void>): void {
-    if (this.#closing !== undefined || this.status === "closed") throw this.#closedError();
+    if (this.#closing || this.#closedBy) throw this.#closedBy ?? new ClosedError();
     const key = memberKey(membership.topic, membership.group);
     if (this.#members.has(key)) {
-      throw new PrombusError(
-        "already_subscribed",
-        `this client is already subscribed to ${membership.topic} as group ${membership.group}`,
-      );
+      throw new PrombusError("already_subscribed", `already subscribed to ${membership.topic} as group ${membership.group}`);
     }
     this.#members.set(key, { membership, leave });
   }
@@ -409,7 +392,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   #member(topic: string, group: string): Membership {
     const member = this.#members.get(memberKey(topic, group));
     if (member !== undefined) return member.membership;
-    throw new PrombusError("not_subscribed", `this client is not subscribed to ${topic} as group ${group}`);
+    throw new PrombusError("not_subscribed", `not subscribed to ${topic} as group ${group}`);
   }
 }
 

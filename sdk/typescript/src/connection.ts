@@ -84,6 +84,7 @@ export class Connection {
   #delayMs: Millis = 0;
   #lastError: PrombusError | undefined;
   #onSocketEnd: (() => void) | undefined;
+  #closing: Promise<void> | undefined;
 
   constructor(url: string, options: ConnectionOptions, emitter: Emitter<ClientEvents>, user: ConnectionUser) {
     this.#url = url;
@@ -132,8 +133,12 @@ export class Connection {
   }
 
   /** Ends the connection for good: with a close frame, so that leases go back without counting as an attempt. */
-  async close(): Promise<void> {
-    if (this.#state === "closed") return;
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
     const socket = this.#socket;
     if (socket !== undefined) {
       await new Promise<void>((ended) => {
@@ -177,12 +182,11 @@ export class Connection {
     try {
       this.#token = await this.token();
     } catch (thrown) {
-      return this.#retry(new ConnectionError(`cannot get a token: ${messageOf(thrown)}`, "connection_lost", thrown));
+      return this.#retry(new ConnectionError(`cannot get a token: ${messageOf(thrown)}`, thrown));
     }
     // `close()` may have been called meanwhile.
     if (this.state === "closed") return;
-    const late = setTimeout(() => this.#socket?.abandon("no answer to AUTH in time"), OPEN_TIMEOUT_MS);
-    this.#timer = late;
+    this.#timer = setTimeout(() => this.#socket?.abandon("no answer to AUTH in time"), OPEN_TIMEOUT_MS);
     try {
       this.#socket = new Socket(constructor, this.#url, {
         opened: () => void this.#authenticate(),
@@ -190,7 +194,7 @@ export class Connection {
         closed: (code, reason) => this.#ended(code, reason),
       });
     } catch (thrown) {
-      this.#retry(new ConnectionError(messageOf(thrown), "connection_lost", thrown));
+      this.#retry(new ConnectionError(messageOf(thrown), thrown));
     }
   }
 
@@ -212,7 +216,7 @@ export class Connection {
       }
       this.#refusals += 1;
       const isFinal = typeof this.#options.token !== "function" || this.#refusals >= MAX_REFUSALS;
-      if (isFinal) this.#finish(this.#token === "" ? new AuthError(error.code, "the server requires a token: pass `token` to connect") : error);
+      if (isFinal) this.#finish(this.#token === "" ? new AuthError(error.code, "the server requires a `token`") : error);
       else this.#socket?.abandon(error.message);
       return;
     }
@@ -237,12 +241,11 @@ export class Connection {
       this.#dispatch(JSON.parse(text) as ServerFrame);
     } catch {
       // What follows cannot be trusted either. Unanswered publishes are sent again over a new connection.
-      this.#socket?.abandon("the server sent something else than frames");
+      this.#socket?.abandon("not a frame");
     }
   }
 
   #dispatch(frame: ServerFrame): void {
-    if (typeof frame !== "object") throw new TypeError("not an object");
     if (frame.op === "EVENT") return this.#user.event(frame);
     if (frame.op !== "OK" && frame.op !== "ERR") return;
     if (frame.corr === undefined || frame.corr === null) {
@@ -270,7 +273,7 @@ export class Connection {
     this.#stopTimers();
     const onSocketEnd = this.#onSocketEnd;
     if (code === FRAME_TOO_LARGE) {
-      this.#user.frameTooLarge(said?.code === "too_large" ? said : serverError("too_large", reason || "a frame is too large"));
+      this.#user.frameTooLarge(serverError("too_large", said?.message || reason || "a frame is too large"));
     }
     this.#loseWaiters();
     if (this.#state === "closed" || onSocketEnd !== undefined) {
@@ -278,7 +281,7 @@ export class Connection {
       return;
     }
     const why = reason || said?.message || `close code ${code}${code === ABNORMAL ? originHint() : ""}`;
-    this.#retry(new ConnectionError(`the connection to ${this.#url} ended: ${why}`, "connection_lost", said));
+    this.#retry(new ConnectionError(`the connection to ${this.#url} ended: ${why}`, said));
   }
 
   #loseWaiters(): void {

@@ -6,14 +6,15 @@ import type { Lease } from "./lease.js";
 import { Membership, type Verdict } from "./membership.js";
 import { verdictOf } from "./subscription.js";
 import { type Schemas, validate } from "./topics.js";
-import type { Delivery, DeliveryContext, Millis, NackOptions, Settlement, StoredEvent, SubscribeOptions } from "./types.js";
+import type { Delivery, Settlement, StoredEvent, SubscribeOptions } from "./types.js";
 
 /**
  * The events of a group, one by one. It joins the group at the first `next()`; leaving the loop leaves the group, and what is
  * not settled then goes to other members. Reconnects do not end it.
  */
 export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>> {
-  readonly #member: Membership;
+  /** @internal */
+  readonly member: Membership;
   readonly #schemas: Schemas | undefined;
   #joining: Promise<unknown> | undefined;
   #waiting: Lease[] = [];
@@ -31,17 +32,12 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
     onEnd: (member: Membership) => void,
   ) {
     this.#schemas = schemas;
-    this.#member = new Membership(connection, topic, group, options, this, () => onEnd(this.#member));
-  }
-
-  /** @internal */
-  get member(): Membership {
-    return this.#member;
+    this.member = new Membership(connection, topic, group, options, this, () => onEnd(this.member));
   }
 
   /** Joins the group now instead of at the first `next()`; resolves with whether the group is new. */
   async join(): Promise<boolean> {
-    this.#joining ??= this.#member.join();
+    this.#joining ??= this.member.join();
     return (await this.#joining) === true;
   }
 
@@ -52,13 +48,13 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
     for (;;) {
       const lease = this.#waiting.shift() ?? (await this.#take());
       if (lease === undefined) return { done: true, value: undefined };
-      if (await this.#isValid(lease)) return { done: false, value: new HeldDelivery<T>(this.#member, lease) };
+      if (await this.#isValid(lease)) return { done: false, value: deliveryOf<T>(this.member, lease) };
     }
   }
 
   /** Leaves the group. Settle what is still needed before. */
   async close(): Promise<void> {
-    await this.#member.leave();
+    await this.member.leave();
   }
 
   async return(): Promise<IteratorResult<Delivery<T>, undefined>> {
@@ -67,11 +63,11 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
   }
 
   pause(): Promise<void> {
-    return this.#member.pause(true);
+    return this.member.pause(true);
   }
 
   resume(): Promise<void> {
-    return this.#member.pause(false);
+    return this.member.pause(false);
   }
 
   [Symbol.asyncIterator](): this {
@@ -95,7 +91,7 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
 
   /** @internal */
   disconnected(): void {
-    for (const lease of this.#waiting) this.#member.drop(lease);
+    for (const lease of this.#waiting) this.member.drop(lease);
     this.#waiting = [];
   }
 
@@ -123,49 +119,29 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
       if (this.#schemas !== undefined) event.payload = await validate(this.#schemas, event.topic, event.payload);
       return true;
     } catch (thrown) {
-      this.#member.settle(lease, verdictOf(thrown));
+      this.member.settle(lease, verdictOf(thrown));
       return false;
     }
   }
 }
 
-class HeldDelivery<T> implements Delivery<T> {
-  readonly #member: Membership;
-  readonly #lease: Lease;
-  #settlement: Promise<Settlement> | undefined;
-
-  constructor(member: Membership, lease: Lease) {
-    this.#member = member;
-    this.#lease = lease;
-  }
-
-  get event(): StoredEvent<T> {
-    return this.#lease.event as StoredEvent<T>;
-  }
-
-  get ctx(): DeliveryContext {
-    return this.#lease;
-  }
-
-  ack(): Promise<Settlement> {
-    return this.#settle({ ok: true });
-  }
-
-  nack(reason?: string, options: NackOptions = {}): Promise<Settlement> {
-    return this.#settle({ ok: false, ...(reason === undefined ? {} : { reason }), ...options });
-  }
-
-  extend(ms?: Millis): Promise<void> {
-    return this.#lease.extend(ms);
-  }
-
+/** One event, to be settled by the caller. */
+function deliveryOf<T>(member: Membership, lease: Lease): Delivery<T> {
+  let settlement: Promise<Settlement> | undefined;
   /** The first verdict counts; later calls get its outcome. One that the server refused can be repeated. */
-  #settle(verdict: Verdict): Promise<Settlement> {
-    if (this.#settlement === undefined) {
-      this.#settlement = this.#member.settleDurably(this.#lease, verdict);
+  const settle = (verdict: Verdict): Promise<Settlement> => {
+    if (settlement === undefined) {
+      settlement = member.settleDurably(lease, verdict);
       // A caller that does not wait must not cause an unhandled rejection.
-      this.#settlement.catch(() => { this.#settlement = undefined; });
+      settlement.catch(() => { settlement = undefined; });
     }
-    return this.#settlement;
-  }
+    return settlement;
+  };
+  return {
+    event: lease.event as StoredEvent<T>,
+    ctx: lease,
+    ack: () => settle({ ok: true }),
+    nack: (reason, options) => settle({ ok: false, reason, ...options }),
+    extend: (ms) => lease.extend(ms),
+  };
 }

@@ -21,7 +21,7 @@ export class Emitter<Events extends object> {
         (listener as (value: Events[K]) => void)(value);
       } catch (thrown) {
         // A listener's mistake must not break the connection.
-        console.error(`a listener for ${String(name)} threw`, thrown);
+        console.error("prombus: a listener failed", thrown);
       }
     }
     return listeners.length > 0;

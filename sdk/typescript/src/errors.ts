@@ -68,7 +68,7 @@ export class PrombusError extends Error {
 export class ConnectionError extends PrombusError {
   override readonly name: string = "ConnectionError";
 
-  constructor(message: string, code: ErrorCode = "connection_lost", cause?: unknown) {
+  constructor(message: string, cause?: unknown, code: ErrorCode = "connection_lost") {
     super(code, message, { cause });
   }
 }

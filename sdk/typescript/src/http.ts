@@ -63,7 +63,7 @@ export class Http {
     const exchange = new Exchange(this, `${method} ${path}`, signal, idleMs);
     await exchange.start(async (stop) => {
       const token = await this.#token();
-      if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
+      if (token) headers["authorization"] = `Bearer ${token}`;
       return fetchFn(this.url(path, query), { method, headers, body: text ?? null, signal: stop });
     });
     if (!exchange.head.ok) throw await errorOf(exchange);
@@ -186,7 +186,7 @@ export class Exchange {
       if (this.#signal?.aborted) throw new PrombusError("aborted", "the call was aborted", { cause: this.#signal.reason });
       if (reason instanceof PrombusError) throw reason;
       const cause = (thrown as Error | undefined)?.cause ?? thrown;
-      throw new ConnectionError(`${this.#name}: ${messageOf(cause)}${originHint()}`, "connection_lost", thrown);
+      throw new ConnectionError(`${this.#name}: ${messageOf(cause)}${originHint()}`, thrown);
     } finally {
       clearTimeout(timer);
     }

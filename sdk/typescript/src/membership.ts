@@ -14,7 +14,7 @@ import { Lease, type LeaseOwner } from "./lease.js";
 import type { Millis, NackOptions, Settlement, SubscribeOptions } from "./types.js";
 
 /** How an event ended. */
-export type Verdict = { ok: true } | ({ ok: false; reason?: string } & NackOptions);
+export type Verdict = { ok: true } | ({ ok: false; reason?: string | undefined } & NackOptions);
 
 /** How an event ended whose settlement may not have reached the server. */
 interface Result {
@@ -87,10 +87,6 @@ export class Membership implements LeaseOwner {
     this.#user = user;
     this.#onEnd = onEnd;
     this.#ackStart = `{"op":"ACK","topic":${JSON.stringify(topic)},"group":${JSON.stringify(group)},"id":"`;
-  }
-
-  get isPaused(): boolean {
-    return this.#isPaused;
   }
 
   /** Joins the group as soon as there is a connection; resolves with whether the group is new. */

@@ -24,8 +24,11 @@ export interface PublisherOptions {
 /** One publish, from its call to its answer. */
 interface Publish extends Waiter {
   readonly corr: number;
+  /** Its id or idempotency key. */
+  readonly name: string | undefined;
   readonly frame: string;
   readonly deadline: Millis;
+  readonly signal: AbortSignal | undefined;
   /** Why the server would not take it, the last time that it was sent. */
   lastError?: PrombusError;
   fail(error: unknown): void;
@@ -50,7 +53,8 @@ export class Publisher {
   #deadlineTimer: ReturnType<typeof setTimeout> | undefined;
   #nextDeadline = Infinity;
   #waiting: { isMet: () => boolean; resolve: () => void }[] = [];
-  readonly #aborts = new Map<AbortSignal, Set<() => void>>();
+  /** The signals that are listened to, until no publish waits. */
+  readonly #signals = new Set<AbortSignal>();
   #closedBy: PrombusError | undefined;
 
   constructor(connection: Connection, options: PublisherOptions) {
@@ -74,20 +78,14 @@ export class Publisher {
       }
       const { signal, timeoutMs = this.#options.publishTimeoutMs ?? 60_000, ...wire } = options;
       const corr = this.#connection.nextCorr();
-      const onAbort = (): void => {
-        publish.fail(new PrombusError("aborted", "the publish was aborted; the event may be stored", { cause: signal?.reason }));
-      };
-      /** False if the publish is over already. */
-      const end = (): boolean => {
-        forget?.();
-        return this.#remove(publish);
-      };
       const publish: Publish = {
         corr,
         frame: encode(corr, topic, payload, wire),
+        name: wire.id ?? wire.idempotencyKey,
         deadline: Date.now() + timeoutMs,
+        signal,
         ok: ({ id, seq, duplicate }) => {
-          if (!end()) return;
+          if (!this.#remove(publish)) return;
           this.#answered();
           if (id && seq) resolve(duplicate ? { id, seq, duplicate } : { id, seq });
           else reject(new PrombusError("bad_answer", "the OK of a publish has no id or seq"));
@@ -96,7 +94,7 @@ export class Publisher {
           const error = asError(frame);
           if (isPassing(error)) {
             this.#retry(publish, error);
-          } else if (end()) {
+          } else if (this.#remove(publish)) {
             this.#answered();
             reject(error);
           }
@@ -104,35 +102,21 @@ export class Publisher {
         // `lost()` of the publisher takes back all that was sent.
         lost: () => {},
         fail: (error) => {
-          if (end()) reject(error);
+          if (this.#remove(publish)) reject(error);
         },
       };
       this.#queued.add(publish);
       this.#bytes += publish.frame.length;
-      const forget = signal && this.#whenAborted(signal, onAbort);
-      if (signal?.aborted) return onAbort();
+      if (signal) {
+        this.#signals.add(signal);
+        // The same listener for all publishes: a signal has it once.
+        signal.addEventListener("abort", this.#onAbort);
+        if (signal.aborted) return this.#onAbort();
+      }
       this.#watch(publish.deadline);
       this.flush();
     });
   }
-
-  /** One listener for each signal: Node warns about more than ten. Returns how to forget `act`. */
-  #whenAborted(signal: AbortSignal, act: () => void): () => void {
-    const acts = this.#aborts.get(signal) ?? new Set();
-    if (acts.add(act).size === 1) {
-      this.#aborts.set(signal, acts);
-      signal.addEventListener("abort", this.#onAbort);
-    }
-    return () => {
-      if (!acts.delete(act) || acts.size > 0) return;
-      this.#aborts.delete(signal);
-      signal.removeEventListener("abort", this.#onAbort);
-    };
-  }
-
-  readonly #onAbort = ({ target }: Event): void => {
-    for (const act of [...(this.#aborts.get(target as AbortSignal) ?? [])]) act();
-  };
 
   get isWritable(): boolean {
     return this.#hasRoom(1);
@@ -209,9 +193,17 @@ export class Publisher {
     if (this.pending === 0) {
       clearTimeout(this.#deadlineTimer);
       this.#nextDeadline = Infinity;
+      for (const signal of this.#signals) signal.removeEventListener("abort", this.#onAbort);
+      this.#signals.clear();
     }
     return true;
   }
+
+  readonly #onAbort = (): void => {
+    for (const { signal, fail } of this.#all()) {
+      if (signal?.aborted) fail(new PrombusError("aborted", "the publish was aborted; the event may be stored", { cause: signal.reason }));
+    }
+  };
 
   #answered(): void {
     this.#backoff.reset();
@@ -262,7 +254,7 @@ export class Publisher {
       if (publish.deadline <= now) {
         const cause = publish.lastError ?? this.#connection.lastError;
         const why = cause ? `: ${cause.message}` : "";
-        publish.fail(new PrombusError("timeout", `no OK for the publish in time${why}; repeat it with the same id`, { cause }));
+        publish.fail(new PrombusError("timeout", `no OK for ${publish.name} in time${why}; repeat the publish with the same id`, { cause }));
       } else {
         this.#watch(publish.deadline);
       }

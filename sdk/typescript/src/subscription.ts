@@ -21,7 +21,8 @@ export interface HandlerTools {
 
 /** One member of a group, whose events go to a handler. */
 export class Subscription {
-  readonly #member: Membership;
+  /** @internal */
+  readonly member: Membership;
   readonly #handler: Handler;
   readonly #tools: HandlerTools;
   readonly #concurrency: number;
@@ -50,30 +51,25 @@ export class Subscription {
     this.#handler = handler;
     this.#tools = tools;
     this.#concurrency = Math.max(options.concurrency ?? 1, 1);
-    this.#member = new Membership(connection, topic, group, options, this, () => onEnd(this.#member));
-  }
-
-  /** @internal */
-  get member(): Membership {
-    return this.#member;
+    this.member = new Membership(connection, topic, group, options, this, () => onEnd(this.member));
   }
 
   /** The topic or pattern. */
   get topic(): string {
-    return this.#member.topic;
+    return this.member.topic;
   }
 
   get group(): string {
-    return this.#member.group;
+    return this.member.group;
   }
 
   /** Stops deliveries. Running handlers and their leases are not affected. */
   pause(): Promise<void> {
-    return this.#member.pause(true);
+    return this.member.pause(true);
   }
 
   resume(): Promise<void> {
-    return this.#member.pause(false);
+    return this.member.pause(false);
   }
 
   /**
@@ -83,7 +79,7 @@ export class Subscription {
   async unsubscribe(options: { timeoutMs?: Millis } = {}): Promise<void> {
     this.#isDraining = true;
     this.#waiting = [];
-    this.#member.stopReceiving();
+    this.member.stopReceiving();
     if (this.#running > 0) {
       await new Promise<void>((resolve) => {
         const late = setTimeout(resolve, options.timeoutMs ?? DRAIN_TIMEOUT_MS);
@@ -93,7 +89,7 @@ export class Subscription {
         });
       });
     }
-    await this.#member.leave();
+    await this.member.leave();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -112,7 +108,7 @@ export class Subscription {
 
   /** @internal */
   disconnected(): void {
-    for (const lease of this.#waiting) this.#member.drop(lease);
+    for (const lease of this.#waiting) this.member.drop(lease);
     this.#waiting = [];
   }
 
@@ -143,7 +139,7 @@ export class Subscription {
 
   async #run(lease: Lease): Promise<void> {
     const verdict = await this.#handle(lease);
-    this.#member.settle(lease, verdict);
+    this.member.settle(lease, verdict);
     this.#running -= 1;
     if (this.#running === 0) this.#endDrains();
     this.#pump();
@@ -158,12 +154,12 @@ export class Subscription {
       else await telemetry.handle(event, lease, async () => this.#handler(event, lease));
       return { ok: true };
     } catch (thrown) {
-      const { topic, group } = this.#member;
+      const { topic, group } = this.member;
       const { attempt } = lease;
       const { id } = event;
       // A worker whose handler fails must not be silent.
       if (!emitter.emit("nack", { error: thrown, topic, group, id, attempt })) {
-        console.warn(`prombus: the handler of ${topic} failed at ${id}, attempt ${attempt}`, thrown);
+        console.warn(`prombus: a handler failed: ${topic} ${id}, attempt ${attempt}`, thrown);
       }
       return verdictOf(thrown);
     }
