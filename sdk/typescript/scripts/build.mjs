@@ -1,6 +1,7 @@
-// Builds dist/esm and dist/cjs: the same sources, compiled twice. Each folder says how Node must read it.
+// Builds dist/esm and dist/cjs: the same sources, compiled twice. Each folder says how Node must read it. dist/browser is dist/esm
+// without what only Node needs.
 import { execFileSync } from "node:child_process";
-import { mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -16,4 +17,12 @@ for (const [name, { type, flags }] of Object.entries(formats)) {
   mkdirSync(join(root, "dist", name), { recursive: true });
   execFileSync(process.execPath, [tsc, "--project", "tsconfig.json", ...flags], { cwd: root, stdio: "inherit" });
   writeFileSync(join(root, "dist", name, "package.json"), `${JSON.stringify({ type })}\n`);
+}
+
+const browser = join(root, "dist/browser");
+cpSync(join(root, "dist/esm"), browser, { recursive: true, filter: (path) => !/\.d\.ts(\.map)?$/.test(path) });
+renameSync(join(browser, "browser-socket.js"), join(browser, "node-socket.js"));
+rmSync(join(browser, "node-socket.js.map"));
+for (const format of Object.keys(formats)) {
+  for (const end of [".js", ".js.map", ".d.ts", ".d.ts.map"]) rmSync(join(root, "dist", format, `browser-socket${end}`));
 }

@@ -15,11 +15,11 @@ import { gzipSync } from "node:zlib";
 const LIMIT_BYTES = 12_000;
 const CLIENT = `export {
   AuthError, Client, ClosedError, connect, ConnectionError, NackError, PrombusError, RejectError, ValidationError,
-} from "./dist/esm/index.js";`;
+} from "./dist/browser/index.js";`;
 
 const root = join(dirname(fileURLToPath(import.meta.url)), "..");
 const { exports, peerDependencies } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
-if (!existsSync(join(root, "dist/esm/index.js"))) {
+if (!existsSync(join(root, "dist/browser/index.js"))) {
   console.error("there is no dist: run `npm run build` first");
   process.exit(1);
 }
@@ -51,7 +51,7 @@ const client = await measure(CLIENT);
 print("client", client, ` (limit ${LIMIT_BYTES.toLocaleString("en-US")})`);
 for (const [name, target] of Object.entries(exports)) {
   if (typeof target !== "object") continue;
-  print(`everything in ${join("@prombus/client", name)}`, await measure(`export * from "${target.import}";`));
+  print(`everything in ${join("@prombus/client", name)}`, await measure(`export * from "${target.browser?.default ?? target.import}";`));
 }
 const isOver = client.gzipped > LIMIT_BYTES;
 if (isOver || process.argv.includes("--analyze")) console.log(await analyzeMetafile(client.metafile));

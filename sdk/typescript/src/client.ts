@@ -146,7 +146,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
         stop();
         const { lastError } = this.#connection;
         const why = lastError?.message ?? "no answer";
-        reject(new ConnectionError(`${this.#address.ws}: ${why}; is \`prombus serve\` running there?`, lastError, "timeout"));
+        reject(new ConnectionError(`cannot connect to ${this.#address.ws}: ${why}; is \`prombus serve\` running?`, lastError, "timeout"));
       }, options.timeoutMs ?? READY_TIMEOUT_MS);
       this.on("connected", settle);
       this.on("closed", settle);

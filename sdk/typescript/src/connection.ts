@@ -216,7 +216,7 @@ export class Connection {
       }
       this.#refusals += 1;
       const isFinal = typeof this.#options.token !== "function" || this.#refusals >= MAX_REFUSALS;
-      if (isFinal) this.#finish(this.#token === "" ? new AuthError(error.code, "the server requires a `token`") : error);
+      if (isFinal) this.#finish(this.#token === "" ? new AuthError(error.code, "no token: pass `token` to connect") : error);
       else this.#socket?.abandon(error.message);
       return;
     }

@@ -1,5 +1,5 @@
 /**
- * What the WebSocket of Node needs. `package.json` replaces this module by `browser-socket.ts` in bundles for browsers.
+ * What the WebSocket of Node needs. In the build for browsers `browser-socket.ts` takes the place of this module.
  */
 import { PrombusError } from "./errors.js";
 import type { WebSocketConstructor, WebSocketLike } from "./socket.js";

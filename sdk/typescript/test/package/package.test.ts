@@ -65,15 +65,19 @@ describe("the tarball", () => {
     const sources = files.filter((path) => path.startsWith("src/"));
     expect(sources).toContain("src/index.ts");
     const compiled = new Set(files.filter((path) => path.startsWith("dist/")));
-    for (const source of sources) {
-      for (const format of ["esm", "cjs"]) {
+    const endings = { esm: [".js", ".js.map", ".d.ts", ".d.ts.map"], cjs: [".js", ".js.map", ".d.ts", ".d.ts.map"], browser: [".js", ".js.map"] };
+    // In the build for browsers it is compiled under the name of the module that it replaces.
+    expect(sources).toContain("src/browser-socket.ts");
+    for (const source of sources.filter((path) => path !== "src/browser-socket.ts")) {
+      for (const [format, ends] of Object.entries(endings)) {
         const base = source.replace(/^src\//, `dist/${format}/`).replace(/\.ts$/, "");
-        for (const ending of [".js", ".js.map", ".d.ts", ".d.ts.map"]) {
-          expect(compiled.delete(base + ending), `${base}${ending} is in the tarball`).toBe(true);
+        for (const ending of ends) {
+          const path = `${base}${ending}`.replace("browser/node-socket.js.map", "browser/browser-socket.js.map");
+          expect(compiled.delete(path), `${path} is in the tarball`).toBe(true);
         }
       }
     }
-    expect([...compiled]).toEqual(["dist/cjs/package.json", "dist/esm/package.json"]);
+    expect([...compiled]).toEqual(["dist/browser/package.json", "dist/cjs/package.json", "dist/esm/package.json"]);
   });
 
   test("has source maps that point to its sources", async () => {

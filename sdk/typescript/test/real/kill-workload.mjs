@@ -9,6 +9,8 @@ const TOPICS = ["kill.0", "kill.1", "kill.2", "kill.3"];
 /** Publishes of one client that wait for an answer. Small, so that each kill finds the work in its middle. */
 const IN_FLIGHT = 500;
 const PATIENCE_MS = 90_000;
+/** As often the server is killed; the work waits for each kill at the latest when the moment for it has passed. */
+const KILLS = 5;
 
 const sleep = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
@@ -24,9 +26,9 @@ export async function runKillWorkload({ connect, NackError, url, seed, events, o
   const handled = { workers: new Map(), audit: new Map() };
   let lastReport = 0;
 
-  const report = () => {
+  const report = (leastNews = 200) => {
     const sum = published.length + handled.workers.size;
-    if (sum - lastReport < 200) return;
+    if (sum - lastReport < leastNews) return;
     lastReport = sum;
     const isConnected = clients.every(({ status }) => status === "connected");
     onProgress({ published: published.length, handled: handled.workers.size, isConnected, reconnects: Math.min(...reconnects) });
@@ -34,6 +36,8 @@ export async function runKillWorkload({ connect, NackError, url, seed, events, o
 
   const clients = [0, 1].map((index) => {
     const client = connect(url, { maxQueued: IN_FLIGHT, backoff: { minMs: 20, maxMs: 200 } });
+    // Thrown on purpose: without a listener each would be logged.
+    client.on("nack", () => {});
     client.on("error", (error) => errors.push(`client ${index}: ${error.code}: ${error.message}`));
     client.on("connected", () => { reconnects[index] += 1; });
     return client;
@@ -57,6 +61,10 @@ export async function runKillWorkload({ connect, NackError, url, seed, events, o
   const publishAll = async (index) => {
     const own = [];
     for (let n = index; n < events; n += 2) {
+      while (Math.min(...reconnects) < Math.floor((n / events) * (KILLS + 0.5))) {
+        report(0);
+        await sleep(20);
+      }
       await clients[index].whenWritable();
       const topic = topicOf[n];
       own.push(clients[index].publish(topic, { n, client: index }).then(({ id, seq, duplicate }) => {
