@@ -153,7 +153,7 @@ export async function* tail<T = unknown>(
       exchange = await http.open("GET", path, { query, headers, signal, idleMs });
       // E.g. the login page of a proxy.
       if (!/^text\/event-stream/.test(exchange.head.headers.get("content-type") ?? "")) {
-        throw new PrombusError("bad_answer", `${path}: the response is not an event stream`);
+        throw new PrombusError("bad_answer", `${path}: not an event stream`);
       }
       const parser = new SseParser(lastId);
       let isOpen = false;

@@ -210,7 +210,7 @@ export function parseJson<T>(text: string, path: string): T {
   try {
     return JSON.parse(text) as T;
   } catch (cause) {
-    throw new PrombusError("bad_answer", `${path}: the response is not JSON`, { cause });
+    throw new PrombusError("bad_answer", `${path}: not JSON`, { cause });
   }
 }
 

@@ -56,7 +56,9 @@ export class Membership implements LeaseOwner {
   readonly #user: MembershipUser;
   readonly #onEnd: () => void;
   readonly #held = new Map<string, Lease>();
-  readonly #results = new Map<string, Result>();
+  /** The newer and the older half of the results: dropping a half is cheaper than dropping the oldest one for each new one. */
+  #results = new Map<string, Result>();
+  #olderResults = this.#results;
   readonly #ackStart: string;
   readonly #leaseMs: Millis;
   readonly #backoff = new Backoff();
@@ -116,9 +118,10 @@ export class Membership implements LeaseOwner {
     if (known !== undefined && !(known.isLost && this.#user.takesLostAgain)) return known.renew(frame, this.#connection.epoch);
     if (this.#isStopping) return;
     const lease = new Lease(this, key, frame, this.#connection.epoch);
-    const result = this.#results.get(key);
+    const result = this.#results.get(key) ?? this.#olderResults.get(key);
     if (result !== undefined) {
       this.#results.delete(key);
+      this.#olderResults.delete(key);
       if (applies(result, frame.ctx)) return this.#settleLease(lease, result.verdict);
     }
     this.#hold(lease);
@@ -159,9 +162,9 @@ export class Membership implements LeaseOwner {
 
   async extend(lease: Lease, ms: Millis = this.#leaseMs): Promise<void> {
     if (lease.isLost || this.#held.get(lease.key) !== lease) {
-      throw new PrombusError("unknown_id", `${lease.event.id} is settled or no longer this member's`);
+      throw new PrombusError("unknown_id", `${lease.event.id} is no longer this member's`);
     }
-    if (!this.#owns(lease)) throw new ConnectionError("cannot extend a lease while the connection is down");
+    if (!this.#owns(lease)) throw new ConnectionError("not connected");
     const askedAt = Date.now();
     const { epoch } = lease;
     try {
@@ -208,7 +211,7 @@ export class Membership implements LeaseOwner {
       await this.#connection.request({ op: this.#isPaused ? "PAUSE" : "RESUME", ...this.#about() });
     } catch (thrown) {
       if (!(thrown instanceof PrombusError) || thrown.code !== "not_subscribed" || !this.#isSubscribed) return;
-      const what = `the server ended the subscription of ${this.topic} as group ${this.group}`;
+      const what = `the server ended the subscription to ${this.topic} as group ${this.group}`;
       this.#failed(serverError(said.code, `${what}: ${said.message}`, { cause: said }));
     } finally {
       this.#isProbing = false;
@@ -223,7 +226,7 @@ export class Membership implements LeaseOwner {
     this.#isSubscribed = false;
     clearTimeout(this.#timer);
     clearTimeout(this.#retryTimer);
-    this.#results.clear();
+    this.#forgetResults();
     const lost = error ?? new ClosedError("the subscription ended");
     for (const lease of this.#held.values()) lease.lose(lost);
     this.#held.clear();
@@ -236,7 +239,7 @@ export class Membership implements LeaseOwner {
 
   /** The group is moved: what is held or waits to be settled is void, and is handled again if it is delivered again. */
   forgetHeld(): void {
-    this.#results.clear();
+    this.#forgetResults();
     this.#user.disconnected();
     for (const lease of this.#held.values()) {
       lease.isVoid = true;
@@ -303,9 +306,15 @@ export class Membership implements LeaseOwner {
   }
 
   #keep(lease: Lease, result: Result): void {
-    this.#results.delete(lease.key);
     this.#results.set(lease.key, result);
-    if (this.#results.size > MAX_RESULTS) this.#results.delete(this.#results.keys().next().value as string);
+    if (this.#results.size >= MAX_RESULTS / 2) {
+      this.#olderResults = this.#results;
+      this.#results = new Map();
+    }
+  }
+
+  #forgetResults(): void {
+    this.#results = this.#olderResults = new Map();
   }
 
   #startTimer(): void {
