@@ -23,6 +23,7 @@ import type {
   SubscribeOptions, TopicInfo,
 } from "./types.js";
 
+/** Options of `connect`. */
 export interface ConnectOptions<S extends Schemas = Schemas> extends ConnectionOptions, PublisherOptions {
   /** Validators of payloads by topic: zod, valibot, arktype, or any other Standard Schema. */
   topics?: S | undefined;

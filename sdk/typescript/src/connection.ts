@@ -12,6 +12,7 @@ import { Socket, type WebSocketConstructor } from "./socket.js";
 import { MAX_DELAY_MS, refreshDelay, type Token } from "./token.js";
 import type { Millis } from "./types.js";
 
+/** `connecting` until the first connection is up, `reconnecting` after one was lost, `closed` for good. */
 export type ConnectionState = "connecting" | "connected" | "reconnecting" | "closed";
 
 /** The events of a client. */
@@ -28,6 +29,7 @@ export interface ClientEvents {
   nack: { error: unknown; topic: string; group: string; id: string; attempt: number };
 }
 
+/** How the client connects. */
 export interface ConnectionOptions {
   /** A token, or a function that gets one: it is called for each connection, and before a JWT expires. */
   token?: Token | undefined;

@@ -28,12 +28,14 @@ export type ClientErrorCode =
   /** The answer is not one of a prombus server. */
   | "bad_answer";
 
+/** All codes of {@link PrombusError}. */
 export type ErrorCode = ServerErrorCode | ClientErrorCode;
 
 const RETRYABLE: ReadonlySet<string> = new Set<ErrorCode>([
   "rate_limited", "storage_full", "unavailable", "connection_lost", "timeout", "queue_full",
 ]);
 
+/** What a {@link PrombusError} has besides its code and message. */
 export interface ErrorDetails {
   retryAfterMs?: Millis | undefined;
   /** HTTP status, if the answer came over HTTP. */

@@ -12,6 +12,7 @@ export type QueryValue = string | number | Date | readonly string[] | undefined;
 /** Parameters of a request. Undefined ones are left out, and a list repeats its name. */
 export type Query = Readonly<Record<string, QueryValue>>;
 
+/** Options of a request. */
 export interface RequestOptions {
   query?: Query;
   /** Sent as JSON. */
@@ -22,6 +23,7 @@ export interface RequestOptions {
   idleMs?: Millis;
 }
 
+/** Requests to the HTTP routes of the server, with the token of the client. */
 export class Http {
   /** Aborts when the client is closed. */
   readonly closed: AbortSignal;
@@ -70,6 +72,7 @@ export class Http {
     return exchange;
   }
 
+  /** Sends a request and parses the JSON of its response. */
   async json<T>(method: string, path: string, options?: RequestOptions): Promise<T> {
     const exchange = await this.open(method, path, options);
     return parseJson<T>(await exchange.text(), path);

@@ -11,6 +11,7 @@ import { messageOf, PrombusError } from "./errors.js";
 import type { Telemetry } from "./telemetry.js";
 import type { DeliveryContext, StoredEvent } from "./types.js";
 
+/** Options of `openTelemetry`. */
 export interface OpenTelemetryOptions {
   /** Default: the tracer `@prombus/client` of `tracerProvider`. */
   tracer?: Tracer;

@@ -60,6 +60,7 @@ export interface OutboxPublishOptions {
   timeoutMs?: Millis;
 }
 
+/** Options of `runOutboxDrainer`. */
 export interface DrainerOptions {
   /** Wait when nothing is due; default 250. */
   intervalMs?: Millis;

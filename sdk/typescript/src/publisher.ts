@@ -12,6 +12,7 @@ import { MAX_DELAY_MS } from "./token.js";
 import type { Millis, PublishOptions, PublishResult } from "./types.js";
 import { uuidv7 } from "./uuid.js";
 
+/** Limits of publishes. */
 export interface PublisherOptions {
   /** Publishes that may wait for an answer; default 65,536. One more is rejected with `queue_full`. */
   maxQueued?: number | undefined;

@@ -12,6 +12,7 @@ export interface WebSocketLike {
   close(code?: number, reason?: string): void;
 }
 
+/** The class of a WebSocket, e.g. that of the package `ws`. */
 export type WebSocketConstructor = new (url: string) => WebSocketLike;
 
 /** What `ws` has beyond the standard. */

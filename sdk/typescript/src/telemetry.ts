@@ -1,6 +1,7 @@
 /** Where tracing attaches to the client. `@prombus/client/opentelemetry` implements it. */
 import type { DeliveryContext, StoredEvent } from "./types.js";
 
+/** Wraps publishes and handlers, e.g. in spans. */
 export interface Telemetry {
   /** Wraps a publish. `send` gets the event's headers, with those that carry the context. */
   publish<R>(

@@ -167,7 +167,9 @@ export interface NackOptions {
 export interface Delivery<T = unknown> {
   readonly event: StoredEvent<T>;
   readonly ctx: DeliveryContext;
+  /** Settles the event; resolves when that is durable. */
   ack(): Promise<Settlement>;
+  /** Gives the event back: it is redelivered, or goes to the dead letters after `maxAttempts`. */
   nack(reason?: string, options?: NackOptions): Promise<Settlement>;
   /** Extends the lease to `ms` from now. Rejects if the lease is lost. */
   extend(ms?: Millis): Promise<void>;

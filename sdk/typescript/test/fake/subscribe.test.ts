@@ -382,6 +382,25 @@ describe("after a reconnect", () => {
     expect(server.of("NACK")).toEqual([]);
   });
 
+  test("a seek voids running handlers: their results are not sent, and their events run again", async () => {
+    const handlers = new Handlers();
+    const { client } = await subscribed(handlers, { concurrency: 2 });
+    server.last.deliver("t", "g", "e1");
+    const first = await handlers.at(0);
+    const sought = client.seek("t", "g", "earliest");
+    await server.got("SEEK", 1);
+    await sought;
+    server.last.deliver("t", "g", "e1");
+    const second = await handlers.at(1);
+    expect([first.ctx.signal.aborted, second.ctx.signal.aborted]).toEqual([true, false]);
+    first.end();
+    await settle(5);
+    expect(server.of("ACK")).toEqual([]);
+    second.end();
+    await server.got("ACK", 1);
+    expect(handlers.ids).toEqual(["e1", "e1"]);
+  });
+
   test("results are forgotten after five minutes, and when this client seeks", async () => {
     stopTime();
     const handlers = new Handlers();
