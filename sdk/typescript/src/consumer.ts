@@ -128,6 +128,7 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
 /** One event, to be settled by the caller. */
 function deliveryOf<T>(member: Membership, lease: Lease): Delivery<T> {
   let settlement: Promise<Settlement> | undefined;
+  lease.startedAt = Date.now();
   /** The first verdict counts; later calls get its outcome. One that the server refused can be repeated. */
   const settle = (verdict: Verdict): Promise<Settlement> => {
     if (settlement === undefined) {

@@ -219,7 +219,7 @@ export function parseJson<T>(text: string, path: string): T {
 
 /** The error of a response that is not 2xx. A proxy's has no code: its status must do. */
 async function errorOf(exchange: Exchange): Promise<PrombusError> {
-  const { status, headers } = exchange.head;
+  const { status } = exchange.head;
   const text = await exchange.text();
   let body: { error?: unknown; code?: unknown; retry_after_ms?: unknown } = {};
   try {
@@ -228,7 +228,7 @@ async function errorOf(exchange: Exchange): Promise<PrombusError> {
     // Not of a prombus server.
   }
   const code = body.code ?? CODES[status] ?? (status < 500 ? "bad_answer" : "unavailable");
-  const retryAfterMs = Number(body.retry_after_ms ?? Number(headers.get("retry-after")) * 1000) || undefined;
+  const retryAfterMs = Number(body.retry_after_ms) || undefined;
   return serverError(String(code), String(body.error ?? `status ${status}`), { status, retryAfterMs });
 }
 

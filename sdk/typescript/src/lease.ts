@@ -14,7 +14,8 @@ export interface LeaseOwner {
 export class Lease implements DeliveryContext {
   readonly event: StoredEvent;
   readonly key: string;
-  readonly heldSince: Millis = Date.now();
+  /** Since when its handler works on it; before that the lease is extended without a limit. */
+  startedAt = Infinity;
   readonly #owner: LeaseOwner;
   #controller: AbortController | undefined;
   #lostBecause: PrombusError | undefined;

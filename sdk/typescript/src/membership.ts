@@ -336,7 +336,7 @@ export class Membership implements LeaseOwner {
         lease.lose(new PrombusError("timeout", `the lease of ${lease.event.id} has ended`));
       } else if (
         (this.#options.autoExtend ?? true) && !lease.isExtending && this.#owns(lease) &&
-        lease.leaseUntil - now < reserveMs && now - lease.heldSince < maxMs
+        lease.leaseUntil - now < reserveMs && now - lease.startedAt < maxMs
       ) {
         lease.isExtending = true;
         this.extend(lease).catch(() => {}).finally(() => { lease.isExtending = false; });

@@ -78,7 +78,7 @@ export class Subscription {
    */
   async unsubscribe(options: { timeoutMs?: Millis } = {}): Promise<void> {
     this.#isDraining = true;
-    this.#waiting = [];
+    this.disconnected();
     this.member.stopReceiving();
     if (this.#running > 0) {
       await new Promise<void>((resolve) => {
@@ -131,6 +131,7 @@ export class Subscription {
     while (this.#running < this.#concurrency && taken < this.#waiting.length && !this.#isDraining) {
       const lease = this.#waiting[taken] as Lease;
       taken += 1;
+      lease.startedAt = Date.now();
       this.#running += 1;
       void this.#run(lease);
     }

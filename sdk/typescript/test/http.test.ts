@@ -77,12 +77,11 @@ describe("against a scripted server", () => {
   it("maps answers of proxies by their status", async () => {
     const statuses = [401, 403, 404, 429, 502, 418];
     fake = await fakeServer((_, response, attempt) => {
-      response.writeHead(statuses[attempt - 1] ?? 500, { "retry-after": "2" }).end("<html>");
+      response.writeHead(statuses[attempt - 1] ?? 500).end("<html>");
     });
     const found = [];
     for (const _ of statuses) {
-      const { code, status, retryAfterMs } = await failureOf(httpOf(fake.url).http.json("GET", "/topics"));
-      expect(retryAfterMs).toBe(2000);
+      const { code, status } = await failureOf(httpOf(fake.url).http.json("GET", "/topics"));
       found.push([status, code]);
     }
     expect(found).toEqual([

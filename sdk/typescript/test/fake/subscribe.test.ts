@@ -525,6 +525,23 @@ describe("leases", () => {
     expect(ctx.signal.reason).toMatchObject({ code: "timeout" });
   });
 
+  test("the time that an event waits for its handler does not count against maxExtensionMs", async () => {
+    stopTime();
+    const handlers = new Handlers();
+    await subscribed(handlers, { ackTimeoutMs: 10_000, maxExtensionMs: 12_000 });
+    for (const id of ["e1", "e2"]) server.last.deliver("t", "g", id, { ctx: { ack_deadline_ms: 10_000 } });
+    const first = await handlers.at(0);
+    for (let seconds = 0; seconds < 30; seconds++) {
+      await vi.advanceTimersByTimeAsync(1_000);
+      await settle(3);
+    }
+    expect(first.ctx.signal.aborted).toBe(true);
+    first.end();
+    const second = await handlers.at(1);
+    expect(second.ctx.signal.aborted).toBe(false);
+    expect(second.ctx.leaseUntil).toBeGreaterThan(Date.now());
+  });
+
   test("autoExtend: false extends nothing; the signal aborts when the lease time has passed", async () => {
     stopTime();
     const handlers = new Handlers();
