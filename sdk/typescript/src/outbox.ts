@@ -49,6 +49,8 @@ export interface OutboxBus {
    * calls, so the drainer does not wait for one before the next. With any other bus it waits within a topic.
    */
   whenWritable?(): Promise<void>;
+  /** `"closed"`: nothing can be published any more. */
+  readonly status?: string;
 }
 
 export interface OutboxPublishOptions {
@@ -80,10 +82,12 @@ const UUID_TEXT = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 /** Shorter than the lease of a row. */
 const PUBLISH_TIMEOUT_MS = 15_000;
 const PURGE_INTERVAL_MS = 60_000;
+/** How often a drainer that waits looks whether the bus is closed. */
+const LOOK_MS = 250;
 
 /**
- * Publishes the rows of an outbox until `signal` aborts. It never rejects: failures of the store or the server are reported to
- * `onError`, and it continues after a backoff.
+ * Publishes the rows of an outbox until `signal` aborts or the bus is closed. It never rejects: failures of the store or the
+ * server are reported to `onError`, and it continues after a backoff.
  *
  * One drainer keeps the order of rows within a topic, except for rows that are retried. Several drainers share the work and do
  * not keep it. A server that cannot be reached or whose disk is full is not an attempt: rows wait.
@@ -104,6 +108,8 @@ class Drainer<T> {
   /** Rows of a store without `release` that wait for the server. */
   #held: OutboxRecord<T>[] = [];
   #nextPurge = 0;
+  /** A publish was refused because the bus is closed. */
+  #isRefused = false;
 
   constructor(outbox: OutboxStore<T>, bus: OutboxBus, options: DrainerOptions) {
     this.#outbox = outbox;
@@ -112,21 +118,31 @@ class Drainer<T> {
   }
 
   async run(): Promise<void> {
-    const { signal, intervalMs = 250 } = this.#options;
+    const { intervalMs = 250 } = this.#options;
     const backoff = new Backoff(100, 30_000);
-    while (signal?.aborted !== true) {
+    while (!this.#isOver()) {
       let isProgress = false;
       try {
         isProgress = await this.#pass();
         backoff.reset();
       } catch (error) {
-        if (this.#isStopped()) return;
+        if (this.#isStopped() || this.#isRefused) return;
         this.#report(error);
-        await sleep(backoff.next(), signal);
+        await this.#rest(backoff.next());
         continue;
       }
-      if (!isProgress) await sleep(intervalMs, signal);
+      if (!isProgress) await this.#rest(intervalMs);
     }
+  }
+
+  /** Waits, unless the drainer is over before. */
+  async #rest(ms: Millis): Promise<void> {
+    // At least once, so that an interval of 0 lets others run.
+    let left = ms;
+    do {
+      await sleep(Math.min(left, LOOK_MS), this.#options.signal);
+      left -= LOOK_MS;
+    } while (left > 0 && !this.#isOver());
   }
 
   /** Publishes one batch. False: nothing was published. */
@@ -179,6 +195,7 @@ class Drainer<T> {
       await this.#bus.publish(topic, payload, options);
       return undefined;
     } catch (error) {
+      this.#isRefused ||= (error as Partial<PrombusError> | undefined)?.code === "closed";
       return { kind: kindOf(error), error };
     }
   }
@@ -215,6 +232,10 @@ class Drainer<T> {
 
   #isStopped(): boolean {
     return this.#options.signal?.aborted === true;
+  }
+
+  #isOver(): boolean {
+    return this.#isStopped() || this.#isRefused || this.#bus.status === "closed";
   }
 
   #report(error: unknown, row?: OutboxRecord): void {

@@ -236,7 +236,7 @@ export class Projector<S, T = unknown> {
         const batch: Delivery[] = [];
         pull = await this.#gather(consumer, pull, batch);
         if (await this.#apply(batch)) continue;
-        // An earlier input is missing: another member, or this one's last connection, still has it.
+        // An input is missing: another member, or this one's last connection, still has it.
         await consumer.close();
         pull = undefined;
         consumer = await this.#retry(() => this.#join());
@@ -258,7 +258,7 @@ export class Projector<S, T = unknown> {
     return pull;
   }
 
-  /** Folds inputs in order, publishes what changed, and acks. False: they are not in order. */
+  /** Folds inputs in order, publishes what changed, and acks. False: an input is left out, and has to be delivered again. */
   async #apply(batch: Delivery[]): Promise<boolean> {
     const done: Delivery[] = [];
     let isInOrder = true;
@@ -278,15 +278,39 @@ export class Projector<S, T = unknown> {
         this.counts.folded += 1;
         done.push(delivery);
       } else {
-        this.counts.rejected += 1;
         // Before the position passes it: a crash must not lose the letter.
-        await delivery.nack(error, { dead: true });
+        if (!(await this.#bury(delivery, error))) {
+          isInOrder = false;
+          break;
+        }
+        this.counts.rejected += 1;
       }
       this.#position = { seq: event.seq, id: event.id };
     }
     await this.#flush();
-    await Promise.all(done.map((delivery) => delivery.ack()));
+    await Promise.all(done.map((delivery) => this.#ack(delivery)));
     return isInOrder;
+  }
+
+  /** False: it is not known to be in the dead letters. If it comes again and is there, no second letter is made. */
+  async #bury(delivery: Delivery, reason: string): Promise<boolean> {
+    try {
+      return (await delivery.nack(reason, { dead: true })) === "settled";
+    } catch (thrown) {
+      if (!isFull(thrown)) throw thrown;
+      this.#report(thrown);
+      return false;
+    }
+  }
+
+  /** An ack that a full disk cannot keep applies. If a crash loses it, the input is redelivered and skipped. */
+  async #ack(delivery: Delivery): Promise<void> {
+    try {
+      await delivery.ack();
+    } catch (thrown) {
+      if (!isFull(thrown)) throw thrown;
+      this.#report(thrown);
+    }
   }
 
   /** Whether no earlier input is left out. Cleaning makes gaps, so a gap alone says nothing. */
@@ -444,6 +468,10 @@ class Pull {
     if (this.#result?.done === false) return this.#result.value;
     throw this.#error ?? new PrombusError("closed", "the subscription of the projector ended");
   }
+}
+
+function isFull(thrown: unknown): boolean {
+  return thrown instanceof PrombusError && thrown.code === "storage_full";
 }
 
 /** After an id that was cleaned away, from the first event: what the states contain is skipped. */

@@ -1,8 +1,9 @@
 /** Projectors over a real server, with crashes in between. */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { type Client, connect } from "../src/client.js";
+import { PrombusError } from "../src/errors.js";
 import { PENDING_HEADER, POSITION_HEADER, type Projection, Projector, type ProjectorClient, States } from "../src/projector.js";
-import type { DeadLetter, StoredEvent } from "../src/types.js";
+import type { Delivery, DeadLetter, StoredEvent } from "../src/types.js";
 import { startServer, type TestServer } from "./support/server.js";
 
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
@@ -220,6 +221,81 @@ describe("Projector", () => {
     expect(second.states.get("a")).toBe(56);
     expect(second.counts.folded).toBe(1);
     await second.stop();
+  });
+
+  /** A client whose deliveries are changed. */
+  function altered(bus: Client, alter: (delivery: Delivery) => void): ProjectorClient {
+    return {
+      publish: (...args) => bus.publish(...args),
+      cursor: (...args) => bus.cursor(...args),
+      seek: (...args) => bus.seek(...args),
+      replay: (...args) => bus.replay(...args),
+      consume: (...args) => {
+        const consumer = bus.consume(...args);
+        return {
+          join: () => consumer.join(),
+          close: () => consumer.close(),
+          next: async () => {
+            const result = await consumer.next();
+            if (result.done !== true) alter(result.value);
+            return result;
+          },
+        };
+      },
+    };
+  }
+
+  test.each(["stale", "deferred", "storage_full"])("a dead letter whose nack is %s is not passed over", async (outcome) => {
+    const bus = client();
+    const options = { ...names(), onError: () => {} };
+    let nacks = 0;
+    const lossy = altered(bus, (delivery) => {
+      const nack = delivery.nack.bind(delivery);
+      Object.assign(delivery, {
+        nack: async (...args: Parameters<Delivery["nack"]>) => {
+          nacks += 1;
+          if (nacks > 1) return nack(...args);
+          if (outcome === "storage_full") throw new PrombusError(outcome, "the disk is full");
+          return outcome;
+        },
+      });
+    });
+    await bus.publish(options.input, 1, { key: "a" });
+    await bus.publish(options.input, 2);
+    const last = await bus.publish(options.input, 4, { key: "a" });
+    const projector = await Projector.open(lossy, options, totals);
+    await until(() => hasFolded(bus, options, last.id), "all inputs");
+    const letters = (await events(bus, `dlq.${options.input}`)).map(({ payload }) => (payload as DeadLetter).original.seq);
+    expect(letters).toEqual([2]);
+    expect(projector.counts).toMatchObject({ folded: 2, rejected: 1 });
+    expect(projector.states.get("a")).toBe(5);
+    await projector.stop();
+  });
+
+  test("acks that a full disk cannot keep do not end the projector; other refusals do", async () => {
+    const bus = client();
+    const errors: unknown[] = [];
+    const options = { ...names(), onError: (error: unknown) => errors.push(error) };
+    let code: "storage_full" | "internal" = "storage_full";
+    const full = altered(bus, (delivery) => {
+      const ack = delivery.ack.bind(delivery);
+      Object.assign(delivery, {
+        ack: async () => {
+          await ack();
+          throw new PrombusError(code, "refused");
+        },
+      });
+    });
+    const projector = await Projector.open(full, options, totals);
+    const one = await bus.publish(options.input, 1, { key: "a" });
+    await until(() => hasFolded(bus, options, one.id), "one input");
+    const two = await bus.publish(options.input, 2, { key: "a" });
+    await until(() => hasFolded(bus, options, two.id), "two inputs");
+    expect(projector.states.get("a")).toBe(3);
+    expect(errors).toMatchObject([{ code: "storage_full" }, { code: "storage_full" }]);
+    code = "internal";
+    await bus.publish(options.input, 3, { key: "a" });
+    expect(await projector.finished).toMatchObject({ code: "internal" });
   });
 
   test("a crash between the states of a batch repeats the batch", async () => {

@@ -287,6 +287,59 @@ describe("runOutboxDrainer", () => {
     expect(errors).toHaveLength(2);
   });
 
+  test("resolves when the client is closed, idle or with rows that wait", async () => {
+    const errors: unknown[] = [];
+    const onError = (error: unknown): void => { errors.push(error); };
+    const idle = client();
+    await idle.ready();
+    const done = runOutboxDrainer(new SketchOutbox(), idle, { onError });
+    await sleep(20);
+    await idle.close();
+    await done;
+
+    const unreachable = connect("ws://127.0.0.1:9", { backoff: { minMs: 50, maxMs: 50 } });
+    const outbox = new SketchOutbox() as SketchOutbox & Pick<OutboxStore, "release">;
+    const released: string[][] = [];
+    outbox.release = async (ids) => { released.push(ids); };
+    await outbox.add({ id: "1", topic: "t", payload: 1 });
+    const waiting = runOutboxDrainer(outbox, unreachable, { onError });
+    await sleep(50);
+    await unreachable.close({ timeoutMs: 10 });
+    await waiting;
+    expect(released).toEqual([["1"]]);
+    expect(errors).toEqual([]);
+  });
+
+  test("resolves when a bus without a status says that it is closed, but not when the store does", async () => {
+    const outbox = new SketchOutbox();
+    await outbox.add({ id: "1", topic: "t", payload: 1 });
+    const claimBatch = outbox.claimBatch.bind(outbox);
+    let claims = 0;
+    outbox.claimBatch = async (n) => {
+      if (claims++ === 0) throw new PrombusError("closed", "the database is closed");
+      return claimBatch(n);
+    };
+    const errors: unknown[] = [];
+    const bus: OutboxBus = { publish: async () => { throw new PrombusError("closed", "the bus is closed"); } };
+    await runOutboxDrainer(outbox, bus, { onError: (error) => errors.push(error) });
+    expect(claims).toBe(2);
+    expect(errors).toMatchObject([{ message: "the database is closed" }]);
+  });
+
+  test("a bus that is closed during a backoff ends the drainer", async () => {
+    const outbox = new SketchOutbox();
+    outbox.claimBatch = async () => { throw new Error("database is locked"); };
+    const bus = { status: "connected", publish: async () => {} };
+    let isDone = false;
+    const done = runOutboxDrainer(outbox, bus, { onError: () => {} }).then(() => { isDone = true; });
+    await sleep(500);
+    expect(isDone).toBe(false);
+    bus.status = "closed";
+    const before = Date.now();
+    await done;
+    expect(Date.now() - before).toBeLessThan(1_000);
+  });
+
   test("resolves when the signal aborts, also while the server is down; the third argument may be the interval", async () => {
     const bus = connect("ws://127.0.0.1:9", { backoff: { minMs: 50, maxMs: 50 } });
     const outbox = new SketchOutbox();

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, test } from "vitest";
+import { afterEach, describe, expect, test, vi } from "vitest";
 import { InMemoryCursorStore, InMemoryEventBus, InMemoryEventStore } from "../src/promethean/memory.js";
 import type { DeadLetter } from "../src/types.js";
 import type { EventRecord } from "../src/promethean/types.js";
@@ -289,6 +289,44 @@ describe("groups", () => {
     await two.subscribe("t", "g", async (e) => { seen.push(e.payload); }, { from: "earliest" });
     await until(() => seen.length === 2, "the second");
     expect(seen).toEqual([1, 2]);
+  });
+});
+
+describe("after close", () => {
+  afterEach(() => { vi.useRealTimers(); });
+
+  test.each([["last attempt", 1], ["first attempt", 5]])("a handler whose %s fails leaves no timer", async (_name, maxAttempts) => {
+    vi.useFakeTimers();
+    const bus = newBus();
+    let fail: (error: Error) => void = () => {};
+    const running = new Promise<void>((_resolve, reject) => { fail = reject; });
+    let calls = 0;
+    await bus.subscribe("t", "g", async () => { calls += 1; await running; }, { from: "earliest", maxAttempts });
+    await bus.publish("t", 1);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(calls).toBe(1);
+    await bus.close();
+    fail(new Error("too late"));
+    await vi.advanceTimersByTimeAsync(1);
+    expect(vi.getTimerCount()).toBe(0);
+    expect((await bus.getCursor("t", "g"))?.lastId).toBeUndefined();
+  });
+
+  test("a dead letter that could not be published is not tried again", async () => {
+    vi.useFakeTimers();
+    const store = new InMemoryEventStore();
+    const insert = store.insert.bind(store);
+    let fail: (() => void) | undefined;
+    store.insert = (event) => (event.topic === "t" ? insert(event) : new Promise((_resolve, reject) => { fail = () => reject(new Error("full")); }));
+    const bus = newBus(store);
+    await bus.subscribe("t", "g", async () => { throw new Error("no"); }, { from: "earliest", maxAttempts: 1 });
+    await bus.publish("t", 1);
+    await vi.advanceTimersByTimeAsync(1);
+    await bus.close();
+    expect(fail).toBeDefined();
+    fail?.();
+    await vi.advanceTimersByTimeAsync(1);
+    expect(vi.getTimerCount()).toBe(0);
   });
 });
 

@@ -5,6 +5,7 @@ import {
   makeConnLimiter, makeTopicLimiter, MemoryDedupe, MetricNames, metrics, PrombusCursorStore, PrombusEventBus, type ProcessState,
   startCompactor, startProcessProjector, subscribeExactlyOnce, TopicConfig, Topics,
 } from "../src/promethean/index.js";
+import { NackError, RejectError } from "../src/errors.js";
 import type { DeadLetter } from "../src/types.js";
 import { startServer, type TestServer } from "./support/server.js";
 
@@ -234,6 +235,26 @@ describe.each(BUSES)("both buses behave the same: %s", (_name, newBus) => {
     expect(Math.min(...counts)).toBeGreaterThan(5);
   });
 
+  test("RejectError makes a dead letter at once, and NackError sets the delay", async () => {
+    const bus = await newBus();
+    const t = topic("verdict");
+    const letters: DeadLetter[] = [];
+    await bus.subscribe(`dlq.${t}`, "repair", async (e) => { letters.push(e.payload as DeadLetter); }, { from: "earliest" });
+    const calls: [unknown, number, number][] = [];
+    await bus.subscribe(t, "g", async (e, ctx) => {
+      calls.push([e.payload, ctx.attempt, Date.now()]);
+      if (e.payload === "reject") throw new RejectError("no sense");
+      if (ctx.attempt === 1) throw new NackError("later", { delayMs: 400 });
+    }, { from: "earliest" });
+    await bus.publish(t, "reject");
+    await bus.publish(t, "nack");
+    await until(() => letters.length === 1 && calls.length === 3, "a dead letter and a retry");
+    expect(letters[0]).toMatchObject({ topic: t, group: "g", err: "no sense", attempts: 1 });
+    const times = calls.filter(([payload]) => payload === "nack").map(([, , at]) => at) as [number, number];
+    expect(times).toHaveLength(2);
+    expect(times[1] - times[0]).toBeGreaterThanOrEqual(380);
+  });
+
   test("subscribeExactlyOnce with a pattern marks by the event's own topic", async () => {
     const bus = await newBus();
     const t = topic("once");
@@ -279,6 +300,41 @@ describe("PrombusEventBus", () => {
     await until(() => errors.length === 1, "the error");
     expect(errors[0]).toMatchObject({ code: "not_subscribed" });
     await bus.subscribe(t, "g", async () => {});
+  });
+
+  test.each(["unsubscribe", "close"])("a handler that runs during %s can ack", async (how) => {
+    const bus = await ready();
+    const t = topic();
+    let isRunning = false;
+    const acks: unknown[] = [];
+    const stop = await bus.subscribe(t, "g", async (e) => {
+      isRunning = true;
+      await sleep(200);
+      acks.push(await bus.ack(t, "g", e.id));
+    }, { from: "earliest", manualAck: true });
+    const event = await bus.publish(t, 1);
+    await until(() => isRunning, "the handler");
+    await (how === "close" ? bus.close() : stop());
+    expect(acks).toEqual([{ id: event.id, ok: true }]);
+    const other = await ready();
+    expect((await other.getCursor(t, "g"))?.lastId).toBe(event.id);
+    if (how === "close") return;
+    expect(await bus.ack(t, "g", event.id)).toMatchObject({ ok: false });
+    await bus.subscribe(t, "g", async () => {});
+  });
+
+  test("setCursor during unsubscribe does not join again", async () => {
+    const bus = await ready();
+    const t = topic();
+    let calls = 0;
+    const stop = await bus.subscribe(t, "g", async () => { calls += 1; await sleep(100); }, { from: "earliest" });
+    await bus.publish(t, 1);
+    await until(() => calls === 1, "the handler");
+    const stopped = stop();
+    await bus.setCursor(t, "g", { topic: t });
+    await stopped;
+    await sleep(100);
+    expect(calls).toBe(1);
   });
 
   test("groups of one bus are those of another", async () => {
@@ -374,6 +430,23 @@ describe("EventClient", () => {
     await until(() => calls["lost"] === 2, "the second delivery");
     await sleep(500);
     expect(calls["kept"]).toBe(1);
+  });
+
+  test("modAck extends the lease of a handler that runs during unsubscribe", async () => {
+    const events = await client();
+    const t = topic();
+    let isRunning = false;
+    await events.subscribe(t, "g", async (event) => {
+      isRunning = true;
+      await sleep(100);
+      events.modAck(t, "g", event.id, 10_000);
+      await sleep(600);
+    }, { from: "earliest", ackTimeoutMs: 400 });
+    const { id } = await events.publish(t, 1);
+    await until(() => isRunning, "the handler");
+    expect(await Promise.all([events.unsubscribe(t, "g"), events.unsubscribe(t, "g")])).toEqual([{ op: "OK" }, { op: "OK" }]);
+    expect((await (await ready()).getCursor(t, "g"))?.lastId).toBe(id);
+    await expect(events.unsubscribe(t, "g")).rejects.toMatchObject({ code: "not_subscribed" });
   });
 });
 
@@ -488,6 +561,7 @@ describe("the rest of the sketch", () => {
   test("topics and limiters have the sketch's values", () => {
     expect(Topics).toEqual({
       HeartbeatReceived: "heartbeat.received", ProcessState: "process.state", ProcessStateSnapshot: "process.state.snapshot",
+      KvSet: "kv.set",
     });
     expect(TopicConfig.KvSet).toEqual({ name: "kv.set", compaction: true });
     const limiter = makeConnLimiter();

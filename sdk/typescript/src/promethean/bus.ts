@@ -93,7 +93,8 @@ export class PrombusEventBus implements EventBus {
       } catch (thrown) {
         const verdict = verdictOf(thrown);
         if (verdict.ok) return;
-        const options = attempt <= 1 ? { delayMs: retryDelayMs(attempt), ...verdict } : verdict;
+        // The server refuses a delay for what is given up.
+        const options = attempt <= 1 && verdict.dead !== true ? { delayMs: retryDelayMs(attempt), ...verdict } : verdict;
         // A nack that cannot be sent: the lease expires, and the event is redelivered.
         await receiver.nack(delivery, verdict.reason, options).catch(() => {});
       }
@@ -111,8 +112,9 @@ export class PrombusEventBus implements EventBus {
       throw thrown;
     }
     return async () => {
+      // Handlers that still run may ack.
+      await receiver.end();
       this.#receivers.delete(receiver);
-      await receiver.stop();
     };
   }
 
@@ -146,9 +148,8 @@ export class PrombusEventBus implements EventBus {
 
   /** Leaves all groups and ends the connection. */
   async close(): Promise<void> {
-    const receivers = [...this.#receivers];
+    await Promise.all([...this.#receivers].map((receiver) => receiver.end()));
     this.#receivers.clear();
-    await Promise.all(receivers.map((receiver) => receiver.stop()));
     await Promise.all(this.#clients.map((client) => client.close()));
   }
 

@@ -47,7 +47,7 @@ export class EventClient {
     }
     const handle = (delivery: Delivery): Promise<void> => this.#handle(receiver, delivery, handler);
     const onEnd = (error: unknown): void => {
-      this.#receivers.delete(key);
+      this.#remove(receiver);
       warnOfEnd(error);
     };
     const receiver: Receiver = new Receiver(this.#client, topic, group, wireOptions(opts, true), handle, onEnd);
@@ -55,19 +55,19 @@ export class EventClient {
     try {
       return { op: "OK", created: await receiver.start() };
     } catch (thrown) {
-      this.#receivers.delete(key);
+      this.#remove(receiver);
       return throwAsFrame(thrown);
     }
   }
 
   async unsubscribe(topic: string, group: string): Promise<OkAnswer> {
-    const key = `${topic}::${group}`;
-    const receiver = this.#receivers.get(key);
+    const receiver = this.#receivers.get(`${topic}::${group}`);
     if (receiver === undefined) {
       return throwAsFrame(new PrombusError("not_subscribed", `not subscribed to ${topic} as group ${group}`));
     }
-    this.#receivers.delete(key);
-    await receiver.stop();
+    // Handlers that still run may extend their leases.
+    await receiver.end();
+    this.#remove(receiver);
     return { op: "OK" };
   }
 
@@ -79,10 +79,15 @@ export class EventClient {
 
   /** Leaves all groups and ends the connection. */
   async close(): Promise<void> {
-    const receivers = [...this.#receivers.values()];
+    await Promise.all([...this.#receivers.values()].map((receiver) => receiver.end()));
     this.#receivers.clear();
-    await Promise.all(receivers.map((receiver) => receiver.stop()));
     await this.#client.close();
+  }
+
+  /** A later subscription to the same group stays. */
+  #remove(receiver: Receiver): void {
+    const key = `${receiver.topic}::${receiver.group}`;
+    if (this.#receivers.get(key) === receiver) this.#receivers.delete(key);
   }
 
   async #handle(receiver: Receiver, delivery: Delivery, handler: Handler): Promise<void> {

@@ -4,8 +4,8 @@
  * Each topic that the group reads is a source with its own floor. Its entries are the events above the floor in commit order;
  * settled ones leave from the front.
  */
-import { messageOf } from "../errors.js";
-import type { CursorPosition, DeadLetter, EventRecord, Millis, StoredEvent, UUID } from "../types.js";
+import { verdictOf } from "../subscription.js";
+import type { CursorPosition, DeadLetter, EventRecord, Millis, NackOptions, StoredEvent, UUID } from "../types.js";
 import type { CursorStore, EventHandler, EventStore, SubscribeOptions } from "./types.js";
 
 /** What a group needs of its bus. */
@@ -53,6 +53,8 @@ const BATCH_SIZE = 100;
 /** The time that running handlers have to end after their member has left. */
 const DRAIN_MS = 30_000;
 const READ_RETRY_MS = 100;
+/** As a server's. */
+const MAX_DELAY_MS = 3_600_000;
 
 export class MemoryGroup {
   readonly #tools: GroupTools;
@@ -66,6 +68,8 @@ export class MemoryGroup {
   #fresh: Entry[] = [];
   #isPumping = false;
   #isPumpAgain = false;
+  /** Results of running handlers still count, but nothing is retried: no timer may keep the process running. */
+  #isClosed = false;
   #saving: Promise<void> | undefined;
   #readTimer: ReturnType<typeof setTimeout> | undefined;
 
@@ -114,7 +118,7 @@ export class MemoryGroup {
   async nack(topic: string, id: UUID, reason: string | undefined): Promise<boolean> {
     const entry = this.#find(topic, id);
     if (entry?.state !== "leased") return false;
-    await this.#fail(entry, reason);
+    await this.#fail(entry, { reason });
     return true;
   }
 
@@ -166,6 +170,7 @@ export class MemoryGroup {
   }
 
   close(): void {
+    this.#isClosed = true;
     clearTimeout(this.#readTimer);
     for (const member of this.#members.splice(0)) member.isGone = true;
     for (const entry of this.#entries.values()) clearTimeout(entry.timer);
@@ -179,7 +184,7 @@ export class MemoryGroup {
       } catch {
         // The store does not answer: again later.
         clearTimeout(this.#readTimer);
-        this.#readTimer = setTimeout(() => this.pump(), READ_RETRY_MS);
+        if (!this.#isClosed) this.#readTimer = setTimeout(() => this.pump(), READ_RETRY_MS);
         this.#isPumpAgain = false;
       }
     }
@@ -235,7 +240,7 @@ export class MemoryGroup {
 
   async #handle(entry: Entry, member: Member, attempt: number): Promise<void> {
     const { filter, manualAck = false, maxAttempts = MAX_ATTEMPTS } = member.options;
-    const isHeld = (): boolean => entry.attempt === attempt && this.#entries.get(keyOf(entry.event)) === entry;
+    const isHeld = (): boolean => entry.attempt === attempt && this.#isUnsettled(entry);
     try {
       if (accepts(filter, entry.event)) {
         await member.handler(entry.event, { attempt, maxAttempts, cursor: { ...entry.source.floor } });
@@ -244,7 +249,8 @@ export class MemoryGroup {
       // After the lease has ended, the result still counts unless another delivery followed.
       if (isHeld()) this.#settle(entry);
     } catch (thrown) {
-      if (isHeld() && entry.state === "leased") await this.#fail(entry, messageOf(thrown)).catch(() => {});
+      const verdict = verdictOf(thrown);
+      if (!verdict.ok && isHeld() && entry.state === "leased") await this.#fail(entry, verdict).catch(() => {});
     }
     // A cursor that could not be written is written with the next one.
     await this.save().catch(() => {});
@@ -263,11 +269,13 @@ export class MemoryGroup {
     this.#enqueue(entry);
   }
 
-  async #fail(entry: Entry, reason: string | undefined): Promise<void> {
-    if (entry.attempt >= maxAttemptsOf(entry)) return this.#giveUp(entry, reason);
+  async #fail(entry: Entry, { reason, dead = false, delayMs }: NackOptions & { reason?: string | undefined }): Promise<void> {
+    if (dead || entry.attempt >= maxAttemptsOf(entry)) return this.#giveUp(entry, reason);
     this.#release(entry);
     entry.state = "waiting";
-    entry.timer = setTimeout(() => this.#enqueue(entry), this.#tools.retryDelayMs(entry.attempt));
+    if (this.#isClosed) return;
+    const waitMs = Math.min(delayMs ?? this.#tools.retryDelayMs(entry.attempt), MAX_DELAY_MS);
+    entry.timer = setTimeout(() => this.#enqueue(entry), waitMs);
     this.pump();
   }
 
@@ -276,6 +284,7 @@ export class MemoryGroup {
     const { event, attempt } = entry;
     this.#release(entry);
     entry.state = "waiting";
+    if (this.#isClosed) return;
     try {
       // What fails in a topic of dead letters stays there.
       if (!event.topic.startsWith("dlq.")) {
@@ -289,10 +298,12 @@ export class MemoryGroup {
         });
       }
     } catch {
+      // A seek may have voided it meanwhile.
+      if (this.#isClosed || !this.#isUnsettled(entry)) return;
       entry.timer = setTimeout(() => void this.#giveUp(entry, reason), READ_RETRY_MS);
       return;
     }
-    if (this.#entries.get(keyOf(event)) === entry) this.#settle(entry);
+    if (this.#isUnsettled(entry)) this.#settle(entry);
     await this.save().catch(() => {});
   }
 
@@ -320,7 +331,7 @@ export class MemoryGroup {
   }
 
   #enqueue(entry: Entry): void {
-    if (this.#entries.get(keyOf(entry.event)) !== entry) return;
+    if (this.#isClosed || !this.#isUnsettled(entry)) return;
     entry.state = "ready";
     this.#redeliveries.push(entry);
     this.pump();
@@ -355,6 +366,10 @@ export class MemoryGroup {
     this.#release(entry);
     entry.attempt -= 1;
     this.#enqueue(entry);
+  }
+
+  #isUnsettled(entry: Entry): boolean {
+    return this.#entries.get(keyOf(entry.event)) === entry;
   }
 
   #find(topic: string, id: UUID): Entry | undefined {

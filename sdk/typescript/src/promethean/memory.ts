@@ -95,7 +95,9 @@ export class InMemoryEventBus implements EventBus {
         () => this.#groups.delete(key),
       );
     }
-    return (await entry.group).join(handler, opts);
+    const opened = await entry.group;
+    if (this.#isClosed) throw new PrombusError("closed", "the bus is closed");
+    return opened.join(handler, opts);
   }
 
   async ack(topic: string, group: string, id: UUID): Promise<Ack> {

@@ -1,4 +1,5 @@
 /** The sketch's metrics helper over prom-client, which is optional: without it nothing is counted. */
+import { messageOf } from "../errors.js";
 
 export type Labels = Record<string, string>;
 
@@ -21,6 +22,8 @@ export interface CounterLike {
 
 export interface GaugeLike {
   set(labels: Labels | number, value?: number): void;
+  inc(labels?: Labels | number, value?: number): void;
+  dec(labels?: Labels | number, value?: number): void;
 }
 
 export interface HistogramLike {
@@ -66,7 +69,15 @@ function found(loaded: PromClient | null): PromClient | null {
   client = loaded;
   const calls = waiting;
   waiting = [];
-  if (loaded !== null) for (const call of calls) call(loaded);
+  if (loaded === null) return null;
+  for (const call of calls) {
+    try {
+      call(loaded);
+    } catch (thrown) {
+      // E.g. an unknown label. The caller is long gone, and the other calls count.
+      console.warn(`metrics: ${messageOf(thrown)}`);
+    }
+  }
   return loaded;
 }
 
@@ -127,7 +138,11 @@ export const metrics = {
     const make = (loaded: PromClient): GaugeLike =>
       once(gauges, name, loaded, () => new loaded.Gauge({ name, help, labelNames: LABELS }));
     whenLoaded(make);
-    return { set: (labels, value) => whenLoaded((loaded) => make(loaded).set(...args<[Labels, number]>(labels, value))) };
+    return {
+      set: (labels, value) => whenLoaded((loaded) => make(loaded).set(...args<[Labels, number]>(labels, value))),
+      inc: (labels, value) => whenLoaded((loaded) => make(loaded).inc(...args<[Labels, number]>(labels, value))),
+      dec: (labels, value) => whenLoaded((loaded) => make(loaded).dec(...args<[Labels, number]>(labels, value))),
+    };
   },
 
   counter(name: string, help: string): CounterLike {

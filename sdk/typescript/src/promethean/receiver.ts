@@ -28,6 +28,8 @@ export class Receiver {
   readonly #onEnd: (error: unknown) => void;
   readonly #held = new Map<string, Held>();
   #consumer: Consumer | undefined;
+  #stopping: Promise<void> | undefined;
+  #isEnded = false;
   #running = 0;
   #onIdle: () => void = () => {};
   #watchTimer: ReturnType<typeof setTimeout> | undefined;
@@ -49,8 +51,9 @@ export class Receiver {
     this.#onEnd = onEnd;
   }
 
-  /** Joins the group; resolves with whether it is new. */
+  /** Joins the group; resolves with whether it is new. Does nothing after `end()`. */
   async start(): Promise<boolean> {
+    if (this.#isEnded) return false;
     const consumer = this.client.consume(this.topic, this.group, this.#options);
     this.#consumer = consumer;
     const isNew = await consumer.join();
@@ -59,7 +62,18 @@ export class Receiver {
   }
 
   /** Leaves the group. Handlers that run have a second to end; what is not settled then goes to other members. */
-  async stop(): Promise<void> {
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop().finally(() => { this.#stopping = undefined; });
+    return this.#stopping;
+  }
+
+  /** Leaves the group for good. Events can be found and settled until it resolves. */
+  end(): Promise<void> {
+    this.#isEnded = true;
+    return this.stop();
+  }
+
+  async #stop(): Promise<void> {
     const consumer = this.#consumer;
     this.#consumer = undefined;
     if (consumer === undefined) return;

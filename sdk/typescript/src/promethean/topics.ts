@@ -1,11 +1,13 @@
 /** The sketch's topics, and how patterns match them. */
 
-/** Part 2 of the sketch, section 2a. */
+/** Part 2 of the sketch, section 2a, and `kv.set` of part 1. */
 export const Topics = {
   HeartbeatReceived: "heartbeat.received",
   /** Key: the process id. */
   ProcessState: "process.state",
   ProcessStateSnapshot: "process.state.snapshot",
+  /** Key: the path. */
+  KvSet: "kv.set",
 } as const;
 
 /** Part 1 of the sketch, section 5. The server applies such settings with `PUT /topics/{topic}`. */
