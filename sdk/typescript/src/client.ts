@@ -34,10 +34,15 @@ export interface ConnectOptions<S extends Schemas = Schemas> extends ConnectionO
 }
 
 /** One event of `publishMany`. */
-export interface PublishRecord<P = unknown> extends Omit<PublishOptions, "signal" | "timeoutMs"> {
+export interface PublishRecord<P = unknown> extends PublishOptions {
   topic: string;
   payload: P;
+  /** Options as in `publish`; those beside it are the same. */
+  opts?: PublishOptions | undefined;
 }
+
+/** Records of the topics of a client. */
+export type PublishRecordOf<In> = { [K in TopicOf<In>]: PublishRecord<In[K]> & { topic: K } }[TopicOf<In>];
 
 const CLOSE_TIMEOUT_MS = 30_000;
 const READY_TIMEOUT_MS = 30_000;
@@ -77,7 +82,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   readonly #publisher: Publisher;
   readonly #schemas: Schemas | undefined;
   readonly #telemetry: Telemetry | undefined;
-  readonly #members = new Map<string, { membership: Membership; leave: (options: { timeoutMs: Millis }) => Promise<void> }>();
+  readonly #members = new Map<string, Membership>();
   readonly #ended = new AbortController();
   #closing: Promise<void> | undefined;
   #closedBy: PrombusError | undefined;
@@ -93,14 +98,14 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
       this.#emitter,
       {
         connected: () => {
-          for (const { membership } of this.#members.values()) membership.connected();
+          for (const member of this.#members.values()) member.connected();
           this.#publisher.flush();
         },
         lost: () => {
           this.#publisher.lost();
-          for (const { membership } of this.#members.values()) membership.lost();
+          for (const member of this.#members.values()) member.lost();
         },
-        event: (frame) => this.#members.get(memberKey(frame.topic, frame.group))?.membership.event(frame),
+        event: (frame) => this.#members.get(memberKey(frame.topic, frame.group))?.event(frame),
         unasked: (error) => this.#unasked(error),
         frameTooLarge: (error) => this.#publisher.frameTooLarge(error),
         closed: (error) => this.#end(error),
@@ -160,7 +165,8 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
    * stored once. `idempotencyKey` does the same for business ids: two publishes with the same key are one event.
    *
    * Rate limits, a full disk and an unavailable server are waited out, up to `timeoutMs`. A refused publish may let later ones
-   * pass it: await each publish where order matters more than speed.
+   * pass it: await each publish where order matters more than speed. While `maxQueued` publishes wait for an answer, another one
+   * is rejected with `queue_full`: await earlier ones, use `publishMany`, or wait for `whenWritable()`.
    */
   async publish<K extends TopicOf<In>>(topic: K, payload: In[K], options: PublishOptions = {}): Promise<PublishResult> {
     const valid = this.#schemas === undefined ? undefined : validate(this.#schemas, topic, payload);
@@ -184,7 +190,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     payloads: Iterable<In[K]> | AsyncIterable<In[K]>,
     options?: Omit<PublishOptions, "id" | "idempotencyKey">,
   ): Promise<PublishResult[]>;
-  publishMany(records: Iterable<PublishRecord> | AsyncIterable<PublishRecord>): Promise<PublishResult[]>;
+  publishMany(records: Iterable<PublishRecordOf<In>> | AsyncIterable<PublishRecordOf<In>>): Promise<PublishResult[]>;
   async publishMany(
     first: string | Iterable<PublishRecord> | AsyncIterable<PublishRecord>,
     payloads?: Iterable<unknown> | AsyncIterable<unknown>,
@@ -194,14 +200,14 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     let hasFailed = false;
     try {
       for await (const item of typeof first === "string" ? payloads ?? [] : first) {
-        const { topic, payload, ...options } = typeof first === "string"
-          ? { topic: first, payload: item, ...shared }
+        const { topic, payload, opts, ...options } = typeof first === "string"
+          ? { topic: first, payload: item, opts: shared }
           : (item as PublishRecord);
         await validate(this.#schemas, topic, payload);
         // Others wait for the same room: look again after each wait.
         while (!hasFailed && !this.#publisher.isWritable) await this.#publisher.whenWritable();
         if (hasFailed) break;
-        const answer = this.#publishValid(topic, payload, options);
+        const answer = this.#publishValid(topic, payload, { ...options, ...opts });
         answer.catch(() => { hasFailed = true; });
         answers.push(answer);
       }
@@ -238,7 +244,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     const subscription = new Subscription(
       this.#connection, topic, group, handler as Handler, options, tools, (member) => this.#forget(member),
     );
-    this.#remember(subscription.member, (drain) => subscription.unsubscribe(drain));
+    this.#remember(subscription.member);
     subscription.created = await subscription.member.join();
     return subscription;
   }
@@ -257,7 +263,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     const consumer = new Consumer<PayloadOf<Out, P>>(
       this.#connection, topic, group, options, this.#schemas, (member) => this.#forget(member),
     );
-    this.#remember(consumer.member, () => consumer.close());
+    this.#remember(consumer.member);
     return consumer;
   }
 
@@ -268,8 +274,9 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
 
   /** Moves a group. All its leases become void. */
   async seek(topic: string, group: string, to: Start): Promise<CursorPosition> {
-    this.#members.get(memberKey(topic, group))?.membership.forgetHeld();
-    return (await this.#request({ op: "SEEK", topic, group, to })).cursor ?? { topic };
+    const member = this.#members.get(memberKey(topic, group));
+    // With the OK, before the frames that follow it: they may deliver the same events again.
+    return (await this.#request({ op: "SEEK", topic, group, to }, () => member?.forgetHeld())).cursor ?? { topic };
   }
 
   /** Stops deliveries to this client's subscription. */
@@ -342,7 +349,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   async #close(timeoutMs: Millis): Promise<void> {
     // The end of the connection ends everything that is waited for here.
     const late = setTimeout(() => void this.#connection.close(), timeoutMs);
-    await Promise.all([...this.#members.values()].map(({ leave }) => leave({ timeoutMs })));
+    await Promise.all([...this.#members.values()].map((member) => member.drain(timeoutMs)));
     // Handlers that have ended now may have published.
     await this.#publisher.whenIdle();
     clearTimeout(late);
@@ -353,17 +360,17 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   #end(error: PrombusError): void {
     this.#closedBy = error;
     this.#publisher.close(error);
-    for (const { membership } of [...this.#members.values()]) membership.end(error);
+    for (const member of [...this.#members.values()]) member.end(error);
     this.#ended.abort(error);
   }
 
   /** A request that waits for a connection and is repeated when the connection breaks. */
-  async #request(frame: Record<string, unknown>): ReturnType<Connection["request"]> {
+  async #request(frame: Record<string, unknown>, onOk?: () => void): ReturnType<Connection["request"]> {
     const until = Date.now() + READY_TIMEOUT_MS;
     for (;;) {
       await this.ready({ timeoutMs: Math.max(until - Date.now(), 0) });
       try {
-        return await this.#connection.request(frame);
+        return await this.#connection.request(frame, onOk);
       } catch (thrown) {
         if (!(thrown instanceof ConnectionError) || Date.now() >= until) throw thrown;
       }
@@ -372,27 +379,28 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
 
   #unasked(error: PrombusError): void {
     // It may have ended a subscription; the frame does not say which one.
-    for (const { membership } of [...this.#members.values()]) void membership.probe(error);
+    for (const member of [...this.#members.values()]) void member.probe(error);
     if (error.code !== "not_subscribed" && error.code !== "forbidden") this.#emitter.emit("error", error);
   }
 
-  #remember(membership: Membership, leave: (options: { timeoutMs: Millis }) => Promise<void>): void {
+  #remember(member: Membership): void {
     if (this.#closing || this.#closedBy) throw this.#closedBy ?? new ClosedError();
-    const key = memberKey(membership.topic, membership.group);
+    const { topic, group } = member;
+    const key = memberKey(topic, group);
     if (this.#members.has(key)) {
-      throw new PrombusError("already_subscribed", `already subscribed to ${membership.topic} as group ${membership.group}`);
+      throw new PrombusError("already_subscribed", `already subscribed to ${topic} as group ${group}`);
     }
-    this.#members.set(key, { membership, leave });
+    this.#members.set(key, member);
   }
 
-  #forget(membership: Membership): void {
-    const key = memberKey(membership.topic, membership.group);
-    if (this.#members.get(key)?.membership === membership) this.#members.delete(key);
+  #forget(member: Membership): void {
+    const key = memberKey(member.topic, member.group);
+    if (this.#members.get(key) === member) this.#members.delete(key);
   }
 
   #member(topic: string, group: string): Membership {
     const member = this.#members.get(memberKey(topic, group));
-    if (member !== undefined) return member.membership;
+    if (member) return member;
     throw new PrombusError("not_subscribed", `not subscribed to ${topic} as group ${group}`);
   }
 }

@@ -128,10 +128,10 @@ export class Connection {
   }
 
   /** Sends a frame and waits for its answer. Rejects with `connection_lost` if the connection is or goes down. */
-  request(frame: Record<string, unknown>): Promise<OkFrame> {
+  request(frame: Record<string, unknown>, onOk?: () => void): Promise<OkFrame> {
     if (this.#state === "closed") return Promise.reject(new ClosedError());
     if (this.#state !== "connected") return Promise.reject(this.#lost());
-    return this.#ask(frame);
+    return this.#ask(frame, onOk);
   }
 
   /** Ends the connection for good: with a close frame, so that leases go back without counting as an attempt. */
@@ -155,11 +155,14 @@ export class Connection {
     this.#finish(undefined);
   }
 
-  #ask(frame: Record<string, unknown>): Promise<OkFrame> {
+  #ask(frame: Record<string, unknown>, onOk?: () => void): Promise<OkFrame> {
     const corr = this.nextCorr();
     return new Promise((resolve, reject) => {
       this.sendFor(corr, JSON.stringify({ ...frame, corr }), {
-        ok: resolve,
+        ok: (answer) => {
+          onOk?.();
+          resolve(answer);
+        },
         err: (error) => reject(asError(error)),
         lost: () => reject(this.#lost()),
       });

@@ -46,7 +46,7 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
       if (!this.#isOver || this.#error !== undefined) throw error;
     });
     for (;;) {
-      const lease = this.#waiting.shift() ?? (await this.#take());
+      const lease = (this.member.isStopping ? undefined : this.#waiting.shift()) ?? (await this.#take());
       if (lease === undefined) return { done: true, value: undefined };
       if (await this.#isValid(lease)) return { done: false, value: deliveryOf<T>(this.member, lease) };
     }

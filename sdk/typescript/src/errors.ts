@@ -117,9 +117,10 @@ export class NackError extends Error {
   override readonly name: string = "NackError";
   declare readonly delayMs?: Millis;
 
-  constructor(message: string, options: { delayMs?: Millis; cause?: unknown } = {}) {
-    super(message, options);
-    if (options.delayMs !== undefined) this.delayMs = options.delayMs;
+  constructor(message: string, options: Millis | { delayMs?: Millis; cause?: unknown } = {}) {
+    const { delayMs, ...rest } = typeof options === "number" ? { delayMs: options } : options;
+    super(message, rest);
+    if (delayMs !== undefined) this.delayMs = delayMs;
   }
 }
 

@@ -1,13 +1,11 @@
 /** The history of topics: pages, exports, and live tails without a group. All of them take patterns, too. */
 import { Backoff } from "./backoff.js";
-import { ConnectionError, PrombusError, serverError } from "./errors.js";
-import { type Exchange, type Http, parseJson, type Query } from "./http.js";
+import { ClosedError, ConnectionError, PrombusError, serverError } from "./errors.js";
+import { closedBy, type Exchange, type Http, parseJson, type Query } from "./http.js";
 import { LineSplitter, SseParser } from "./sse.js";
 import type { HistoryFilter, Millis, StoredEvent, TimeLike } from "./types.js";
 
 const PAGE_SIZE = 1_000;
-/** The server sends a comment every 15 s. */
-export const SILENCE_MS = 45_000;
 const RETRY_MS = 1_000;
 const MIN_RETRY_MS = 100;
 const MAX_RETRY_MS = 30_000;
@@ -140,7 +138,7 @@ export async function* tail<T = unknown>(
   topic: string,
   options: TailOptions = {},
 ): AsyncGenerator<StoredEvent<T>, undefined> {
-  const { onOpen, signal, silenceMs: idleMs = SILENCE_MS, resumeAfterEvents = false } = options;
+  const { onOpen, signal, silenceMs: idleMs, resumeAfterEvents = false } = options;
   const path = pathOf(topic);
   const query = queryOf(undefined, options);
   let lastId = "";
@@ -177,7 +175,11 @@ export async function* tail<T = unknown>(
     } finally {
       exchange?.close();
     }
-    if (http.closed.aborted) return;
+    if (http.closed.aborted) {
+      const error = closedBy(http.closed);
+      if (error instanceof ClosedError) return;
+      throw error;
+    }
     await http.retryAfter(failure, backoff, signal);
   }
 }

@@ -19,9 +19,12 @@ export interface RequestOptions {
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal | undefined;
-  /** Fails with `timeout` after this time in which the server sent nothing. */
-  idleMs?: Millis;
+  /** Fails with `timeout` after this time in which the server sent nothing; default 45,000. */
+  idleMs?: Millis | undefined;
 }
+
+/** The server sends a comment every 15 s where it has nothing else to send. */
+const SILENCE_MS = 45_000;
 
 /** Requests to the HTTP routes of the server, with the token of the client. */
 export class Http {
@@ -56,7 +59,7 @@ export class Http {
 
   /** Sends a request and waits for the head of the response. Throws if its status is not 2xx. */
   async open(method: string, path: string, options: RequestOptions = {}): Promise<Exchange> {
-    const { query, body, signal, idleMs } = options;
+    const { query, body, signal, idleMs = SILENCE_MS } = options;
     const headers = { ...options.headers };
     const text = JSON.stringify(body) as string | undefined;
     if (text !== undefined) headers["content-type"] = "application/json";
@@ -197,7 +200,8 @@ export class Exchange {
 }
 
 /** Why the client was closed, e.g. because the server refused its token. */
-function closedBy({ reason }: AbortSignal): PrombusError {
+/** Why the client was closed. */
+export function closedBy({ reason }: AbortSignal): PrombusError {
   return reason instanceof PrombusError ? reason : new ClosedError();
 }
 

@@ -1,5 +1,5 @@
 /** Client of a prombus event bus. */
-export { Client, connect, type ConnectOptions, type PublishRecord } from "./client.js";
+export { Client, connect, type ConnectOptions, type PublishRecord, type PublishRecordOf } from "./client.js";
 export type { ClientEvents, ConnectionOptions, ConnectionState } from "./connection.js";
 export { Consumer } from "./consumer.js";
 export {

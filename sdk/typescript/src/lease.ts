@@ -61,6 +61,11 @@ export class Lease implements DeliveryContext {
     this.#controller?.abort(this.#lostBecause);
   }
 
+  /** Whether its time has passed, also if nobody has looked since. */
+  get isOver(): boolean {
+    return this.isLost || this.leaseUntil <= Date.now();
+  }
+
   get isLost(): boolean {
     return this.#lostBecause !== undefined;
   }
@@ -73,7 +78,6 @@ export class Lease implements DeliveryContext {
     return this.#controller.signal;
   }
 
-  extend(ms?: Millis): Promise<void> {
-    return this.#owner.extend(this, ms);
-  }
+  // A property, so that handlers can take it out of the context.
+  readonly extend = (ms?: Millis): Promise<void> => this.#owner.extend(this, ms);
 }

@@ -36,6 +36,7 @@ export interface MembershipUser {
   ended(error: PrombusError | undefined, isReported: boolean): void;
 }
 
+const DRAIN_TIMEOUT_MS = 30_000;
 const DEFAULT_LEASE_MS = 30_000;
 const DEFAULT_MAX_EXTENSION_MS = 3_600_000;
 const DEFAULT_MAX_IN_FLIGHT = 100;
@@ -69,7 +70,10 @@ export class Membership implements LeaseOwner {
   #isStopping = false;
   #isOver = false;
   #isPaused = false;
+  #draining: Promise<void> | undefined;
+  #onSettled: (() => void) | undefined;
   #isProbing = false;
+  #said: PrombusError | undefined;
   #hasJoined = false;
   #joined: { resolve: (created: boolean) => void; reject: (error: unknown) => void } | undefined;
 
@@ -132,6 +136,7 @@ export class Membership implements LeaseOwner {
   drop(lease: Lease): void {
     // Another delivery of the same event may have taken its place.
     if (this.#held.get(lease.key) === lease) this.#held.delete(lease.key);
+    this.#onSettled?.();
   }
 
   /** Settles an event without waiting for the answer. */
@@ -186,10 +191,30 @@ export class Membership implements LeaseOwner {
     }
   }
 
-  /** Nothing more arrives. Running handlers can still settle what they have. */
-  stopReceiving(): void {
+  /** Nothing more is to be handed out. */
+  get isStopping(): boolean {
+    return this.#isStopping;
+  }
+
+  /** Stops deliveries, waits at most `timeoutMs` until what was handed out is settled, and leaves the group. */
+  drain(timeoutMs: Millis = DRAIN_TIMEOUT_MS): Promise<void> {
+    this.#draining ??= this.#drain(timeoutMs);
+    return this.#draining;
+  }
+
+  async #drain(timeoutMs: Millis): Promise<void> {
     this.#isStopping = true;
     this.pause(true).catch(() => {});
+    await new Promise<void>((resolve) => {
+      const late = setTimeout(resolve, timeoutMs);
+      this.#onSettled = () => {
+        for (const { startedAt } of this.#held.values()) if (startedAt < Infinity) return;
+        clearTimeout(late);
+        resolve();
+      };
+      this.#onSettled();
+    });
+    await this.leave();
   }
 
   /** Leaves the group: what is not settled goes to other members without counting as an attempt. */
@@ -204,8 +229,9 @@ export class Membership implements LeaseOwner {
 
   /** Finds out whether `said`, an ERR that names no subscription, ended this one. */
   async probe(said: PrombusError): Promise<void> {
-    // The answer to a probe that is under way tells about this ERR as well.
-    if (!this.#isSubscribed || this.#isStopping || this.#isProbing) return;
+    if (!this.#isSubscribed || this.#isStopping) return;
+    this.#said = said;
+    if (this.#isProbing) return;
     this.#isProbing = true;
     try {
       await this.#connection.request({ op: this.#isPaused ? "PAUSE" : "RESUME", ...this.#about() });
@@ -215,6 +241,8 @@ export class Membership implements LeaseOwner {
       this.#failed(serverError(said.code, `${what}: ${said.message}`, { cause: said }));
     } finally {
       this.#isProbing = false;
+      // An ERR that came meanwhile may be later than the answer.
+      if (this.#said !== said) void this.probe(this.#said);
     }
   }
 
@@ -230,6 +258,7 @@ export class Membership implements LeaseOwner {
     const lost = error ?? new ClosedError("the subscription ended");
     for (const lease of this.#held.values()) lease.lose(lost);
     this.#held.clear();
+    this.#onSettled?.();
     this.#onEnd();
     const isReported = this.#joined !== undefined || this.#connection.state === "closed";
     this.#joined?.reject(lost);

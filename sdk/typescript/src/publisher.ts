@@ -29,7 +29,6 @@ interface Publish extends Waiter {
   readonly name: string | undefined;
   readonly frame: string;
   readonly deadline: Millis;
-  readonly signal: AbortSignal | undefined;
   /** Why the server would not take it, the last time that it was sent. */
   lastError?: PrombusError;
   fail(error: unknown): void;
@@ -54,8 +53,8 @@ export class Publisher {
   #deadlineTimer: ReturnType<typeof setTimeout> | undefined;
   #nextDeadline = Infinity;
   #waiting: { isMet: () => boolean; resolve: () => void }[] = [];
-  /** The signals that are listened to, until no publish waits. */
-  readonly #signals = new Set<AbortSignal>();
+  /** What may be sent and unanswered now: one after a refusal, and twice as many with each OK. */
+  #window = WINDOW;
   #closedBy: PrombusError | undefined;
 
   constructor(connection: Connection, options: PublisherOptions) {
@@ -74,17 +73,16 @@ export class Publisher {
       if (!this.isWritable) {
         throw new PrombusError(
           "queue_full",
-          `${this.pending} publishes wait for an answer (maxQueued, maxQueuedBytes): await them, or whenWritable()`,
+          `${this.pending} publishes wait for an answer: await them, or whenWritable()`,
         );
       }
-      const { signal, timeoutMs = this.#options.publishTimeoutMs ?? 60_000, ...wire } = options;
+      const { timeoutMs = this.#options.publishTimeoutMs ?? 60_000, ...wire } = options;
       const corr = this.#connection.nextCorr();
       const publish: Publish = {
         corr,
         frame: encode(corr, topic, payload, wire),
         name: wire.id ?? wire.idempotencyKey,
         deadline: Date.now() + timeoutMs,
-        signal,
         ok: ({ id, seq, duplicate }) => {
           if (!this.#remove(publish)) return;
           this.#answered();
@@ -108,12 +106,6 @@ export class Publisher {
       };
       this.#queued.add(publish);
       this.#bytes += publish.frame.length;
-      if (signal) {
-        this.#signals.add(signal);
-        // The same listener for all publishes: a signal has it once.
-        signal.addEventListener("abort", this.#onAbort);
-        if (signal.aborted) return this.#onAbort();
-      }
       this.#watch(publish.deadline);
       this.flush();
     });
@@ -194,20 +186,13 @@ export class Publisher {
     if (this.pending === 0) {
       clearTimeout(this.#deadlineTimer);
       this.#nextDeadline = Infinity;
-      for (const signal of this.#signals) signal.removeEventListener("abort", this.#onAbort);
-      this.#signals.clear();
     }
     return true;
   }
 
-  readonly #onAbort = (): void => {
-    for (const { signal, fail } of this.#all()) {
-      if (signal?.aborted) fail(new PrombusError("aborted", "the publish was aborted; the event may be stored", { cause: signal.reason }));
-    }
-  };
-
   #answered(): void {
     this.#backoff.reset();
+    this.#window = Math.min(this.#window * 2, WINDOW);
     if (this.#queued.size > 0) this.flush();
   }
 
@@ -216,6 +201,7 @@ export class Publisher {
     if (!this.#sent.delete(publish)) return;
     this.#sentBytes -= publish.frame.length;
     publish.lastError = error;
+    this.#window = 1;
     this.#queued.add(publish);
     this.#isUnsorted = true;
     this.#pauseTimer ??= setTimeout(() => {
@@ -232,7 +218,7 @@ export class Publisher {
     }
     for (const publish of this.#queued) {
       const { corr, frame } = publish;
-      const isFull = this.#sent.size >= WINDOW || this.#sentBytes + frame.length > WINDOW_BYTES;
+      const isFull = this.#sent.size >= this.#window || this.#sentBytes + frame.length > WINDOW_BYTES;
       if (isFull && this.#sent.size > 0) break;
       this.#queued.delete(publish);
       this.#sent.add(publish);
@@ -263,7 +249,7 @@ export class Publisher {
   }
 }
 
-function encode(corr: number, topic: string, payload: unknown, wire: Omit<PublishOptions, "signal" | "timeoutMs">): string {
+function encode(corr: number, topic: string, payload: unknown, wire: Omit<PublishOptions, "timeoutMs">): string {
   let json: string | undefined;
   let cause: unknown;
   try {

@@ -1,7 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /** The newest event of each key of a topic, kept up to date. */
 import { ClosedError, type PrombusError } from "./errors.js";
-import { retryBackoff, SILENCE_MS, tail } from "./history.js";
+import { retryBackoff, tail } from "./history.js";
 import { type Http, onAbort } from "./http.js";
 import type { StoredEvent, UUID } from "./types.js";
 
@@ -174,7 +174,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
       }
       onFailure(new ClosedError());
     } catch (error) {
-      if (!signal.aborted && !http.closed.aborted) this.#error = error as PrombusError;
+      if (!signal.aborted && !(error instanceof ClosedError)) this.#error = error as PrombusError;
       onFailure(error);
     }
     release();
@@ -188,7 +188,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     let page: StatePage<T> | undefined;
     do {
       page = await this.#http.json<StatePage<T>>("GET", path, {
-        query: { next: page?.next ?? undefined }, signal: this.#stop.signal, idleMs: SILENCE_MS,
+        query: { next: page?.next ?? undefined }, signal: this.#stop.signal,
       });
       for (const event of page.events) events.set(event.key as string, event);
     } while (page.next);

@@ -9,9 +9,6 @@ import type { Telemetry } from "./telemetry.js";
 import { type Schemas, validate } from "./topics.js";
 import type { Handler, HandlerOptions, Millis } from "./types.js";
 
-/** How long `unsubscribe()` waits for running handlers. */
-const DRAIN_TIMEOUT_MS = 30_000;
-
 /** What turns an event into a call of the user's code. */
 export interface HandlerTools {
   schemas: Schemas | undefined;
@@ -26,12 +23,9 @@ export class Subscription {
   readonly #handler: Handler;
   readonly #tools: HandlerTools;
   readonly #concurrency: number;
-  /** Waiting for the end of the running handlers. */
-  readonly #drains: (() => void)[] = [];
   #finish!: (error: PrombusError | undefined) => void;
   #waiting: Lease[] = [];
   #running = 0;
-  #isDraining = false;
 
   /** Whether the subscription created the group. If not, `from` and `expireMs` had no effect. */
   created = false;
@@ -76,20 +70,8 @@ export class Subscription {
    * Leaves the group after running handlers have ended and their events are settled, at most `timeoutMs` (default 30,000)
    * later. What was not handled goes to other members; it does not count as an attempt.
    */
-  async unsubscribe(options: { timeoutMs?: Millis } = {}): Promise<void> {
-    this.#isDraining = true;
-    this.disconnected();
-    this.member.stopReceiving();
-    if (this.#running > 0) {
-      await new Promise<void>((resolve) => {
-        const late = setTimeout(resolve, options.timeoutMs ?? DRAIN_TIMEOUT_MS);
-        this.#drains.push(() => {
-          clearTimeout(late);
-          resolve();
-        });
-      });
-    }
-    await this.member.leave();
+  unsubscribe(options: { timeoutMs?: Millis } = {}): Promise<void> {
+    return this.member.drain(options.timeoutMs);
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -114,23 +96,21 @@ export class Subscription {
 
   /** @internal */
   ended(error: PrombusError | undefined, isReported: boolean): void {
-    this.#isDraining = true;
     this.#waiting = [];
-    // Results of running handlers can no longer be sent.
-    this.#endDrains();
     if (error !== undefined && !isReported) this.#tools.emitter.emit("error", error);
     this.#finish(error instanceof ClosedError ? undefined : error);
   }
 
-  #endDrains(): void {
-    for (const end of this.#drains.splice(0)) end();
-  }
-
   #pump(): void {
     let taken = 0;
-    while (this.#running < this.#concurrency && taken < this.#waiting.length && !this.#isDraining) {
+    while (this.#running < this.#concurrency && taken < this.#waiting.length && !this.member.isStopping) {
       const lease = this.#waiting[taken] as Lease;
       taken += 1;
+      if (lease.isOver) {
+        // Another member may have it; if it returns, it arrives again.
+        this.member.drop(lease);
+        continue;
+      }
       lease.startedAt = Date.now();
       this.#running += 1;
       void this.#run(lease);
@@ -142,7 +122,6 @@ export class Subscription {
     const verdict = await this.#handle(lease);
     this.member.settle(lease, verdict);
     this.#running -= 1;
-    if (this.#running === 0) this.#endDrains();
     this.#pump();
   }
 

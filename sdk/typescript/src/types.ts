@@ -66,8 +66,6 @@ export interface PublishOptions {
   sid?: UUID | undefined;
   /** Gives up after this time; the default is `publishTimeoutMs` of `connect`. */
   timeoutMs?: Millis | undefined;
-  /** Stops waiting. The event may be stored all the same. */
-  signal?: AbortSignal | undefined;
 }
 
 /** Answer to a publish: the event is durable. */

@@ -182,6 +182,25 @@ describe("at any time", () => {
   });
 });
 
+test("close() waits for a delivery of consume() that is not settled yet, and ends the iterator", async () => {
+  const client = connectTo(server);
+  const consumer = client.consume("t", "g");
+  const first = consumer.next();
+  await server.got("SUBSCRIBE", 1);
+  for (const id of ["e1", "e2"]) server.last.deliver("t", "g", id);
+  const { value: delivery } = await first;
+  let isClosed = false;
+  const closed = client.close().then(() => { isClosed = true; });
+  await server.got("PAUSE", 1);
+  const second = consumer.next();
+  await settle(5);
+  expect(isClosed).toBe(false);
+  expect(await delivery?.ack()).toBe("settled");
+  await closed;
+  expect(await second).toEqual({ done: true, value: undefined });
+  expect(server.of("ACK").map(({ id }) => id)).toEqual(["e1"]);
+});
+
 describe("no timer is left", () => {
   test("after a life with everything in it", async () => {
     const timers = countTimers();
@@ -192,7 +211,7 @@ describe("no timer is left", () => {
     const waiting = consumer.next();
     await server.got("SUBSCRIBE", 2);
     for (const group of ["g", "c"]) server.last.deliver("t", group, "e1");
-    await waiting;
+    await (await waiting).value?.ack();
     await client.publish("t", 1);
     server.last.cut();
     await server.connected(2);

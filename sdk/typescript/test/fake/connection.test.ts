@@ -60,7 +60,8 @@ describe("states", () => {
   test("ready() says why it gave up", async () => {
     server.refuse = 503;
     const client = connectTo(server);
-    const error = await failure(client.ready({ timeoutMs: 50 })) as PrombusError;
+    await until(() => client.status === "reconnecting");
+    const error = await failure(client.ready({ timeoutMs: 20 })) as PrombusError;
     expect(error).toMatchObject({ code: "timeout", isRetryable: true });
     expect(error.message).toMatch(HAS_DETAILS ? /503.*prombus serve/ : /prombus serve/);
   });

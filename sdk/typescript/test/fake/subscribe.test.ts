@@ -39,6 +39,19 @@ async function subscribed(handlers: Handlers, options: HandlerOptions = {}): Pro
 }
 
 describe("how events are settled", () => {
+  test("extend and signal can be taken out of the context, and a NackError takes its delay as a number", async () => {
+    const client = connectTo(server);
+    await client.subscribe("t", "g", async (_, { extend, signal }) => {
+      await extend(5_000);
+      throw new NackError(`aborted: ${signal.aborted}`, 1_500);
+    });
+    client.on("nack", () => {});
+    server.last.deliver("t", "g", "e1");
+    await server.got("NACK", 1);
+    expect(server.of("MODACK")[0]).toMatchObject({ extend_ms: 5_000 });
+    expect(server.of("NACK")[0]).toMatchObject({ reason: "aborted: false", delay_ms: 1_500 });
+  });
+
   test("returning acks, without an answer; the context tells about the delivery", async () => {
     const handlers = new Handlers();
     await subscribed(handlers);
@@ -399,6 +412,33 @@ describe("after a reconnect", () => {
     second.end();
     await server.got("ACK", 1);
     expect(handlers.ids).toEqual(["e1", "e1"]);
+  });
+
+  test("a seek that the server refuses voids nothing", async () => {
+    const handlers = new Handlers();
+    const { client } = await subscribed(handlers);
+    server.last.deliver("t", "g", "e1");
+    const { end, ctx } = await handlers.at(0);
+    server.script.SEEK = (frame, from) => from.err(frame, "unknown_id");
+    await expect(client.seek("t", "g", { afterId: "x" })).rejects.toMatchObject({ code: "unknown_id" });
+    expect(ctx.signal.aborted).toBe(false);
+    end();
+    await server.got("ACK", 1);
+  });
+
+  test("an event whose lease ended while it waited here is not handled, and arrives again when it returns", async () => {
+    stopTime();
+    const handlers = new Handlers();
+    await subscribed(handlers, { ackTimeoutMs: 10_000, autoExtend: false });
+    for (const id of ["e1", "e2"]) server.last.deliver("t", "g", id, { ctx: { ack_deadline_ms: 10_000 } });
+    const { end } = await handlers.at(0);
+    await vi.advanceTimersByTimeAsync(11_000);
+    end();
+    await settle(5);
+    expect(handlers.ids).toEqual(["e1"]);
+    server.last.deliver("t", "g", "e2", { ctx: { attempt: 2, reason: "lease_expired" } });
+    await handlers.at(1);
+    expect(handlers.ids).toEqual(["e1", "e2"]);
   });
 
   test("results are forgotten after five minutes, and when this client seeks", async () => {
