@@ -160,7 +160,9 @@ export class Membership implements LeaseOwner {
     } catch (thrown) {
       // The answer was lost, maybe the frame as well.
       if (thrown instanceof ConnectionError) return this.#remember(lease, verdict);
-      if (!this.#isOver && !this.#held.has(lease.key)) this.#hold(lease);
+      // On a full disk the verdict applies all the same; it is durable later.
+      const isSettled = (thrown as PrombusError).code === "storage_full";
+      if (!isSettled && !this.#isOver && !this.#held.has(lease.key)) this.#hold(lease);
       throw thrown;
     }
   }

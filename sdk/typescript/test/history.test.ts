@@ -417,9 +417,9 @@ describe("tail of a scripted server", () => {
 
   it("does not take a slow reader for a silent server", async () => {
     fake = await fakeServer((_, response) => begin(response, block(1) + block(2)));
-    const events = tail(httpOf(fake.url).http, "t", { silenceMs: 50 });
+    const events = tail(httpOf(fake.url).http, "t", { silenceMs: 500 });
     await events.next();
-    await new Promise((done) => setTimeout(done, 150));
+    await new Promise((done) => setTimeout(done, 800));
     expect((await events.next()).value).toMatchObject({ payload: 2 });
     expect(fake.requests).toHaveLength(1);
     await events.return(undefined);

@@ -32,6 +32,9 @@ export async function makeWorkspace(): Promise<Workspace> {
     format: "esm", target: "es2022", sourcemap: "inline", logLevel: "error",
   });
   await writeFile(join(client, "dist/esm/package.json"), '{"type":"module"}\n');
+  // As `scripts/build.mjs` makes it.
+  await cp(join(client, "dist/esm"), join(client, "dist/browser"), { recursive: true });
+  await cp(join(client, "dist/esm/browser-socket.js"), join(client, "dist/browser/node-socket.js"));
   await writeFile(join(folder, "package.json"), '{"type":"module"}\n');
   for (const name of ["ws", "zod", "@opentelemetry", "@types", "undici-types"]) {
     await symlink(join(ROOT, "node_modules", name), join(modules, name));
