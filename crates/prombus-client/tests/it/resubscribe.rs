@@ -272,3 +272,20 @@ async fn an_event_that_is_larger_than_16_mib_is_delivered() {
     let delivery = delivery.unwrap().unwrap();
     assert_eq!(delivery.json::<String>().unwrap().len(), 20 << 20);
 }
+
+#[tokio::test]
+async fn a_reason_that_only_a_newer_server_knows_does_not_end_the_connection() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap();
+    let (orders, mut peer) =
+        tokio::join!(async { client.subscribe("orders", "billing").await }, server.accept_member());
+    let mut orders = orders.unwrap();
+    peer.send(json!({
+        "op": "EVENT", "topic": "orders", "group": "billing",
+        "event": {"id": event_id(1), "seq": 1, "ts": 5, "topic": "orders", "payload": 1},
+        "ctx": {"attempt": 2, "ack_deadline_ms": 30_000, "max_attempts": 5, "reason": "of_a_newer_server"},
+    }))
+    .await;
+    let delivery = orders.next().await.unwrap().unwrap();
+    assert_eq!((delivery.context.attempt, delivery.context.reason), (2, None));
+}
