@@ -44,8 +44,8 @@ impl Client {
         Ok(client)
     }
 
-    /// How long a publish is sent again while nothing is answered. Default: 60 s. Zero: it is sent once. Clones that were made
-    /// before keep their own.
+    /// How long a publish waits and is sent again while nothing is answered. Default: 60 s. Zero: it is sent once, and the answer
+    /// may take as long as the connection lasts. Clones that were made before keep their own.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -174,6 +174,10 @@ impl Client {
 
     pub(crate) fn http_shared(&self) -> Arc<Http> {
         Arc::clone(&self.http)
+    }
+
+    pub(crate) fn publish_patience(&self) -> Duration {
+        self.patience
     }
 
     pub(crate) fn publish_connection(&self) -> &PublishConnection {

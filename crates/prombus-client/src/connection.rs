@@ -8,28 +8,26 @@ pub(crate) use shared::Incoming;
 
 use crate::address::Address;
 use crate::error::{ClientError, PublishError};
+use crate::patience::Patience;
 use crate::record::{Published, Record};
 use crate::transport;
 use prombus_protocol::{ClientFrame, ErrorCode, Json, OkFrame, Token};
-use shared::{Answer, Shared};
+use shared::{Answer, Recipient, Shared};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 /// How long a server that accepted the connection may take to grant access.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a request waits while nothing is answered. Longer, and the server is taken to hang.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection. Dropping it sends a close frame, so that the server returns its leases without counting an attempt.
 pub(crate) struct Connection {
-    /// Frames to write. Not bounded: a request waits for its answer, so it has one frame or batch in here at most.
+    /// Frames to write. Not bounded: a request waits for its answer, so it has one frame or batch in here at most. The frames of
+    /// a request that was cancelled are written, too.
     outgoing: mpsc::UnboundedSender<Vec<Utf8Bytes>>,
     shared: Arc<Shared>,
-    task: AbortHandle,
 }
 
 impl Connection {
@@ -47,8 +45,8 @@ impl Connection {
             })??;
         let (outgoing, queued) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::new(incoming));
-        let task = tokio::spawn(pump::run(socket, queued, Arc::clone(&shared))).abort_handle();
-        Ok(Self { outgoing, shared, task })
+        tokio::spawn(pump::run(socket, queued, Arc::clone(&shared)));
+        Ok(Self { outgoing, shared })
     }
 
     /// Whether it has ended.
@@ -56,14 +54,19 @@ impl Connection {
         self.shared.is_over()
     }
 
-    /// Publishes the records in order and waits for all answers.
-    pub(crate) async fn publish(&self, records: &[Record]) -> Vec<Result<Published, PublishError>> {
+    /// Publishes the records in order and waits for all answers, as long as the patience lasts. The connection remains open when
+    /// it ends: others use it, too.
+    pub(crate) async fn publish(
+        &self,
+        records: &[Record],
+        patience: &mut Patience,
+    ) -> Vec<Result<Published, PublishError>> {
         let frames: Vec<Result<ClientFrame<'_>, PublishError>> = records.iter().map(frame_of).collect();
         let published = |answer: Result<OkFrame, PublishError>| match answer? {
             OkFrame { id: Some(id), seq: Some(seq), duplicate, .. } => Ok(Published { id, seq, duplicate }),
             _ => Err(PublishError::Lost("an OK without id and seq".to_owned())),
         };
-        self.send(&frames).outcomes().await.into_iter().map(published).collect()
+        self.send(&frames).outcomes(Some(patience)).await.into_iter().map(published).collect()
     }
 
     /// Sends a frame now; the future waits for its answer.
@@ -74,7 +77,24 @@ impl Connection {
         let batch = self.send(&[Ok(frame)]);
         async move {
             let shared = Arc::clone(&batch.shared);
-            batch.outcomes().await.pop().unwrap_or_else(|| Err(shared.lost()))
+            batch.outcomes(None).await.pop().unwrap_or_else(|| Err(shared.lost()))
+        }
+    }
+
+    /// Sends a frame now; its answer is among what is incoming, in order, under the number that this returns. If the connection
+    /// ends before, there is no answer.
+    pub(crate) fn post(&self, frame: &ClientFrame<'_>) -> u64 {
+        let corr = self.shared.next_corr();
+        if let Ok(text) = self.shared.register(corr, frame, Recipient::Subscription) {
+            self.write(vec![text]);
+        }
+        corr
+    }
+
+    fn write(&self, texts: Vec<Utf8Bytes>) {
+        if self.outgoing.send(texts).is_err() {
+            // The task has ended, so no answer can come.
+            self.shared.end("the connection is closed".into());
         }
     }
 
@@ -85,7 +105,10 @@ impl Connection {
         let mut texts = Vec::with_capacity(frames.len());
         for (index, frame) in frames.iter().enumerate() {
             let text = match frame {
-                Ok(frame) => self.shared.register(index, frame, &sender),
+                Ok(frame) => {
+                    let recipient = Recipient::Batch(index, sender.clone());
+                    self.shared.register(self.shared.next_corr(), frame, recipient)
+                }
                 Err(refused) => Err(refused.clone()),
             };
             outcomes.push(match text {
@@ -97,12 +120,10 @@ impl Connection {
             });
         }
         let waiting = texts.len();
-        if waiting > 0 && self.outgoing.send(texts).is_err() {
-            // The task has ended, so no answer can come.
-            self.shared.end("the connection is closed".into());
+        if waiting > 0 {
+            self.write(texts);
         }
-        let (shared, task) = (Arc::clone(&self.shared), self.task.clone());
-        SentBatch { answers, outcomes, waiting, shared, task }
+        SentBatch { answers, outcomes, waiting, shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -113,24 +134,31 @@ struct SentBatch {
     /// Frames without an answer yet.
     waiting: usize,
     shared: Arc<Shared>,
-    task: AbortHandle,
 }
 
 impl SentBatch {
-    async fn outcomes(mut self) -> Vec<Result<OkFrame, PublishError>> {
+    /// The answers; a frame without one is lost when the connection ends or the patience does.
+    async fn outcomes(mut self, mut patience: Option<&mut Patience>) -> Vec<Result<OkFrame, PublishError>> {
         while self.waiting > 0 {
-            match timeout(ANSWER_TIMEOUT, self.answers.recv()).await {
-                Ok(Some((index, outcome))) => {
-                    self.outcomes[index] = Some(outcome);
-                    self.waiting -= 1;
-                }
+            let answer = match &patience {
+                Some(patience) => patience.bound(self.answers.recv()).await,
+                None => Ok(self.answers.recv().await),
+            };
+            let (index, outcome) = match answer {
+                Ok(Some(answer)) => answer,
                 Ok(None) => break,
-                Err(_) => {
-                    // The server hangs: it would not answer a close frame either.
-                    self.shared.end(format!("no answer in {} s", ANSWER_TIMEOUT.as_secs()).into());
-                    self.task.abort();
+                Err(why) => {
+                    let lost = || Err(PublishError::Lost(why.clone()));
+                    return self.outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect();
                 }
+            };
+            if let Some(patience) =
+                patience.as_mut().filter(|_| !outcome.as_ref().is_err_and(PublishError::is_unavailable))
+            {
+                patience.answered();
             }
+            self.outcomes[index] = Some(outcome);
+            self.waiting -= 1;
         }
         let lost = || Err(self.shared.lost());
         self.outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()

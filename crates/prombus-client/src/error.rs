@@ -68,7 +68,9 @@ impl ClientError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Lost { .. } => true,
-            Self::Refused { code, .. } => matches!(code, ErrorCode::RateLimited | ErrorCode::Unavailable),
+            Self::Refused { code, .. } => {
+                matches!(code, ErrorCode::RateLimited | ErrorCode::Unavailable | ErrorCode::StorageFull)
+            }
             Self::Address { .. } | Self::Unauthorized { .. } | Self::Answer { .. } => false,
         }
     }
@@ -151,6 +153,11 @@ impl PublishError {
                 ClientError::Refused { status: None, code, message, retry_after_ms }
             }
         }
+    }
+
+    /// Whether the server does not accept writes now, and may later.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        matches!(self.code(), Some(ErrorCode::Unavailable | ErrorCode::StorageFull))
     }
 
     /// The code, if the server refused.

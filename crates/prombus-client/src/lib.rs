@@ -43,6 +43,7 @@ mod error;
 mod history;
 mod http;
 mod lines;
+mod patience;
 mod publish;
 mod publish_connection;
 mod publisher;

@@ -9,6 +9,9 @@ use serde::Serialize;
 use std::future::IntoFuture;
 
 /// An event to publish; await it. See [`Client::publish`].
+///
+/// This is an `IntoFuture`: nothing is sent before the `.await`. Where a future is needed, as for `tokio::spawn` or
+/// `tokio::join!`, call `into_future()`.
 #[must_use = "an event is published when this is awaited"]
 pub struct Publish {
     client: Client,
@@ -18,8 +21,8 @@ pub struct Publish {
 impl Client {
     /// Publishes an event; resolves when it is on the server's disk.
     ///
-    /// The event has an id before it is first sent. When the connection is lost, or the server responds `rate_limited` or
-    /// `unavailable`, it is sent again under the same id, so it is stored once. Publishing gives up when nothing was answered for
+    /// The event has an id before it is first sent. When the connection is lost, or the server responds `rate_limited`,
+    /// `unavailable` or `storage_full`, it is sent again under the same id, so it is stored once. Publishing gives up when nothing was answered for
     /// the client's [patience](Client::patience).
     ///
     /// ```no_run

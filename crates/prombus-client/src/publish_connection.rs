@@ -3,6 +3,7 @@
 use crate::connection::Connection;
 use crate::error::{ClientError, PublishError};
 use crate::http::Http;
+use crate::patience::Patience;
 use crate::record::{Published, Record};
 use prombus_protocol::ErrorCode;
 use std::sync::Arc;
@@ -29,10 +30,16 @@ impl PublishConnection {
         Ok(Arc::clone(connection.insert(Arc::new(opened))))
     }
 
-    /// Sends the records once and waits for the answers.
-    pub(crate) async fn publish_once(&self, records: &[Record]) -> Vec<Result<Published, PublishError>> {
-        let error = match self.open().await {
-            Ok(connection) => return connection.publish(records).await,
+    /// Sends the records once and waits for the answers, as long as the patience lasts.
+    pub(crate) async fn publish_once(
+        &self,
+        records: &[Record],
+        patience: &mut Patience,
+    ) -> Vec<Result<Published, PublishError>> {
+        // Another publish may be opening the connection: the wait for it is bounded, too.
+        let opened = patience.bound(self.open()).await;
+        let error = match opened.unwrap_or_else(|why| Err(self.lost(why))) {
+            Ok(connection) => return connection.publish(records, patience).await,
             Err(ClientError::Refused { code, message, retry_after_ms, .. }) => {
                 PublishError::Refused { code, message, retry_after_ms }
             }
@@ -43,5 +50,9 @@ impl PublishConnection {
             Err(error) => PublishError::Lost(error.to_string()),
         };
         records.iter().map(|_| Err(error.clone())).collect()
+    }
+
+    fn lost(&self, why: String) -> ClientError {
+        ClientError::Lost { address: self.http.address.to_string(), why }
     }
 }

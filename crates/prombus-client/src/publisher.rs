@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::error::{ClientError, PublishError};
 use crate::record::{Published, Record};
-use crate::resend::{DEFAULT_PATIENCE, Resend, Setback};
+use crate::resend::{Resend, Setback};
 use std::time::Duration;
 
 /// A publisher.
@@ -16,12 +16,13 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// A publisher that uses the connection of a client.
+    /// A publisher that uses the connection and the patience of a client.
     pub fn new(client: Client) -> Self {
-        Self { client, patience: DEFAULT_PATIENCE, on_setback: Box::new(|_| {}), is_one_by_one: false }
+        let patience = client.publish_patience();
+        Self { client, patience, on_setback: Box::new(|_| {}), is_one_by_one: false }
     }
 
-    /// How long it keeps trying while nothing is answered. Default: 60 s.
+    /// How long it keeps trying while nothing is answered. Default: that of the client.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

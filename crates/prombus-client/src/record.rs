@@ -23,7 +23,8 @@ pub struct Published {
     pub id: Uuid,
     /// Its position in its topic.
     pub seq: u64,
-    /// The topic had an event with this id already, so nothing was added.
+    /// The topic had an event with this id already, so nothing was added. Also true when the client sent the record again because
+    /// the first answer was lost: the event is stored once.
     pub duplicate: bool,
 }
 

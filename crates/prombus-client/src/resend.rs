@@ -6,11 +6,11 @@
 
 use crate::backoff::{Backoff, FIRST_WAIT};
 use crate::error::PublishError;
+use crate::patience::Patience;
 use crate::publish_connection::PublishConnection;
 use crate::record::{Published, Record};
 use prombus_protocol::ErrorCode;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How long to keep trying while nothing is answered, unless set otherwise.
 pub(crate) const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ impl Resend<'_> {
     ) -> Vec<Result<Published, PublishError>> {
         let mut outcomes: Vec<Option<Result<Published, PublishError>>> =
             records.iter().map(|_| None).collect();
-        let mut answered_at = Instant::now();
+        let mut patience = Patience::new(self.patience);
         let mut backoff = Backoff::new();
         loop {
             let mut left: Vec<usize> =
@@ -55,10 +55,10 @@ impl Resend<'_> {
                 left.truncate(1);
             }
             let results = if left.len() == records.len() {
-                connection.publish_once(records).await
+                connection.publish_once(records, &mut patience).await
             } else {
                 let some: Vec<Record> = left.iter().map(|index| records[*index].clone()).collect();
-                connection.publish_once(&some).await
+                connection.publish_once(&some, &mut patience).await
             };
             let mut wait = Duration::ZERO;
             let mut setback = None;
@@ -66,11 +66,9 @@ impl Resend<'_> {
                 match retry_of(&result) {
                     None => {
                         outcomes[index] = Some(result);
-                        answered_at = Instant::now();
                         backoff.reset();
                     }
                     Some(Retry::After(delay)) => {
-                        answered_at = Instant::now();
                         wait = wait.max(delay);
                         *self.is_one_by_one = true;
                         setback.get_or_insert(Setback::RateLimited);
@@ -80,14 +78,19 @@ impl Resend<'_> {
             }
             let Some(setback) = setback else { continue };
             (self.on_setback)(&setback);
-            if let Setback::Unavailable(why) = setback {
-                if answered_at.elapsed() >= self.patience {
-                    let lost = || Err(PublishError::Lost(why.clone()));
-                    return outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect();
-                }
-                wait = wait.max(backoff.next_wait());
+            let Setback::Unavailable(why) = setback else {
+                tokio::time::sleep(wait).await;
+                patience.answered();
+                continue;
+            };
+            // An attempt after the wait would have no time left.
+            wait = wait.max(backoff.next_wait());
+            let left = patience.left();
+            tokio::time::sleep(wait.min(left)).await;
+            if wait >= left {
+                let lost = || Err(PublishError::Lost(why.clone()));
+                return outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect();
             }
-            tokio::time::sleep(wait).await;
         }
     }
 }
@@ -104,7 +107,7 @@ fn retry_of(result: &Result<Published, PublishError>) -> Option<Retry> {
         PublishError::Refused { code: ErrorCode::RateLimited, retry_after_ms, .. } => {
             Some(Retry::After(retry_after_ms.map_or(FIRST_WAIT, |ms| Duration::from_millis(ms.max(1)))))
         }
-        PublishError::Refused { code: ErrorCode::Unavailable, message, .. } => {
+        error @ PublishError::Refused { message, .. } if error.is_unavailable() => {
             Some(Retry::WithBackoff(message.clone()))
         }
         PublishError::Refused { .. } => None,

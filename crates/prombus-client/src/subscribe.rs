@@ -1,7 +1,8 @@
 //! Subscriptions: as a stream of deliveries, or as a handler that is called for each event.
 //!
 //! Each subscription has a connection and a task of its own (`member.rs`). The task keeps the connection (`link.rs`), decides
-//! what incoming events and results mean (`lease_table.rs`), and carries out the commands of the consumer (`command.rs`).
+//! what incoming events and results mean (`lease_table.rs`), queues events for the consumer (`queue.rs`), and carries out its
+//! commands (`command.rs`).
 
 mod builder;
 mod command;
@@ -12,6 +13,7 @@ mod lease;
 mod lease_table;
 mod link;
 mod member;
+mod queue;
 mod settlement;
 mod subscription;
 

@@ -1,7 +1,8 @@
 //! The task of a connection: writes queued frames, reads answers and deliveries, and notices a server that went silent.
 //!
 //! After 30 s in which nothing was received it sends a ping, and after 75 s it ends the connection: a machine that lost its
-//! power closes no connection, and a server may ping less often than that.
+//! power closes no connection, and a server may ping less often than that. A server that answers pings and no request for
+//! 60 s while requests wait is given up, too.
 
 use super::shared::{End, Incoming, Shared};
 use super::upgrade::Socket;
@@ -19,6 +20,8 @@ use tokio_tungstenite::tungstenite::{self, Bytes, Message, Utf8Bytes};
 /// Silence after which a ping is sent, and after which the connection ends.
 const PING_AFTER: Duration = Duration::from_secs(30);
 const SILENCE_LIMIT: Duration = Duration::from_secs(75);
+/// How long requests may wait while none is answered. Longer, and the server is taken to hang.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait for the server's close frame, after ours or after a failed write.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -43,6 +46,8 @@ pub(super) async fn run(
             Err(error) => timeout(CLOSE_TIMEOUT, reading).await.unwrap_or_else(|_| error.to_string().into()),
         },
         end = &mut reading => end,
+        // The server hangs: it would not answer a close frame either.
+        () = shared.unanswered_for(ANSWER_TIMEOUT) => format!("no answer in {} s", ANSWER_TIMEOUT.as_secs()).into(),
     };
     shared.end(end);
 }

@@ -1,25 +1,29 @@
 //! What a connection shares with the task that runs it: the requests that wait for an answer, found by `corr`, and how the
-//! connection ended. Every waiting request is answered or ends with the connection.
+//! connection ended. Every waiting request is answered or ends with the connection, which ends if nothing is answered for 60 s.
 
 use crate::error::PublishError;
 use parking_lot::Mutex;
 use prombus_protocol::{ClientFrame, ErrFrame, ErrorCode, EventFrame, OkFrame, put_client_frame};
 use std::collections::HashMap;
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 /// The index of a frame in its batch, and the server's answer.
 pub(super) type Answer = (usize, Result<OkFrame, PublishError>);
 
-/// What the server sends to a subscription without being asked.
+/// What the server sends to a subscription, in order.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// A delivery.
     Event(EventFrame),
     /// The server ended the subscription, or is about to close the connection.
     Refused(ErrFrame),
-    /// The connection ended. Nothing follows.
-    Ended,
+    /// The answer to a frame that was sent with [`Connection::post`](super::Connection::post).
+    Answer { corr: u64, answer: Result<OkFrame, PublishError> },
+    /// The connection ended, and this says why. Nothing follows.
+    Ended(String),
 }
 
 /// Shared by a connection and its task.
@@ -27,21 +31,33 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Set if the connection carries a subscription.
     incoming: Option<mpsc::UnboundedSender<Incoming>>,
+    /// Notified when a request starts to wait and no other does.
+    has_waiting: Notify,
 }
 
 #[derive(Default)]
 struct State {
     last_corr: u64,
+    /// A request that was cancelled stays in here until it is answered.
     waiting: HashMap<u64, Waiter>,
+    /// When the last answer was received, or the first of the waiting requests was made.
+    unanswered_since: Option<Instant>,
     /// Why the connection ended.
     ended: Option<String>,
 }
 
 /// A frame that waits for its answer.
 struct Waiter {
-    index: usize,
     byte_count: usize,
-    answers: mpsc::UnboundedSender<Answer>,
+    recipient: Recipient,
+}
+
+/// Where an answer goes.
+pub(super) enum Recipient {
+    /// To a batch, with the index of the frame.
+    Batch(usize, mpsc::UnboundedSender<Answer>),
+    /// To the subscription.
+    Subscription,
 }
 
 /// Why a connection ended.
@@ -65,42 +81,72 @@ impl From<&str> for End {
 
 impl Shared {
     pub(super) fn new(incoming: Option<mpsc::UnboundedSender<Incoming>>) -> Self {
-        Self { state: Mutex::default(), incoming }
+        Self { state: Mutex::default(), incoming, has_waiting: Notify::new() }
     }
 
-    /// Writes a frame and registers it as waiting: its answer goes to `answers`, with `index`.
+    /// A number for the next frame.
+    pub(super) fn next_corr(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.last_corr += 1;
+        state.last_corr
+    }
+
+    /// Writes a frame and registers it as waiting.
     pub(super) fn register(
         &self,
-        index: usize,
+        corr: u64,
         frame: &ClientFrame<'_>,
-        answers: &mpsc::UnboundedSender<Answer>,
+        recipient: Recipient,
     ) -> Result<Utf8Bytes, PublishError> {
-        let corr = {
-            let mut state = self.state.lock();
-            state.last_corr += 1;
-            state.last_corr
-        };
         let mut text = Vec::new();
         put_client_frame(&mut text, Some(&corr.to_string()), frame);
         let mut state = self.state.lock();
         if let Some(why) = &state.ended {
             return Err(PublishError::Lost(why.clone()));
         }
-        state.waiting.insert(corr, Waiter { index, byte_count: text.len(), answers: answers.clone() });
+        state.waiting.insert(corr, Waiter { byte_count: text.len(), recipient });
+        if state.unanswered_since.is_none() {
+            state.unanswered_since = Some(Instant::now());
+            self.has_waiting.notify_one();
+        }
         Ok(Utf8Bytes::try_from(text).expect("frames are UTF-8"))
     }
 
     /// Passes an answer to the request that waits for it.
     pub(super) fn answer(&self, corr: Option<u64>, outcome: Result<OkFrame, PublishError>) {
         let Some(corr) = corr else { return };
-        let waiter = self.state.lock().waiting.remove(&corr);
-        if let Some(Waiter { index, answers, .. }) = waiter {
-            // The request may have been cancelled.
-            let _ = answers.send((index, outcome));
+        let waiter = {
+            let mut state = self.state.lock();
+            let waiter = state.waiting.remove(&corr);
+            state.unanswered_since = (!state.waiting.is_empty()).then(Instant::now);
+            waiter
+        };
+        if let Some(Waiter { recipient, .. }) = waiter {
+            self.pass(corr, recipient, outcome);
         }
     }
 
-    /// Passes what the server sent unasked to the subscription, if there is one.
+    fn pass(&self, corr: u64, recipient: Recipient, answer: Result<OkFrame, PublishError>) {
+        match recipient {
+            // The request may have been cancelled.
+            Recipient::Batch(index, answers) => drop(answers.send((index, answer))),
+            Recipient::Subscription => self.push(Incoming::Answer { corr, answer }),
+        }
+    }
+
+    /// Resolves when requests wait and none was answered for this long.
+    pub(super) async fn unanswered_for(&self, limit: Duration) {
+        loop {
+            let since = self.state.lock().unanswered_since;
+            match since {
+                Some(since) if since.elapsed() >= limit => return,
+                Some(since) => sleep_until(since + limit).await,
+                None => self.has_waiting.notified().await,
+            }
+        }
+    }
+
+    /// Passes something to the subscription, if there is one.
     pub(super) fn push(&self, incoming: Incoming) {
         if let Some(sender) = &self.incoming {
             // The subscription may have been dropped.
@@ -113,18 +159,23 @@ impl Shared {
         let mut state = self.state.lock();
         if is_too_large {
             // One of the waiting frames was too large, so the largest of them is. Sent again, it would end the next connection.
-            let largest = state.waiting.values().max_by_key(|waiter| waiter.byte_count);
-            if let Some(Waiter { index, answers, .. }) = largest {
+            let largest = state.waiting.iter().max_by_key(|(_, waiter)| waiter.byte_count);
+            if let Some(corr) = largest.map(|(corr, _)| *corr)
+                && let Some(Waiter { recipient, .. }) = state.waiting.remove(&corr)
+            {
                 let (code, message) = (ErrorCode::TooLarge, "larger than the server accepts".to_owned());
-                let _ = answers
-                    .send((*index, Err(PublishError::Refused { code, message, retry_after_ms: None })));
+                self.pass(
+                    corr,
+                    recipient,
+                    Err(PublishError::Refused { code, message, retry_after_ms: None }),
+                );
             }
         }
         state.waiting.clear();
         if state.ended.is_none() {
-            state.ended = Some(why);
+            state.ended = Some(why.clone());
             drop(state);
-            self.push(Incoming::Ended);
+            self.push(Incoming::Ended(why));
         }
     }
 

@@ -8,8 +8,12 @@ use futures_util::{SinkExt, StreamExt};
 use hyper::header::AUTHORIZATION;
 use prombus_protocol::{ClientFrame, RawValue, ServerFrame, Token, put_client_frame};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+/// The largest frame that is received: an event of the largest payload that a server can allow, with room to spare.
+const MAX_RECEIVED_BYTES: usize = 64 << 20;
 
 /// A WebSocket over TCP or TLS.
 pub(super) type Socket = WebSocketStream<Box<dyn Transport>>;
@@ -26,7 +30,7 @@ pub(super) async fn upgrade(
         request.headers_mut().insert(AUTHORIZATION, bearer(token, address)?);
     }
     let (mut socket, _) =
-        client_async_with_config(request, stream, None).await.map_err(|error| match error {
+        client_async_with_config(request, stream, Some(limits())).await.map_err(|error| match error {
             tungstenite::Error::Http(response) => {
                 let body = response.body().as_deref().unwrap_or_default();
                 let why = String::from_utf8_lossy(body).into_owned();
@@ -46,6 +50,13 @@ pub(super) async fn upgrade(
         probed.map_err(|why| ClientError::Unauthorized { address: address.to_string(), why })?;
     }
     Ok(socket)
+}
+
+/// The limits of what is received. A server may be configured to allow larger frames than the default of the WebSocket library.
+fn limits() -> WebSocketConfig {
+    WebSocketConfig::default()
+        .max_frame_size(Some(MAX_RECEIVED_BYTES))
+        .max_message_size(Some(MAX_RECEIVED_BYTES))
 }
 
 /// Checks that the server accepts clients without a token; else why not.

@@ -4,6 +4,7 @@ use super::command::MemberHandle;
 use super::handler::{HandlerContext, HandlerHandle};
 use super::link::{Link, Spec};
 use super::member::Member;
+use super::queue::queue;
 use super::subscription::Subscription;
 use crate::client::Client;
 use crate::error::ClientError;
@@ -13,10 +14,12 @@ use prombus_protocol::{EventRecord, Filter, Start, SubscribeOptions};
 use std::fmt::Display;
 use std::future::IntoFuture;
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// A subscription in the making; see [`Client::subscribe`]. Await it for a stream of deliveries, or give it a
 /// [`handler`](Self::handler).
+///
+/// This is an `IntoFuture`: nothing is sent before the `.await`. Where a future is needed, as for `tokio::spawn` or
+/// `tokio::join!`, call `into_future()`.
 #[must_use = "a subscription starts when it is awaited or given a handler"]
 #[derive(Debug)]
 pub struct Subscribe {
@@ -181,7 +184,9 @@ impl Subscribe {
         self
     }
 
-    /// Extends the lease of one event for at most this time. Default: one hour.
+    /// Extends the lease of one event for at most this time, counted from when it is handed to the handler or the stream's
+    /// consumer, and again from a redelivery that it adopts. An event that waits here is extended as long as it waits. Default:
+    /// one hour.
     pub fn max_extension(mut self, time: Duration) -> Self {
         self.max_extension = time;
         self
@@ -192,12 +197,12 @@ impl Subscribe {
     /// [`concurrency`](Self::concurrency) at a time.
     ///
     /// While a handler runs its lease is extended, so that no other member gets the event. If the lease is lost all the same,
-    /// [`HandlerContext::lease_lost`] resolves.
+    /// [`HandlerContext::lease_lost`] resolves; a handler that stops because of it must return an error.
     ///
     /// A lost connection does not stop a handler. When its event is redelivered here, the running handler adopts the new lease; a
     /// handler that has returned in the meantime sends its result then. While the connection is lost the server may give the
     /// event to another member, so it can be handled twice. At most 10,000 results wait for a redelivery, each for the ack timeout
-    /// and two minutes after the reconnect.
+    /// and two minutes after the reconnect, not counting the time while the subscription is paused.
     ///
     /// # Errors
     /// See [`ClientError`]: also when the server refuses the subscription. The first connection is not retried.
@@ -219,7 +224,7 @@ impl Subscribe {
         let spec = Spec { topic: self.topic, group: self.group, options: self.options };
         let (link, created) = Link::open(self.client.http_shared(), spec).await?;
         let (member, commands) = MemberHandle::new(&link.address());
-        let (queue, arrived) = mpsc::unbounded_channel();
+        let (queue, arrived) = queue();
         let extend_for = self.is_auto_extended.then_some(self.max_extension);
         tokio::spawn(Member::new(link, extend_for, commands, queue).run());
         Ok(Subscription::new(arrived, member, created))

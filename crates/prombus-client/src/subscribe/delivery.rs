@@ -16,7 +16,8 @@ use tokio::time::Instant;
 /// A result (ack, nack, give up) counts if the lease is still this member's; `stale` says that it is not, and nothing changed.
 /// If the connection is lost before the answer, the call returns [`ClientError::Lost`] and the result is kept: when the event
 /// is redelivered to this subscription, the result is sent and the event is not delivered a second time. Another member may get
-/// the event instead. At most 10,000 results are kept, each for the ack timeout and two minutes after the reconnect.
+/// the event instead. At most 10,000 results are kept, each for the ack timeout and two minutes after the reconnect, not counting
+/// the time while the subscription is paused.
 #[derive(Debug)]
 pub struct Delivery {
     /// The event.
@@ -63,7 +64,7 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub async fn nack(self, reason: &str) -> Result<Settled, ClientError> {
-        self.ticket.settle(Settlement::Nack { reason: reason.to_owned(), delay: None }).await
+        self.ticket.settle(Settlement::nack(reason, None)).await
     }
 
     /// The event failed: it is redelivered after a delay of at most an hour, or becomes a dead letter after the last attempt.
@@ -71,7 +72,7 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub async fn nack_after(self, delay: Duration, reason: &str) -> Result<Settled, ClientError> {
-        self.ticket.settle(Settlement::Nack { reason: reason.to_owned(), delay: Some(delay) }).await
+        self.ticket.settle(Settlement::nack(reason, Some(delay))).await
     }
 
     /// The event failed for good: it becomes a dead letter at once.
@@ -79,7 +80,7 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub async fn give_up(self, reason: &str) -> Result<Settled, ClientError> {
-        self.ticket.settle(Settlement::GiveUp { reason: reason.to_owned() }).await
+        self.ticket.settle(Settlement::give_up(reason)).await
     }
 
     /// Needs more time: the lease ends this long from now, at least a second. False when the lease is over already, or belongs

@@ -34,12 +34,13 @@ impl HandlerContext {
     }
 
     /// Whether the lease was lost: its time has passed, or the server says so. Another member may have the event, so the handler
-    /// should stop. If this member gets the event again, the handler has its new lease and this is false.
+    /// should stop, with an error: Ok would ack the event if this member gets it again, though it was not handled. If this member gets the event again, the handler has its new lease and this is false.
     pub fn is_lease_lost(&self) -> bool {
         self.lease.is_lost()
     }
 
-    /// Resolves when the lease is lost; for `tokio::select!`.
+    /// Resolves when the lease is lost; for `tokio::select!`. A handler that stops because of this returns an error, such as
+    /// `HandlerError::retry("the lease was lost")`; see [`is_lease_lost`](Self::is_lease_lost).
     pub async fn lease_lost(&self) {
         self.lease.lost().await;
     }
@@ -103,11 +104,12 @@ impl HandlerHandle {
     }
 
     /// Takes no more events, waits for the handlers that run, sends their results and leaves the group. Events that were
-    /// received and not handled yet go to other members, and the attempt does not count.
+    /// received and not handled yet go to other members when the group is left, and the attempt does not count; or, if a handler
+    /// runs for longer than that, when their lease ends.
     ///
     /// # Errors
     /// The error that ended the subscription, or [`ClientError::Lost`] if the connection was lost before all results were
-    /// answered: events whose result was not received are redelivered.
+    /// answered, or a result waits for a redelivery: events whose result was not received are redelivered.
     pub async fn stop(mut self) -> Result<(), ClientError> {
         let _ = self.stop.send(true);
         self.ended().await

@@ -68,12 +68,11 @@ impl<E: std::error::Error> From<E> for HandlerError {
 /// The settlement for any error of a handler.
 pub(super) fn settlement_of<E: Display + 'static>(error: &E) -> Settlement {
     let Some(HandlerError { reason, verdict }) = (error as &dyn Any).downcast_ref() else {
-        return Settlement::Nack { reason: error.to_string(), delay: None };
+        return Settlement::nack(&error.to_string(), None);
     };
-    let reason = reason.clone();
     match *verdict {
-        Verdict::Retry(delay) => Settlement::Nack { reason, delay },
-        Verdict::Reject => Settlement::GiveUp { reason },
+        Verdict::Retry(delay) => Settlement::nack(reason, delay),
+        Verdict::Reject => Settlement::give_up(reason),
     }
 }
 
@@ -82,5 +81,5 @@ pub(super) fn settlement_of_panic(panic: &(dyn Any + Send)) -> Settlement {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let reason = format!("the handler panicked: {}", text.unwrap_or("(no message)"));
-    Settlement::Nack { reason, delay: None }
+    Settlement::nack(&reason, None)
 }

@@ -14,6 +14,8 @@ pub(super) struct Lease {
 struct LeaseState {
     deadline: Instant,
     phase: Phase,
+    /// When the consumer took the delivery, or adopted a new lease for it.
+    handled_since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ enum Phase {
 
 impl Lease {
     pub(super) fn new(serial: u64, deadline: Instant) -> Self {
-        let state = LeaseState { deadline, phase: Phase::Queued };
+        let state = LeaseState { deadline, phase: Phase::Queued, handled_since: None };
         Self { serial, state: watch::Sender::new(state) }
     }
 
@@ -43,7 +45,18 @@ impl Lease {
         self.state.borrow().deadline
     }
 
-    /// Extends the lease, or replaces it by a new one.
+    /// Since when the consumer works on the delivery under this lease; none while it waits for the consumer.
+    pub(super) fn handled_since(&self) -> Option<Instant> {
+        self.state.borrow().handled_since
+    }
+
+    /// Replaces the lease by a new one: its time of handling starts again.
+    pub(super) fn adopt(&self, deadline: Instant, now: Instant) {
+        self.renew(deadline);
+        self.state.send_modify(|state| state.handled_since = state.handled_since.map(|_| now));
+    }
+
+    /// Extends the lease.
     pub(super) fn renew(&self, deadline: Instant) {
         self.state.send_modify(|state| {
             state.deadline = deadline;
@@ -54,8 +67,14 @@ impl Lease {
     }
 
     /// Hands the delivery to the consumer. False if it was discarded.
-    pub(super) fn take(&self) -> bool {
-        self.change(Phase::Queued, Phase::Taken)
+    pub(super) fn take(&self, now: Instant) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_queued = state.phase == Phase::Queued;
+            if is_queued {
+                (state.phase, state.handled_since) = (Phase::Taken, Some(now));
+            }
+            is_queued
+        })
     }
 
     /// Discards the delivery unless the consumer has it. True if it was discarded.
@@ -80,6 +99,11 @@ impl Lease {
 
     pub(super) fn is_lost(&self) -> bool {
         self.state.borrow().phase == Phase::Lost
+    }
+
+    /// Whether the delivery must not be handed out any more.
+    pub(super) fn is_discarded(&self) -> bool {
+        self.state.borrow().phase == Phase::Discarded
     }
 
     /// Resolves when the lease is over.

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 /// Results that are kept at most because the connection was lost. Beyond it the oldest delivery's is dropped.
 pub(super) const MAX_KEPT_RESULTS: usize = 10_000;
-/// A result that could not be sent is kept for the ack timeout and this time after a reconnect. The bound in time matters
+/// A result that could not be sent is kept for the ack timeout and this time after a reconnect, and longer while the
+/// subscription is paused or the connection is lost again: no redelivery can arrive then. The bound in time matters
 /// for a SEEK: an event that an operator wants to be processed again should not be settled by an old result.
 const KEEP_MARGIN: Duration = Duration::from_secs(120);
 
@@ -29,8 +30,17 @@ pub(super) enum Arrival {
     Adopted,
     /// A consumer here is done with it: send its result.
     Resend { serial: u64, settlement: Settlement },
-    /// Its result is on its way and settles this lease, too.
+    /// Nothing: its result is on its way and settles this lease, too, or no consumer takes deliveries any more.
     Ignored,
+}
+
+/// A lease that can be extended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extendable {
+    pub(super) serial: u64,
+    pub(super) id: Uuid,
+    /// Which lease of the delivery it is: the answer to an extension says nothing about a lease that was adopted since.
+    generation: u64,
 }
 
 /// What to do with a result.
@@ -56,8 +66,14 @@ pub(super) struct LeaseTable {
     /// Connections so far; leases belong to one of them.
     connections: u64,
     is_connected: bool,
+    /// No redelivery is expected, so no kept result is forgotten.
+    is_paused: bool,
+    /// No consumer takes deliveries any more.
+    is_draining: bool,
+    /// Deliveries that were discarded since the last call of `take_discarded`.
+    discarded: usize,
     ack_timeout: Duration,
-    /// How long a delivery is extended at most; none: not at all.
+    /// How long a delivery is extended while the consumer has it; none: not at all.
     extend_for: Option<Duration>,
 }
 
@@ -69,7 +85,7 @@ struct Entry {
 
 enum EntryState {
     /// The consumer has it, or it waits for the consumer.
-    Held { lease: Arc<Lease>, connection: u64, since: Instant },
+    Held { lease: Arc<Lease>, connection: u64, generation: u64 },
     /// The result was sent over the current connection.
     Sent(Settlement),
     /// The result could not be sent, or its answer was lost.
@@ -86,6 +102,9 @@ impl LeaseTable {
             last_serial: 0,
             connections: 0,
             is_connected: false,
+            is_paused: false,
+            is_draining: false,
+            discarded: 0,
             ack_timeout,
             extend_for,
         }
@@ -95,10 +114,33 @@ impl LeaseTable {
     pub(super) fn connected(&mut self, now: Instant) {
         self.connections += 1;
         self.is_connected = true;
-        let forget_at = now + self.ack_timeout + KEEP_MARGIN;
-        for serial in self.kept.clone() {
-            self.set_due(serial, Some(forget_at));
+        self.plan_forgetting(now);
+    }
+
+    /// Deliveries were stopped or started.
+    pub(super) fn set_paused(&mut self, is_paused: bool, now: Instant) {
+        if self.is_paused != is_paused {
+            self.is_paused = is_paused;
+            self.plan_forgetting(now);
         }
+    }
+
+    /// No consumer takes deliveries any more: those that wait for it are dropped, and so are those that arrive later.
+    pub(super) fn drain(&mut self) {
+        self.is_draining = true;
+        for serial in self.entries.keys().copied().collect::<Vec<_>>() {
+            self.discard(serial);
+        }
+    }
+
+    /// Results that could not be sent.
+    pub(super) fn kept_count(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// How many queued deliveries were discarded since the last call.
+    pub(super) fn take_discarded(&mut self) -> usize {
+        std::mem::take(&mut self.discarded)
     }
 
     /// The connection ended. Deliveries that wait for the consumer are dropped: the server delivers them again, perhaps to
@@ -106,9 +148,11 @@ impl LeaseTable {
     pub(super) fn disconnected(&mut self, now: Instant) {
         self.is_connected = false;
         for serial in self.entries.keys().copied().collect::<Vec<_>>() {
+            if self.discard(serial) {
+                continue;
+            }
             let Some(entry) = self.entries.get(&serial) else { continue };
             match &entry.state {
-                EntryState::Held { lease, .. } if lease.discard() => self.remove(serial),
                 EntryState::Held { lease, .. } => {
                     let due = (!lease.is_lost()).then(|| lease.deadline());
                     self.set_due(serial, due);
@@ -117,7 +161,8 @@ impl LeaseTable {
                     let settlement = settlement.clone();
                     self.keep(serial, settlement, true, now);
                 }
-                EntryState::Kept { .. } => {}
+                // Its time starts again at the reconnect.
+                EntryState::Kept { .. } => self.set_due(serial, None),
             }
         }
     }
@@ -133,9 +178,10 @@ impl LeaseTable {
         let serial = self.by_event.get(&key).copied();
         if let Some((serial, entry)) = serial.and_then(|it| Some((it, self.entries.get_mut(&it)?))) {
             match &mut entry.state {
-                EntryState::Held { lease, connection, .. } => {
+                EntryState::Held { lease, connection, generation } => {
                     *connection = self.connections;
-                    lease.renew(now + lease_for);
+                    *generation += 1;
+                    lease.adopt(now + lease_for, now);
                     self.schedule(serial, lease_for, now);
                     return Arrival::Adopted;
                 }
@@ -153,10 +199,14 @@ impl LeaseTable {
                 EntryState::Kept { .. } => self.remove(serial),
             }
         }
+        if self.is_draining {
+            return Arrival::Ignored;
+        }
         self.last_serial += 1;
         let serial = self.last_serial;
         let lease = Arc::new(Lease::new(serial, now + lease_for));
-        let state = EntryState::Held { lease: Arc::clone(&lease), connection: self.connections, since: now };
+        let state =
+            EntryState::Held { lease: Arc::clone(&lease), connection: self.connections, generation: 0 };
         self.by_event.insert(key.clone(), serial);
         self.entries.insert(serial, Entry { key, state, due: None });
         self.schedule(serial, lease_for, now);
@@ -193,20 +243,23 @@ impl LeaseTable {
         }
     }
 
-    /// The event whose lease can be extended; none if the lease is not of the current connection.
-    pub(super) fn extendable(&self, serial: u64) -> Option<Uuid> {
-        let entry = self.entries.get(&serial)?;
-        match &entry.state {
-            EntryState::Held { connection, .. } if *connection == self.connections && self.is_connected => {
-                Some(entry.key.1)
+    /// The lease of a delivery, if it can be extended: none if it is not of the current connection.
+    pub(super) fn extendable(&self, serial: u64) -> Option<Extendable> {
+        let Entry { key: (_, id), state, .. } = self.entries.get(&serial)?;
+        match *state {
+            EntryState::Held { connection, generation, .. }
+                if connection == self.connections && self.is_connected =>
+            {
+                Some(Extendable { serial, id: *id, generation })
             }
             _ => None,
         }
     }
 
     /// The server extended a lease: it runs for `by` from `sent_at`.
-    pub(super) fn extended(&mut self, serial: u64, by: Duration, sent_at: Instant) {
-        if self.extendable(serial).is_none() {
+    pub(super) fn extended(&mut self, extended: Extendable, by: Duration, sent_at: Instant) {
+        let serial = extended.serial;
+        if self.extendable(serial) != Some(extended) {
             return;
         }
         if let Some(Entry { state: EntryState::Held { lease, .. }, .. }) = self.entries.get(&serial) {
@@ -215,17 +268,35 @@ impl LeaseTable {
         }
     }
 
-    /// The server has no lease for this delivery any more.
-    pub(super) fn lost(&mut self, serial: u64) {
-        let Some(Entry { state: EntryState::Held { lease, .. }, .. }) = self.entries.get(&serial) else {
+    /// The server refused to extend a lease because it has none. A lease that was adopted since is not affected.
+    pub(super) fn not_extended(&mut self, refused: Extendable) {
+        if self.extendable(refused.serial) == Some(refused) {
+            self.lost(refused.serial);
+        }
+    }
+
+    /// The lease of this delivery is over.
+    fn lost(&mut self, serial: u64) {
+        if self.discard(serial) {
             return;
-        };
-        if lease.discard() {
-            self.remove(serial);
-        } else {
+        }
+        if let Some(Entry { state: EntryState::Held { lease, .. }, .. }) = self.entries.get(&serial) {
             lease.lose();
             self.set_due(serial, None);
         }
+    }
+
+    /// Drops a delivery that waits for the consumer. False if it does not.
+    fn discard(&mut self, serial: u64) -> bool {
+        let is_discarded = match self.entries.get(&serial) {
+            Some(Entry { state: EntryState::Held { lease, .. }, .. }) => lease.discard(),
+            _ => false,
+        };
+        if is_discarded {
+            self.remove(serial);
+            self.discarded += 1;
+        }
+        is_discarded
     }
 
     /// When to call [`next_extension`](Self::next_extension).
@@ -233,19 +304,21 @@ impl LeaseTable {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Ends leases whose time has passed and forgets old results. Returns a delivery whose lease must be extended now, if there
-    /// is one: call it until there is none.
-    pub(super) fn next_extension(&mut self, now: Instant) -> Option<u64> {
+    /// Ends leases whose time has passed and forgets old results. Returns a lease that must be extended now, if there is one:
+    /// call it until there is none.
+    pub(super) fn next_extension(&mut self, now: Instant) -> Option<Extendable> {
         while let Some((at, serial)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             debug_assert!(self.entries.get(&serial).is_some_and(|entry| entry.due == Some(at)));
             match self.entries.get(&serial).map(|entry| &entry.state) {
                 Some(EntryState::Held { lease, .. }) if now >= lease.deadline() => self.lost(serial),
-                Some(EntryState::Held { lease, since, .. }) => {
+                Some(EntryState::Held { lease, .. }) => {
                     let deadline = lease.deadline();
-                    let is_wanted = self.extend_for.is_some_and(|most| now - *since < most);
+                    // A delivery that waits for the consumer is extended as long as it waits.
+                    let handled_for = lease.handled_since().map_or(Duration::ZERO, |since| now - since);
+                    let is_wanted = self.extend_for.is_some_and(|most| handled_for < most);
                     self.set_due(serial, Some(deadline));
-                    if is_wanted && self.extendable(serial).is_some() {
-                        return Some(serial);
+                    if is_wanted && let Some(extendable) = self.extendable(serial) {
+                        return Some(extendable);
                     }
                 }
                 _ => self.remove(serial),
@@ -275,12 +348,24 @@ impl LeaseTable {
         }
         entry.state = EntryState::Kept { settlement, was_sent };
         self.kept.insert(serial);
-        let due = self.is_connected.then(|| now + self.ack_timeout + KEEP_MARGIN);
-        self.set_due(serial, due);
+        self.set_due(serial, self.forget_at(now));
         if self.kept.len() > MAX_KEPT_RESULTS
             && let Some(oldest) = self.kept.first().copied()
         {
             self.remove(oldest);
+        }
+    }
+
+    /// When a result that is kept now is forgotten: not while no redelivery can arrive.
+    fn forget_at(&self, now: Instant) -> Option<Instant> {
+        (self.is_connected && !self.is_paused).then(|| now + self.ack_timeout + KEEP_MARGIN)
+    }
+
+    /// Starts the time of all kept results again, or stops it.
+    fn plan_forgetting(&mut self, now: Instant) {
+        let forget_at = self.forget_at(now);
+        for serial in self.kept.clone() {
+            self.set_due(serial, forget_at);
         }
     }
 

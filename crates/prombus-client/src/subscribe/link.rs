@@ -5,7 +5,7 @@ use crate::connection::{Connection, Incoming};
 use crate::error::{ClientError, PublishError};
 use crate::http::Http;
 use futures_util::future::BoxFuture;
-use prombus_protocol::{ClientFrame, ErrFrame, EventFrame, OkFrame, SubscribeOptions};
+use prombus_protocol::{ClientFrame, ErrFrame, ErrorCode, EventFrame, OkFrame, SubscribeOptions};
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,8 +27,10 @@ pub(super) enum LinkEvent {
     Up,
     /// A delivery.
     Event(EventFrame),
-    /// The connection was lost, and a new one will be opened.
-    Down,
+    /// The answer to a frame that was posted.
+    Answer { corr: u64, answer: Result<OkFrame, PublishError> },
+    /// The connection was lost, as the text says, and a new one will be opened. What was not answered will not be.
+    Down(String),
     /// The server refuses the subscription for good. Nothing follows.
     Refused(ClientError),
 }
@@ -39,6 +41,7 @@ pub(super) struct Link {
     spec: Arc<Spec>,
     state: State,
     backoff: Backoff,
+    is_paused: bool,
 }
 
 enum State {
@@ -53,15 +56,18 @@ struct Open {
     incoming: mpsc::UnboundedReceiver<Incoming>,
     opened_at: Instant,
     created: bool,
+    /// Whether PAUSE was sent with SUBSCRIBE.
+    is_paused: bool,
 }
 
 impl Link {
     /// Subscribes. A failure of this first attempt is returned and not retried. Also returns whether the group is new.
     pub(super) async fn open(http: Arc<Http>, spec: Spec) -> Result<(Self, bool), ClientError> {
         let spec = Arc::new(spec);
-        let opened = subscribe(Arc::clone(&http), Arc::clone(&spec)).await?;
+        let opened = subscribe(Arc::clone(&http), Arc::clone(&spec), false).await?;
         let created = opened.created;
-        Ok((Self { http, spec, state: State::Up(opened), backoff: Backoff::new() }, created))
+        let (state, backoff) = (State::Up(opened), Backoff::new());
+        Ok((Self { http, spec, state, backoff, is_paused: false }, created))
     }
 
     pub(super) fn spec(&self) -> &Arc<Spec> {
@@ -72,15 +78,23 @@ impl Link {
         self.http.address.to_string()
     }
 
-    /// Sends a frame; the future waits for its answer. None while disconnected.
-    pub(super) fn request(
-        &self,
-        frame: ClientFrame<'_>,
-    ) -> Option<impl Future<Output = Result<OkFrame, PublishError>> + Send + use<>> {
+    /// Sends a frame; its answer is a [`LinkEvent::Answer`] with the number that this returns. None while disconnected.
+    pub(super) fn post(&self, frame: &ClientFrame<'_>) -> Option<u64> {
         match &self.state {
-            State::Up(open) => Some(open.connection.request(frame)),
+            State::Up(open) => Some(open.connection.post(frame)),
             _ => None,
         }
+    }
+
+    /// Stops or starts deliveries, of this connection and of later ones.
+    pub(super) fn set_paused(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+        self.send_pause();
+    }
+
+    /// Nothing depends on the answer.
+    fn send_pause(&self) {
+        self.post(&pause_frame(&self.spec, self.is_paused));
     }
 
     /// Closes the connection and opens no other.
@@ -93,29 +107,39 @@ impl Link {
         loop {
             match &mut self.state {
                 State::Up(open) => {
-                    let lost = match open.incoming.recv().await {
+                    let (why, error) = match open.incoming.recv().await {
                         Some(Incoming::Event(event)) => return LinkEvent::Event(event),
-                        Some(Incoming::Refused(refused)) => Some(error_of(refused)),
-                        Some(Incoming::Ended) | None => None,
+                        Some(Incoming::Answer { corr, answer }) => return LinkEvent::Answer { corr, answer },
+                        Some(Incoming::Refused(refused)) => (refused.msg.clone(), Some(error_of(refused))),
+                        Some(Incoming::Ended(why)) => (why, None),
+                        None => ("the connection is closed".to_owned(), None),
                     };
                     if open.opened_at.elapsed() > LONGEST_WAIT {
                         self.backoff.reset();
                     }
-                    if let Some(error) = lost.filter(ClientError::ends_subscription) {
+                    if let Some(error) = error.filter(ClientError::ends_subscription) {
                         self.close();
                         return LinkEvent::Refused(error);
                     }
                     self.state = State::Waiting(Box::pin(sleep(self.backoff.next_wait())));
-                    return LinkEvent::Down;
+                    return LinkEvent::Down(why);
                 }
                 State::Waiting(wait) => {
                     wait.as_mut().await;
-                    self.state =
-                        State::Opening(Box::pin(subscribe(Arc::clone(&self.http), Arc::clone(&self.spec))));
+                    let (http, spec) = (Arc::clone(&self.http), Arc::clone(&self.spec));
+                    self.state = State::Opening(Box::pin(subscribe(http, spec, self.is_paused)));
                 }
                 State::Opening(opening) => match opening.as_mut().await {
+                    Ok(open) if open.created => {
+                        self.close();
+                        return LinkEvent::Refused(created_again());
+                    }
                     Ok(open) => {
+                        let is_other = open.is_paused != self.is_paused;
                         self.state = State::Up(open);
+                        if is_other {
+                            self.send_pause();
+                        }
                         return LinkEvent::Up;
                     }
                     Err(error) if error.ends_subscription() => {
@@ -131,7 +155,7 @@ impl Link {
 }
 
 /// Opens a connection and subscribes over it.
-async fn subscribe(http: Arc<Http>, spec: Arc<Spec>) -> Result<Open, ClientError> {
+async fn subscribe(http: Arc<Http>, spec: Arc<Spec>, is_paused: bool) -> Result<Open, ClientError> {
     let (sender, incoming) = mpsc::unbounded_channel();
     let connection = Connection::open(&http.address, http.token.as_ref(), Some(sender)).await?;
     let frame = ClientFrame::Subscribe {
@@ -139,10 +163,30 @@ async fn subscribe(http: Arc<Http>, spec: Arc<Spec>) -> Result<Open, ClientError
         group: Cow::Borrowed(&spec.group),
         opts: spec.options.clone(),
     };
-    let answer = connection.request(frame).await;
-    let ok = answer.map_err(|error| error.into_client_error(&http.address.to_string()))?;
+    let answer = connection.request(frame);
+    if is_paused {
+        // At once: until PAUSE arrives, the server delivers events that nobody takes.
+        connection.post(&pause_frame(&spec, true));
+    }
+    let ok = answer.await.map_err(|error| error.into_client_error(&http.address.to_string()))?;
     let created = ok.created.unwrap_or_default();
-    Ok(Open { connection, incoming, opened_at: Instant::now(), created })
+    Ok(Open { connection, incoming, opened_at: Instant::now(), created, is_paused })
+}
+
+fn pause_frame(spec: &Spec, is_paused: bool) -> ClientFrame<'_> {
+    let (topic, group) = (Cow::Borrowed(spec.topic.as_str()), Cow::Borrowed(spec.group.as_str()));
+    match is_paused {
+        true => ClientFrame::Pause { topic, group },
+        false => ClientFrame::Resume { topic, group },
+    }
+}
+
+/// The group of a subscription was deleted while the connection was lost. To continue would hide that events are missing.
+fn created_again() -> ClientError {
+    let message = "the group was deleted while the connection was lost, and subscribing again has created it: it starts at \
+                   `from`, so events may be missing; subscribe again to read it"
+        .to_owned();
+    ClientError::Refused { status: None, code: ErrorCode::NotSubscribed, message, retry_after_ms: None }
 }
 
 fn error_of(ErrFrame { code, msg: message, retry_after_ms, .. }: ErrFrame) -> ClientError {

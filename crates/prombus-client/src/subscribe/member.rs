@@ -4,31 +4,19 @@
 //! connection sends a close frame, so leases return to the group without counting an attempt.
 
 use super::command::{Command, Reply};
-use super::lease::Lease;
-use super::lease_table::{Arrival, LeaseTable, Settling};
+use super::lease_table::{Arrival, Extendable, LeaseTable, Settling};
 use super::link::{Link, LinkEvent};
+use super::queue::{Arrived, QueueSender};
 use super::settlement::{Settled, Settlement};
 use crate::error::{ClientError, PublishError};
-use futures_util::future::BoxFuture;
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use prombus_protocol::limits::{MAX_ACK_TIMEOUT_MS, MIN_EXTEND_MS};
-use prombus_protocol::{ClientFrame, ErrorCode, EventContext, EventFrame, EventRecord, OkFrame, Uuid};
+use prombus_protocol::{ClientFrame, ErrorCode, EventFrame, OkFrame, Uuid};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-
-/// An event for the consumer.
-#[derive(Debug)]
-pub(super) struct Arrived {
-    pub(super) event: EventRecord,
-    pub(super) context: EventContext,
-    pub(super) lease: Arc<Lease>,
-}
-
-/// Events for the consumer; an error is the last item.
-pub(super) type Queue = mpsc::UnboundedSender<Result<Arrived, ClientError>>;
 
 /// The task's state.
 pub(super) struct Member {
@@ -36,11 +24,10 @@ pub(super) struct Member {
     leases: LeaseTable,
     ack_timeout: Duration,
     commands: mpsc::UnboundedReceiver<Command>,
-    /// Bounded by the subscription's `max_in_flight`.
-    queue: Queue,
-    /// Requests whose answers are awaited.
-    pending: FuturesUnordered<BoxFuture<'static, Answered>>,
-    is_paused: bool,
+    queue: QueueSender,
+    /// Requests of the current connection whose answers are awaited. Answers and deliveries are processed in the order in which
+    /// the server sent them.
+    pending: HashMap<u64, Request>,
     /// No more deliveries are wanted, so a lost connection is not replaced.
     is_draining: bool,
     leaving: Option<Leaving>,
@@ -51,19 +38,20 @@ struct Leaving {
     outcome: Option<Result<(), ClientError>>,
 }
 
-/// The answer to a request.
-enum Answered {
-    Settled { serial: u64, reply: Option<Reply<Settled>>, answer: Result<OkFrame, PublishError> },
-    Extended { serial: u64, extension: Extension, answer: Result<OkFrame, PublishError> },
-    Paused,
-    Left(Result<OkFrame, PublishError>),
-}
-
-struct Extension {
-    by: Duration,
-    sent_at: Instant,
-    /// Set if the consumer asked for it.
-    reply: Option<Reply<bool>>,
+/// A request that waits for its answer.
+enum Request {
+    Settle {
+        serial: u64,
+        reply: Option<Reply<Settled>>,
+    },
+    Extend {
+        lease: Extendable,
+        by: Duration,
+        sent_at: Instant,
+        /// Set if the consumer asked for it.
+        reply: Option<Reply<bool>>,
+    },
+    Leave,
 }
 
 impl Member {
@@ -71,7 +59,7 @@ impl Member {
         link: Link,
         extend_for: Option<Duration>,
         commands: mpsc::UnboundedReceiver<Command>,
-        queue: Queue,
+        queue: QueueSender,
     ) -> Self {
         let ack_timeout = Duration::from_millis(link.spec().options.ack_timeout_ms());
         let mut leases = LeaseTable::new(ack_timeout, extend_for);
@@ -82,8 +70,7 @@ impl Member {
             ack_timeout,
             commands,
             queue,
-            pending: FuturesUnordered::new(),
-            is_paused: false,
+            pending: HashMap::new(),
             is_draining: false,
             leaving: None,
         }
@@ -98,22 +85,28 @@ impl Member {
                     None => ControlFlow::Break(()),
                 },
                 event = self.link.next() => self.link_event(event),
-                Some(answered) = self.pending.next() => {
-                    self.answered(answered);
-                    ControlFlow::Continue(())
-                }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.extend_due();
                     ControlFlow::Continue(())
                 }
             };
+            let discarded = self.leases.take_discarded();
+            if discarded > 0 {
+                self.queue.discarded(discarded);
+            }
             if flow.is_break() || self.has_left() {
                 break;
             }
         }
         self.leases.end();
-        if let Some(Leaving { reply, outcome: Some(outcome) }) = self.leaving {
-            let _ = reply.send(outcome);
+        if let Some(Leaving { reply, outcome: Some(outcome) }) = self.leaving.take() {
+            let kept = match self.leases.kept_count() {
+                0 => Ok(()),
+                count => Err(self.lost(&format!(
+                    "the results of {count} events were not received; the events are redelivered to other members"
+                ))),
+            };
+            let _ = reply.send(outcome.and(kept));
         }
     }
 
@@ -126,28 +119,27 @@ impl Member {
         match command {
             Command::Settle { serial, settlement, reply } => self.settle(serial, settlement, reply),
             Command::Extend { serial, by, reply } => match self.leases.extendable(serial) {
-                Some(id) => self.extend(serial, id, by, Some(reply)),
+                Some(lease) => self.extend(lease, by, Some(reply)),
                 None => drop(reply.send(Ok(false))),
             },
             Command::Release { serial } => self.leases.released(serial),
-            Command::Pause(is_paused) => {
-                self.is_paused = is_paused;
-                self.send_pause();
-            }
+            // No deliveries are wanted after Drain.
+            Command::Pause(_) if self.is_draining => {}
+            Command::Pause(is_paused) => self.pause(is_paused),
             Command::Drain => {
-                (self.is_paused, self.is_draining) = (true, true);
-                self.send_pause();
+                self.drain();
+                self.pause(true);
             }
             Command::Leave(reply) => {
                 let spec = Arc::clone(self.link.spec());
                 let (topic, group) = (spec.topic.as_str().into(), spec.group.as_str().into());
-                let Some(answer) = self.link.request(ClientFrame::Unsubscribe { topic, group }) else {
+                let Some(corr) = self.link.post(&ClientFrame::Unsubscribe { topic, group }) else {
                     let _ = reply.send(Err(self.lost("not connected")));
                     return ControlFlow::Break(());
                 };
-                self.is_draining = true;
+                self.drain();
                 self.leaving = Some(Leaving { reply, outcome: None });
-                self.pending.push(Box::pin(async move { Answered::Left(answer.await) }));
+                self.pending.insert(corr, Request::Leave);
             }
         }
         ControlFlow::Continue(())
@@ -155,21 +147,24 @@ impl Member {
 
     fn link_event(&mut self, event: LinkEvent) -> ControlFlow<()> {
         match event {
-            LinkEvent::Up => {
-                self.leases.connected(Instant::now());
-                if self.is_paused {
-                    self.send_pause();
+            LinkEvent::Up => self.leases.connected(Instant::now()),
+            LinkEvent::Event(event) => self.arrived(event),
+            LinkEvent::Answer { corr, answer } => {
+                if let Some(request) = self.pending.remove(&corr) {
+                    self.answered(request, answer);
                 }
             }
-            LinkEvent::Event(event) => self.arrived(event),
-            LinkEvent::Down => {
+            LinkEvent::Down(why) => {
                 self.leases.disconnected(Instant::now());
+                for (_, request) in std::mem::take(&mut self.pending) {
+                    self.answered(request, Err(PublishError::Lost(why.clone())));
+                }
                 if self.is_draining {
                     self.link.close();
                 }
             }
             LinkEvent::Refused(error) => {
-                let _ = self.queue.send(Err(error));
+                self.queue.fail(error);
                 return ControlFlow::Break(());
             }
         }
@@ -181,8 +176,7 @@ impl Member {
         let id = event.id;
         let key = (event.topic.clone(), id);
         match self.leases.arrived(key, lease_for, context.reason, Instant::now()) {
-            // The consumer may be gone; then the connection ends soon and the lease returns to the group.
-            Arrival::New(lease) => drop(self.queue.send(Ok(Arrived { event, context, lease }))),
+            Arrival::New(lease) => self.queue.push(Arrived { event, context, lease }),
             Arrival::Resend { serial, settlement } => self.send_result(serial, id, &settlement, None),
             Arrival::Adopted | Arrival::Ignored => {}
         }
@@ -202,42 +196,36 @@ impl Member {
     fn send_result(&mut self, serial: u64, id: Uuid, settlement: &Settlement, reply: Option<Reply<Settled>>) {
         let spec = self.link.spec();
         // Without a connection the reply is dropped: the table keeps the result.
-        if let Some(answer) = self.link.request(settlement.frame(&spec.topic, &spec.group, id)) {
-            self.pending
-                .push(Box::pin(async move { Answered::Settled { serial, reply, answer: answer.await } }));
+        if let Some(corr) = self.link.post(&settlement.frame(&spec.topic, &spec.group, id)) {
+            self.pending.insert(corr, Request::Settle { serial, reply });
         }
     }
 
     /// Extends the leases that are due and ends those whose time has passed.
     fn extend_due(&mut self) {
-        while let Some(serial) = self.leases.next_extension(Instant::now()) {
-            if let Some(id) = self.leases.extendable(serial) {
-                self.extend(serial, id, self.ack_timeout, None);
-            }
+        while let Some(lease) = self.leases.next_extension(Instant::now()) {
+            self.extend(lease, self.ack_timeout, None);
         }
     }
 
-    fn extend(&mut self, serial: u64, id: Uuid, by: Duration, reply: Option<Reply<bool>>) {
+    fn extend(&mut self, lease: Extendable, by: Duration, reply: Option<Reply<bool>>) {
         // The server raises shorter extensions to its minimum.
         let by = by.clamp(Duration::from_millis(MIN_EXTEND_MS), Duration::from_millis(MAX_ACK_TIMEOUT_MS));
         let spec = self.link.spec();
         let frame = ClientFrame::Modack {
             topic: spec.topic.as_str().into(),
             group: spec.group.as_str().into(),
-            id,
+            id: lease.id,
             extend_ms: Some(by.as_millis() as u64),
         };
-        if let Some(answer) = self.link.request(frame) {
-            let extension = Extension { by, sent_at: Instant::now(), reply };
-            self.pending.push(Box::pin(async move {
-                Answered::Extended { serial, extension, answer: answer.await }
-            }));
+        if let Some(corr) = self.link.post(&frame) {
+            self.pending.insert(corr, Request::Extend { lease, by, sent_at: Instant::now(), reply });
         }
     }
 
-    fn answered(&mut self, answered: Answered) {
-        match answered {
-            Answered::Settled { serial, reply, answer } => {
+    fn answered(&mut self, request: Request, answer: Result<OkFrame, PublishError>) {
+        match request {
+            Request::Settle { serial, reply } => {
                 // Without an answer the result is kept until the event is redelivered.
                 if !matches!(answer, Err(PublishError::Lost(_))) {
                     self.leases.answered(serial);
@@ -247,10 +235,12 @@ impl Member {
                     let _ = reply.send(settled.map_err(|error| self.error(error)));
                 }
             }
-            Answered::Extended { serial, extension: Extension { by, sent_at, reply }, answer } => {
+            Request::Extend { lease, by, sent_at, reply } => {
                 match &answer {
-                    Ok(_) => self.leases.extended(serial, by, sent_at),
-                    Err(error) if error.code() == Some(ErrorCode::UnknownId) => self.leases.lost(serial),
+                    Ok(_) => self.leases.extended(lease, by, sent_at),
+                    Err(error) if error.code() == Some(ErrorCode::UnknownId) => {
+                        self.leases.not_extended(lease);
+                    }
                     // The lease may still be extended, or its time passes.
                     Err(_) => {}
                 }
@@ -262,29 +252,24 @@ impl Member {
                     });
                 }
             }
-            Answered::Left(answer) => {
+            Request::Leave => {
                 let outcome = answer.map(drop).map_err(|error| self.error(error));
                 if let Some(leaving) = &mut self.leaving {
                     leaving.outcome = Some(outcome);
                 }
             }
-            Answered::Paused => {}
         }
     }
 
-    fn send_pause(&mut self) {
-        let spec = self.link.spec();
-        let (topic, group) = (spec.topic.as_str().into(), spec.group.as_str().into());
-        let frame = match self.is_paused {
-            true => ClientFrame::Pause { topic, group },
-            false => ClientFrame::Resume { topic, group },
-        };
-        if let Some(answer) = self.link.request(frame) {
-            self.pending.push(Box::pin(async move {
-                let _ = answer.await;
-                Answered::Paused
-            }));
-        }
+    fn pause(&mut self, is_paused: bool) {
+        self.link.set_paused(is_paused);
+        self.leases.set_paused(is_paused, Instant::now());
+    }
+
+    /// No consumer takes deliveries any more.
+    fn drain(&mut self) {
+        self.is_draining = true;
+        self.leases.drain();
     }
 
     fn lost(&self, why: &str) -> ClientError {

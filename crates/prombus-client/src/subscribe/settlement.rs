@@ -1,6 +1,6 @@
 //! What a consumer decides about a delivery, and the frame that says so.
 
-use prombus_protocol::limits::MAX_NACK_DELAY_MS;
+use prombus_protocol::limits::{MAX_NACK_DELAY_MS, MAX_REASON_BYTES};
 use prombus_protocol::{ClientFrame, Uuid};
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,6 +21,16 @@ pub(super) enum Settlement {
 }
 
 impl Settlement {
+    /// The event failed and is redelivered after `delay`, or else after the server's backoff.
+    pub(super) fn nack(reason: &str, delay: Option<Duration>) -> Self {
+        Self::Nack { reason: cut(reason), delay }
+    }
+
+    /// The event failed for good.
+    pub(super) fn give_up(reason: &str) -> Self {
+        Self::GiveUp { reason: cut(reason) }
+    }
+
     /// Whether the event is redelivered after it.
     pub(super) fn is_retry(&self) -> bool {
         matches!(self, Self::Nack { .. })
@@ -38,9 +48,32 @@ impl Settlement {
     }
 }
 
+/// What the server keeps of a reason. Cut here, a long text never exceeds the frame limit.
+fn cut(reason: &str) -> String {
+    let mut end = reason.len().min(MAX_REASON_BYTES);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    reason[..end].to_owned()
+}
+
 /// What became of an ack or a nack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// Another member has the event, or it is settled already: nothing changed.
     pub stale: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let long = format!("a{}", "ä".repeat(20 << 20));
+        let cut = format!("a{}", "ä".repeat(2047));
+        assert_eq!(Settlement::nack(&long, None), Settlement::Nack { reason: cut.clone(), delay: None });
+        assert_eq!(Settlement::give_up(&long), Settlement::GiveUp { reason: cut });
+        assert_eq!(Settlement::give_up("short"), Settlement::GiveUp { reason: "short".to_owned() });
+    }
 }

@@ -2,35 +2,31 @@
 
 use super::command::{Command, MemberHandle};
 use super::delivery::{Delivery, Ticket};
-use super::member::Arrived;
+use super::queue::{Arrived, QueueReceiver};
 use crate::error::ClientError;
 use futures_util::Stream;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tokio::sync::mpsc;
 
 /// One member of a group, as a stream of deliveries. It has a WebSocket of its own, so a slow consumer delays nothing else.
 ///
 /// The stream survives a lost connection: it reconnects with a backoff and subscribes again. A delivery that is still held here
 /// when its event is redelivered adopts the new lease and is not delivered twice. The stream ends after an error, which it
 /// yields once: the server refused the subscription for good, because access was revoked, the group was deleted, or the group
-/// conflicts with these options.
+/// conflicts with these options. A group that was deleted while the connection was lost ends the stream with `not_subscribed`,
+/// too: subscribing again has created a new group, which starts at the `from` of these options, so events may be missing.
 ///
 /// The member leaves the group when this and its deliveries are dropped; unsettled events go to other members, and the attempt
 /// does not count. [`unsubscribe`](Self::unsubscribe) does the same and waits for it.
 #[derive(Debug)]
 pub struct Subscription {
-    queue: mpsc::UnboundedReceiver<Result<Arrived, ClientError>>,
+    queue: QueueReceiver,
     member: MemberHandle,
     created: bool,
 }
 
 impl Subscription {
-    pub(super) fn new(
-        queue: mpsc::UnboundedReceiver<Result<Arrived, ClientError>>,
-        member: MemberHandle,
-        created: bool,
-    ) -> Self {
+    pub(super) fn new(queue: QueueReceiver, member: MemberHandle, created: bool) -> Self {
         Self { queue, member, created }
     }
 
@@ -57,7 +53,8 @@ impl Subscription {
     /// Leaves the group: unsettled events go to other members at once, and the attempt does not count.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] while disconnected; the server then counts the member as lost.
+    /// [`ClientError::Lost`] while disconnected; the server then counts the member as lost. Also if results are kept (see
+    /// [`Delivery`]): their events are redelivered to other members.
     pub async fn unsubscribe(self) -> Result<(), ClientError> {
         self.member.request(Command::Leave).await
     }
@@ -72,18 +69,12 @@ impl Subscription {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Delivery, ClientError>>> {
-        loop {
-            let Arrived { event, context, lease } = match std::task::ready!(self.queue.poll_recv(context)) {
-                Some(Ok(arrived)) => arrived,
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => return Poll::Ready(None),
-            };
-            // A lease that ended in the queue is not this member's any more.
-            if lease.take() {
-                let ticket = Ticket::new(lease, self.member.clone());
-                return Poll::Ready(Some(Ok(Delivery { event, context, ticket })));
-            }
-        }
+        let next = std::task::ready!(self.queue.poll(context));
+        Poll::Ready(next.map(|next| {
+            let Arrived { event, context, lease } = next?;
+            let ticket = Ticket::new(lease, self.member.clone());
+            Ok(Delivery { event, context, ticket })
+        }))
     }
 }
 

@@ -172,22 +172,31 @@ async fn without_extension_the_handler_is_told_that_its_lease_is_lost() {
     let attempts = Arc::new(Mutex::new(Vec::new()));
     let (lost, mut losses) = mpsc::unbounded_channel();
     let subscribe = client.subscribe("orders", "billing").ack_timeout(Duration::from_millis(200));
-    let worker = subscribe.auto_extend(false).handler({
+    let worker = subscribe.max_attempts(1000).auto_extend(false).handler({
         let attempts = Arc::clone(&attempts);
         move |_, context| {
+            let is_first = attempts.lock().unwrap().is_empty();
             attempts.lock().unwrap().push(context.attempt);
             let lost = lost.clone();
             async move {
+                if !is_first {
+                    lost.send(None).unwrap();
+                    return Ok(());
+                }
                 context.lease_lost().await;
-                lost.send(context.lease_deadline()).unwrap();
-                Ok::<(), HandlerError>(())
+                lost.send(Some(context.lease_deadline())).unwrap();
+                // Not Ok: the event was not handled.
+                Err(HandlerError::retry("the lease was lost"))
             }
         }
     });
     let worker = worker.await.unwrap();
     client.publish("orders", &1).await.unwrap();
-    assert!(losses.recv().await.unwrap() <= tokio::time::Instant::now());
+    assert!(losses.recv().await.unwrap().unwrap() <= tokio::time::Instant::now());
+    assert_eq!(losses.recv().await, Some(None), "the event is handled again");
     worker.stop().await.unwrap();
+    let attempts = attempts.lock().unwrap().clone();
+    assert!(matches!(attempts[..], [1, second, ..] if second > 1), "{attempts:?}");
     gateway.stop().await;
 }
 

@@ -121,3 +121,41 @@ async fn an_event_whose_lease_ended_in_the_queue_is_delivered_with_its_next_leas
     peer.deliver(2, 1).await;
     assert_eq!(orders.next().await.unwrap().unwrap().event.seq, 2);
 }
+
+#[tokio::test]
+async fn a_refused_extension_does_not_end_the_lease_of_a_redelivery_that_came_before_it() {
+    let server = FakeServer::start().await;
+    let (mut orders, mut peer) = subscribed(&server, |it| it).await;
+    peer.deliver(1, 1).await;
+    let delivery = orders.next().await.unwrap().unwrap();
+    pass_seconds(15).await;
+    let extension = peer.expect("MODACK").await;
+    peer.deliver(1, 2).await;
+    peer.err(&extension, "unknown_id").await;
+    // Frames are processed in order: when the second event is here, the others were processed.
+    peer.deliver(2, 1).await;
+    assert_eq!(orders.next().await.unwrap().unwrap().event.seq, 2);
+    assert!(!delivery.is_lease_lost());
+}
+
+#[tokio::test]
+async fn a_stopped_handler_extends_only_the_lease_of_the_event_that_it_handles() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap();
+    let (called, mut calls) = mpsc::unbounded_channel();
+    let worker = client.subscribe("orders", "billing").handler(move |event, _| {
+        called.send(event.seq).unwrap();
+        std::future::pending::<Result<(), HandlerError>>()
+    });
+    let (worker, mut peer) = tokio::join!(worker, server.accept_member());
+    peer.deliver(1, 1).await;
+    peer.deliver(2, 1).await;
+    assert_eq!(calls.recv().await, Some(1));
+    let _stopping = tokio::spawn(worker.unwrap().stop());
+    peer.expect_and_ok("PAUSE").await;
+    peer.deliver(3, 1).await;
+    for _ in 0..3 {
+        pass_seconds(15).await;
+        assert_eq!(peer.expect_and_ok("MODACK").await["id"], event_id(1));
+    }
+}

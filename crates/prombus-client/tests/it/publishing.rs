@@ -2,7 +2,7 @@
 
 use crate::clock::pass_seconds;
 use crate::fake_server::{FakeServer, event_id};
-use prombus_client::{Client, PublishError, Uuid};
+use prombus_client::{Client, ClientError, PublishError, Publisher, Record, Uuid};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ async fn a_publish_whose_ok_was_lost_is_sent_again_under_the_same_id() {
 }
 
 #[tokio::test]
-async fn a_rate_limit_and_an_unavailable_server_are_waited_out() {
+async fn a_rate_limit_an_unavailable_server_and_a_full_disk_are_waited_out() {
     let server = FakeServer::start().await;
     let client = Client::new(&server.url, None).unwrap();
     let publishing = tokio::spawn(async move { client.publish("orders", &1).await });
@@ -39,6 +39,8 @@ async fn a_rate_limit_and_an_unavailable_server_are_waited_out() {
     }
     let (frame, ()) = tokio::join!(peer.expect("PUBLISH"), pass_seconds(2));
     peer.err(&frame, "unavailable").await;
+    let frame = peer.expect("PUBLISH").await;
+    peer.err(&frame, "storage_full").await;
     let frame = peer.expect("PUBLISH").await;
     peer.ok(&frame, json!({"id": event_id(1), "seq": 1})).await;
     assert_eq!(publishing.await.unwrap().unwrap().seq, 1);
@@ -67,5 +69,73 @@ async fn a_publish_gives_up_when_its_patience_ends() {
         assert!(matches!(error, PublishError::Lost(_)), "{error}");
         let waited = started.elapsed().as_secs();
         assert!((seconds..seconds + 7).contains(&waited), "{waited} s instead of {seconds}");
+    }
+}
+
+#[tokio::test]
+async fn a_publish_gives_up_on_a_server_that_never_answers_and_the_connection_remains() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap().patience(Duration::from_secs(5));
+    let other = client.clone().patience(Duration::from_secs(50));
+    let publishing = tokio::spawn(async move { client.publish("orders", &1).await });
+    let mut peer = server.accept().await;
+    peer.expect("PUBLISH").await;
+    let waiting = tokio::spawn(async move { other.publish("orders", &2).await });
+    let frame = peer.expect("PUBLISH").await;
+    pass_seconds(6).await;
+    let error = publishing.await.unwrap().unwrap_err();
+    assert_eq!(error, PublishError::Lost("no answer in 5 s".to_owned()));
+    peer.ok(&frame, json!({"id": event_id(2), "seq": 2})).await;
+    assert_eq!(waiting.await.unwrap().unwrap().seq, 2);
+}
+
+#[tokio::test]
+async fn the_patience_starts_again_with_every_answer() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap().patience(Duration::from_secs(5));
+    let records = [Record::new("orders", &1).unwrap(), Record::new("orders", &2).unwrap()];
+    let publishing = tokio::spawn(async move { client.publish_batch(&records).await });
+    let mut peer = server.accept().await;
+    let frames = [peer.expect("PUBLISH").await, peer.expect("PUBLISH").await];
+    for frame in frames {
+        pass_seconds(4).await;
+        peer.ok(&frame, json!({"id": event_id(1), "seq": 1})).await;
+    }
+    assert!(publishing.await.unwrap().iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn a_publish_gives_up_while_another_one_opens_the_connection() {
+    // The system takes the connection; nobody reads from it.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let client = Client::new(&url, None).unwrap();
+    let (first, second) = (client.clone(), client.patience(Duration::from_secs(2)));
+    let first = tokio::spawn(async move { first.publish("orders", &1).await });
+    tokio::task::yield_now().await;
+    tokio::time::pause();
+    let started = Instant::now();
+    let error = Publisher::new(second).publish(&mut [Record::new("orders", &2).unwrap()]).await.unwrap_err();
+    assert!(matches!(error, ClientError::Lost { .. }), "{error}");
+    let waited = started.elapsed();
+    assert!((Duration::from_secs(2)..Duration::from_secs(3)).contains(&waited), "{waited:?}");
+    first.abort();
+}
+
+#[tokio::test]
+async fn a_publish_gives_up_on_a_server_that_remains_unavailable() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap().patience(Duration::from_millis(300));
+    let publishing = tokio::spawn(client.publish("orders", &1).into_future());
+    let mut peer = server.accept().await;
+    let refusing = async {
+        loop {
+            let frame = peer.expect("PUBLISH").await;
+            peer.err(&frame, "unavailable").await;
+        }
+    };
+    tokio::select! {
+        () = refusing => {}
+        outcome = publishing => assert!(matches!(outcome.unwrap(), Err(PublishError::Lost(_)))),
     }
 }

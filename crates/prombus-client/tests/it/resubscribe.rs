@@ -200,3 +200,92 @@ async fn a_dropped_subscription_returns_its_leases_without_an_attempt() {
     assert_eq!((delivery.json::<u32>().unwrap(), delivery.context.attempt), (0, 1));
     gateway.stop().await;
 }
+
+#[tokio::test]
+async fn a_group_that_was_deleted_while_disconnected_ends_the_stream() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap();
+    let (orders, peer) =
+        tokio::join!(async { client.subscribe("orders", "billing").await }, server.accept_member());
+    let mut orders = orders.unwrap();
+    drop(peer);
+    let mut peer = server.accept().await;
+    let frame = peer.expect("SUBSCRIBE").await;
+    peer.ok(&frame, json!({"created": true})).await;
+    let error = orders.next().await.unwrap().unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::NotSubscribed));
+    assert!(error.to_string().contains("the group was deleted"), "{error}");
+    assert!(orders.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_paused_subscription_is_paused_again_before_the_server_can_deliver() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap();
+    let (orders, mut peer) =
+        tokio::join!(async { client.subscribe("orders", "billing").await }, server.accept_member());
+    let mut orders = orders.unwrap();
+    orders.pause();
+    peer.expect_and_ok("PAUSE").await;
+    drop(peer);
+    let mut peer = server.accept().await;
+    let subscribe = peer.expect("SUBSCRIBE").await;
+    let pause = peer.expect("PAUSE").await;
+    peer.ok(&subscribe, json!({"created": false})).await;
+    peer.ok(&pause, json!({})).await;
+    orders.resume();
+    peer.expect_and_ok("RESUME").await;
+    peer.deliver(1, 1).await;
+    assert_eq!(orders.next().await.unwrap().unwrap().event.seq, 1);
+}
+
+#[tokio::test]
+async fn stop_reports_a_result_that_waits_for_a_redelivery() {
+    let server = FakeServer::start().await;
+    let (worker, mut peer, mut calls, permits) = waiting_handler(&server).await;
+    peer.deliver(1, 1).await;
+    assert_eq!(calls.recv().await, Some(1));
+    drop(peer);
+    let mut peer = server.accept_member().await;
+    let stopping = tokio::spawn(worker.stop());
+    peer.expect_and_ok("PAUSE").await;
+    permits.add_permits(1);
+    peer.expect_and_ok("UNSUBSCRIBE").await;
+    let error = stopping.await.unwrap().unwrap_err();
+    assert!(matches!(&error, ClientError::Lost { why, .. } if why.contains("1 events")), "{error}");
+}
+
+#[tokio::test]
+async fn an_event_that_is_larger_than_16_mib_is_delivered() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap();
+    let (orders, mut peer) =
+        tokio::join!(async { client.subscribe("orders", "billing").await }, server.accept_member());
+    let mut orders = orders.unwrap();
+    let payload = "x".repeat(20 << 20);
+    let sending = peer.send(json!({
+        "op": "EVENT", "topic": "orders", "group": "billing",
+        "event": {"id": event_id(1), "seq": 1, "ts": 5, "topic": "orders", "payload": payload},
+        "ctx": {"attempt": 1, "ack_deadline_ms": 30_000, "max_attempts": 5},
+    }));
+    let (delivery, ()) = tokio::join!(orders.next(), sending);
+    let delivery = delivery.unwrap().unwrap();
+    assert_eq!(delivery.json::<String>().unwrap().len(), 20 << 20);
+}
+
+#[tokio::test]
+async fn a_reason_that_only_a_newer_server_knows_does_not_end_the_connection() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap();
+    let (orders, mut peer) =
+        tokio::join!(async { client.subscribe("orders", "billing").await }, server.accept_member());
+    let mut orders = orders.unwrap();
+    peer.send(json!({
+        "op": "EVENT", "topic": "orders", "group": "billing",
+        "event": {"id": event_id(1), "seq": 1, "ts": 5, "topic": "orders", "payload": 1},
+        "ctx": {"attempt": 2, "ack_deadline_ms": 30_000, "max_attempts": 5, "reason": "of_a_newer_server"},
+    }))
+    .await;
+    let delivery = orders.next().await.unwrap().unwrap();
+    assert_eq!((delivery.context.attempt, delivery.context.reason), (2, None));
+}

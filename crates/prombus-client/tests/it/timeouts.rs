@@ -1,6 +1,10 @@
 //! Servers that stand still. The clock is moved, not waited for.
 
+use crate::clock::pass_seconds;
+use crate::fake_server::{FakeServer, event_id};
 use prombus_client::{Client, ClientError, PublishError, Record};
+use serde_json::json;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -52,4 +56,27 @@ async fn a_server_that_answers_nothing_is_given_up_and_nothing_is_said_to_be_kep
         assert_eq!(outcome, Err(PublishError::Lost("no answer in 60 s".to_owned())));
     }
     serving.abort();
+}
+
+#[tokio::test]
+async fn a_connection_is_given_up_when_nothing_at_all_is_answered() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap().patience(Duration::from_secs(600));
+    let publish = |number: u32| {
+        let client = client.clone();
+        tokio::spawn(async move { client.publish("orders", &number).await })
+    };
+    let _unanswered = publish(1);
+    let mut peer = server.accept().await;
+    peer.expect("PUBLISH").await;
+    // Other answers show that the server does not hang.
+    for number in 2..5 {
+        pass_seconds(40).await;
+        let publishing = publish(number);
+        let frame = peer.expect("PUBLISH").await;
+        peer.ok(&frame, json!({"id": event_id(number), "seq": number})).await;
+        publishing.await.unwrap().unwrap();
+    }
+    let (mut again, ()) = tokio::join!(server.accept(), pass_seconds(65));
+    assert_eq!(again.expect("PUBLISH").await["payload"], 1);
 }

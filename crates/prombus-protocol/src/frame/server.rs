@@ -5,6 +5,8 @@ use crate::body::put_record;
 use crate::error_code::ErrorCode;
 use crate::event::{CursorPosition, DeliveryContext, EventRecord, RedeliveryReason};
 use crate::json::{put_string, put_u64, put_uuid};
+use serde::de::IntoDeserializer;
+use serde::de::value::StringDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -92,8 +94,8 @@ pub struct EventContext {
     /// After this many the event becomes a dead letter; 0 if the server does not say.
     #[serde(default)]
     pub max_attempts: u32,
-    /// Why it is delivered again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Why it is delivered again; none for a reason that this version does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known_reason")]
     pub reason: Option<RedeliveryReason>,
     /// What the nack of the attempt before said, where it is known; cut to 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,6 +107,15 @@ impl From<EventContext> for DeliveryContext {
         let EventContext { attempt, ack_deadline_ms, max_attempts, reason, last_error } = context;
         Self { attempt, max_attempts, cursor: None, reason, ack_deadline_ms, last_error }
     }
+}
+
+/// A newer server may have more reasons.
+fn known_reason<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RedeliveryReason>, D::Error> {
+    let reason = Option::<String>::deserialize(deserializer)?;
+    Ok(reason.and_then(|reason| {
+        let reason: StringDeserializer<serde::de::value::Error> = reason.into_deserializer();
+        RedeliveryReason::deserialize(reason).ok()
+    }))
 }
 
 fn code_or_internal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ErrorCode, D::Error> {

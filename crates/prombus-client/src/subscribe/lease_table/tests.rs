@@ -30,7 +30,7 @@ impl Fixture {
     /// Delivers an event that is new, and hands it to the consumer.
     fn deliver(&mut self, number: u128) -> Arc<Lease> {
         let lease = self.queue(number);
-        assert!(lease.take());
+        assert!(lease.take(self.now));
         lease
     }
 
@@ -61,7 +61,25 @@ impl Fixture {
 
     fn pass(&mut self, time: Duration) -> Vec<u64> {
         self.now += time;
-        std::iter::from_fn(|| self.table.next_extension(self.now)).collect()
+        std::iter::from_fn(|| self.table.next_extension(self.now)).map(|lease| lease.serial).collect()
+    }
+
+    /// The server extends a lease.
+    fn extended(&mut self, serial: u64) {
+        let lease = self.table.extendable(serial).unwrap();
+        self.table.extended(lease, LEASE, self.now);
+    }
+
+    /// Lets time pass in which every extension succeeds. Returns how many there were.
+    fn pass_extended(&mut self, time: Duration) -> usize {
+        let (end, mut extensions) = (self.now + time, 0);
+        while self.now < end {
+            for serial in self.pass(LEASE / 2) {
+                self.extended(serial);
+                extensions += 1;
+            }
+        }
+        extensions
     }
 
     fn is_empty(&self) -> bool {
@@ -148,7 +166,7 @@ fn what_the_consumer_has_not_taken_is_dropped_with_the_connection() {
     let mut it = Fixture::new(true);
     let (taken, queued) = (it.deliver(1), it.queue(2));
     it.reconnect();
-    assert!(!queued.take());
+    assert!(!queued.take(it.now));
     assert!(matches!(it.arrived(2), Arrival::New(_)));
     assert!(!taken.is_lost());
 }
@@ -170,7 +188,7 @@ fn leases_are_extended_half_way_and_lost_when_that_fails() {
     let lease = it.deliver(1);
     assert_eq!(it.pass(LEASE / 2 - Duration::from_millis(1)), NONE);
     assert_eq!(it.pass(Duration::from_millis(1)), [lease.serial()]);
-    it.table.extended(lease.serial(), LEASE, it.now);
+    it.extended(lease.serial());
     assert_eq!(lease.deadline(), it.now + LEASE);
     assert_eq!(it.pass(LEASE / 2), [lease.serial()]);
     assert_eq!(it.pass(LEASE / 2), NONE, "no answer");
@@ -186,7 +204,7 @@ fn leases_are_extended_for_a_limited_time() {
     let mut extensions = 0;
     while !lease.is_lost() {
         for serial in it.pass(LEASE / 2) {
-            it.table.extended(serial, LEASE, it.now);
+            it.extended(serial);
             extensions += 1;
         }
     }
@@ -219,7 +237,7 @@ fn without_extension_a_lease_ends_and_a_queued_delivery_is_dropped() {
     let mut it = Fixture::new(false);
     let (taken, queued) = (it.deliver(1), it.queue(2));
     assert_eq!(it.pass(LEASE), NONE);
-    assert!(taken.is_lost() && !queued.take());
+    assert!(taken.is_lost() && !queued.take(it.now));
     assert!(matches!(it.arrived(2), Arrival::New(_)));
 }
 
@@ -232,4 +250,65 @@ fn while_disconnected_nothing_is_extended_and_leases_run_out() {
     assert!(!lease.is_lost());
     assert_eq!(it.pass(Duration::from_millis(1)), NONE);
     assert!(lease.is_lost());
+}
+
+#[test]
+fn the_limit_of_extensions_counts_from_the_start_of_handling_and_again_from_an_adoption() {
+    let mut it = Fixture::new(true);
+    let lease = it.queue(1);
+    assert_eq!(it.pass_extended(20 * LEASE), 40, "without a limit while it waits");
+    assert!(lease.take(it.now));
+    it.pass_extended(4 * LEASE);
+    it.reconnect();
+    assert!(matches!(it.arrived(1), Arrival::Adopted));
+    it.pass_extended(4 * LEASE);
+    assert!(!lease.is_lost());
+    it.pass_extended(3 * LEASE);
+    assert!(lease.is_lost());
+}
+
+#[test]
+fn a_refused_extension_does_not_end_a_lease_that_was_adopted_since() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    let refused = it.table.extendable(lease.serial()).unwrap();
+    assert!(matches!(it.arrived_because(1, Some(RedeliveryReason::LeaseExpired)), Arrival::Adopted));
+    let deadline = lease.deadline();
+    it.table.not_extended(refused);
+    it.table.extended(refused, 9 * LEASE, it.now);
+    assert!(!lease.is_lost() && lease.deadline() == deadline);
+    it.table.not_extended(it.table.extendable(lease.serial()).unwrap());
+    assert!(lease.is_lost());
+}
+
+#[test]
+fn no_kept_result_is_forgotten_during_a_second_outage_or_while_paused() {
+    let mut it = Fixture::new(true);
+    let lease = it.deliver(1);
+    it.table.disconnected(it.now);
+    it.settle(&lease, Settlement::Ack);
+    it.table.connected(it.now);
+    it.table.disconnected(it.now);
+    it.pass(10 * KEEP_MARGIN);
+    it.table.set_paused(true, it.now);
+    it.table.connected(it.now);
+    it.pass(10 * KEEP_MARGIN);
+    assert_eq!(it.table.kept_count(), 1);
+    it.table.set_paused(false, it.now);
+    it.pass(LEASE + KEEP_MARGIN);
+    assert!(it.is_empty());
+}
+
+#[test]
+fn after_a_drain_only_what_the_consumer_has_is_extended() {
+    let mut it = Fixture::new(true);
+    let (taken, queued) = (it.deliver(1), it.queue(2));
+    it.table.drain();
+    assert!(!queued.take(it.now));
+    assert_eq!(it.table.take_discarded(), 1);
+    assert!(matches!(it.arrived(3), Arrival::Ignored), "it was on its way");
+    assert_eq!(it.pass(LEASE / 2), [taken.serial()]);
+    it.settle(&taken, Settlement::Ack);
+    it.table.answered(taken.serial());
+    assert!(it.is_empty());
 }
