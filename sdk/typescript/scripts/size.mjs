@@ -51,7 +51,7 @@ const client = await measure(CLIENT);
 print("client", client, ` (limit ${LIMIT_BYTES.toLocaleString("en-US")})`);
 for (const [name, target] of Object.entries(exports)) {
   if (typeof target !== "object") continue;
-  print(`everything in ${join("@prombus/client", name)}`, await measure(`export * from "${target.browser?.default ?? target.import}";`));
+  print(`everything in ${join("@prombus/client", name)}`, await measure(`export * from "${target.browser?.default.default ?? target.import}";`));
 }
 const isOver = client.gzipped > LIMIT_BYTES;
 if (isOver || process.argv.includes("--analyze")) console.log(await analyzeMetafile(client.metafile));
