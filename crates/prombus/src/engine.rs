@@ -17,6 +17,7 @@ mod log;
 mod lookup;
 mod may_block;
 mod outcomes;
+mod shared_store;
 #[cfg(feature = "test-util")]
 pub mod simulated;
 mod state_fold;
@@ -28,6 +29,7 @@ pub use may_block::MayBlock;
 pub(crate) use may_block::off_async_threads;
 pub use outcomes::{Appended, LateOutcomes, Published};
 pub use prombus_log::{CommitTimes, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, TopicId};
+pub use shared_store::{LeaseError, LeaseRecord, LeaseStore, SharedStore, Takeover};
 pub use state_fold::{GroupState, RestoredState, StateFold, TopicProgress};
 pub use state_record::{GroupAttempts, GroupProgress, StateRecord};
 

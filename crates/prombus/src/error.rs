@@ -69,6 +69,15 @@ pub enum OpenError {
     /// A thread could not be started.
     #[error("starting a thread")]
     Thread(#[source] std::io::Error),
+    /// Another process leads the store.
+    #[error("another process leads this store: {address}")]
+    Led {
+        /// Where it is reached, as far as it is known.
+        address: String,
+    },
+    /// The store on the network cannot be used. The text says why, without credentials.
+    #[error("{0}")]
+    Store(String),
 }
 
 /// Why a store took nothing.
