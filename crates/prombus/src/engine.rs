@@ -16,6 +16,7 @@
 mod log;
 mod lookup;
 mod may_block;
+pub mod network;
 mod outcomes;
 mod shared_store;
 #[cfg(feature = "test-util")]
@@ -314,6 +315,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Backups and unreadable events, for engines that keep files on this machine.
     fn local_files(&self) -> Option<&dyn LocalFiles> {
+        None
+    }
+
+    /// How to back up a durable store that has no [`LocalFiles`]: a command, for messages.
+    fn backup_hint(&self) -> Option<String> {
         None
     }
 

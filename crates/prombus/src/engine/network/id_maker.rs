@@ -24,6 +24,11 @@ impl IdMaker {
         EventId::from_u128(self.last)
     }
 
+    /// The newest id.
+    pub(super) fn newest(&self) -> EventId {
+        EventId::from_u128(self.last)
+    }
+
     /// Whether an engine of this database made the id.
     pub(super) fn is_own(&self, id: EventId) -> bool {
         let number = id.as_u128();
