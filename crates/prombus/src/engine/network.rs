@@ -22,6 +22,7 @@ pub use database::{
     Change, CommitAnswer, CommitError, DeadEvents, EncodedRecord, EventDocument, FetchLimit, Piece,
     ReadableSeqs, RemoteDatabase, RemoveError, Removed,
 };
+pub use id_maker::has_id_mark;
 pub use leader::PendingCommit;
 
 use super::lookup::Lookup;
