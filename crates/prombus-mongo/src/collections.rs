@@ -15,7 +15,6 @@ const PROGRESS: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(crate) struct Collections {
     pub(crate) database: Database,
-    pub(crate) prefix: String,
     pub(crate) events: Collection<RawDocumentBuf>,
     /// The same, but only what a failover cannot take back.
     pub(crate) events_majority: Collection<RawDocumentBuf>,
@@ -37,7 +36,6 @@ impl Collections {
         let (local, majority) = (options(ReadConcern::local()), options(ReadConcern::majority()));
         Self {
             database: database.clone(),
-            prefix: prefix.to_owned(),
             events: database.collection_with_options(&name("events"), local.clone()),
             events_majority: database.collection_with_options(&name("events"), majority.clone()),
             snapshots: database.collection_with_options(&name("snapshots"), majority.clone()),

@@ -15,6 +15,7 @@ use crate::fence::Fence;
 use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::error::ErrorKind;
 use prombus::engine::network::{CommitAnswer, CommitError, PendingCommit};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long the server works on a bulk at most. A takeover waits this long for the bulk of the leader before.
@@ -140,6 +141,7 @@ impl MongoDatabase {
             Ok(bulk) => bulk,
             Err(error) => return Sent::Unknown { reason: error.to_string(), is_over: true },
         };
+        self.bytes.fetch_add(bulk.as_bytes().len() as u64, Ordering::Relaxed);
         let sending = async {
             if bulk.as_bytes().len() <= COMMAND_BYTES_MAX {
                 self.send_command(bulk).await

@@ -47,7 +47,8 @@ pub struct MongoDatabase {
     pub(crate) snapshots: Snapshots,
     /// Up to which seqs retention has removed events.
     pub(crate) cleaned_to: Mutex<HashMap<TopicId, u64>>,
-    bytes: AtomicU64,
+    /// The size of the store as the server told it last, and what was written since.
+    pub(crate) bytes: AtomicU64,
 }
 
 /// What is known before the store was taken over.

@@ -284,10 +284,10 @@ mod tests {
         }
         let mut full = PublishOptions {
             id: Some(Uuid::from_u128(77)),
-            ts: Some(-5),
+            ts: Some(5),
             key: Some("k\0\"é".to_owned()),
             sid: Some(Uuid::from_u128(1)),
-            tags: vec!["#duck".to_owned(), String::new()],
+            tags: vec!["#duck".to_owned(), "two words".to_owned()],
             caused_by: vec![Uuid::from_u128(3)],
             ..PublishOptions::default()
         };

@@ -2,5 +2,10 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod cleaning;
 mod conformance;
+mod engines;
+mod killed_server;
+mod lookups;
 mod servers;
+mod takeover;

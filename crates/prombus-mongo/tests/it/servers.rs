@@ -23,9 +23,11 @@ const WATCH: &str = r#"
 mongod="$1"; pid_file="$2"; shift 2
 "$mongod" "$@" >/dev/null 2>&1 </dev/null &
 echo $! > "$pid_file"
-read -r _
+read -r line; ended=$?
 kill -9 $(cat "$pid_file") 2>/dev/null
 wait
+# The end of the input is the end of the test: the data is of no use any more.
+if [ "$ended" -ne 0 ]; then rm -rf "${pid_file%/pid}"; fi
 "#;
 
 fn mongod_path() -> PathBuf {
@@ -143,7 +145,7 @@ impl ReplicaSet {
         for port in ports {
             wait_for_answer(port).await;
         }
-        let hosts: Vec<_> = ports.iter().enumerate();
+        let hosts = ports.iter().enumerate();
         let hosts: Vec<_> =
             hosts.map(|(id, port)| doc! { "_id": id as i32, "host": format!("127.0.0.1:{port}") }).collect();
         let config = doc! {
