@@ -5,7 +5,7 @@
 
 use crate::bson_writer::BsonWriter;
 use crate::keys::{FENCES, key, parse_key};
-use mongodb::bson::RawDocument;
+use mongodb::bson::{RawBsonRef, RawDocument};
 use prombus::engine::{EventId, TopicId};
 
 /// What a commit wrote, as its fence says.
@@ -74,8 +74,7 @@ impl Fence {
     pub(crate) fn parse(document: &RawDocument) -> Option<Self> {
         let (_, number) = parse_key(document.get_binary("_id").ok()?.bytes)?;
         let uuid = |name| <[u8; 16]>::try_from(document.get_binary(name).ok()?.bytes).ok();
-        let flag =
-            |name| document.get(name).ok().flatten().and_then(|value| value.as_bool()).unwrap_or(false);
+        let flag = |name| document.get(name).ok().flatten().and_then(RawBsonRef::as_bool).unwrap_or(false);
         let mut topics = Vec::new();
         for topic in document.get_array("topics").ok()? {
             let topic = topic.ok()?;

@@ -135,16 +135,14 @@ impl MongoDatabase {
     async fn replay(&self, base: u64, own: u64, mut catalog: Catalog) -> Result<Catalog, OpenError> {
         let fences = self.read_fences(base, own).await.map_err(|error| failed(&error))?;
         let mut records = self.read_records(base).await.map_err(|error| failed(&error))?;
-        let mut expected = base + 1;
         let newest_content = fences.iter().rev().find(|fence| fence.has_content() && !fence.is_void);
         let newest_content = newest_content.map(|fence| fence.number);
-        for fence in &fences {
+        for (expected, fence) in (base + 1..).zip(&fences) {
             if fence.number != expected {
                 return Err(OpenError::Store(format!(
                     "commit {expected} is missing: documents were removed, or only a part of the database was restored"
                 )));
             }
-            expected += 1;
             let mut is_void = fence.is_void;
             // Only the newest commit can be cut: the next one is sent when it is known to be whole.
             if newest_content == Some(fence.number)
