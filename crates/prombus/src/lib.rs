@@ -41,6 +41,7 @@ mod error;
 mod event;
 mod event_id;
 mod info;
+pub mod leadership;
 mod local;
 mod merged;
 mod metrics;
