@@ -317,6 +317,11 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
+    /// How a durable engine without local files is backed up: a sentence with the command to use.
+    fn backup_hint(&self) -> Option<String> {
+        None
+    }
+
     /// Makes what is pending durable, and ends.
     ///
     /// # Errors

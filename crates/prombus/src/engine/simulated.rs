@@ -16,15 +16,18 @@ mod connection;
 mod database;
 mod id_maker;
 mod leader;
+mod lease;
 mod network;
 mod reader;
 mod scanner;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod topic_events;
 
 pub use database::Database;
 pub use network::NetworkOptions;
+pub use shared::{LeaseFault, SimulatedStore};
 
 use super::lookup::Lookup;
 use super::may_block::MayBlock;
