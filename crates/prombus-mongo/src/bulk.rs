@@ -17,6 +17,11 @@ use std::sync::Arc;
 const RECORDS_BYTES_MAX: usize = 8 << 20;
 /// Documents with records of one commit; their seq is the fence's number times this.
 pub(crate) const RECORD_PIECES_MAX: u64 = 256;
+/// How long the server may work on a bulk: a second, and more for large ones. The leader that takes over waits as long for the bulk
+/// of the leader before.
+const MAX_TIME_MS: u32 = 1_000;
+const EVENTS_PER_MS: u32 = 5;
+const MAX_TIME_LIMIT_MS: u32 = 120_000;
 /// Fields of a bulk besides its documents.
 const COMMAND_OVERHEAD: usize = 4_096;
 
@@ -71,6 +76,7 @@ impl Plan {
         }
         plan.fence.topics = tails.into_values().collect();
         plan.fence.record_pieces = plan.record_pieces().len() as u32;
+        plan.fence.max_time_ms = MAX_TIME_MS + plan.events.len() as u32 / EVENTS_PER_MS;
         plan
     }
 
@@ -115,9 +121,11 @@ impl Plan {
         Published { id, seq: tail.to, duplicate: false }
     }
 
-    /// Gives the commit another number, when the one before is void.
-    pub(crate) fn renumber(&mut self, number: u64) {
+    /// Gives the commit the next number, when the one that it had is void. The server may have run out of time, so it gets more.
+    pub(crate) fn renumber(&mut self) {
+        let number = self.fence.number + 1;
         self.fence.number = number;
+        self.fence.max_time_ms = (self.fence.max_time_ms * 2).min(MAX_TIME_LIMIT_MS);
         self.events.iter_mut().for_each(|(_, place)| place.fence = number);
     }
 
@@ -147,7 +155,7 @@ impl Plan {
         let outer = writer.begin();
         writer.string("insert", command.collection);
         writer.boolean("ordered", true);
-        writer.i32("maxTimeMS", command.max_time_ms);
+        writer.i32("maxTimeMS", self.fence.max_time_ms as i32);
         let concern = writer.begin_document("writeConcern");
         match command.write_concern {
             WriteConcern::Nodes(count) => writer.i32("w", count),
@@ -182,7 +190,6 @@ impl Plan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BulkCommand<'a> {
     pub(crate) collection: &'a str,
-    pub(crate) max_time_ms: i32,
     pub(crate) write_concern: WriteConcern<'a>,
     pub(crate) now_ms: i64,
 }

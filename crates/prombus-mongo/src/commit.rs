@@ -18,9 +18,7 @@ use prombus::engine::network::{CommitAnswer, CommitError, PendingCommit};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long the server works on a bulk at most. A takeover waits this long for the bulk of the leader before.
-pub(crate) const MAX_TIME: Duration = Duration::from_millis(1_000);
-/// Without an answer for this long, the fate of a bulk is unknown.
+/// Without an answer for this long after its time on the server is over, the fate of a bulk is unknown.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A command that the server takes as one document. Larger bulks are sent as a sequence of documents, which has no time limit on
 /// the server; the rule about collisions covers those.
@@ -84,7 +82,8 @@ impl MongoDatabase {
             match self.send(writer, &plan).await {
                 Sent::Applied => return self.applied(writer, plan),
                 Sent::FenceTaken => {
-                    is_over = true;
+                    // Perhaps by this very bulk, sent before and late, and still being worked on.
+                    is_over = false;
                     writer.unanswered = Some((commit.number, plan));
                 }
                 Sent::Unknown { reason, is_over: over } => {
@@ -129,7 +128,6 @@ impl MongoDatabase {
     async fn send(&self, writer: &Writer, plan: &Plan) -> Sent {
         let command = BulkCommand {
             collection: self.collections.events.name(),
-            max_time_ms: MAX_TIME.as_millis() as i32,
             write_concern: self.options.write_concern(),
             now_ms: self.clock.wall_ms(),
         };
@@ -149,10 +147,11 @@ impl MongoDatabase {
                 self.send_sequence(&bulk).await
             }
         };
-        match tokio::time::timeout(ANSWER_TIMEOUT, sending).await {
+        let timeout = ANSWER_TIMEOUT + Duration::from_millis(plan.fence.max_time_ms.into());
+        match tokio::time::timeout(timeout, sending).await {
             Ok(sent) => sent,
             Err(_) => {
-                let reason = format!("no answer from MongoDB within {} s", ANSWER_TIMEOUT.as_secs());
+                let reason = format!("no answer from MongoDB within {} s", timeout.as_secs());
                 Sent::Unknown { reason, is_over: false }
             }
         }
@@ -197,7 +196,7 @@ impl MongoDatabase {
             Ok(Fate::NotThere) => Ok(Resolved::SendAgain(plan)),
             Ok(Fate::Void) => {
                 let mut plan = plan;
-                plan.renumber(plan.fence.number + 1);
+                plan.renumber();
                 Ok(Resolved::SendAgain(plan))
             }
             Err(error) => Err((plan, error)),
@@ -211,11 +210,9 @@ impl MongoDatabase {
         if found.writer != self.writer_token {
             return Err(CommitError::Deposed(self.leader_name().await));
         }
-        if !is_over {
-            // The server may still be working on it.
-            tokio::time::sleep(MAX_TIME).await;
-        }
-        if self.attempt(self.is_whole(&found)).await? {
+        let is_whole =
+            if is_over { self.is_whole(&found).await } else { self.wait_until_whole(&found).await };
+        if self.attempt(std::future::ready(is_whole)).await? {
             self.attempt(self.write_barrier(number)).await?;
             return Ok(Fate::Whole);
         }

@@ -6,6 +6,10 @@ use crate::fence::Fence;
 use crate::keys::{FENCES, RECORDS, bson_key};
 use mongodb::bson::{Document, doc};
 use mongodb::error::Result as MongoResult;
+use std::time::{Duration, Instant};
+
+/// How often to look whether a bulk has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl MongoDatabase {
     pub(crate) async fn find_fence(&self, number: u64) -> MongoResult<Option<Fence>> {
@@ -24,6 +28,22 @@ impl MongoDatabase {
         let found =
             events.find_one(doc! { "_id": bson_key(RECORDS, last) }).projection(doc! { "_id": 1 }).await?;
         Ok(found.is_some())
+    }
+
+    /// Waits until a commit is whole, as long as the server may be working on it. Returns whether it is.
+    pub(crate) async fn wait_until_whole(&self, fence: &Fence) -> MongoResult<bool> {
+        let over = Instant::now() + Duration::from_millis(fence.max_time_ms.into());
+        loop {
+            // First the clock: a document that came in time is seen after it.
+            let is_over = Instant::now() >= over;
+            if self.is_whole(fence).await? {
+                return Ok(true);
+            }
+            if is_over {
+                return Ok(false);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// Removes what is left of a commit that was cut. Its fence is marked void first: if this is interrupted, the next takeover

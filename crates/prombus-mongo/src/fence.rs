@@ -5,7 +5,7 @@
 
 use crate::bson_writer::BsonWriter;
 use crate::keys::{FENCES, key, parse_key};
-use mongodb::bson::RawDocument;
+use mongodb::bson::{RawBsonRef, RawDocument};
 use prombus::engine::{EventId, TopicId};
 
 /// What a commit wrote, as its fence says.
@@ -21,6 +21,8 @@ pub(crate) struct Fence {
     pub(crate) topics: Vec<FencedTopic>,
     /// Documents with records. The last one is the last document of the bulk. None for the fence of a takeover.
     pub(crate) record_pieces: u32,
+    /// How long the server works on the bulk at most.
+    pub(crate) max_time_ms: u32,
     /// The newest id that engines of this database made.
     pub(crate) newest_id: EventId,
     /// The newest commit time.
@@ -56,6 +58,7 @@ impl Fence {
         writer.uuid("newest_id", self.newest_id.to_bytes());
         writer.i64("newest_ms", self.newest_ms);
         writer.i32("records", self.record_pieces as i32);
+        writer.i32("max_time_ms", self.max_time_ms as i32);
         let topics = writer.begin_array("topics");
         for (at, it) in self.topics.iter().enumerate() {
             let topic = writer.begin_document(&at.to_string());
@@ -74,8 +77,7 @@ impl Fence {
     pub(crate) fn parse(document: &RawDocument) -> Option<Self> {
         let (_, number) = parse_key(document.get_binary("_id").ok()?.bytes)?;
         let uuid = |name| <[u8; 16]>::try_from(document.get_binary(name).ok()?.bytes).ok();
-        let flag =
-            |name| document.get(name).ok().flatten().and_then(|value| value.as_bool()).unwrap_or(false);
+        let flag = |name| document.get(name).ok().flatten().and_then(RawBsonRef::as_bool).unwrap_or(false);
         let mut topics = Vec::new();
         for topic in document.get_array("topics").ok()? {
             let topic = topic.ok()?;
@@ -94,6 +96,7 @@ impl Fence {
             writer: uuid("writer")?,
             topics,
             record_pieces: document.get_i32("records").ok()? as u32,
+            max_time_ms: document.get_i32("max_time_ms").ok()? as u32,
             newest_id: EventId::from_bytes(uuid("newest_id")?),
             newest_ms: document.get_i64("newest_ms").ok()?,
             is_void: flag("void"),
@@ -116,6 +119,7 @@ mod tests {
             writer: [9; 16],
             topics: vec![FencedTopic { topic, from: 1, to: 500, max_ts: -1, topic_bytes: 12_345 }],
             record_pieces: 2,
+            max_time_ms: 1_500,
             newest_id: EventId::from_u128(5),
             newest_ms: i64::MIN,
             ..Fence::default()

@@ -46,22 +46,35 @@ pub(crate) fn kept_in(topic: TopicId, seqs: ReadableSeqs) -> Document {
 }
 
 impl MongoDatabase {
-    /// The first kept event with one of these seqs; only the named field and the key.
-    async fn probe(
+    /// Binary search: the first kept event that is at or after the wanted place. `is_after` tells of a document with the fields of
+    /// `projection` whether it is; it never changes back from one event to the next. Only events that `extra` matches count.
+    async fn first_where(
         &self,
         topic: TopicId,
         seqs: ReadableSeqs,
-        field: Rising,
+        (projection, extra): (&Document, &Document),
+        is_after: impl Fn(&RawDocumentBuf) -> Option<bool>,
     ) -> MongoResult<Option<RawDocumentBuf>> {
-        if seqs.first_seq > seqs.last_seq {
-            return Ok(None);
+        let ReadableSeqs { first_seq: mut low, last_seq: mut high } = seqs;
+        let mut found = None;
+        // Everything below `low` is before the place; `found` is the lowest event that is known to be after it.
+        while low <= high {
+            let middle = low + (high - low) / 2;
+            let mut filter = kept_in(topic, ReadableSeqs { first_seq: middle, last_seq: high });
+            filter.extend(extra.clone());
+            let probe = self.collections.events.find_one(filter).sort(doc! { "_id": 1 });
+            let probed = probe.projection(projection.clone()).await?;
+            // Nothing from the middle on: the place is below.
+            let is_high = probed.as_ref().is_none_or(|document| is_after(document).unwrap_or(true));
+            if is_high {
+                found = probed.or(found);
+                let Some(below) = middle.checked_sub(1) else { break };
+                high = below;
+            } else {
+                low = probed.as_ref().and_then(|document| seq_of(document)).unwrap_or(middle) + 1;
+            }
         }
-        let events = &self.collections.events;
-        events
-            .find_one(kept_in(topic, seqs))
-            .sort(doc! { "_id": 1 })
-            .projection(doc! { field.name(): 1 })
-            .await
+        Ok(found)
     }
 
     /// The first kept event whose field is at least `value`.
@@ -72,32 +85,14 @@ impl MongoDatabase {
         field: Rising,
         value: i64,
     ) -> MongoResult<Option<u64>> {
-        let ReadableSeqs { first_seq: mut low, last_seq: mut high } = seqs;
-        let mut found = None;
-        // Everything below `low` is smaller; `found` is the lowest seq that is known to be large enough.
-        while low <= high {
-            let middle = low + (high - low) / 2;
-            let Some(document) =
-                self.probe(topic, ReadableSeqs { first_seq: middle, last_seq: high }, field).await?
-            else {
-                // Nothing is kept from the middle on.
-                let Some(below) = middle.checked_sub(1) else { break };
-                high = below;
-                continue;
-            };
-            let (Some(seq), Some(at)) = (seq_of(&document), field.of(&document)) else { break };
-            if at >= value {
-                found = Some(seq);
-                let Some(below) = middle.checked_sub(1) else { break };
-                high = below;
-            } else {
-                low = seq + 1;
-            }
-        }
-        Ok(found)
+        let fields = (&doc! { field.name(): 1 }, &Document::new());
+        let is_after = |document: &RawDocumentBuf| Some(field.of(document)? >= value);
+        let found = self.first_where(topic, seqs, fields, is_after).await?;
+        Ok(found.as_ref().and_then(|document| seq_of(document)))
     }
 
-    /// The event with an id that an engine made. Such an id has the commit time of its event.
+    /// The event with an id that an engine made. Such ids rise with seq, and have the commit time of their events: among the
+    /// events of that time, those whose ids publishers chose are left out.
     pub(crate) async fn find_own_id(
         &self,
         topic: TopicId,
@@ -110,10 +105,12 @@ impl MongoDatabase {
         };
         let after = ReadableSeqs { first_seq, ..seqs };
         let last = self.first_with(topic, after, Rising::CommittedAt, made_ms + 1).await?;
-        let last_seq = last.map_or(seqs.last_seq, |seq| seq - 1);
-        let mut filter = kept_in(topic, ReadableSeqs { first_seq, last_seq });
-        filter.insert("id", id.to_string());
-        let found = self.collections.events.find_one(filter).projection(doc! { "_id": 1 }).await?;
+        let same_time = ReadableSeqs { first_seq, last_seq: last.map_or(seqs.last_seq, |seq| seq - 1) };
+        let fields = (&doc! { "id": 1 }, &doc! { "client_id": { "$exists": false } });
+        let wanted = id.to_string();
+        let is_after = |document: &RawDocumentBuf| Some(document.get_str("id").ok()? >= wanted.as_str());
+        let found = self.first_where(topic, same_time, fields, is_after).await?;
+        let found = found.filter(|document| document.get_str("id").is_ok_and(|id| id == wanted));
         Ok(found.as_ref().and_then(|document| seq_of(document)))
     }
 }

@@ -5,7 +5,7 @@
 use crate::bson_writer::BsonWriter;
 use crate::bulk::parse_records;
 use crate::catalog::Catalog;
-use crate::commit::{MAX_TIME, Writer};
+use crate::commit::Writer;
 use crate::database::MongoDatabase;
 use crate::errors::{DUPLICATE_KEY, reason};
 use crate::fence::Fence;
@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// How often a fence is tried: another process may be writing at the same time, or the server may change its role.
 const FENCE_ATTEMPTS: u32 = 40;
+/// Takeovers that may have come to nothing since the last commit.
+const FENCES_EXAMINED: i64 = 32;
 const FENCE_PAUSE: Duration = Duration::from_millis(250);
 
 /// What a takeover found.
@@ -37,9 +39,12 @@ fn failed(error: &mongodb::error::Error) -> OpenError {
 
 impl MongoDatabase {
     pub(crate) async fn take_over(&self, takeover: Takeover) -> Result<Found, OpenError> {
-        let (own, before) = self.write_own_fence().await?;
-        if !takeover.was_released && before.as_ref().is_some_and(Fence::has_content) {
-            tokio::time::sleep(MAX_TIME).await;
+        let own = self.write_own_fence().await?;
+        if !takeover.was_released {
+            let newest = self.newest_fences(FENCES_EXAMINED).await.map_err(|error| failed(&error))?;
+            if let Some(last) = newest.iter().find(|fence| fence.has_content() && !fence.is_void) {
+                self.wait_until_whole(last).await.map_err(|error| failed(&error))?;
+            }
         }
         let snapshot = snapshots::read(&self.collections).await.map_err(|error| match error {
             SnapshotError::Driver(error) => failed(&error),
@@ -50,8 +55,8 @@ impl MongoDatabase {
         Ok(Found { writer: Writer::new(catalog, own + 1), commits: own - base })
     }
 
-    /// Writes a fence of this term after the newest one. Returns its number, and the fence before it.
-    async fn write_own_fence(&self) -> Result<(u64, Option<Fence>), OpenError> {
+    /// Writes a fence of this term after the newest one. Returns its number.
+    async fn write_own_fence(&self) -> Result<u64, OpenError> {
         let mut last_error = None;
         for attempt in 0..FENCE_ATTEMPTS {
             if attempt > 0 {
@@ -72,10 +77,8 @@ impl MongoDatabase {
     }
 
     /// `None`: another process was faster; try again.
-    async fn try_own_fence(&self) -> Result<Option<(u64, Option<Fence>)>, OwnFenceError> {
-        let newest = self.newest_fences(2).await?;
-        let mut newest = newest.into_iter();
-        let last = newest.next();
+    async fn try_own_fence(&self) -> Result<Option<u64>, OwnFenceError> {
+        let last = self.newest_fences(1).await?.into_iter().next();
         if let Some(last) = &last {
             if last.term > self.term {
                 return Err(OwnFenceError::Led);
@@ -83,7 +86,7 @@ impl MongoDatabase {
             if last.writer == self.writer_token {
                 // An attempt whose answer was lost. Written again, so that a majority has it.
                 self.confirm_fence(last.number).await?;
-                return Ok(Some((last.number, newest.next())));
+                return Ok(Some(last.number));
             }
         }
         let number = last.as_ref().map_or(0, |last| last.number) + 1;
@@ -106,7 +109,7 @@ impl MongoDatabase {
         let document = outer.get_document("fence").map_err(mongodb::error::Error::custom)?.to_owned();
         let concern = self.options.driver_write_concern();
         match self.collections.events.insert_one(document).write_concern(concern).await {
-            Ok(_) => Ok(Some((number, last))),
+            Ok(_) => Ok(Some(number)),
             Err(error) if crate::errors::is_code(&error, DUPLICATE_KEY) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -135,16 +138,14 @@ impl MongoDatabase {
     async fn replay(&self, base: u64, own: u64, mut catalog: Catalog) -> Result<Catalog, OpenError> {
         let fences = self.read_fences(base, own).await.map_err(|error| failed(&error))?;
         let mut records = self.read_records(base).await.map_err(|error| failed(&error))?;
-        let mut expected = base + 1;
         let newest_content = fences.iter().rev().find(|fence| fence.has_content() && !fence.is_void);
         let newest_content = newest_content.map(|fence| fence.number);
-        for fence in &fences {
+        for (expected, fence) in (base + 1..).zip(&fences) {
             if fence.number != expected {
                 return Err(OpenError::Store(format!(
                     "commit {expected} is missing: documents were removed, or only a part of the database was restored"
                 )));
             }
-            expected += 1;
             let mut is_void = fence.is_void;
             // Only the newest commit can be cut: the next one is sent when it is known to be whole.
             if newest_content == Some(fence.number)

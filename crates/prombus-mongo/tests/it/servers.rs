@@ -27,7 +27,8 @@ read -r line; ended=$?
 kill -9 $(cat "$pid_file") 2>/dev/null
 wait
 # The end of the input is the end of the test: the data is of no use any more.
-if [ "$ended" -ne 0 ]; then rm -rf "${pid_file%/pid}"; fi
+folder="${pid_file%/pid}"
+if [ "$ended" -ne 0 ]; then rm -rf "$folder"; rmdir "$(dirname "$folder")" 2>/dev/null; fi
 "#;
 
 fn mongod_path() -> PathBuf {
@@ -68,25 +69,12 @@ impl Mongod {
         Self { shell, alive, port, folder: folder.to_owned(), replica_set }
     }
 
-    pub fn pid(&self) -> i32 {
-        let started = Instant::now();
-        loop {
-            let text = std::fs::read_to_string(self.folder.join("pid")).unwrap_or_default();
-            if let Ok(pid) = text.trim().parse() {
-                return pid;
-            }
-            assert!(started.elapsed() < Duration::from_secs(10), "mongod did not start");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
     /// kill -9. The data stays.
     pub fn kill(&mut self) {
         if let Some(mut alive) = self.alive.take() {
             let _ = alive.write_all(b"\n");
         }
         self.shell.wait().unwrap();
-        std::fs::remove_file(self.folder.join("pid")).unwrap();
     }
 
     /// Starts it again on the same data.
