@@ -248,7 +248,9 @@ impl RemoteDatabase for MongoDatabase {
 
     fn backup_hint(&self) -> Option<String> {
         let database = self.collections.database.name();
-        Some(format!("mongodump --uri=\"<connection string>\" --db={database} --oplog"))
+        Some(format!(
+            "back the database up with MongoDB's own tool: mongodump --uri=\"<connection string>\" --db={database}"
+        ))
     }
 
     async fn closed(&self) {

@@ -304,6 +304,12 @@ pub trait Backend: Send + Sync + 'static {
     /// The size of the store in bytes, all topics together.
     fn stored_bytes(&self) -> u64;
 
+    /// Resolves when nothing will be written any more, with the reason: another process leads the store, the engine failed, or
+    /// the backend was closed.
+    fn stopped(&self) -> BoxFuture<'_, Unavailable> {
+        Box::pin(std::future::pending())
+    }
+
     /// Makes everything durable and closes. Members leave.
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>>;
 }

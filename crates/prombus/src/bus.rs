@@ -314,6 +314,12 @@ impl Bus {
         self.backend.backup(folder.into(), Box::new(|_, _| {})).await
     }
 
+    /// Resolves when the bus will write nothing any more, with the reason: another process leads the store, the engine failed,
+    /// or the bus was closed.
+    pub async fn stopped(&self) -> Unavailable {
+        self.backend.stopped().await
+    }
+
     /// Closes the bus: members leave, everything that was answered or acked becomes durable, the files are closed. Streams end.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
+use tokio::sync::Notify;
 
 /// The newest durable commit, for futures that wait for it.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub(crate) struct CommitWatch {
     room: Mutex<Vec<Waker>>,
     wants_room: AtomicBool,
     failed: OnceLock<Unavailable>,
+    /// Told when `failed` is set.
+    has_failed: Notify,
     /// The engine has been suspended for too long: waiters are told, until it resumes.
     suspended: Mutex<Option<Unavailable>>,
     is_closed: AtomicBool,
@@ -85,7 +88,19 @@ impl CommitWatch {
 
     pub(crate) fn fail(&self, reason: Unavailable) {
         let _ = self.failed.set(reason);
+        self.has_failed.notify_waiters();
         self.wake_all();
+    }
+
+    /// Resolves when nothing will be committed any more.
+    pub(crate) async fn stopped(&self) -> Unavailable {
+        loop {
+            let has_failed = self.has_failed.notified();
+            if let Some(reason) = self.failed.get() {
+                return reason.clone();
+            }
+            has_failed.await;
+        }
     }
 
     pub(crate) fn unavailable(&self) -> Option<&Unavailable> {

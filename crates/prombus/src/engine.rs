@@ -318,7 +318,7 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
-    /// How to back up a durable store that has no [`LocalFiles`]: a command, for messages.
+    /// How a durable engine without local files is backed up: a sentence with the command to use.
     fn backup_hint(&self) -> Option<String> {
         None
     }

@@ -158,6 +158,9 @@ pub enum BackupError {
     /// What is kept nowhere cannot be backed up.
     #[error("this store keeps nothing on disk; there is nothing to back up")]
     NotDurable,
+    /// The engine keeps its data elsewhere, and other tools back it up. The text says how.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The folder is not empty, cannot be made or written, or is inside the data folder.
     #[error("{0}")]
     Folder(String),

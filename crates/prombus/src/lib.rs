@@ -41,6 +41,8 @@ mod error;
 mod event;
 mod event_id;
 mod info;
+pub mod leadership;
+mod leasing_gate;
 mod local;
 mod merged;
 mod metrics;
@@ -73,6 +75,7 @@ pub use info::{
     GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, MEMBERS_LISTED_MAX, MemberInfo, OldestUnacked,
     TopicInfo,
 };
+pub use leasing_gate::LeasingGate;
 pub use local::LocalBackend;
 pub use merged::{BusPosition, MergedChunk, MergedQuery, MergedRead, MergedReader, More, PositionError};
 pub use metrics::{Figures, GroupFigures, Histogram, HistogramFigures, StoreFigures, TopicFigures};

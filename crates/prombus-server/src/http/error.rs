@@ -171,7 +171,9 @@ impl From<TopicAdminError> for ApiError {
 impl From<BackupError> for ApiError {
     fn from(error: BackupError) -> Self {
         let code = match error {
-            BackupError::NotDurable | BackupError::Folder(_) => ErrorCode::BadRequest,
+            BackupError::NotDurable | BackupError::Elsewhere(_) | BackupError::Folder(_) => {
+                ErrorCode::BadRequest
+            }
             BackupError::Full(_) => ErrorCode::StorageFull,
             _ => ErrorCode::Unavailable,
         };

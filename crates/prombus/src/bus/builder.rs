@@ -6,6 +6,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::Limits;
 use crate::engine::{Engine, LogEngine, LogEngineOptions};
 use crate::error::OpenError;
+use crate::leasing_gate::LeasingGate;
 use crate::local::LocalBackend;
 use crate::settings::TopicRule;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,7 @@ pub struct BusBuilder {
     log: LogEngineOptions,
     memory_bytes: u64,
     topic_rules: Vec<TopicRule>,
+    gate: Option<Arc<LeasingGate>>,
 }
 
 impl Default for BusBuilder {
@@ -58,6 +60,7 @@ impl Default for BusBuilder {
             log: LogEngineOptions::default(),
             memory_bytes: MEMORY_BYTES,
             topic_rules: Vec::new(),
+            gate: None,
         }
     }
 }
@@ -147,6 +150,12 @@ impl BusBuilder {
         self
     }
 
+    /// Leases events only while this gate is open: for a store that several processes share.
+    pub fn leasing_gate(mut self, gate: Arc<LeasingGate>) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
     /// Opens the bus in a folder, which is created if it does not exist.
     ///
     /// # Errors
@@ -201,6 +210,7 @@ impl BusBuilder {
     fn over(self, store: Arc<dyn Engine>, clock: Arc<dyn Clock>) -> Result<Bus, OpenError> {
         let backend = LocalBackend::open(store, clock, self.limits)?;
         backend.set_topic_rules(self.topic_rules);
+        self.gate.iter().for_each(|gate| backend.set_leasing_gate(gate));
         Ok(Bus::with_backend(Arc::new(backend)))
     }
 }

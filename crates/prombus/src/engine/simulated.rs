@@ -9,7 +9,9 @@
 
 mod database;
 mod faults;
+mod lease;
 mod link;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod topic_events;
@@ -17,6 +19,7 @@ mod topic_events;
 pub use database::Database;
 pub use faults::NetworkOptions;
 pub use link::SimulatedLink;
+pub use shared::{LeaseFault, SimulatedStore};
 
 use super::network::{NetworkEngine, network_runtime};
 use crate::clock::Clock;

@@ -250,7 +250,10 @@ impl Backend for LocalBackend {
         let local = Arc::clone(&self.handle.local);
         Box::pin(off_async_threads(move |may_block| {
             let mut progress = progress;
-            let files = local.engine.local_files().ok_or(BackupError::NotDurable)?;
+            let Some(files) = local.engine.local_files() else {
+                let hint = local.engine.backup_hint();
+                return Err(hint.map_or(BackupError::NotDurable, BackupError::Elsewhere));
+            };
             files.backup(&folder, &mut *progress, may_block)
         }))
     }
@@ -286,6 +289,10 @@ impl Backend for LocalBackend {
 
     fn stored_bytes(&self) -> u64 {
         self.handle.local.engine.figures().bytes
+    }
+
+    fn stopped(&self) -> BoxFuture<'_, Unavailable> {
+        Box::pin(self.handle.local.commits.stopped())
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>> {

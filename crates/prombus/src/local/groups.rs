@@ -22,9 +22,10 @@ use crate::commit_watch::CommitWatch;
 use crate::delivery::ErrorBudget;
 use crate::engine::Engine;
 use crate::error::{GroupError, StoreError};
+use crate::leasing_gate::LeasingGate;
 use crate::publishing::PublishLine;
 use act::GroupRuntime;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What is done to groups.
 pub(super) struct Groups {
@@ -38,6 +39,8 @@ pub(super) struct Groups {
     pub(super) max_groups: usize,
     /// Groups without members are deleted after this time, unless their creator said otherwise.
     pub(super) expire_ms: Option<u64>,
+    /// On a store that several processes share: whether this one may lease events.
+    pub(super) gate: OnceLock<Arc<LeasingGate>>,
 }
 
 /// An attempt that has to be repeated when there is room.

@@ -27,9 +27,10 @@ use crate::config::Limits;
 use crate::delivery::{ErrorBudget, Millis};
 use crate::engine::{Engine, MayBlock, RestoredState};
 use crate::error::{OpenError, Unavailable};
+use crate::leasing_gate::LeasingGate;
 use crate::publishing::PublishLine;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// The timer's thread and that of the dead letters are started first and end before the engine is closed.
@@ -93,6 +94,17 @@ impl LocalBackend {
 
     fn over(local: Arc<Local>) -> Self {
         Self { handle: Arc::new(Handle { local, threads: Mutex::default(), closing: Mutex::default() }) }
+    }
+
+    /// Events are leased only while this gate is open. Called before anybody joins a group.
+    pub fn set_leasing_gate(&self, gate: &Arc<LeasingGate>) {
+        let registry = Arc::downgrade(&self.handle.local.registry);
+        gate.on_open(move || {
+            let registry = registry.upgrade().into_iter();
+            registry.flat_map(|it| it.all_groups()).for_each(|cell| cell.waiters.wake_windows(None));
+        });
+        let is_first = self.handle.local.groups.gate.set(Arc::clone(gate)).is_ok();
+        debug_assert!(is_first, "a backend has one gate");
     }
 
     /// Does what is due by the clock, in a backend without threads. Returns when to call again, by the steady clock.
@@ -181,6 +193,7 @@ impl Local {
             error_budget: ErrorBudget::default(),
             max_groups: limits.max_groups,
             expire_ms: limits.group_expire_ms,
+            gate: OnceLock::new(),
         });
         groups.restore(restored.groups)?;
         let reading = Arc::new(Reading {

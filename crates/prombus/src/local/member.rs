@@ -87,6 +87,11 @@ impl LocalMember {
         Ok(())
     }
 
+    /// Whether another process may lease these events. It is asked before events are reserved and before they are leased.
+    fn is_gate_closed(&self) -> bool {
+        self.groups.gate.get().is_some_and(|gate| !gate.is_open())
+    }
+
     /// The machine does not know this member any more: another one took the group over, unless it left itself.
     fn was_removed(&self) {
         if !self.is_gone.load(Ordering::Acquire) {

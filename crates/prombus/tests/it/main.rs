@@ -16,6 +16,7 @@ mod guarantees;
 mod kept;
 mod kill;
 mod kill_on_sight;
+mod leadership;
 mod memory_engine;
 mod merged;
 mod outbox;

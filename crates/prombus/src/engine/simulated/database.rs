@@ -4,6 +4,7 @@
 //! the newest one, so of two engines only the newer writes, and a commit that is sent twice applies once. Topic numbers are
 //! never used again. Ids and commit times continue where the engine before ended.
 
+use super::lease::LeaseTable;
 use super::topic_events::TopicEvents;
 use crate::engine::network::{Change, CommitAnswer, EventDocument, FoundState};
 use crate::engine::outcomes::Published;
@@ -25,6 +26,9 @@ pub struct Database {
     tables: Arc<Mutex<Tables>>,
     /// Part of every id that engines on this database make.
     id_mark: u64,
+    lease: LeaseTable,
+    /// The term of the engine that is opened with this handle; `None`: the next one.
+    lead_term: Option<u64>,
 }
 
 struct Tables {
@@ -90,7 +94,12 @@ impl Database {
             newest_id: EventId::default(),
             newest_commit_ms: i64::MIN,
         };
-        Self { tables: Arc::new(Mutex::new(tables)), id_mark: mark >> 42 }
+        Self {
+            tables: Arc::new(Mutex::new(tables)),
+            id_mark: mark >> 42,
+            lease: LeaseTable::default(),
+            lead_term: None,
+        }
     }
 
     /// The newest commit.
@@ -103,14 +112,32 @@ impl Database {
         self.tables.lock().term
     }
 
+    /// The numbers and terms of the newest commits, in order.
+    pub fn fences(&self) -> Vec<(u64, u64)> {
+        self.tables.lock().fences.iter().map(|fence| (fence.commit, fence.term)).collect()
+    }
+
+    /// A handle whose engine leads this term, if none with this term or a newer one has begun.
+    pub(super) fn for_term(&self, term: u64) -> Self {
+        Self { lead_term: Some(term), ..self.clone() }
+    }
+
+    pub(super) fn lease(&self) -> &LeaseTable {
+        &self.lease
+    }
+
     /// A new engine leads from now on. Its fence breaks every commit that the engine before has not applied yet.
     ///
     /// # Errors
-    /// A state record was not understood.
+    /// A state record was not understood, or a newer term has begun.
     pub(super) fn take_over(&self) -> Result<(u64, FoundState), String> {
         let mut tables = self.tables.lock();
         tables.state.all()?;
-        tables.term += 1;
+        let term = self.lead_term.unwrap_or(tables.term + 1);
+        if term <= tables.term {
+            return Err(format!("{} leads", tables.leader));
+        }
+        tables.term = term;
         tables.leader = format!("simulated engine of term {}", tables.term);
         tables.push_fence(Arc::default());
         let topics = tables.topics.iter().map(|(&id, (name, it))| (id, name.clone(), it.last_seq)).collect();

@@ -3,6 +3,8 @@
 //!
 //! A read may be pending. If nothing was read, the member keeps its reservation and the pull is pending too; leaving, a pause, a
 //! seek, or a caller that stops waiting releases it. If something was read, that is delivered and the rest is given back.
+//!
+//! On a store that several processes share, the gate is asked twice: before events are reserved, and before they are leased.
 
 use super::LocalMember;
 use super::merge_topics::{MergeRead, MergedReading};
@@ -12,6 +14,7 @@ use crate::delivery::{Millis, Position, ReservedRange};
 use crate::engine::Visit;
 use crate::error::{GroupError, ReadError};
 use crate::local::groups::cell::GroupCore;
+use std::cell::Cell;
 use std::task::{Context, Poll};
 
 /// Seqs that a member with a filter reserves at once.
@@ -59,6 +62,12 @@ impl LocalMember {
                     return Poll::Ready(Err(error.into()));
                 }
             }
+            if self.is_gate_closed() {
+                // It closed during the read, or while this process was stopped.
+                self.put_back(pull);
+                into.clear();
+                continue;
+            }
             self.lease(pull, into);
             if !into.is_empty() {
                 return Poll::Ready(Ok(()));
@@ -78,12 +87,16 @@ impl LocalMember {
         pull.redelivered.clear();
         pull.reserved.clear();
         let waiters = &self.cell.waiters;
-        let seen_durable = std::cell::Cell::new(0);
+        let (seen_durable, is_gate_closed) = (Cell::new(0), Cell::new(false));
         let Pull { redelivered, reserved, topics, share, turn, .. } = pull;
         let reserve = |core: &mut GroupCore, now: Millis| {
             waiters.grant_noticed(&mut core.machine);
             let durable = waiters.durable_generation();
             seen_durable.set(durable);
+            is_gate_closed.set(self.is_gate_closed());
+            if is_gate_closed.get() {
+                return None;
+            }
             let allowed =
                 core.machine.reserve(self.id, limit.events, scan, now, durable, redelivered, reserved);
             if redelivered.is_empty() && reserved.is_empty() {
@@ -99,6 +112,11 @@ impl LocalMember {
             Some(allowed)
         };
         let wait = |core: &GroupCore| {
+            if is_gate_closed.get() && core.machine.has_member(self.id) {
+                // Whoever opens the gate wakes those who wait for their window.
+                waiters.wait_for_window(self.id, context.waker());
+                return self.groups.gate.get().is_none_or(|gate| gate.wait());
+            }
             if core.machine.window(self.id) > 0 {
                 return waiters.wait_for_events(self.id, turn, seen_durable.get(), context.waker());
             }

@@ -1,0 +1,24 @@
+//! The lease record of the simulated database.
+
+use crate::engine::LeaseRecord;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The one record. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct LeaseTable(Arc<Mutex<Option<LeaseRecord>>>);
+
+impl LeaseTable {
+    pub(super) fn read(&self) -> Option<LeaseRecord> {
+        self.0.lock().clone()
+    }
+
+    pub(super) fn compare_and_set(&self, expected: Option<u64>, record: LeaseRecord) -> bool {
+        let mut stored = self.0.lock();
+        let is_expected = stored.as_ref().map(|it| it.revision) == expected;
+        if is_expected {
+            *stored = Some(record);
+        }
+        is_expected
+    }
+}

@@ -1,0 +1,329 @@
+//! The lease of a store as a pure value: no clock, no I/O. The caller does what [`LeaseMachine::next`] says, one thing at a time,
+//! and reports how it went. All times are milliseconds of the caller's steady clock; wall clocks and the clocks of other machines
+//! play no part.
+//!
+//! **Invariants:**
+//! - A renewal counts from before it was sent; a change that was read counts from after its answer came. So a leader that leases
+//!   nothing from `gate_ms` on has stopped before a challenger has seen `take_after_ms` pass.
+//! - The lease is taken only right after a successful read, with a compare-and-set on the revision that was read. Failed reads
+//!   prove nothing: the first and the last read of the same revision must be `take_after_ms` apart.
+//! - A write whose answer was lost may still be applied. Reading the record decides: revisions never repeat, so the write was
+//!   applied if the record has this process's id and the revision that was written.
+//! - A process never leads a term again that it gave up.
+
+use super::held_lease::{HeldLease, HeldStep, Holding};
+use super::observed_lease::ObservedLease;
+use super::timing::LeaseTiming;
+use crate::engine::{LeaseError, LeaseRecord, Takeover};
+
+/// What a process writes into the lease record when it leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// A random id of this process.
+    pub leader_id: String,
+    /// Where followers reach it, as `host:port`.
+    pub address: String,
+    /// SHA-256 of its certificate; `None` without TLS.
+    pub cert_hash: Option<[u8; 32]>,
+}
+
+/// What the caller does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseStep {
+    /// Read the record; report to [`LeaseMachine::was_read`].
+    Read,
+    /// Write the record; report to [`LeaseMachine::was_set`].
+    CompareAndSet {
+        /// The revision that the stored record must have; `None`: there must be no record.
+        expected: Option<u64>,
+        /// What to write.
+        record: LeaseRecord,
+    },
+    /// Nothing is due before this time.
+    WaitUntil(u64),
+    /// The process was told to stop, and holds no lease.
+    Stopped,
+}
+
+/// Whether this process holds the lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeasePosition {
+    /// It does not.
+    Following {
+        /// The record of the process that does, as far as it is known.
+        leader: Option<LeaseRecord>,
+    },
+    /// It does, unless it was taken away and this process has not noticed.
+    Holding {
+        /// What is stored.
+        record: LeaseRecord,
+        /// How the engine takes the store over.
+        takeover: Takeover,
+    },
+}
+
+/// See the module.
+pub struct LeaseMachine {
+    timing: LeaseTiming,
+    candidate: Candidate,
+    /// Makes the secret of a term.
+    make_secret: Box<dyn FnMut() -> [u8; 32] + Send>,
+    observed: ObservedLease,
+    held: Option<HeldLease>,
+    in_flight: Option<InFlight>,
+    /// A take to send now: the read before it showed that the lease is free.
+    planned: Option<Take>,
+    /// A take whose fate is unknown.
+    unresolved: Option<Take>,
+    /// Nothing is sent before this time.
+    idle_until: u64,
+    /// The lease is not taken before this time.
+    take_from: u64,
+    /// The newest term that this process gave up or lost.
+    resigned_term: u64,
+    is_on_standby: bool,
+    is_stopping: bool,
+}
+
+/// What was sent and not answered yet.
+struct InFlight {
+    sent: Sent,
+    sent_ms: u64,
+}
+
+enum Sent {
+    Read,
+    Take(Take),
+    /// A renewal or a release.
+    Write(LeaseRecord),
+    /// A write for a lease that was given up meanwhile.
+    Abandoned,
+}
+
+/// A compare-and-set that takes the lease.
+#[derive(Clone)]
+struct Take {
+    expected: Option<u64>,
+    record: LeaseRecord,
+    was_released: bool,
+    first_sent_ms: u64,
+}
+
+impl LeaseMachine {
+    /// A process that holds no lease and has seen nothing.
+    pub fn new(
+        timing: LeaseTiming,
+        candidate: Candidate,
+        make_secret: impl FnMut() -> [u8; 32] + Send + 'static,
+    ) -> Self {
+        Self {
+            timing,
+            candidate,
+            make_secret: Box::new(make_secret),
+            observed: ObservedLease::default(),
+            held: None,
+            in_flight: None,
+            planned: None,
+            unresolved: None,
+            idle_until: 0,
+            take_from: 0,
+            resigned_term: 0,
+            is_on_standby: false,
+            is_stopping: false,
+        }
+    }
+
+    /// What to do now. A read or a write counts as sent at `now`; until its answer is reported there is nothing else to do.
+    pub fn next(&mut self, now: u64) -> LeaseStep {
+        if self.in_flight.is_some() {
+            return LeaseStep::WaitUntil(u64::MAX);
+        }
+        if self.is_stopping && self.held.is_none() && self.unresolved.is_none() {
+            return LeaseStep::Stopped;
+        }
+        if now < self.idle_until {
+            return LeaseStep::WaitUntil(self.idle_until);
+        }
+        let Some(held) = &self.held else {
+            return match self.planned.take() {
+                Some(take) => self.send_take(take, now),
+                None => self.send(Sent::Read, now, LeaseStep::Read),
+            };
+        };
+        match held.next(now) {
+            HeldStep::Read => self.send(Sent::Read, now, LeaseStep::Read),
+            HeldStep::WaitUntil(at) => LeaseStep::WaitUntil(at),
+            HeldStep::Write(record) => {
+                let step =
+                    LeaseStep::CompareAndSet { expected: Some(held.record.revision), record: record.clone() };
+                self.send(Sent::Write(record), now, step)
+            }
+        }
+    }
+
+    /// The answer to [`LeaseStep::Read`] came at `now`.
+    pub fn was_read(&mut self, read: Result<Option<LeaseRecord>, LeaseError>, now: u64) {
+        let Some(InFlight { sent_ms, .. }) = self.in_flight.take() else { return };
+        let Ok(record) = read else {
+            self.idle_until = now + self.timing.poll_every_ms;
+            return;
+        };
+        self.observed.was_read(record.as_ref(), now);
+        match &mut self.held {
+            Some(held) => {
+                let holding = held.was_read(record, &self.timing);
+                self.end_if(holding);
+            }
+            None => self.follow(record, sent_ms, now),
+        }
+    }
+
+    /// The answer to [`LeaseStep::CompareAndSet`] came at `now`.
+    pub fn was_set(&mut self, set: Result<bool, LeaseError>, now: u64) {
+        let Some(InFlight { sent, sent_ms }) = self.in_flight.take() else { return };
+        self.idle_until = now;
+        match (sent, &mut self.held) {
+            (Sent::Take(take), None) => self.take_was_set(set, take, sent_ms),
+            (Sent::Write(record), Some(held)) => {
+                let holding = held.was_set(set, record, sent_ms, &self.timing);
+                self.end_if(holding);
+            }
+            _ => {}
+        }
+    }
+
+    /// The engine found that a newer term has begun: this process follows.
+    pub fn deposed(&mut self, now: u64) {
+        if self.held.is_some() {
+            self.end_if(Holding::Ended);
+            self.idle_until = now;
+            if let Some(InFlight { sent, .. }) = &mut self.in_flight {
+                *sent = if let Sent::Read = sent { Sent::Read } else { Sent::Abandoned };
+            }
+        }
+    }
+
+    /// Gives the lease back, because this process cannot lead now. It does not take it again for `rest_ms`.
+    pub fn give_up(&mut self, rest_ms: u64, now: u64) {
+        self.take_from = now + rest_ms;
+        self.release(now);
+    }
+
+    /// While a process is on standby it reads the record, but does not take the lease.
+    pub fn set_standby(&mut self, is_on_standby: bool) {
+        self.is_on_standby = is_on_standby;
+        self.planned = None;
+    }
+
+    /// Gives the lease back and ends.
+    pub fn stop(&mut self, now: u64) {
+        self.is_stopping = true;
+        self.planned = None;
+        self.release(now);
+    }
+
+    /// Whether this process holds the lease.
+    pub fn position(&self) -> LeasePosition {
+        match &self.held {
+            Some(held) => LeasePosition::Holding { record: held.record.clone(), takeover: held.takeover },
+            None => {
+                let is_leader =
+                    |it: &&LeaseRecord| !it.is_released() && it.leader_id != self.candidate.leader_id;
+                LeasePosition::Following { leader: self.observed.record().filter(is_leader).cloned() }
+            }
+        }
+    }
+
+    /// Until when this process may lease events; `None`: not at all. From then on it must not, until the deadline has moved.
+    pub fn gate_deadline(&self) -> Option<u64> {
+        self.held.as_ref()?.gate_deadline(&self.timing)
+    }
+
+    fn send(&mut self, sent: Sent, now: u64, step: LeaseStep) -> LeaseStep {
+        self.in_flight = Some(InFlight { sent, sent_ms: now });
+        step
+    }
+
+    fn send_take(&mut self, mut take: Take, now: u64) -> LeaseStep {
+        let is_same = |earlier: &&Take| earlier.expected == take.expected;
+        take.first_sent_ms = self.unresolved.as_ref().filter(is_same).map_or(now, |it| it.first_sent_ms);
+        // Two attempts are apart even if the store refuses them at once.
+        self.take_from = self.take_from.max(now + self.timing.poll_every_ms);
+        let step = LeaseStep::CompareAndSet { expected: take.expected, record: take.record.clone() };
+        self.send(Sent::Take(take), now, step)
+    }
+
+    fn take_was_set(&mut self, set: Result<bool, LeaseError>, take: Take, sent_ms: u64) {
+        match set {
+            Ok(true) => self.hold(take.record, take.was_released, sent_ms),
+            // Another process was faster, or an earlier attempt of this one was applied: the next read tells.
+            Ok(false) => {}
+            Err(_) => self.unresolved = Some(take),
+        }
+    }
+
+    fn hold(&mut self, record: LeaseRecord, was_released: bool, sent_ms: u64) {
+        self.unresolved = None;
+        self.observed.note(&record);
+        self.observed.forget();
+        let mut held = HeldLease::taken(record, was_released, sent_ms, &self.timing);
+        if self.is_stopping {
+            held.release(sent_ms);
+        }
+        self.held = Some(held);
+    }
+
+    /// The record was read and this process holds no lease: was it taken after all, is it free?
+    fn follow(&mut self, record: Option<LeaseRecord>, sent_ms: u64, now: u64) {
+        let is_own =
+            |it: &LeaseRecord| it.leader_id == self.candidate.leader_id && it.term > self.resigned_term;
+        if let (Some(take), Some(record)) = (&self.unresolved, record.as_ref().filter(|it| is_own(it))) {
+            let (was_released, first_sent_ms) = (take.was_released, take.first_sent_ms);
+            return self.hold(record.clone(), was_released, first_sent_ms);
+        }
+        let revision = record.as_ref().map(|it| it.revision);
+        // A take of this revision may still be applied; one of an earlier revision cannot.
+        self.unresolved = self.unresolved.take().filter(|it| it.expected == revision && !self.is_stopping);
+        let is_free = record.as_ref().is_none_or(LeaseRecord::is_released)
+            || self.observed.unchanged_ms(sent_ms) >= self.timing.take_after_ms;
+        if is_free && now >= self.take_from && !self.is_on_standby && !self.is_stopping {
+            self.planned = Some(self.take_after(record.as_ref()));
+        } else {
+            self.idle_until = now + self.timing.poll_every_ms;
+        }
+    }
+
+    fn take_after(&mut self, record: Option<&LeaseRecord>) -> Take {
+        let Candidate { leader_id, address, cert_hash } = self.candidate.clone();
+        Take {
+            expected: record.map(|it| it.revision),
+            // Without a record nothing is known: somebody may have deleted that of a leader at work.
+            was_released: record.is_some_and(LeaseRecord::is_released),
+            record: LeaseRecord {
+                term: self.observed.next_term(),
+                revision: self.observed.next_revision(),
+                leader_id,
+                address,
+                cert_hash,
+                secret: (self.make_secret)(),
+            },
+            first_sent_ms: 0,
+        }
+    }
+
+    fn release(&mut self, now: u64) {
+        if let Some(held) = &mut self.held {
+            held.release(now);
+            self.idle_until = self.idle_until.min(now);
+        }
+    }
+
+    fn end_if(&mut self, holding: Holding) {
+        if holding == Holding::Ended
+            && let Some(held) = self.held.take()
+        {
+            self.resigned_term = self.resigned_term.max(held.record.term);
+            self.observed.note(&held.record);
+        }
+    }
+}

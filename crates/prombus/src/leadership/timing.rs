@@ -1,0 +1,23 @@
+//! The times of the lease.
+
+/// How often the lease is renewed and read, and how long silence lasts before somebody acts on it.
+///
+/// `gate_ms` must be well below `take_after_ms`: the leader stops leasing events before a challenger takes its lease, even if
+/// their clocks run at slightly different speeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTiming {
+    /// The leader renews the lease this often. Default: 2 s.
+    pub renew_every_ms: u64,
+    /// After this time without a confirmed renewal the leader leases no more events. Default: 5 s.
+    pub gate_ms: u64,
+    /// A challenger that has seen no renewal for this long takes the lease. Default: 6 s.
+    pub take_after_ms: u64,
+    /// A challenger reads the lease this often; it is also the least time between two attempts to write it. Default: 250 ms.
+    pub poll_every_ms: u64,
+}
+
+impl Default for LeaseTiming {
+    fn default() -> Self {
+        Self { renew_every_ms: 2_000, gate_ms: 5_000, take_after_ms: 6_000, poll_every_ms: 250 }
+    }
+}
