@@ -2,7 +2,8 @@
 
 use crate::database::MongoDatabase;
 use crate::document::{parse_event, parse_head, seq_of};
-use crate::search::{Rising, kept_in};
+use crate::keys::kept_in;
+use crate::search::Rising;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::error::Result as MongoResult;

@@ -3,10 +3,12 @@
 //! **Invariants:** one commit is on its way at a time. Commit numbers, ids and commit times are given at the append, in the order
 //! of appends. Seqs and duplicates are decided by the database, when the commit applies.
 
-use super::FoundState;
-use super::NetworkLimits;
-use super::database::{Change, CommitAnswer, EncodedRecord, EventDocument, ReadableSeqs};
+use super::change::{Change, CommitAnswer, EncodedRecord, EventDocument};
+use super::found_state::FoundState;
 use super::id_maker::IdMaker;
+use super::limits::NetworkLimits;
+use super::pending_commit::PendingCommit;
+use super::piece::ReadableSeqs;
 use super::tail::Tail;
 use crate::engine::lookup::Lookup;
 use crate::engine::outcomes::LateOutcomes;
@@ -80,25 +82,6 @@ pub(super) struct LeaderTopic {
     pub(super) last_seq: u64,
 }
 
-/// A commit that waits or is on its way.
-#[derive(Debug)]
-pub struct PendingCommit {
-    /// Its number, one above that of the commit before.
-    pub number: u64,
-    /// What it changes, in order.
-    pub changes: Vec<Change>,
-    /// One for each [`Change::Batch`].
-    late: Vec<LateOutcomes>,
-    /// Nothing more may be added to it.
-    is_complete: bool,
-    bytes: usize,
-    events: usize,
-    /// The newest commit time of its events.
-    pub newest_ms: i64,
-    /// The newest id that the engine has made so far.
-    pub newest_id: EventId,
-}
-
 /// Somebody who waits to learn a seq.
 pub(super) struct SeqAsker {
     commit: u64,
@@ -110,22 +93,6 @@ impl SeqAsker {
     /// Nobody may be waiting any more.
     pub(super) fn answer(self, answer: Result<u64, ReadError>) {
         let _ = self.sender.send(answer);
-    }
-}
-
-impl PendingCommit {
-    /// Says what became of its batches.
-    pub(super) fn fill(&self, outcomes: impl Fn(usize) -> Result<Vec<crate::Published>, StoreError>) {
-        self.late.iter().enumerate().for_each(|(at, late)| late.fill(outcomes(at)));
-    }
-
-    /// How many events it has, duplicates included.
-    pub fn event_count(&self) -> usize {
-        let count = |change: &Change| match change {
-            Change::Batch { events, .. } => events.len(),
-            _ => 0,
-        };
-        self.changes.iter().map(count).sum()
     }
 }
 

@@ -4,7 +4,8 @@
 //! same time and each finds what was fetched for it.
 
 use super::connection::Connection;
-use super::database::{FetchLimit, Piece, ReadableSeqs, RemoteDatabase};
+use super::database::RemoteDatabase;
+use super::piece::{FetchLimit, Piece, ReadableSeqs};
 use crate::engine::{EventScanner, Scanned, StoredEvent, TopicId, Visit};
 use crate::error::ReadError;
 use parking_lot::Mutex;
