@@ -97,7 +97,9 @@ impl MongoDatabase {
         match self.attempt(self.find_fence(last)).await? {
             Some(found) if found.writer == self.writer_token => Ok(()),
             Some(_) => Err(CommitError::Deposed(self.leader_name().await)),
-            None => Err(CommitError::Deposed(format!("nobody; commit {last} was lost in a failover of MongoDB"))),
+            None => {
+                Err(CommitError::Deposed(format!("nobody; commit {last} was lost in a failover of MongoDB")))
+            }
         }
     }
 
@@ -130,9 +132,9 @@ impl MongoDatabase {
             write_concern: self.options.write_concern(),
             now_ms: self.clock.wall_ms(),
         };
-        let mut bytes = plan.command(&command, &writer.catalog, self.options.readable);
+        let mut bytes = plan.command(&command, &writer.catalog, false);
         if bytes.len() > MESSAGE_BYTES_MAX {
-            bytes = plan.command(&command, &writer.catalog, false);
+            bytes = plan.command(&command, &writer.catalog, true);
         }
         let bulk = match RawDocumentBuf::from_bytes(bytes) {
             Ok(bulk) => bulk,

@@ -1,13 +1,14 @@
 //! The store as the network engine sees it. Reads are repeated until they succeed.
 
 use crate::database::MongoDatabase;
+use crate::document::prepared_fields;
 use crate::keys::kept_in;
 use prombus::ReadError;
 use prombus::engine::network::{
     CommitAnswer, CommitError, DeadEvents, FetchLimit, PendingCommit, Piece, ReadableSeqs, RemoteDatabase,
     RemoveError, Removed,
 };
-use prombus::engine::{EventHead, EventId, TopicId, TopicUsage};
+use prombus::engine::{EventHead, EventId, NewEvent, TopicId, TopicUsage};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -15,6 +16,10 @@ use tokio::sync::watch;
 impl RemoteDatabase for MongoDatabase {
     fn availability(&self) -> watch::Receiver<Option<String>> {
         self.availability.subscribe()
+    }
+
+    fn prepare(&self, event: &NewEvent<'_>) -> Box<[u8]> {
+        prepared_fields(event.ts, event.body, self.options.readable)
     }
 
     async fn commit(&self, commit: &PendingCommit) -> Result<CommitAnswer, CommitError> {

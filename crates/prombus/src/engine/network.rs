@@ -23,7 +23,7 @@ mod piece;
 mod scanner;
 mod tail;
 
-pub use change::{Change, CommitAnswer, EncodedRecord, EventDocument};
+pub use change::{Change, CommitAnswer, EncodedRecord, EventDocument, QueuedEvent};
 pub use database::{CommitError, DeadEvents, RemoteDatabase, RemoveError, Removed};
 pub use found_state::FoundState;
 pub use id_maker::has_id_mark;
@@ -157,7 +157,11 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
         batch: &AppendBatch<'_>,
         _outcomes: &mut Vec<Published>,
     ) -> Result<Appended, StoreError> {
-        self.change(|leader| leader.append(batch, self.clock.wall_ms()))
+        // Before the lock: commits are encoded while the one before is on its way.
+        let has_room = self.connection.leader.lock().has_room();
+        let prepare = |event| self.connection.database.prepare(event);
+        let prepared = if has_room { batch.events.iter().map(prepare).collect() } else { Vec::new() };
+        self.change(|leader| leader.append(batch, prepared, self.clock.wall_ms()))
     }
 
     fn durable_commit(&self) -> u64 {
@@ -187,7 +191,7 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
     fn retain_from(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
         let records = [StateRecord::Cut { firsts: firsts.to_vec() }];
         self.change(|leader| {
-            leader.append(&AppendBatch::of_records(&records), self.clock.wall_ms())?;
+            leader.append(&AppendBatch::of_records(&records), Vec::new(), self.clock.wall_ms())?;
             leader.raise_firsts(firsts);
             Ok(())
         })

@@ -56,6 +56,23 @@ impl EventDocument {
     }
 }
 
+/// An event in the queue.
+#[derive(Clone, Debug)]
+pub struct QueuedEvent {
+    /// The event.
+    pub document: Arc<EventDocument>,
+    /// What [`RemoteDatabase::prepare`](super::RemoteDatabase::prepare) made of it.
+    pub prepared: Box<[u8]>,
+}
+
+impl std::ops::Deref for QueuedEvent {
+    type Target = EventDocument;
+
+    fn deref(&self) -> &EventDocument {
+        &self.document
+    }
+}
+
 /// One step of a commit. The steps of a commit become durable together.
 #[derive(Debug)]
 pub enum Change {
@@ -69,7 +86,7 @@ pub enum Change {
     /// Events, then records.
     Batch {
         /// The events, in order.
-        events: Vec<Arc<EventDocument>>,
+        events: Vec<QueuedEvent>,
         /// The records, in order.
         records: Vec<EncodedRecord>,
     },

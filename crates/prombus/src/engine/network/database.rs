@@ -3,7 +3,7 @@
 use super::change::CommitAnswer;
 use super::pending_commit::PendingCommit;
 use super::piece::{FetchLimit, Piece, ReadableSeqs};
-use crate::engine::{EventHead, EventId, TopicId, TopicUsage};
+use crate::engine::{EventHead, EventId, NewEvent, TopicId, TopicUsage};
 use crate::error::{ReadError, Unavailable};
 use tokio::sync::watch;
 
@@ -27,6 +27,11 @@ pub enum CommitError {
 pub trait RemoteDatabase: Send + Sync + 'static {
     /// Why the database cannot be used now; `None` while it can.
     fn availability(&self) -> watch::Receiver<Option<String>>;
+
+    /// Encodes as much of an event as can be known before its commit. Called by the threads that append.
+    fn prepare(&self, _event: &NewEvent<'_>) -> Box<[u8]> {
+        Box::default()
+    }
 
     /// Makes a commit durable.
     fn commit(

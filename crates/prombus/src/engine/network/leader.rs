@@ -3,7 +3,7 @@
 //! **Invariants:** one commit is on its way at a time. Commit numbers, ids and commit times are given at the append, in the order
 //! of appends. Seqs and duplicates are decided by the database, when the commit applies.
 
-use super::change::{Change, CommitAnswer, EncodedRecord, EventDocument};
+use super::change::{Change, CommitAnswer, EncodedRecord, EventDocument, QueuedEvent};
 use super::found_state::FoundState;
 use super::id_maker::IdMaker;
 use super::limits::NetworkLimits;
@@ -123,7 +123,13 @@ impl Leader {
         leader
     }
 
-    pub(super) fn append(&mut self, batch: &AppendBatch<'_>, now_ms: i64) -> Result<Appended, StoreError> {
+    /// `prepared` has one entry per event, or none if there was no room.
+    pub(super) fn append(
+        &mut self,
+        batch: &AppendBatch<'_>,
+        prepared: Vec<Box<[u8]>>,
+        now_ms: i64,
+    ) -> Result<Appended, StoreError> {
         let unknown = batch.events.iter().find(|event| !self.topics.contains_key(&event.topic));
         if let Some(event) = unknown {
             return Err(StoreError::UnknownTopic(event.topic.number()));
@@ -139,8 +145,18 @@ impl Leader {
         let bytes = batch.events.iter().map(event_bytes).sum::<usize>()
             + records.iter().map(|record| ENTRY_BYTES + record.body.len()).sum::<usize>();
         self.check_room(bytes)?;
+        if prepared.len() != batch.events.len() {
+            // There is room since a moment ago.
+            self.availability.owes_room = true;
+            return Err(StoreError::Busy);
+        }
         self.commit_ms = self.commit_ms.max(now_ms);
-        let events: Vec<_> = batch.events.iter().map(|event| Arc::new(self.document(event))).collect();
+        let events = batch
+            .events
+            .iter()
+            .zip(prepared)
+            .map(|(event, prepared)| QueuedEvent { document: Arc::new(self.document(event)), prepared });
+        let events: Vec<_> = events.collect();
         let late = (!events.is_empty()).then(LateOutcomes::default);
         let count = events.len();
         let change = Change::Batch { events, records };
@@ -242,7 +258,7 @@ impl Leader {
                 continue;
             };
             topic.last_seq = outcome.seq;
-            self.tail.push(outcome.seq, event);
+            self.tail.push(outcome.seq, &event.document);
         }
     }
 
