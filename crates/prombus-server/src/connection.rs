@@ -1,7 +1,12 @@
 //! One accepted socket: TLS if it is configured, HTTP, and WebSocket where a request asks for it.
 
 mod discarded_body;
+mod prefixed_socket;
+mod single_answer;
 mod timeouts;
+
+pub(crate) use prefixed_socket::PrefixedSocket;
+pub(crate) use single_answer::answer_once;
 
 use crate::clock::now_ms;
 use crate::gateway::Gateway;
@@ -28,7 +33,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
 /// What a request's head may take.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a socket until it ends.
 pub(crate) async fn serve(
@@ -46,14 +51,15 @@ pub(crate) async fn serve(
             let patience = gateway.options.connections.head_timeout;
             match tokio::time::timeout(patience, acceptor.accept(socket)).await {
                 Ok(Ok(socket)) => serve_http(gateway, router, socket, peer).await,
-                Ok(Err(error)) => tracing::debug!("{}: no TLS: {error}", peer.remote),
-                Err(_) => tracing::debug!("{}: no TLS in time", peer.remote),
+                Ok(Err(error)) => tracing::debug!("{}: no TLS: {error}", peer.ends.remote),
+                Err(_) => tracing::debug!("{}: no TLS in time", peer.ends.remote),
             }
         }
     }
 }
 
-async fn serve_http<S>(gateway: Arc<Gateway>, router: Router, socket: S, peer: Arc<Peer>)
+/// Serves HTTP and WebSocket over a socket until it ends.
+pub(crate) async fn serve_http<S>(gateway: Arc<Gateway>, router: Router, socket: S, peer: Arc<Peer>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -78,11 +84,14 @@ where
         ended = connection.as_mut() => ended,
         () = gateway.stopping.wait() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            match tokio::time::timeout(limits.drain_timeout, connection).await {
+                Ok(ended) => ended,
+                Err(_) => return tracing::debug!("{}: a response took too long to end", peer.ends.remote),
+            }
         }
     };
     if let Err(error) = ended {
-        tracing::debug!("{}: {error}", peer.remote);
+        tracing::debug!("{}: {error}", peer.ends.remote);
     }
 }
 
@@ -100,7 +109,7 @@ where
     parts.extensions.insert(Arc::clone(&peer));
     let (body, leftover) = RequestBody::new(body);
     let waits_for_continue = parts.headers.contains_key(header::EXPECT);
-    let response = match http::admit(&gateway, &parts) {
+    let response = match http::admit(&gateway.guard, peer.ends, &parts) {
         Err(refused) => refused,
         Ok(()) => match upgrading {
             Some(upgrading) => {

@@ -2,52 +2,95 @@
 
 use crate::auth::{Authenticator, Guard, OneTimeTickets, SseTickets};
 use crate::buffer_budget::Budget;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SharedStoreMetrics};
 use crate::options::ServerOptions;
-use crate::rate_limit::Rates;
+use crate::rate_limit::{RateRefusals, Rates};
 use crate::shutdown::Stopping;
 use prombus::Backend;
 use std::sync::Arc;
 
-/// The gateway, without its sockets.
+/// The gateway, without its sockets. A process that leads a shared store has one for each term.
 pub(crate) struct Gateway {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) options: ServerOptions,
-    pub(crate) auth: Authenticator,
+    pub(crate) auth: Arc<Authenticator>,
     /// Keeps pages of other origins out while no auth is configured.
-    pub(crate) guard: Guard,
-    pub(crate) tickets: OneTimeTickets,
-    pub(crate) sse_tickets: SseTickets,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) tickets: Arc<OneTimeTickets>,
+    pub(crate) sse_tickets: Arc<SseTickets>,
     pub(crate) rates: Rates,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     /// Bytes in the buffers of all connections.
-    pub(crate) budget: Budget,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) stopping: Stopping,
+    /// Figures about leading and relaying; `None` where the store is not shared.
+    pub(crate) shared_store: Option<Arc<SharedStoreMetrics>>,
     /// Whether WebSockets send every message back and do nothing else.
     #[cfg(feature = "test-util")]
     pub(crate) is_echo: bool,
 }
 
+/// What outlives the gateway of one term: counters, tickets and what was read at the start.
+pub(crate) struct GatewayParts {
+    pub(crate) options: ServerOptions,
+    pub(crate) auth: Arc<Authenticator>,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) shared_store: Option<Arc<SharedStoreMetrics>>,
+    tickets: Arc<OneTimeTickets>,
+    sse_tickets: Arc<SseTickets>,
+    rate_refusals: Arc<RateRefusals>,
+}
+
+impl GatewayParts {
+    pub(crate) fn new(
+        auth: Authenticator,
+        options: ServerOptions,
+        shared_store: Option<Arc<SharedStoreMetrics>>,
+    ) -> Self {
+        let guard = Guard::new(options.auth.is_configured(), &options.allowed_hosts, &options.cors_origins);
+        Self {
+            auth: Arc::new(auth),
+            guard: Arc::new(guard),
+            metrics: Arc::new(Metrics::new(options.metrics_labels_max)),
+            budget: Arc::new(Budget::new(options.connections.max_buffered_bytes)),
+            shared_store,
+            tickets: Arc::default(),
+            sse_tickets: Arc::default(),
+            rate_refusals: Arc::default(),
+            options,
+        }
+    }
+
+    /// A gateway over a backend. Rates of topics are those of the backend, so their buckets are new.
+    pub(crate) fn gateway(&self, backend: Arc<dyn Backend>, stopping: Stopping) -> Gateway {
+        Gateway {
+            backend,
+            options: self.options.clone(),
+            auth: Arc::clone(&self.auth),
+            guard: Arc::clone(&self.guard),
+            tickets: Arc::clone(&self.tickets),
+            sse_tickets: Arc::clone(&self.sse_tickets),
+            rates: Rates::new(self.options.rates.clone(), Arc::clone(&self.rate_refusals)),
+            metrics: Arc::clone(&self.metrics),
+            budget: Arc::clone(&self.budget),
+            stopping,
+            shared_store: self.shared_store.clone(),
+            #[cfg(feature = "test-util")]
+            is_echo: false,
+        }
+    }
+}
+
 impl Gateway {
+    /// The gateway of a process that has the store for itself.
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
         auth: Authenticator,
         options: ServerOptions,
         stopping: Stopping,
     ) -> Self {
-        Self {
-            backend,
-            auth,
-            guard: Guard::new(options.auth.is_configured(), &options.allowed_hosts, &options.cors_origins),
-            tickets: OneTimeTickets::default(),
-            sse_tickets: SseTickets::default(),
-            rates: Rates::new(options.rates.clone()),
-            metrics: Metrics::new(options.metrics_labels_max),
-            budget: Budget::new(options.connections.max_buffered_bytes),
-            stopping,
-            options,
-            #[cfg(feature = "test-util")]
-            is_echo: false,
-        }
+        GatewayParts::new(auth, options, None).gateway(backend, stopping)
     }
 }

@@ -18,6 +18,7 @@ mod event_headers;
 mod event_reader;
 mod export;
 mod fields;
+mod follower;
 mod group_admin;
 mod groups;
 mod idempotency_header;
@@ -50,6 +51,7 @@ mod topics;
 
 pub(crate) use access::{admit, bearer};
 pub(crate) use error::ApiError;
+pub(crate) use follower::{LeaderView, OwnRoute, refuse};
 
 use crate::gateway::Gateway;
 use axum::Router;

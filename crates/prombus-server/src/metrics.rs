@@ -6,7 +6,9 @@
 mod counters;
 mod label_cap;
 mod render;
+mod shared_store;
 mod text;
 
 pub(crate) use counters::{Metrics, SubscriptionMetrics};
-pub(crate) use render::render;
+pub(crate) use render::{render, render_follower};
+pub(crate) use shared_store::SharedStoreMetrics;

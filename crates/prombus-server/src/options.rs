@@ -4,6 +4,8 @@ use crate::auth::AuthOptions;
 use prombus_protocol::limits;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Where and how a gateway serves.
@@ -31,6 +33,14 @@ pub struct ServerOptions {
     pub max_payload_bytes: usize,
     /// Offer WebSocket clients to compress messages (permessage-deflate).
     pub has_permessage_deflate: bool,
+    /// Of a follower: relay to a leader that has no certificate in the lease record and is not on this machine, over plain TCP.
+    /// Anyone on the network between them can then read events and tokens.
+    pub relay_insecure: bool,
+    /// Of a follower: how long a new connection waits for a leader that can be reached.
+    pub engine_wait: Duration,
+    /// How often this process has become the leader of a shared store, for `prombus_takeovers_total`. The caller counts: it
+    /// keeps a clone.
+    pub takeovers: Arc<AtomicU64>,
 }
 
 /// Files with a certificate chain and its key, in PEM.
@@ -103,6 +113,9 @@ impl Default for ServerOptions {
             metrics_labels_max: 1_000,
             max_payload_bytes: limits::MAX_PAYLOAD_BYTES,
             has_permessage_deflate: false,
+            relay_insecure: false,
+            engine_wait: Duration::from_secs(10),
+            takeovers: Arc::default(),
         }
     }
 }

@@ -6,12 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// The two ends of a connection; every request has it as an extension.
-#[derive(Debug)]
-pub(crate) struct Peer {
+/// The two ends of a client's connection. Of a relayed connection they are those of the follower that accepted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    /// The client.
     pub(crate) remote: SocketAddr,
     pub(crate) local: SocketAddr,
+    /// Whether the client uses TLS.
     pub(crate) is_tls: bool,
+}
+
+/// A client's connection; every request has it as an extension.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) ends: Ends,
     pub(crate) rate: ConnectionRate,
     /// Released when the last user of the connection is gone.
     pub(crate) _slot: ConnectionSlot,
@@ -43,9 +51,11 @@ impl Peer {
     pub(crate) fn local(rate: ConnectionRate, count: &Arc<AtomicU64>) -> Arc<Self> {
         let permit = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned();
         Arc::new(Self {
-            remote: SocketAddr::from(([127, 0, 0, 1], 50_000)),
-            local: SocketAddr::from(([127, 0, 0, 1], 8090)),
-            is_tls: false,
+            ends: Ends {
+                remote: SocketAddr::from(([127, 0, 0, 1], 50_000)),
+                local: SocketAddr::from(([127, 0, 0, 1], 8090)),
+                is_tls: false,
+            },
             rate,
             _slot: ConnectionSlot::new(permit.expect("one permit is free"), count),
         })

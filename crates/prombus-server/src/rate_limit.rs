@@ -6,6 +6,7 @@ use parking_lot::{Mutex, RwLock};
 use prombus::Backend;
 use prombus_protocol::Pattern;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Topics that have a bucket at a time. A full bucket is as good as none, so those are what is thrown away.
@@ -83,20 +84,25 @@ pub(crate) struct Rates {
     rules: RwLock<Vec<(Pattern, Option<Rate>)>>,
     rules_version: AtomicU64,
     has_rules: AtomicBool,
-    connection_refusals: AtomicU64,
-    topic_refusals: AtomicU64,
+    refusals: Arc<RateRefusals>,
+}
+
+/// Publishes refused so far.
+#[derive(Debug, Default)]
+pub(crate) struct RateRefusals {
+    connection: AtomicU64,
+    topic: AtomicU64,
 }
 
 impl Rates {
-    pub(crate) fn new(options: RateOptions) -> Self {
+    pub(crate) fn new(options: RateOptions, refusals: Arc<RateRefusals>) -> Self {
         Self {
             options,
             topics: Mutex::default(),
             rules: RwLock::default(),
             rules_version: AtomicU64::new(0),
             has_rules: AtomicBool::new(false),
-            connection_refusals: AtomicU64::new(0),
-            topic_refusals: AtomicU64::new(0),
+            refusals,
         }
     }
 
@@ -129,7 +135,7 @@ impl Rates {
         if let Some(bucket) = &mut own {
             let retry_after_ms = bucket.wait_ms(count, now_ms);
             if retry_after_ms > 0 {
-                self.connection_refusals.fetch_add(u64::from(count), Ordering::Relaxed);
+                self.refusals.connection.fetch_add(u64::from(count), Ordering::Relaxed);
                 return Err(RateLimited { what: "connection", retry_after_ms });
             }
         }
@@ -144,7 +150,7 @@ impl Rates {
             };
             let retry_after_ms = bucket.wait_ms(count, now_ms);
             if retry_after_ms > 0 {
-                self.topic_refusals.fetch_add(u64::from(count), Ordering::Relaxed);
+                self.refusals.topic.fetch_add(u64::from(count), Ordering::Relaxed);
                 return Err(RateLimited { what: "topic", retry_after_ms });
             }
             bucket.take(count, now_ms);
@@ -184,7 +190,8 @@ impl Rates {
 
     /// Publishes refused so far: because of a connection's rate, because of a topic's.
     pub(crate) fn refusals(&self) -> (u64, u64) {
-        (self.connection_refusals.load(Ordering::Relaxed), self.topic_refusals.load(Ordering::Relaxed))
+        let RateRefusals { connection, topic } = &*self.refusals;
+        (connection.load(Ordering::Relaxed), topic.load(Ordering::Relaxed))
     }
 }
 
@@ -222,10 +229,11 @@ mod tests {
 
     #[test]
     fn a_refused_publish_takes_no_tokens() {
-        let rates = Rates::new(RateOptions {
+        let options = RateOptions {
             connection_publish: Some(Rate { per_second: 1.0, burst: 2.0 }),
             ..RateOptions::default()
-        });
+        };
+        let rates = Rates::new(options, Arc::default());
         let slow = prombus::TopicOptions {
             publish_rate: Some(0.001),
             publish_burst: Some(1.0),

@@ -1,64 +1,39 @@
-//! Listeners, and the way down.
+//! A gateway that listens: over a store of its own, or over one that several gateways share.
 
-use crate::auth::{AuthSetupError, Authenticator};
-use crate::gateway::Gateway;
+use crate::auth::Authenticator;
+use crate::connection;
+use crate::gateway::{Gateway, GatewayParts};
+use crate::http;
+use crate::listener::{Listeners, Slots};
+use crate::metrics::SharedStoreMetrics;
 use crate::options::ServerOptions;
-use crate::peer::{ConnectionSlot, Peer};
-use crate::shutdown::Stopping;
-use crate::tls::TlsSetupError;
-use crate::{connection, http, tls};
-use axum::Router;
+use crate::peer::{Ends, Peer};
+use crate::role::ServerRole;
+use crate::serve_error::ServeError;
+use crate::shared::SharedGateway;
+use crate::shutdown::{StopReason, StopSender, Stopping};
 use prombus::Backend;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
-use tokio_rustls::TlsAcceptor;
+use tokio::sync::watch;
 
 /// Descriptors that files of the store need beside the connections.
 const DESCRIPTORS_FOR_FILES: u64 = 512;
-/// How long to wait when the system has no descriptors left.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-
-/// Why a gateway does not serve.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// Without auth only this machine may get in.
-    #[error(
-        "{0} is not a loopback address and no auth is configured: everybody who reaches it could read and write \
-         everything. Set WS_TOKEN or [auth] in the config, or say --insecure if that is what you want"
-    )]
-    Open(SocketAddr),
-    /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// There is no address.
-    #[error("there is no address to listen on")]
-    Nowhere,
-    /// Auth cannot work as it is configured.
-    #[error(transparent)]
-    Auth(#[from] AuthSetupError),
-    /// TLS cannot work as it is configured.
-    #[error(transparent)]
-    Tls(#[from] TlsSetupError),
-}
 
 /// A gateway that listens.
 pub struct Server {
-    gateway: Arc<Gateway>,
-    stop: watch::Sender<bool>,
-    listeners: Vec<TcpListener>,
-    addresses: Vec<SocketAddr>,
-    tls: Option<TlsAcceptor>,
+    listeners: Listeners,
+    serving: Serving,
+    connections_max: usize,
+}
+
+/// The stores that a gateway can be in front of.
+enum Serving {
+    /// One backend, from start to end.
+    One { gateway: Arc<Gateway>, stop: StopSender },
+    /// A backend while this process leads, and the leader otherwise.
+    Shared(SharedGateway),
 }
 
 impl Server {
@@ -68,29 +43,48 @@ impl Server {
     /// See [`ServeError`].
     pub async fn bind(backend: Arc<dyn Backend>, options: ServerOptions) -> Result<Self, ServeError> {
         let auth = Authenticator::new(&options.auth)?;
-        let exposed = options.listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
-        if let Some(address) = exposed.filter(|_| !auth.is_configured() && !options.is_insecure) {
-            return Err(ServeError::Open(*address));
-        }
-        let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
-        let mut listeners = Vec::new();
-        for &address in &options.listen {
-            let listener = TcpListener::bind(address).await;
-            listeners.push(listener.map_err(|source| ServeError::Listen { address, source })?);
-        }
-        if listeners.is_empty() {
-            return Err(ServeError::Nowhere);
-        }
-        let addresses = listeners.iter().zip(&options.listen);
-        let addresses = addresses.map(|(listener, &asked)| listener.local_addr().unwrap_or(asked)).collect();
+        let listeners = Listeners::bind(&options, auth.is_configured()).await?;
+        let connections_max = options.connections.max_connections;
         let (stop, stopping) = Stopping::new();
         let gateway = Arc::new(Gateway::new(backend, auth, options, stopping));
-        Ok(Self { gateway, stop, listeners, addresses, tls })
+        Ok(Self { listeners, serving: Serving::One { gateway, stop }, connections_max })
+    }
+
+    /// Opens the listeners of a gateway of a shared store. Its role may change at any time while it runs: when it stops leading,
+    /// its WebSockets are closed with 1012 and new connections are relayed to the leader.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub async fn bind_shared(
+        roles: watch::Receiver<ServerRole>,
+        options: ServerOptions,
+    ) -> Result<Self, ServeError> {
+        let auth = Authenticator::new(&options.auth)?;
+        let listeners = Listeners::bind(&options, auth.is_configured()).await?;
+        let connections_max = options.connections.max_connections;
+        let shared_store = Arc::new(SharedStoreMetrics::new(&options.takeovers));
+        let parts = GatewayParts::new(auth, options, Some(Arc::clone(&shared_store)));
+        let shared = SharedGateway::new(roles, parts, shared_store);
+        Ok(Self { listeners, serving: Serving::Shared(shared), connections_max })
     }
 
     /// Where it listens, with the ports that the system chose.
     pub fn local_addrs(&self) -> &[SocketAddr] {
-        &self.addresses
+        &self.listeners.addresses
+    }
+
+    /// SHA-256 of the certificate that it serves, for the lease record; `None` without TLS.
+    pub fn cert_hash(&self) -> Option<[u8; 32]> {
+        self.listeners.tls.as_ref().map(|tls| tls.cert_hash)
+    }
+
+    /// How many descriptors it may need, to compare with [`raise_descriptor_limit`]. A relayed connection has two.
+    pub fn descriptors_wanted(&self) -> u64 {
+        let per_connection = match self.serving {
+            Serving::One { .. } => 1,
+            Serving::Shared(_) => 2,
+        };
+        self.connections_max as u64 * per_connection + DESCRIPTORS_FOR_FILES
     }
 
     /// Serves until `shutdown` resolves. Then nothing new is taken, what is under way is answered, WebSockets are closed with
@@ -99,60 +93,33 @@ impl Server {
     /// # Errors
     /// None today; for what may come.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
-        let Self { gateway, stop, listeners, tls, .. } = self;
-        let router = http::router(Arc::clone(&gateway));
-        let slots = Arc::new(Semaphore::new(gateway.options.connections.max_connections));
-        let accepting: Vec<_> = listeners
-            .into_iter()
-            .map(|listener| {
-                let accepting =
-                    accept(Arc::clone(&gateway), router.clone(), listener, tls.clone(), Arc::clone(&slots));
-                tokio::spawn(accepting)
-            })
-            .collect();
-        shutdown.await;
-        accepting.iter().for_each(tokio::task::JoinHandle::abort);
-        stop.send_replace(true);
-        let everybody = u32::try_from(gateway.options.connections.max_connections).unwrap_or(u32::MAX);
-        let gone = slots.acquire_many(everybody);
-        if tokio::time::timeout(gateway.options.connections.drain_timeout, gone).await.is_err() {
-            let left = gateway.metrics.connections.load(Ordering::Relaxed);
-            tracing::warn!("{left} connections did not end in time and are dropped");
+        match self.serving {
+            Serving::One { gateway, stop } => run_one(gateway, &stop, self.listeners, shutdown).await,
+            Serving::Shared(shared) => shared.run(self.listeners, shutdown).await,
         }
         Ok(())
     }
 }
 
-async fn accept(
+async fn run_one(
     gateway: Arc<Gateway>,
-    router: Router,
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    slots: Arc<Semaphore>,
+    stop: &StopSender,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()> + Send,
 ) {
-    loop {
-        let (socket, remote) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // One client that went away at once, or no descriptors left; both pass.
-                tracing::warn!("a connection could not be accepted: {error}");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-                continue;
-            }
-        };
-        let Ok(permit) = Arc::clone(&slots).try_acquire_owned() else {
-            gateway.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
-            continue;
-        };
-        let peer = Arc::new(Peer {
-            remote,
-            local: socket.local_addr().unwrap_or(remote),
-            is_tls: tls.is_some(),
-            rate: gateway.rates.connection(),
-            _slot: ConnectionSlot::new(permit, &gateway.metrics.connections),
-        });
-        tokio::spawn(connection::serve(Arc::clone(&gateway), router.clone(), socket, peer, tls.clone()));
-    }
+    let router = http::router(Arc::clone(&gateway));
+    let slots = Slots::new(&gateway.options, &gateway.metrics);
+    let tls = listeners.tls.as_ref().map(|tls| tls.acceptor.clone());
+    let serving = Arc::clone(&gateway);
+    let accepting = listeners.accept(&slots, move |socket, remote, slot| {
+        let ends = Ends { remote, local: socket.local_addr().unwrap_or(remote), is_tls: tls.is_some() };
+        let peer = Arc::new(Peer { ends, rate: serving.rates.connection(), _slot: slot });
+        tokio::spawn(connection::serve(Arc::clone(&serving), router.clone(), socket, peer, tls.clone()));
+    });
+    shutdown.await;
+    drop(accepting);
+    stop.send_replace(Some(StopReason::Shutdown));
+    slots.drain(gateway.options.connections.drain_timeout).await;
 }
 
 /// Raises this process's limit of open files to what the system allows; answers the limit.
@@ -169,22 +136,16 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.current.unwrap_or(u64::MAX))
 }
 
-impl Server {
-    /// How many descriptors it may need, to compare with [`raise_descriptor_limit`].
-    pub fn descriptors_wanted(&self) -> u64 {
-        self.gateway.options.connections.max_connections as u64 + DESCRIPTORS_FOR_FILES
-    }
-}
-
 #[cfg(feature = "test-util")]
 impl Server {
     /// WebSockets send every message back and do nothing else: what suites that test the transport alone need.
     ///
     /// # Panics
-    /// If the server runs already.
+    /// If the server runs already, or its store is shared.
     #[must_use]
     pub fn into_echo(mut self) -> Self {
-        Arc::get_mut(&mut self.gateway).expect("it is not shared before it runs").is_echo = true;
+        let Serving::One { gateway, .. } = &mut self.serving else { panic!("the store is not shared") };
+        Arc::get_mut(gateway).expect("it is not shared before it runs").is_echo = true;
         self
     }
 }

@@ -5,7 +5,7 @@ use crate::auth::{Authenticator, TokenHash, TokenOptions};
 use crate::gateway::Gateway;
 use crate::options::ServerOptions;
 use crate::peer::Peer;
-use crate::shutdown::Stopping;
+use crate::shutdown::{StopSender, Stopping};
 use crate::ws::{Deflate, Session, WebSocket, inflate};
 use crate::{AuthOptions, Scope};
 use parking_lot::Mutex;
@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::sync::watch;
+
+pub use crate::relay::test_preface::{TestPreface, confirmation};
 
 /// The token that a session with auth takes.
 pub const TOKEN: &str = "fuzz";
@@ -118,7 +119,7 @@ pub struct Wire {
     is_due: Arc<Due>,
     waker: Waker,
     /// When it is gone, the gateway shuts down.
-    _stop: Arc<watch::Sender<bool>>,
+    _stop: Arc<StopSender>,
 }
 
 /// What is on its way.

@@ -1,6 +1,7 @@
 //! TLS: a certificate chain and its key, read from PEM files at the start.
 
 use crate::options::TlsOptions;
+use ::aws_lc_rs::digest::{SHA256, digest};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
@@ -41,17 +42,33 @@ pub enum TlsSetupError {
     },
 }
 
-/// What takes TLS connections. It offers HTTP/1.1 only: WebSocket upgrades need it.
+/// TLS of the listeners.
+#[derive(Clone)]
+pub(crate) struct ServerTls {
+    /// Offers HTTP/1.1 only: WebSocket upgrades need it.
+    pub(crate) acceptor: TlsAcceptor,
+    /// SHA-256 of the certificate that it serves, without the rest of the chain.
+    pub(crate) cert_hash: [u8; 32],
+}
+
 /// Whether files can be used for TLS.
 ///
 /// # Errors
 /// Names the file and what is wrong with it.
 pub fn check_tls(options: &TlsOptions) -> Result<(), TlsSetupError> {
-    acceptor(options).map(drop)
+    server_tls(options).map(drop)
 }
 
-pub(crate) fn acceptor(options: &TlsOptions) -> Result<TlsAcceptor, TlsSetupError> {
+/// SHA-256 of a certificate.
+pub(crate) fn cert_hash(certificate: &CertificateDer<'_>) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, certificate).as_ref());
+    hash
+}
+
+pub(crate) fn server_tls(options: &TlsOptions) -> Result<ServerTls, TlsSetupError> {
     let chain = certificates(&options.cert)?;
+    let cert_hash = chain.first().map(cert_hash).unwrap_or_default();
     let key = private_key(&options.key)?;
     let pair = |fault: RustlsError| TlsSetupError::Pair {
         cert: options.cert.clone(),
@@ -68,7 +85,7 @@ pub(crate) fn acceptor(options: &TlsOptions) -> Result<TlsAcceptor, TlsSetupErro
         .with_single_cert(chain, key)
         .map_err(pair)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(ServerTls { acceptor: TlsAcceptor::from(Arc::new(config)), cert_hash })
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
@@ -115,7 +132,7 @@ mod tests {
     fn fault(cert: &str, key: &str) -> String {
         let (cert, key) = (TemporaryFile::new(cert), TemporaryFile::new(key));
         let options = TlsOptions { cert: cert.path().to_owned(), key: key.path().to_owned() };
-        let message = acceptor(&options).err().unwrap().to_string();
+        let message = server_tls(&options).err().unwrap().to_string();
         let names = |file: &TemporaryFile| message.contains(&file.path().display().to_string());
         assert!(names(&cert) || names(&key), "{message}");
         message
@@ -123,7 +140,7 @@ mod tests {
 
     /// The protocol that client and server agree on.
     async fn shake_hands(options: &TlsOptions, root: &str) -> Option<Vec<u8>> {
-        let acceptor = acceptor(options).unwrap();
+        let acceptor = server_tls(options).unwrap().acceptor;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(root.as_bytes()).unwrap()).unwrap();
         let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -179,7 +196,7 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_is_named() {
         let options = TlsOptions { cert: "/nowhere/cert.pem".into(), key: "/nowhere/key.pem".into() };
-        let error = acceptor(&options).err().unwrap();
+        let error = server_tls(&options).err().unwrap();
         assert!(error.to_string().contains("/nowhere/cert.pem"));
         assert!(std::error::Error::source(&error).is_some());
     }

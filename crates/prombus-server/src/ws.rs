@@ -20,6 +20,7 @@ mod timers;
 pub(crate) mod upgrade;
 mod utf8;
 
+pub(crate) use close::Ending;
 pub(crate) use connection::WebSocket;
 #[cfg(feature = "test-util")]
 pub(crate) use permessage_deflate::{Deflate, inflate};

@@ -16,6 +16,7 @@
 mod log;
 mod lookup;
 mod may_block;
+pub mod network;
 mod outcomes;
 mod shared_store;
 #[cfg(feature = "test-util")]
@@ -30,7 +31,7 @@ pub(crate) use may_block::off_async_threads;
 pub use outcomes::{Appended, LateOutcomes, Published};
 pub use prombus_log::{CommitTimes, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, TopicId};
 pub use shared_store::{LeaseError, LeaseRecord, LeaseStore, SharedStore, Takeover};
-pub use state_fold::{GroupState, RestoredState, StateFold, TopicProgress};
+pub use state_fold::{GroupFloors, GroupState, RestoredState, StateFold, TopicProgress};
 pub use state_record::{GroupAttempts, GroupProgress, StateRecord};
 
 use crate::error::{BackupError, ReadError, StoreError, Unavailable};

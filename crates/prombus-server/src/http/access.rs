@@ -6,10 +6,10 @@
 use super::ApiError;
 use super::last_event_id;
 use super::query::Query;
-use crate::auth::{AuthRefused, Principal, SseTickets, TicketRefused, TicketScope};
+use crate::auth::{AuthRefused, Authenticator, Guard, Principal, SseTickets, TicketRefused, TicketScope};
 use crate::clock::now_ms;
 use crate::gateway::Gateway;
-use crate::peer::Peer;
+use crate::peer::Ends;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::response::{IntoResponse as _, Response};
@@ -31,14 +31,14 @@ pub(super) enum Access {
 
 /// Whether a request may be looked at at all. Comes before everything else, upgrades included.
 #[allow(clippy::result_large_err, reason = "the answer is what the caller sends")]
-pub(crate) fn admit(gateway: &Gateway, parts: &Parts) -> Result<(), Response> {
+pub(crate) fn admit(guard: &Guard, ends: Ends, parts: &Parts) -> Result<(), Response> {
     check_framing(parts).map_err(|refused| {
         let mut response = refused.into_response();
         // Where this request ends is not certain, so nothing after it is read.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         response
     })?;
-    check_guard(gateway, parts).map_err(ApiError::into_response)
+    check_guard(guard, ends, parts).map_err(ApiError::into_response)
 }
 
 /// What two readers of a request, such as a proxy and this server, could read as two different requests.
@@ -61,13 +61,10 @@ fn check_framing(parts: &Parts) -> Result<(), ApiError> {
     }
 }
 
-fn check_guard(gateway: &Gateway, parts: &Parts) -> Result<(), ApiError> {
-    let peer = parts.extensions.get::<Arc<Peer>>();
-    let peer = peer.ok_or_else(|| ApiError::internal("the request came from nowhere"))?;
+fn check_guard(guard: &Guard, ends: Ends, parts: &Parts) -> Result<(), ApiError> {
     let host = only(&parts.headers, &header::HOST)?;
     let origin = only(&parts.headers, &header::ORIGIN)?;
-    let check =
-        |host| gateway.guard.check(host, origin, peer.local.ip(), peer.is_tls).map_err(ApiError::from);
+    let check = |host| guard.check(host, origin, ends.local.ip(), ends.is_tls).map_err(ApiError::from);
     check(host)?;
     // A request to an absolute address names the host there too.
     parts.uri.authority().map_or(Ok(()), |authority| check(Some(authority.as_str())))
@@ -122,10 +119,22 @@ pub(super) fn authenticate(
         (None, Some(ticket)) => redeem_once(gateway, ticket)?,
         _ => gateway.auth.authenticate(token, now_ms())?,
     };
-    if access == Access::Admin && !principal.is_admin() {
-        return Err(ApiError::forbidden("this needs a token with the scope \"admin\""));
+    if access == Access::Admin {
+        check_is_admin(&principal)?;
     }
     Ok(principal)
+}
+
+/// Whether the token of a request has the scope `admin`, for routes that a follower serves itself.
+pub(super) fn check_admin_token(auth: &Authenticator, headers: &HeaderMap) -> Result<(), ApiError> {
+    check_is_admin(&*auth.authenticate(bearer(headers)?, now_ms())?)
+}
+
+fn check_is_admin(principal: &Principal) -> Result<(), ApiError> {
+    if principal.is_admin() {
+        return Ok(());
+    }
+    Err(ApiError::forbidden("this needs a token with the scope \"admin\""))
 }
 
 /// The principal of a ticket that works once.

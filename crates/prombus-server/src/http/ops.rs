@@ -11,6 +11,9 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct Status {
     status: &'static str,
+    /// Only where the store is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reasons: Vec<String>,
 }
@@ -34,13 +37,14 @@ pub(super) async fn healthz(call: Call) -> Answered {
     let backend = &call.gateway.backend;
     backend.health()?;
     let reasons: Vec<String> = backend.problems().iter().map(ToString::to_string).collect();
-    answer::json(&Status { status: if reasons.is_empty() { "ok" } else { "degraded" }, reasons })
+    let role = call.gateway.shared_store.is_some().then_some("leader");
+    answer::json(&Status { status: if reasons.is_empty() { "ok" } else { "degraded" }, role, reasons })
 }
 
 /// `GET /readyz`: new work is welcome.
 pub(super) async fn readyz(call: Call) -> Answered {
     if call.gateway.stopping.is_stopping() {
-        return Err(ApiError::new(ErrorCode::Unavailable, "the gateway is shutting down"));
+        return Err(ApiError::new(ErrorCode::Unavailable, call.gateway.stopping.reason()));
     }
     healthz(call).await
 }
@@ -48,6 +52,12 @@ pub(super) async fn readyz(call: Call) -> Answered {
 /// `GET /metrics`.
 pub(super) async fn metrics(call: Call) -> Answered {
     let gateway = &call.gateway;
-    let text = metrics::render(&gateway.metrics, &gateway.rates, &gateway.budget, &*gateway.backend);
+    let text = metrics::render(
+        &gateway.metrics,
+        &gateway.rates,
+        &gateway.budget,
+        &*gateway.backend,
+        gateway.shared_store.as_deref(),
+    );
     Ok(answer::typed("text/plain; version=0.0.4; charset=utf-8", Body::from(text)))
 }

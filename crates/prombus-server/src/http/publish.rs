@@ -40,7 +40,7 @@ pub(super) async fn publish(call: Call) -> Answered {
         return Err(ApiError::forbidden(format!("this token may not publish to {:?}", topic.as_str())));
     }
     if call.gateway.stopping.is_stopping() {
-        return Err(ApiError::new(ErrorCode::Unavailable, "the gateway is shutting down"));
+        return Err(ApiError::new(ErrorCode::Unavailable, call.gateway.stopping.reason()));
     }
     let is_many = is_ndjson(&call.headers);
     let defaults = options_of(&call)?;

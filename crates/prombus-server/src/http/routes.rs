@@ -56,7 +56,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/healthz",
         handler: |call| Box::pin(ops::healthz(call)),
-        about: "Whether the bus can write.",
+        about: "Whether the bus can write. A follower of a shared store: whether the process works.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Status"}"##)],
         errors: &[503],
         ..ROUTE
@@ -64,7 +64,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/readyz",
         handler: |call| Box::pin(ops::readyz(call)),
-        about: "Whether new work is welcome: not while the gateway shuts down.",
+        about: "Whether new work is welcome: not while the gateway shuts down. A follower of a shared store: whether it reaches the leader.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Status"}"##)],
         errors: &[503],
         ..ROUTE

@@ -19,7 +19,7 @@ use crate::auth::{Authenticator, TokenHash, TokenOptions};
 use crate::gateway::Gateway;
 use crate::options::ServerOptions;
 use crate::peer::Peer;
-use crate::shutdown::Stopping;
+use crate::shutdown::{StopSender, Stopping};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
@@ -31,14 +31,13 @@ use http_body_util::BodyExt as _;
 use prombus::Bus;
 use serde_json::Value;
 use std::sync::Arc;
-use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 /// A gateway without sockets.
 pub(super) struct Rig {
     pub(super) gateway: Arc<Gateway>,
     pub(super) bus: Bus,
-    pub(super) stop: watch::Sender<bool>,
+    pub(super) stop: StopSender,
     peer: Arc<Peer>,
     router: Router,
 }
@@ -81,7 +80,7 @@ impl Rig {
     pub(super) async fn start(&self, request: Request) -> Response {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(Arc::clone(&self.peer));
-        if let Err(refused) = admit(&self.gateway, &parts) {
+        if let Err(refused) = admit(&self.gateway.guard, self.peer.ends, &parts) {
             return refused;
         }
         let answered = self.router.clone().oneshot(Request::from_parts(parts, body)).await;

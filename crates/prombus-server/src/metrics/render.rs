@@ -2,14 +2,21 @@
 
 use super::counters::{Metrics, SubscriptionMetrics};
 use super::label_cap;
+use super::shared_store::SharedStoreMetrics;
 use super::text::{FamilyKind, MetricsText};
 use crate::buffer_budget::Budget;
 use crate::rate_limit::Rates;
 use prombus::{Backend, Figures, GroupFigures, Histogram};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// All metrics, as text.
-pub(crate) fn render(metrics: &Metrics, rates: &Rates, budget: &Budget, backend: &dyn Backend) -> String {
+/// All metrics of a gateway that serves a backend, as text.
+pub(crate) fn render(
+    metrics: &Metrics,
+    rates: &Rates,
+    budget: &Budget,
+    backend: &dyn Backend,
+    shared_store: Option<&SharedStoreMetrics>,
+) -> String {
     let figures = backend.figures();
     metrics.forget_missing(&figures);
     let mut text = MetricsText::default();
@@ -26,6 +33,17 @@ pub(crate) fn render(metrics: &Metrics, rates: &Rates, budget: &Budget, backend:
     text.sample(&[], budget.used_bytes() as u64);
     text.family("bus_healthy", FamilyKind::Gauge, "1 while the bus can write.");
     text.sample(&[], u64::from(backend.health().is_ok()));
+    if let Some(shared_store) = shared_store {
+        shared_store.put(&mut text);
+    }
+    text.finish()
+}
+
+/// What a follower knows: the leader has the rest.
+pub(crate) fn render_follower(metrics: &Metrics, shared_store: &SharedStoreMetrics) -> String {
+    let mut text = MetricsText::default();
+    put_connections(&mut text, metrics);
+    shared_store.put(&mut text);
     text.finish()
 }
 

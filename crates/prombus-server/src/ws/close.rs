@@ -1,6 +1,8 @@
 //! Close codes: with which code and reason the gateway ends a WebSocket. Nothing else knows a close code.
 
 use super::frame_decoder::{NOT_UTF8, Violation};
+use super::frame_encoder::put_close;
+use crate::shutdown::StopReason;
 
 /// The client closed without a code.
 const NORMAL: u16 = 1000;
@@ -14,18 +16,24 @@ const INVALID_DATA: u16 = 1007;
 const POLICY: u16 = 1008;
 /// A frame over the limit.
 const TOO_LARGE: u16 = 1009;
+/// The service restarts: connect again.
+const SERVICE_RESTART: u16 = 1012;
 /// The client reads nothing.
 const TRY_LATER: u16 = 1013;
 
 /// The close frame that ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ending {
-    pub(super) code: u16,
-    pub(super) reason: &'static str,
+pub(crate) struct Ending {
+    pub(crate) code: u16,
+    pub(crate) reason: &'static str,
 }
 
 impl Ending {
-    pub(super) const SHUTDOWN: Self = Self { code: GOING_AWAY, reason: "the server shuts down" };
+    /// The server shuts down.
+    pub(crate) const SHUTDOWN: Self = Self { code: GOING_AWAY, reason: "the server shuts down" };
+    /// Another gateway leads the store.
+    pub(crate) const LEADER_CHANGED: Self =
+        Self { code: SERVICE_RESTART, reason: "the leader of the store has changed" };
     pub(super) const NO_AUTH: Self = Self { code: POLICY, reason: "no AUTH in time" };
     pub(super) const TOKEN_EXPIRED: Self = Self { code: POLICY, reason: "the token has expired" };
     pub(super) const WRONG_TOKENS: Self = Self { code: POLICY, reason: "too many wrong tokens" };
@@ -33,6 +41,13 @@ impl Ending {
     pub(super) const NO_PONG: Self = Self { code: POLICY, reason: "no answer to a ping" };
     pub(super) const STALLED: Self = Self { code: TRY_LATER, reason: "nothing was read for too long" };
     pub(super) const NOT_UTF8: Self = Self { code: INVALID_DATA, reason: NOT_UTF8 };
+
+    /// The close frame, as a server sends it.
+    pub(crate) fn frame(self) -> Vec<u8> {
+        let mut frame = Vec::new();
+        put_close(&mut frame, self.code, self.reason);
+        frame
+    }
 
     /// The answer to a client's close frame: the same code, or a protocol error if no client may send it.
     pub(super) fn answer_to(code: Option<u16>) -> Self {
@@ -42,6 +57,15 @@ impl Ending {
             Some(_) => PROTOCOL_ERROR,
         };
         Self { code, reason: "" }
+    }
+}
+
+impl From<StopReason> for Ending {
+    fn from(reason: StopReason) -> Self {
+        match reason {
+            StopReason::Shutdown => Self::SHUTDOWN,
+            StopReason::Deposed => Self::LEADER_CHANGED,
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 //! One wake-up reads all that the socket holds (up to a limit), lets the frames be handled, and sends everything that is in the
 //! send buffer with one write.
 
-use super::close::Ending;
 use super::conversation::{Conversation, HowEnded, Phase};
 use super::frame_decoder::FrameDecoder;
 use super::permessage_deflate::Deflate;
@@ -59,10 +58,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Serves the connection until it ends.
     pub(crate) async fn run(mut self) {
         let gateway = Arc::clone(&self.conversation.gateway);
-        let mut stopping = Box::pin(async move { gateway.stopping.wait().await });
+        let mut stopping = Box::pin(async move {
+            gateway.stopping.wait().await;
+            gateway.stopping.reason()
+        });
         let ended = poll_fn(|context| {
-            if self.conversation.phase == Phase::Open && stopping.as_mut().poll(context).is_ready() {
-                self.conversation.drain(Ending::SHUTDOWN);
+            if self.conversation.phase == Phase::Open
+                && let Poll::Ready(reason) = stopping.as_mut().poll(context)
+            {
+                self.conversation.drain(reason.into());
             }
             self.poll(context)
         })

@@ -90,7 +90,7 @@ impl Session {
 
     /// The client, for logs: its name or that of its token, and its address.
     pub(super) fn who(&self) -> String {
-        let remote = self.peer.remote;
+        let remote = self.peer.ends.remote;
         match self.name.clone().or_else(|| self.token_name()) {
             Some(name) => format!("{name:?} ({remote})"),
             None => remote.to_string(),

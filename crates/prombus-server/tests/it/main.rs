@@ -2,6 +2,7 @@
 
 mod attempts;
 mod closing;
+mod follower_routes;
 mod frame_options;
 mod full_buffers;
 mod http;
@@ -10,7 +11,11 @@ mod placeholders;
 mod protocol_doc;
 mod random_frames;
 mod raw_client;
+mod relay;
+mod relay_endings;
+mod relay_security;
 mod rig;
+mod shared_rig;
 mod slow_disk;
 mod subscriptions;
 mod tls_rig;

@@ -50,6 +50,17 @@ pub struct GroupState {
     pub progress: BTreeMap<TopicId, TopicProgress>,
 }
 
+/// Where a group is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupFloors {
+    /// The subscription as written.
+    pub subscription: String,
+    /// Its name.
+    pub name: String,
+    /// By topic: everything up to this seq is settled.
+    pub floors: Vec<(TopicId, u64)>,
+}
+
 impl GroupState {
     fn apply(&mut self, progress: GroupProgress) {
         let topic = self.progress.entry(progress.topic).or_default();
@@ -194,8 +205,49 @@ impl StateFold {
         self.0.lock().firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect()
     }
 
+    /// Takes a record in, as [`StateRecord::put`] wrote it. One that is not understood is remembered and makes [`all`](Self::all)
+    /// fail.
+    pub fn apply_record(&self, tag: u32, body: &[u8]) {
+        State::apply(&mut self.clone(), tag, body);
+    }
+
+    /// All of it as bytes, for [`from_bytes`](Self::from_bytes).
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        State::snapshot(self, &mut bytes);
+        bytes
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// # Errors
+    /// The bytes are not such a snapshot, or a newer version wrote them.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let mut fold = Self::default();
+        State::restore(&mut fold, bytes)?;
+        Ok(fold)
+    }
+
+    /// The names of a group, and the seqs up to which it has settled everything, by topic.
+    pub fn group_floors(&self, group: u32) -> Option<GroupFloors> {
+        let fold = self.0.lock();
+        let state = fold.groups.get(&group)?;
+        let floors = state.progress.iter().map(|(&topic, it)| (topic, it.settled.floor())).collect();
+        Some(GroupFloors { subscription: state.subscription.clone(), name: state.name.clone(), floors })
+    }
+
+    /// The numbers of all groups.
+    pub fn group_numbers(&self) -> Vec<u32> {
+        self.0.lock().groups.keys().copied().collect()
+    }
+
+    /// The settings of a topic as JSON, if something was set.
+    pub fn topic_settings(&self, topic: &str) -> Option<String> {
+        self.0.lock().settings.get(topic).cloned()
+    }
+
     /// Groups, settings and small values as they are now; no groups if a record was not understood.
-    pub(super) fn restored(&self) -> RestoredState {
+    pub fn restored(&self) -> RestoredState {
         let fold = self.0.lock();
         RestoredState {
             groups: if fold.broken.is_none() { fold.groups.values().cloned().collect() } else { Vec::new() },

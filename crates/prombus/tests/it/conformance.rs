@@ -79,7 +79,7 @@ mod simulated_bad_network {
             lost_requests: 0.05,
             late_requests: 0.05,
             outages: 0.03,
-            tail_events: 5,
+            tail_bytes: 1_000,
             ..NetworkOptions::default()
         })
     }

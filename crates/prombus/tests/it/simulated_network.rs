@@ -397,7 +397,7 @@ async fn several_topics_whose_first_events_a_filter_drops_are_read_to_their_end(
 async fn events_in_the_tail_are_read_without_a_request() {
     let network = NetworkOptions {
         seed: seed(),
-        tail_events: 100,
+        tail_bytes: 20_000,
         read_latency_us: 10_000_000..=10_000_000,
         ..NetworkOptions::default()
     };

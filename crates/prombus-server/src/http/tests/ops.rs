@@ -2,6 +2,7 @@
 
 use super::{Rig, get, request};
 use crate::options::ServerOptions;
+use crate::shutdown::StopReason;
 use axum::body::Body;
 use serde_json::json;
 
@@ -10,7 +11,7 @@ async fn health_follows_the_bus_and_readiness_the_gateway() {
     let rig = Rig::open();
     assert_eq!(rig.get("/healthz").await.ok(), json!({"status": "ok"}));
     assert_eq!(rig.get("/readyz").await.ok(), json!({"status": "ok"}));
-    rig.stop.send_replace(true);
+    rig.stop.send_replace(Some(StopReason::Shutdown));
     rig.get("/healthz").await.ok();
     rig.get("/readyz").await.error(503, "unavailable");
     rig.bus.close().await.expect("closed");

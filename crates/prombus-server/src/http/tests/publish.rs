@@ -197,7 +197,7 @@ async fn over_the_rate_is_429_with_the_time_to_wait() {
 #[tokio::test]
 async fn a_gateway_that_shuts_down_takes_no_more() {
     let rig = Rig::open();
-    rig.stop.send_replace(true);
+    rig.stop.send_replace(Some(crate::shutdown::StopReason::Shutdown));
     let answer = rig.post("/publish/t", "1").await;
     answer.error(503, "unavailable");
     assert!(answer.headers.contains_key("retry-after"));

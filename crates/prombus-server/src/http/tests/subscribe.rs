@@ -167,7 +167,7 @@ async fn what_is_over_the_rate_waits_and_comes() {
 async fn the_tail_ends_when_the_gateway_does() {
     let rig = Rig::open();
     let mut tail = Source::open(&rig, "/subscribe/t").await;
-    rig.stop.send_replace(true);
+    rig.stop.send_replace(Some(crate::shutdown::StopReason::Shutdown));
     assert_eq!(tail.next().await, None);
     let mut closed = Source::open(&rig, "/subscribe/t").await;
     assert_eq!(closed.next().await, None);

@@ -233,7 +233,7 @@ impl Session {
             max_unsettled: opts.max_unsettled(),
             ..MemberSettings::default()
         };
-        let label = Some(format!("ws {}", self.peer.remote));
+        let label = Some(format!("ws {}", self.peer.ends.remote));
         if opts.name.is_some() {
             self.name.clone_from(&opts.name);
         }

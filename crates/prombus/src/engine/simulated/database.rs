@@ -5,10 +5,11 @@
 //! never used again. Ids and commit times continue where the engine before ended.
 
 use super::lease::LeaseTable;
-use super::topic_events::{EventDocument, TopicEvents};
+use super::topic_events::TopicEvents;
+use crate::engine::network::{Change, CommitAnswer, EventDocument, FoundState};
 use crate::engine::outcomes::Published;
 use crate::engine::state_fold::StateFold;
-use crate::engine::{EventId, RestoredState, TopicId};
+use crate::engine::{EventId, TopicId};
 use parking_lot::Mutex;
 use prombus_log::State as _;
 use prombus_protocol::Topic;
@@ -52,52 +53,6 @@ struct Fence {
     commit: u64,
     term: u64,
     answer: Arc<CommitAnswer>,
-}
-
-/// One step of a commit.
-pub(super) enum Change {
-    TopicMade {
-        topic: TopicId,
-        name: Topic,
-    },
-    /// Events, then records.
-    Batch {
-        events: Vec<Arc<EventDocument>>,
-        records: Vec<Record>,
-    },
-    TopicDeleted {
-        topic: TopicId,
-        record: Record,
-    },
-}
-
-/// A state record as it is stored.
-pub(super) struct Record {
-    pub(super) tag: u32,
-    pub(super) body: Vec<u8>,
-}
-
-/// What the database answers to a commit.
-#[derive(Default)]
-pub(super) struct CommitAnswer {
-    /// One list per [`Change::Batch`], in order.
-    pub(super) outcomes: Vec<Vec<Published>>,
-    /// The newest seqs of topics that got events.
-    pub(super) newest: BTreeMap<TopicId, u64>,
-}
-
-/// What a new leader finds.
-pub(super) struct Takeover {
-    pub(super) term: u64,
-    /// Its own fence.
-    pub(super) commit: u64,
-    pub(super) topic_number: u32,
-    /// Numbers, names and newest seqs.
-    pub(super) topics: Vec<(TopicId, Topic, u64)>,
-    pub(super) firsts: Vec<(TopicId, u64)>,
-    pub(super) restored: RestoredState,
-    pub(super) newest_id: EventId,
-    pub(super) newest_commit_ms: i64,
 }
 
 /// The fence of a commit, as its sender sees it.
@@ -171,16 +126,11 @@ impl Database {
         &self.lease
     }
 
-    /// 22 bits that ids of this database have in common.
-    pub(super) fn id_mark(&self) -> u64 {
-        self.id_mark
-    }
-
     /// A new engine leads from now on. Its fence breaks every commit that the engine before has not applied yet.
     ///
     /// # Errors
     /// A state record was not understood, or a newer term has begun.
-    pub(super) fn take_over(&self) -> Result<Takeover, String> {
+    pub(super) fn take_over(&self) -> Result<(u64, FoundState), String> {
         let mut tables = self.tables.lock();
         tables.state.all()?;
         let term = self.lead_term.unwrap_or(tables.term + 1);
@@ -191,8 +141,7 @@ impl Database {
         tables.leader = format!("simulated engine of term {}", tables.term);
         tables.push_fence(Arc::default());
         let topics = tables.topics.iter().map(|(&id, (name, it))| (id, name.clone(), it.last_seq)).collect();
-        Ok(Takeover {
-            term: tables.term,
+        let found = FoundState {
             commit: tables.commit,
             topic_number: tables.topic_number,
             topics,
@@ -200,7 +149,9 @@ impl Database {
             restored: tables.state.restored(),
             newest_id: tables.newest_id,
             newest_commit_ms: tables.newest_commit_ms,
-        })
+            id_mark: self.id_mark,
+        };
+        Ok((tables.term, found))
     }
 
     /// Applies a commit, if its sender leads and it is the next one. Otherwise nothing changes, and the sender looks for its

@@ -3,7 +3,7 @@
 
 use super::SimulatedEngine;
 use super::database::Database;
-use super::network::NetworkOptions;
+use super::faults::NetworkOptions;
 use crate::box_future::BoxFuture;
 use crate::clock::Clock;
 use crate::engine::{Engine, LeaseError, LeaseRecord, LeaseStore, SharedStore, Takeover};

@@ -1,11 +1,19 @@
 //! The simulated engine itself, without a bus above it.
 
+use super::topic_events::TopicEvents;
 use super::*;
 use crate::clock::ManualClock;
-use crate::engine::{NewEvent, Visit};
+use crate::engine::{
+    AppendBatch, Appended, Engine, EngineObserver, EventId, EventScanner, Liveness, MayBlock, NewEvent,
+    Published, TopicId, Visit,
+};
+use crate::error::{ReadError, StoreError, Unavailable};
+use parking_lot::{Condvar, Mutex};
+use prombus_protocol::Topic;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 #[derive(Default)]
 struct Heard {
@@ -173,13 +181,13 @@ fn faults_of_the_network_neither_lose_nor_double_events() {
     assert_eq!(engine.last_seq(topic), last_seq);
     let appended = engine.appended_seq(topic).wait(MayBlock::on_this_thread());
     assert_eq!(appended, Ok(last_seq));
-    let seqs = engine.connection.database.with_topic(topic, TopicEvents::seqs);
+    let seqs = engine.database().database().with_topic(topic, TopicEvents::seqs);
     assert_eq!(seqs, (1..=last_seq).collect::<Vec<_>>());
     let fresh: Vec<_> = published.iter().filter(|it| !it.duplicate).collect();
     assert_eq!(fresh.iter().map(|it| it.seq).collect::<HashSet<_>>().len(), fresh.len());
     for it in &published {
         let id = EventId::from_u128(it.id.as_u128());
-        let found = engine.connection.database.with_topic(topic, |events| events.find(id));
+        let found = engine.database().database().with_topic(topic, |events| events.find(id));
         assert_eq!(found, Some(it.seq));
     }
 }
@@ -231,14 +239,14 @@ fn nothing_is_committed_or_read_during_an_outage() {
     let appended = append(&engine, &[event(topic, None, b"1")]).unwrap();
     wait_durable(&engine, appended.commit);
     engine.suspend("unplugged");
-    let commit = engine.connection.database.commit();
+    let commit = engine.database().database().commit();
     heard.wait_for("suspended unplugged");
     assert!(matches!(append(&engine, &[event(topic, None, b"2")]), Err(StoreError::Busy)));
     assert!(matches!(engine.ensure_topic(&name("b")), Err(StoreError::Busy)));
     assert_eq!(engine.ensure_topic(&name("a")), Ok(topic));
     let lookup = engine.first_seq(topic);
     std::thread::sleep(Duration::from_millis(10));
-    assert_eq!(engine.connection.database.commit(), commit);
+    assert_eq!(engine.database().database().commit(), commit);
     engine.resume();
     heard.wait_for("room");
     let calls = heard.calls.lock().clone();

@@ -1,65 +1,14 @@
 //! The events of one topic in the simulated database, and the questions that it answers about them.
 
 use crate::backend::uuid_of;
+use crate::engine::network::{EventDocument, FetchLimit, Piece};
 use crate::engine::outcomes::Published;
-use crate::engine::{EventHead, EventId, StoredEvent, TopicId, TopicUsage};
+use crate::engine::{EventHead, EventId, TopicUsage};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// What an event takes besides its key and its body.
-pub(super) const EVENT_BYTES: usize = 64;
 /// Ids that publishers chose are known for this long after their events were cleaned.
 const DEDUPE_MS: i64 = 7 * 24 * 3_600_000;
-
-/// An event as an engine sends it. The database decides its seq.
-pub(super) struct EventDocument {
-    pub(super) topic: TopicId,
-    pub(super) id: EventId,
-    pub(super) ts: i64,
-    pub(super) commit_ms: i64,
-    pub(super) key: Option<Box<[u8]>>,
-    pub(super) body: Box<[u8]>,
-    pub(super) is_tombstone: bool,
-    pub(super) is_client_id: bool,
-}
-
-impl EventDocument {
-    pub(super) fn bytes(&self) -> usize {
-        EVENT_BYTES + self.key.as_ref().map_or(0, |key| key.len()) + self.body.len()
-    }
-
-    pub(super) fn at(&self, seq: u64) -> StoredEvent<'_> {
-        StoredEvent {
-            seq,
-            id: self.id,
-            ts: self.ts,
-            commit_ms: self.commit_ms,
-            key: self.key.as_deref(),
-            body: &self.body,
-            tombstone: self.is_tombstone,
-            client_id: self.is_client_id,
-        }
-    }
-}
-
-/// Events that a scanner has fetched.
-#[derive(Default)]
-pub(super) struct Piece {
-    /// The first seq that was asked for.
-    pub(super) first_seq: u64,
-    /// What is not in the piece up to this seq is not in the topic.
-    pub(super) last_seq: u64,
-    pub(super) events: VecDeque<(u64, Arc<EventDocument>)>,
-}
-
-/// How much a fetch takes.
-#[derive(Clone, Copy)]
-pub(super) struct FetchLimit {
-    /// No event above this seq.
-    pub(super) last_seq: u64,
-    pub(super) events: usize,
-    pub(super) bytes: usize,
-}
 
 #[derive(Default)]
 pub(super) struct TopicEvents {
@@ -121,7 +70,7 @@ impl TopicEvents {
     }
 
     pub(super) fn fetch(&self, first_seq: u64, limit: FetchLimit) -> Piece {
-        let mut piece = Piece { first_seq, last_seq: limit.last_seq, events: VecDeque::new() };
+        let mut piece = Piece { first_seq, last_seq: limit.last_seq, ..Piece::default() };
         let mut bytes = 0;
         for (&seq, event) in self.events.range(first_seq..) {
             if seq > limit.last_seq {

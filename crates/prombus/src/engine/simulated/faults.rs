@@ -1,5 +1,6 @@
 //! How the simulated network behaves: options, and the seeded choices that follow from them.
 
+use crate::engine::network::NetworkLimits;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ pub struct NetworkOptions {
     pub commit_bytes_max: usize,
     /// The most bytes that one read of a scanner fetches.
     pub fetch_bytes_max: usize,
-    /// This many newest events of each topic are kept in memory and read without a request.
-    pub tail_events: usize,
+    /// This many bytes of the newest events are kept in memory and read without a request.
+    pub tail_bytes: usize,
 }
 
 impl Default for NetworkOptions {
@@ -52,7 +53,7 @@ impl Default for NetworkOptions {
             queue_batches_max: 10_000,
             commit_bytes_max: 48 << 20,
             fetch_bytes_max: 64 << 10,
-            tail_events: 0,
+            tail_bytes: 0,
         }
     }
 }
@@ -76,6 +77,21 @@ impl NetworkOptions {
             Fault::RequestLate
         } else {
             Fault::None
+        }
+    }
+
+    /// The bounds of an engine on this network.
+    pub(super) fn limits(&self) -> NetworkLimits {
+        NetworkLimits {
+            queue_bytes_max: self.queue_bytes_max,
+            queue_batches_max: self.queue_batches_max,
+            commit_bytes_max: self.commit_bytes_max,
+            commit_bytes_target: self.commit_bytes_max,
+            fetch_bytes_max: self.fetch_bytes_max,
+            tail_bytes: self.tail_bytes,
+            compaction_unit_bytes: 64 << 10,
+            threads: 1,
+            ..NetworkLimits::default()
         }
     }
 

@@ -3,10 +3,11 @@
 //! **Invariants:** one commit is on its way at a time. Commit numbers, ids and commit times are given at the append, in the order
 //! of appends. Seqs and duplicates are decided by the database, when the commit applies.
 
-use super::database::{Change, CommitAnswer, Record, Takeover};
+use super::FoundState;
+use super::NetworkLimits;
+use super::database::{Change, CommitAnswer, EncodedRecord, EventDocument, ReadableSeqs};
 use super::id_maker::IdMaker;
-use super::network::NetworkOptions;
-use super::topic_events::EventDocument;
+use super::tail::Tail;
 use crate::engine::lookup::Lookup;
 use crate::engine::outcomes::LateOutcomes;
 use crate::engine::{
@@ -22,7 +23,7 @@ use tokio::sync::oneshot;
 const ENTRY_BYTES: usize = 32;
 
 pub(super) struct Leader {
-    options: Arc<NetworkOptions>,
+    limits: NetworkLimits,
     pub(super) topics: BTreeMap<TopicId, LeaderTopic>,
     by_name: HashMap<Topic, TopicId>,
     /// The highest topic number that was ever used.
@@ -43,14 +44,16 @@ pub(super) struct Leader {
     told_ms: i64,
     /// Commit times do not fall below it.
     commit_ms: i64,
+    /// The newest durable events.
+    pub(super) tail: Tail,
     pub(super) availability: Availability,
 }
 
 /// Whether the engine can commit, and what the observer knows of that.
 #[derive(Default)]
 pub(super) struct Availability {
-    /// Why nothing can be committed for now.
-    pub(super) suspended: Option<String>,
+    /// Nothing can be committed for now.
+    pub(super) is_suspended: bool,
     pub(super) is_suspension_told: bool,
     /// An append was refused with `Busy`: the observer is told when there is room.
     pub(super) owes_room: bool,
@@ -64,8 +67,8 @@ pub(super) struct Availability {
 impl Availability {
     /// Whether appends are refused. An observer that was told about a suspension must hear of its end first: until then it
     /// fails everyone who waits for a commit.
-    fn is_suspended(&self) -> bool {
-        self.suspended.is_some() || self.is_suspension_told
+    fn refuses_appends(&self) -> bool {
+        self.is_suspended || self.is_suspension_told
     }
 }
 
@@ -75,27 +78,25 @@ pub(super) struct LeaderTopic {
     pub(super) first_seq: u64,
     /// The newest durable seq.
     pub(super) last_seq: u64,
-    /// The newest durable events, without a gap up to `last_seq`.
-    pub(super) tail: VecDeque<(u64, Arc<EventDocument>)>,
-}
-
-/// Which seqs of a topic may be read.
-#[derive(Clone, Copy)]
-pub(super) struct ReadableSeqs {
-    pub(super) first_seq: u64,
-    pub(super) last_seq: u64,
 }
 
 /// A commit that waits or is on its way.
-pub(super) struct PendingCommit {
-    pub(super) number: u64,
-    pub(super) changes: Vec<Change>,
+#[derive(Debug)]
+pub struct PendingCommit {
+    /// Its number, one above that of the commit before.
+    pub number: u64,
+    /// What it changes, in order.
+    pub changes: Vec<Change>,
     /// One for each [`Change::Batch`].
-    pub(super) late: Vec<LateOutcomes>,
+    late: Vec<LateOutcomes>,
     /// Nothing more may be added to it.
     is_complete: bool,
     bytes: usize,
-    newest_ms: i64,
+    events: usize,
+    /// The newest commit time of its events.
+    pub newest_ms: i64,
+    /// The newest id that the engine has made so far.
+    pub newest_id: EventId,
 }
 
 /// Somebody who waits to learn a seq.
@@ -118,7 +119,8 @@ impl PendingCommit {
         self.late.iter().enumerate().for_each(|(at, late)| late.fill(outcomes(at)));
     }
 
-    pub(super) fn event_count(&self) -> usize {
+    /// How many events it has, duplicates included.
+    pub fn event_count(&self) -> usize {
         let count = |change: &Change| match change {
             Change::Batch { events, .. } => events.len(),
             _ => 0,
@@ -128,13 +130,12 @@ impl PendingCommit {
 }
 
 impl Leader {
-    pub(super) fn new(options: Arc<NetworkOptions>, id_mark: u64, found: &Takeover) -> Self {
+    pub(super) fn new(limits: NetworkLimits, found: &FoundState) -> Self {
         let topics = found.topics.iter().map(|(id, name, last_seq)| {
             (*id, LeaderTopic { last_seq: *last_seq, ..LeaderTopic::new(name.clone()) })
         });
         let mut leader = Self {
-            ids: IdMaker::new(found.newest_id, id_mark),
-            options,
+            ids: IdMaker::new(found.newest_id, found.id_mark),
             topics: topics.collect(),
             by_name: found.topics.iter().map(|(id, name, _)| (name.clone(), *id)).collect(),
             topic_number: found.topic_number,
@@ -147,6 +148,8 @@ impl Leader {
             told_commit: found.commit,
             told_ms: found.newest_commit_ms,
             commit_ms: found.newest_commit_ms,
+            tail: Tail::new(limits.tail_bytes),
+            limits,
             availability: Availability::default(),
         };
         leader.raise_firsts(&found.firsts);
@@ -158,18 +161,23 @@ impl Leader {
         if let Some(event) = unknown {
             return Err(StoreError::UnknownTopic(event.topic.number()));
         }
-        let records: Vec<Record> = batch.records.iter().map(stored_record).collect();
-        let event_bytes = |event: &NewEvent<'_>| {
-            super::topic_events::EVENT_BYTES + event.key.map_or(0, <[u8]>::len) + event.body.len()
-        };
+        let records: Vec<EncodedRecord> = batch.records.iter().map(EncodedRecord::from).collect();
+        if batch.events.len() > self.limits.commit_events_max {
+            let limit = self.limits.commit_events_max;
+            let why = format!("a batch of {} events; a commit takes {limit}", batch.events.len());
+            return Err(StoreError::TooLarge(why));
+        }
+        let overhead = self.limits.event_overhead_bytes;
+        let event_bytes = |event: &NewEvent<'_>| overhead + EventDocument::bytes_of(event.key, event.body);
         let bytes = batch.events.iter().map(event_bytes).sum::<usize>()
             + records.iter().map(|record| ENTRY_BYTES + record.body.len()).sum::<usize>();
         self.check_room(bytes)?;
         self.commit_ms = self.commit_ms.max(now_ms);
         let events: Vec<_> = batch.events.iter().map(|event| Arc::new(self.document(event))).collect();
         let late = (!events.is_empty()).then(LateOutcomes::default);
+        let count = events.len();
         let change = Change::Batch { events, records };
-        let commit = self.enqueue(change, bytes, late.clone().unwrap_or_default());
+        let commit = self.enqueue(change, (count, bytes), late.clone().unwrap_or_default());
         Ok(Appended { commit, late })
     }
 
@@ -194,14 +202,14 @@ impl Leader {
         if self.availability.is_closing {
             return Err(Unavailable::Closed.into());
         }
-        if bytes > self.options.commit_bytes_max {
-            let limit = self.options.commit_bytes_max;
+        if bytes > self.limits.commit_bytes_max {
+            let limit = self.limits.commit_bytes_max;
             return Err(StoreError::TooLarge(format!("a batch of {bytes} bytes; a commit takes {limit}")));
         }
         let is_full = !self.queue.is_empty()
-            && (self.queue_bytes + bytes > self.options.queue_bytes_max
-                || self.queue_batches >= self.options.queue_batches_max);
-        if is_full || self.availability.is_suspended() {
+            && (self.queue_bytes + bytes > self.limits.queue_bytes_max
+                || self.queue_batches >= self.limits.queue_batches_max);
+        if is_full || self.availability.refuses_appends() {
             self.availability.owes_room = true;
             return Err(StoreError::Busy);
         }
@@ -209,9 +217,11 @@ impl Leader {
     }
 
     /// Adds a change to the newest commit that waits, or begins one. Returns the commit's number.
-    fn enqueue(&mut self, change: Change, bytes: usize, late: LateOutcomes) -> u64 {
+    fn enqueue(&mut self, change: Change, (events, bytes): (usize, usize), late: LateOutcomes) -> u64 {
         let fits = |commit: &PendingCommit| {
-            !commit.is_complete && commit.bytes + bytes <= self.options.commit_bytes_max
+            !commit.is_complete
+                && commit.bytes + bytes <= self.limits.commit_bytes_target
+                && commit.events + events <= self.limits.commit_events_max
         };
         if !self.queue.back().is_some_and(fits) {
             self.newest_commit += 1;
@@ -221,16 +231,20 @@ impl Leader {
                 late: Vec::new(),
                 is_complete: false,
                 bytes: 0,
+                events: 0,
                 newest_ms: i64::MIN,
+                newest_id: EventId::default(),
             });
         }
         let bytes = bytes + ENTRY_BYTES;
         self.queue_bytes += bytes;
         self.queue_batches += 1;
-        let newest_ms = self.commit_ms;
+        let (newest_ms, newest_id) = (self.commit_ms, self.ids.newest());
         if let Some(commit) = self.queue.back_mut() {
             commit.bytes += bytes;
+            commit.events += events;
             commit.newest_ms = newest_ms;
+            commit.newest_id = newest_id;
             if let Change::Batch { .. } = change {
                 commit.late.push(late);
             }
@@ -261,10 +275,7 @@ impl Leader {
                 continue;
             };
             topic.last_seq = outcome.seq;
-            topic.tail.push_back((outcome.seq, Arc::clone(event)));
-            while topic.tail.len() > self.options.tail_events {
-                topic.tail.pop_front();
-            }
+            self.tail.push(outcome.seq, event);
         }
     }
 
@@ -289,9 +300,9 @@ impl Leader {
 
     /// Whether appends that were refused may be tried again.
     pub(super) fn has_room(&self) -> bool {
-        !self.availability.is_suspended()
-            && self.queue_bytes < self.options.queue_bytes_max
-            && self.queue_batches < self.options.queue_batches_max
+        !self.availability.refuses_appends()
+            && self.queue_bytes < self.limits.queue_bytes_max
+            && self.queue_batches < self.limits.queue_batches_max
     }
 }
 
@@ -307,7 +318,7 @@ impl Leader {
         let topic = TopicId::from_number(self.topic_number);
         self.by_name.insert(name.clone(), topic);
         self.topics.insert(topic, LeaderTopic::new(name.clone()));
-        self.enqueue(Change::TopicMade { topic, name: name.clone() }, 0, LateOutcomes::default());
+        self.enqueue(Change::TopicMade { topic, name: name.clone() }, (0, 0), LateOutcomes::default());
         Ok(topic)
     }
 
@@ -318,8 +329,9 @@ impl Leader {
         self.check_room(0)?;
         self.topics.remove(&topic);
         self.by_name.remove(name);
-        let record = stored_record(&StateRecord::TopicDeleted { topic, name: name.to_string() });
-        Ok(self.enqueue(Change::TopicDeleted { topic, record }, 0, LateOutcomes::default()))
+        self.tail.remove_topic(topic);
+        let record = EncodedRecord::from(&StateRecord::TopicDeleted { topic, name: name.to_string() });
+        Ok(self.enqueue(Change::TopicDeleted { topic, record }, (0, 0), LateOutcomes::default()))
     }
 
     pub(super) fn raise_firsts(&mut self, firsts: &[(TopicId, u64)]) {
@@ -388,12 +400,6 @@ impl Leader {
 
 impl LeaderTopic {
     fn new(name: Topic) -> Self {
-        Self { name, first_seq: 0, last_seq: 0, tail: VecDeque::new() }
+        Self { name, first_seq: 0, last_seq: 0 }
     }
-}
-
-fn stored_record(record: &StateRecord) -> Record {
-    let mut body = Vec::new();
-    record.put(&mut body);
-    Record { tag: record.tag(), body }
 }

@@ -2,6 +2,14 @@
 
 use crate::engine::EventId;
 
+/// How many of the low bits of an id count.
+const COUNTER_BITS: u32 = 40;
+
+/// Whether an id has the 22 bits that ids of a database have in common.
+pub fn has_id_mark(id: EventId, mark: u64) -> bool {
+    (id.as_u128() as u64 & ((1 << 62) - 1)) >> COUNTER_BITS == mark
+}
+
 /// Makes UUIDv7 that rise strictly: 48 bits of time, 22 bits that mark the database, 40 bits that count.
 pub(super) struct IdMaker {
     /// The newest id.
@@ -10,8 +18,6 @@ pub(super) struct IdMaker {
 }
 
 impl IdMaker {
-    const COUNTER_BITS: u32 = 40;
-
     /// Continues after the newest id of a database.
     pub(super) fn new(newest: EventId, mark: u64) -> Self {
         Self { last: newest.as_u128(), mark }
@@ -19,15 +25,18 @@ impl IdMaker {
 
     pub(super) fn next(&mut self, now_ms: i64) -> EventId {
         let millis = u128::try_from(now_ms).unwrap_or(0) & 0xffff_ffff_ffff;
-        let fresh = millis << 80 | 7 << 76 | 0b10 << 62 | u128::from(self.mark) << Self::COUNTER_BITS;
+        let fresh = millis << 80 | 7 << 76 | 0b10 << 62 | u128::from(self.mark) << COUNTER_BITS;
         self.last = fresh.max(self.last + 1);
+        EventId::from_u128(self.last)
+    }
+
+    /// The newest id.
+    pub(super) fn newest(&self) -> EventId {
         EventId::from_u128(self.last)
     }
 
     /// Whether an engine of this database made the id.
     pub(super) fn is_own(&self, id: EventId) -> bool {
-        let number = id.as_u128();
-        let mark = (number as u64 & ((1 << 62) - 1)) >> Self::COUNTER_BITS;
-        number <= self.last && mark == self.mark
+        id.as_u128() <= self.last && has_id_mark(id, self.mark)
     }
 }

@@ -1,11 +1,10 @@
-//! Reads events over the simulated network, a piece at a time.
+//! Reads events over the network, a piece at a time.
 //!
 //! A scan is pending until its piece was fetched. Pieces are kept by topic and first seq, so several scans can be pending at the
 //! same time and each finds what was fetched for it.
 
 use super::connection::Connection;
-use super::leader::ReadableSeqs;
-use super::topic_events::{FetchLimit, Piece};
+use super::database::{FetchLimit, Piece, ReadableSeqs, RemoteDatabase};
 use crate::engine::{EventScanner, Scanned, StoredEvent, TopicId, Visit};
 use crate::error::ReadError;
 use parking_lot::Mutex;
@@ -15,8 +14,8 @@ use std::task::{Context, Poll, Waker};
 /// The most pieces that a scanner keeps.
 const FETCHES_MAX: usize = 64;
 
-pub(super) struct SimulatedScanner {
-    connection: Arc<Connection>,
+pub(super) struct NetworkScanner<D> {
+    connection: Arc<Connection<D>>,
     inbox: Arc<Mutex<Inbox>>,
     fetch_bytes: usize,
 }
@@ -73,9 +72,9 @@ impl Inbox {
     }
 }
 
-impl SimulatedScanner {
-    pub(super) fn new(connection: Arc<Connection>) -> Self {
-        let fetch_bytes = connection.options.fetch_bytes_max;
+impl<D: RemoteDatabase> NetworkScanner<D> {
+    pub(super) fn new(connection: Arc<Connection<D>>) -> Self {
+        let fetch_bytes = connection.limits.fetch_bytes_max;
         Self { connection, inbox: Arc::default(), fetch_bytes }
     }
 
@@ -105,16 +104,16 @@ impl SimulatedScanner {
     }
 
     fn request(&self, topic: TopicId, seq: u64, limit: FetchLimit, ticket: u64) {
-        let database = self.connection.database.clone();
+        let database = Arc::clone(&self.connection.database);
         let inbox = Arc::downgrade(&self.inbox);
-        self.connection.reader.request(Box::new(move |can_read| {
+        let fetch = async move { database.fetch(topic, seq, limit).await };
+        self.connection.read(fetch, move |answer| {
             let Some(inbox) = inbox.upgrade() else { return };
-            let answer = can_read.map(|()| database.with_topic(topic, |events| events.fetch(seq, limit)));
             let waker = inbox.lock().answer(ticket, answer);
             if let Some(waker) = waker {
                 waker.wake();
             }
-        }));
+        });
     }
 
     /// Shows the events of a piece, and keeps the rest of it.
@@ -144,6 +143,11 @@ impl SimulatedScanner {
         if !is_stopped {
             scanned.cleaned += to + 1 - scanned.next_seq;
             scanned.next_seq = to + 1;
+            // Counted once, with the rest of the piece.
+            let corrupt = std::mem::take(&mut piece.corrupt).min(scanned.cleaned);
+            self.connection.figures.count_corrupt(corrupt);
+            scanned.cleaned -= corrupt;
+            scanned.corrupt = corrupt;
         }
         piece.first_seq = scanned.next_seq;
         if piece.first_seq <= piece.last_seq {
@@ -153,7 +157,7 @@ impl SimulatedScanner {
     }
 }
 
-impl EventScanner for SimulatedScanner {
+impl<D: RemoteDatabase> EventScanner for NetworkScanner<D> {
     fn poll_scan(
         &mut self,
         topic: TopicId,
@@ -184,8 +188,12 @@ impl EventScanner for SimulatedScanner {
         Poll::Ready(Ok(scanned))
     }
 
+    fn is_in_memory(&self, topic: TopicId, from: u64) -> bool {
+        self.connection.leader.lock().tail.contains(topic, from)
+    }
+
     fn read_ahead(&mut self, bytes: usize) {
-        self.fetch_bytes = bytes.clamp(1, self.connection.options.fetch_bytes_max);
+        self.fetch_bytes = bytes.clamp(1, self.connection.limits.fetch_bytes_max);
     }
 
     /// Fetches under way are kept: the scan that asked for them is repeated.

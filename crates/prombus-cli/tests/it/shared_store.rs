@@ -1,0 +1,10 @@
+//! Several gateways on one MongoDB database: real servers, real processes, faults.
+
+mod gateways;
+mod load;
+#[allow(dead_code)]
+#[path = "../../../prombus-mongo/tests/it/servers.rs"]
+mod servers;
+mod stopped_leader;
+mod survival;
+mod take_part;

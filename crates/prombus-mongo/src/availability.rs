@@ -1,0 +1,71 @@
+//! Whether the server can be used: what failed, and a probe that tells when it works again.
+
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// The first pause of the probe; it doubles while the server stays away.
+const PROBE_MIN: Duration = Duration::from_millis(50);
+const PROBE_MAX: Duration = Duration::from_secs(2);
+/// A server that fails again within this time is probed less often.
+const FLAPPING: Duration = Duration::from_secs(1);
+
+/// Shared by everything that talks to the server.
+#[derive(Debug)]
+pub(crate) struct Availability {
+    /// Why the server cannot be used.
+    outage: watch::Sender<Option<String>>,
+}
+
+impl Availability {
+    pub(crate) fn new() -> Self {
+        Self { outage: watch::Sender::new(None) }
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Option<String>> {
+        self.outage.subscribe()
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        self.outage.borrow().is_some()
+    }
+
+    /// An operation failed: until the probe succeeds the server counts as away.
+    pub(crate) fn failed(&self, reason: &str) {
+        self.outage.send_if_modified(|outage| {
+            let is_new = outage.is_none();
+            outage.get_or_insert_with(|| reason.to_owned());
+            is_new
+        });
+    }
+
+    /// Waits until the server can be used.
+    pub(crate) async fn wait(&self) {
+        // The sender is here, so waiting cannot fail.
+        let _ = self.outage.subscribe().wait_for(Option::is_none).await;
+    }
+
+    /// Probes the server whenever it is away, until the task is dropped.
+    pub(crate) async fn run_probe<F>(&self, probe: impl Fn() -> F)
+    where
+        F: Future<Output = Result<(), String>>,
+    {
+        let mut outage = self.outage.subscribe();
+        let (mut pause, mut since_up) = (PROBE_MIN, Instant::now());
+        loop {
+            let _ = outage.wait_for(Option::is_some).await;
+            if since_up.elapsed() > FLAPPING {
+                pause = PROBE_MIN;
+            }
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PROBE_MAX);
+                match probe().await {
+                    Ok(()) => break,
+                    Err(reason) => tracing::debug!("MongoDB is still away: {reason}"),
+                }
+            }
+            since_up = Instant::now();
+            self.outage.send_replace(None);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A commit as one ordered bulk: its fence, its events, its records.
+//!
+//! **Invariant:** a bulk is one command. It is never split, so it is cut only where the server stops in the middle.
+
+use crate::bson_writer::BsonWriter;
+use crate::catalog::{Catalog, CatalogTopic, topic_made};
+use crate::document::{EventPlace, put_event};
+use crate::fence::{Fence, FencedTopic};
+use crate::keys::{RECORDS, key};
+use prombus::engine::network::{Change, CommitAnswer, EncodedRecord, EventDocument, PendingCommit};
+use prombus::engine::{EventId, TopicId};
+use prombus::{Published, Uuid};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Records of one document.
+const RECORDS_BYTES_MAX: usize = 8 << 20;
+/// Documents with records of one commit; their seq is the fence's number times this.
+pub(crate) const RECORD_PIECES_MAX: u64 = 256;
+/// How long the server may work on a bulk: a second, and more for large ones. The leader that takes over waits as long for the bulk
+/// of the leader before.
+const MAX_TIME_MS: u32 = 1_000;
+const EVENTS_PER_MS: u32 = 5;
+const MAX_TIME_LIMIT_MS: u32 = 120_000;
+/// Fields of a bulk besides its documents.
+const COMMAND_OVERHEAD: usize = 4_096;
+
+/// Publishers' ids that topics have, with their seqs.
+pub(crate) type KnownIds = HashMap<(TopicId, EventId), u64>;
+
+/// What a commit writes and what its callers are told.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) fence: Fence,
+    pub(crate) records: Vec<EncodedRecord>,
+    pub(crate) answer: CommitAnswer,
+    /// Events that are new, and where.
+    events: Vec<(Arc<EventDocument>, EventPlace)>,
+    /// Topics that the commit creates.
+    made: BTreeMap<TopicId, CatalogTopic>,
+}
+
+impl Plan {
+    /// Decides seqs and duplicates of a commit.
+    pub(crate) fn new(commit: &PendingCommit, fence: Fence, catalog: &Catalog, known: &KnownIds) -> Self {
+        let mut plan = Self {
+            fence,
+            records: Vec::new(),
+            answer: CommitAnswer::default(),
+            events: Vec::with_capacity(commit.event_count()),
+            made: BTreeMap::new(),
+        };
+        plan.fence.newest_id = commit.newest_id;
+        plan.fence.newest_ms = commit.newest_ms;
+        let mut tails: BTreeMap<TopicId, FencedTopic> = BTreeMap::new();
+        let mut seen: KnownIds = HashMap::new();
+        for change in &commit.changes {
+            match change {
+                Change::TopicMade { topic, name } => {
+                    plan.records.push(topic_made(*topic, name));
+                    plan.made.insert(*topic, CatalogTopic::new(name.clone()));
+                }
+                Change::Batch { events, records } => {
+                    let outcomes = events.iter();
+                    let outcomes =
+                        outcomes.map(|event| plan.place(event, catalog, known, &mut seen, &mut tails));
+                    let outcomes = outcomes.collect();
+                    plan.answer.outcomes.push(outcomes);
+                    plan.records.extend(records.iter().cloned());
+                }
+                Change::TopicDeleted { topic, record } => {
+                    plan.answer.newest.remove(topic);
+                    plan.records.push(record.clone());
+                }
+            }
+        }
+        plan.fence.topics = tails.into_values().collect();
+        plan.fence.record_pieces = plan.record_pieces().len() as u32;
+        plan.fence.max_time_ms = MAX_TIME_MS + plan.events.len() as u32 / EVENTS_PER_MS;
+        plan
+    }
+
+    fn place(
+        &mut self,
+        event: &Arc<EventDocument>,
+        catalog: &Catalog,
+        known: &KnownIds,
+        seen: &mut KnownIds,
+        tails: &mut BTreeMap<TopicId, FencedTopic>,
+    ) -> Published {
+        let id = Uuid::from_u128(event.id.as_u128());
+        let name = (event.topic, event.id);
+        if event.is_client_id
+            && let Some(&seq) = known.get(&name).or_else(|| seen.get(&name))
+        {
+            return Published { id, seq, duplicate: true };
+        }
+        let tail = tails.entry(event.topic).or_insert_with(|| {
+            let before = catalog.topics.get(&event.topic).or_else(|| self.made.get(&event.topic));
+            FencedTopic {
+                topic: event.topic,
+                from: before.map_or(0, |it| it.last_seq) + 1,
+                to: before.map_or(0, |it| it.last_seq),
+                max_ts: before.map_or(i64::MIN, |it| it.max_ts),
+                topic_bytes: before.map_or(0, |it| it.topic_bytes),
+            }
+        });
+        tail.to += 1;
+        tail.max_ts = tail.max_ts.max(event.ts);
+        tail.topic_bytes += event.bytes() as u64;
+        let place = EventPlace {
+            seq: tail.to,
+            fence: self.fence.number,
+            max_ts: tail.max_ts,
+            topic_bytes: tail.topic_bytes,
+        };
+        self.events.push((Arc::clone(event), place));
+        // The next event of the commit may have the same id, chosen or made.
+        seen.insert(name, tail.to);
+        self.answer.newest.insert(event.topic, tail.to);
+        Published { id, seq: tail.to, duplicate: false }
+    }
+
+    /// Gives the commit the next number, when the one that it had is void. The server may have run out of time, so it gets more.
+    pub(crate) fn renumber(&mut self) {
+        let number = self.fence.number + 1;
+        self.fence.number = number;
+        self.fence.max_time_ms = (self.fence.max_time_ms * 2).min(MAX_TIME_LIMIT_MS);
+        self.events.iter_mut().for_each(|(_, place)| place.fence = number);
+    }
+
+    /// The records as they are stored, in pieces; one at least, because the last document of a bulk tells that it is whole, and
+    /// events may be cleaned.
+    fn record_pieces(&self) -> Vec<Vec<u8>> {
+        let mut pieces: Vec<Vec<u8>> = vec![Vec::new()];
+        for EncodedRecord { tag, body } in &self.records {
+            let fits =
+                |piece: &Vec<u8>| piece.is_empty() || piece.len() + body.len() + 8 <= RECORDS_BYTES_MAX;
+            if !pieces.last().is_some_and(fits) {
+                pieces.push(Vec::new());
+            }
+            if let Some(piece) = pieces.last_mut() {
+                piece.extend_from_slice(&tag.to_le_bytes());
+                piece.extend_from_slice(&(body.len() as u32).to_le_bytes());
+                piece.extend_from_slice(body);
+            }
+        }
+        pieces
+    }
+
+    /// The `insert` command.
+    pub(crate) fn command(&self, command: &BulkCommand<'_>, catalog: &Catalog, is_readable: bool) -> Vec<u8> {
+        let bytes: usize = self.events.iter().map(|(event, _)| event.bytes() + 400).sum();
+        let mut writer = BsonWriter::with_capacity(bytes + bytes / 2 + COMMAND_OVERHEAD);
+        let outer = writer.begin();
+        writer.string("insert", command.collection);
+        writer.boolean("ordered", true);
+        writer.i32("maxTimeMS", self.fence.max_time_ms as i32);
+        let concern = writer.begin_document("writeConcern");
+        match command.write_concern {
+            WriteConcern::Nodes(count) => writer.i32("w", count),
+            WriteConcern::Tag(tag) => writer.string("w", tag),
+        }
+        writer.boolean("j", true);
+        writer.end(concern);
+        let documents = writer.begin_array("documents");
+        self.fence.put(&mut writer, "0", command.now_ms);
+        let mut at = 1_usize;
+        for (event, place) in &self.events {
+            let topic = catalog.topics.get(&event.topic).or_else(|| self.made.get(&event.topic));
+            let topic = topic.map_or("", |topic| topic.name.as_str());
+            put_event(&mut writer, &at.to_string(), event, place, topic, is_readable);
+            at += 1;
+        }
+        for (piece, bytes) in self.record_pieces().iter().enumerate() {
+            let record = writer.begin_document(&at.to_string());
+            writer.binary("_id", &key(RECORDS, self.fence.number * RECORD_PIECES_MAX + piece as u64));
+            writer.i64("commit", self.fence.number as i64);
+            writer.binary("records", bytes);
+            writer.end(record);
+            at += 1;
+        }
+        writer.end(documents);
+        writer.end(outer);
+        writer.into_bytes()
+    }
+}
+
+/// Settings of a bulk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BulkCommand<'a> {
+    pub(crate) collection: &'a str,
+    pub(crate) write_concern: WriteConcern<'a>,
+    pub(crate) now_ms: i64,
+}
+
+/// How many members must have a write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WriteConcern<'a> {
+    Nodes(i32),
+    Tag(&'a str),
+}
+
+/// Reads records as [`Plan::command`] wrote them.
+///
+/// # Errors
+/// The bytes are cut short.
+pub(crate) fn parse_records(mut bytes: &[u8], into: &mut Vec<EncodedRecord>) -> Result<(), String> {
+    while !bytes.is_empty() {
+        let cut = "state records are cut short";
+        let (head, rest) = bytes.split_first_chunk::<8>().ok_or(cut)?;
+        let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+        let (body, rest) = rest.split_at_checked(number(4) as usize).ok_or(cut)?;
+        into.push(EncodedRecord { tag: number(0), body: body.to_vec() });
+        bytes = rest;
+    }
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! Commits: one fenced bulk at a time. A bulk whose answer was lost is looked for by its fence.
+//!
+//! | the fence is | the bulk | what follows |
+//! |---|---|---|
+//! | not there | did not arrive, or will be refused when it does | it is sent again |
+//! | there, ours | is whole | a write that a majority has makes sure that it stays |
+//! | there, ours | is cut | its fence is marked void, its documents are removed, it is sent again with the next number |
+//! | there, not ours | was refused | this engine is deposed |
+
+use crate::bulk::{BulkCommand, Plan};
+use crate::catalog::Catalog;
+use crate::database::MongoDatabase;
+use crate::errors::{DUPLICATE_KEY, is_answer, reason};
+use crate::fence::Fence;
+use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
+use mongodb::error::ErrorKind;
+use prombus::engine::network::{CommitAnswer, CommitError, PendingCommit};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Without an answer for this long after its time on the server is over, the fate of a bulk is unknown.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A command that the server takes as one document. Larger bulks are sent as a sequence of documents, which has no time limit on
+/// the server; the rule about collisions covers those.
+const COMMAND_BYTES_MAX: usize = 15_500_000;
+/// The server takes messages up to 48,000,000 bytes.
+const MESSAGE_BYTES_MAX: usize = 47_500_000;
+/// How often a bulk is planned again because it collided with stored documents.
+const COLLISIONS_MAX: usize = 5;
+
+/// What the leader knows, and the bulk whose fate is unknown.
+pub(crate) struct Writer {
+    pub(crate) catalog: Catalog,
+    /// The number of the next fence.
+    pub(crate) next_fence: u64,
+    /// A commit that was sent and not answered.
+    unanswered: Option<(u64, Plan)>,
+}
+
+/// What became of a bulk.
+enum Sent {
+    Applied,
+    /// The number of the fence is taken.
+    FenceTaken,
+    /// A document of the bulk is there already, written by an older commit, or a publisher's id is.
+    Collided,
+    /// Unknown. `is_over`: the server answered, so nothing of it is running.
+    Unknown {
+        reason: String,
+        is_over: bool,
+    },
+}
+
+impl Writer {
+    pub(crate) fn new(catalog: Catalog, next_fence: u64) -> Self {
+        Self { catalog, next_fence, unanswered: None }
+    }
+}
+
+impl MongoDatabase {
+    /// Makes a commit durable.
+    pub(crate) async fn commit_bulk(
+        &self,
+        writer: &mut Writer,
+        commit: &PendingCommit,
+    ) -> Result<CommitAnswer, CommitError> {
+        let mut is_over = false;
+        for _ in 0..COLLISIONS_MAX {
+            let plan = match writer.unanswered.take() {
+                Some((number, plan)) if number == commit.number => {
+                    match self.resolve(writer, plan, is_over).await {
+                        Ok(Resolved::Applied(plan)) => return self.applied(writer, plan),
+                        Ok(Resolved::SendAgain(plan)) => plan,
+                        Err((plan, error)) => {
+                            writer.unanswered = Some((number, plan));
+                            return Err(error);
+                        }
+                    }
+                }
+                _ => self.plan(writer, commit).await?,
+            };
+            match self.send(writer, &plan).await {
+                Sent::Applied => return self.applied(writer, plan),
+                Sent::FenceTaken => {
+                    // Perhaps by this very bulk, sent before and late, and still being worked on.
+                    is_over = false;
+                    writer.unanswered = Some((commit.number, plan));
+                }
+                Sent::Unknown { reason, is_over: over } => {
+                    self.availability.failed(&reason);
+                    writer.unanswered = Some((commit.number, plan));
+                    // The server may have refused because it changed its role: then the fence tells at once.
+                    if !over {
+                        return Err(CommitError::Unreachable(reason));
+                    }
+                    is_over = true;
+                    self.availability.wait().await;
+                }
+                Sent::Collided => self.clear_collision(writer, plan).await?,
+            }
+        }
+        Err(CommitError::Unreachable("a commit collided with stored documents again and again".to_owned()))
+    }
+
+    async fn plan(&self, writer: &Writer, commit: &PendingCommit) -> Result<Plan, CommitError> {
+        let known = self.known_ids(commit).await?;
+        let fence = Fence {
+            number: writer.next_fence,
+            term: self.term,
+            writer: self.writer_token,
+            ..Fence::default()
+        };
+        Ok(Plan::new(commit, fence, &writer.catalog, &known))
+    }
+
+    fn applied(&self, writer: &mut Writer, plan: Plan) -> Result<CommitAnswer, CommitError> {
+        writer.next_fence = plan.fence.number + 1;
+        self.usage.added(&plan.fence);
+        let touched = writer
+            .catalog
+            .apply(&plan.fence, &plan.records)
+            .map_err(|why| CommitError::Stopped(prombus::Unavailable::Poisoned(why)))?;
+        self.derived.touch(touched, &writer.catalog);
+        self.snapshots.note_commit(writer, &plan);
+        Ok(plan.answer)
+    }
+
+    async fn send(&self, writer: &Writer, plan: &Plan) -> Sent {
+        let command = BulkCommand {
+            collection: self.collections.events.name(),
+            write_concern: self.options.write_concern(),
+            now_ms: self.clock.wall_ms(),
+        };
+        let mut bytes = plan.command(&command, &writer.catalog, self.options.readable);
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            bytes = plan.command(&command, &writer.catalog, false);
+        }
+        let bulk = match RawDocumentBuf::from_bytes(bytes) {
+            Ok(bulk) => bulk,
+            Err(error) => return Sent::Unknown { reason: error.to_string(), is_over: true },
+        };
+        self.bytes.fetch_add(bulk.as_bytes().len() as u64, Ordering::Relaxed);
+        let sending = async {
+            if bulk.as_bytes().len() <= COMMAND_BYTES_MAX {
+                self.send_command(bulk).await
+            } else {
+                self.send_sequence(&bulk).await
+            }
+        };
+        let timeout = ANSWER_TIMEOUT + Duration::from_millis(plan.fence.max_time_ms.into());
+        match tokio::time::timeout(timeout, sending).await {
+            Ok(sent) => sent,
+            Err(_) => {
+                let reason = format!("no answer from MongoDB within {} s", timeout.as_secs());
+                Sent::Unknown { reason, is_over: false }
+            }
+        }
+    }
+
+    /// Sends a bulk as one document.
+    async fn send_command(&self, bulk: RawDocumentBuf) -> Sent {
+        match self.collections.database.run_raw_command(bulk).await {
+            Ok(answer) => judge(&answer),
+            Err(error) => Sent::Unknown { reason: reason(&error), is_over: is_answer(&error) },
+        }
+    }
+
+    /// Sends a bulk as a sequence of documents, for what does not fit one.
+    async fn send_sequence(&self, bulk: &RawDocument) -> Sent {
+        let documents = bulk.get_array("documents").into_iter().flatten();
+        let documents = documents.filter_map(|it| Some(it.ok()?.as_document()?.to_owned()));
+        let documents: Vec<RawDocumentBuf> = documents.collect();
+        let concern = self.options.driver_write_concern();
+        let inserted =
+            self.collections.events.insert_many(documents).ordered(true).write_concern(concern).await;
+        let Err(error) = inserted else { return Sent::Applied };
+        if let ErrorKind::InsertMany(failed) = &*error.kind
+            && failed.write_concern_error.is_none()
+            && let Some(first) = failed.write_errors.iter().flatten().next()
+            && first.code == DUPLICATE_KEY
+        {
+            return if first.index == 0 { Sent::FenceTaken } else { Sent::Collided };
+        }
+        Sent::Unknown { reason: reason(&error), is_over: is_answer(&error) }
+    }
+
+    /// Finds out what became of a bulk.
+    async fn resolve(
+        &self,
+        writer: &mut Writer,
+        plan: Plan,
+        is_over: bool,
+    ) -> Result<Resolved, (Plan, CommitError)> {
+        match self.try_resolve(writer, &plan, is_over).await {
+            Ok(Fate::Whole) => Ok(Resolved::Applied(plan)),
+            Ok(Fate::NotThere) => Ok(Resolved::SendAgain(plan)),
+            Ok(Fate::Void) => {
+                let mut plan = plan;
+                plan.renumber();
+                Ok(Resolved::SendAgain(plan))
+            }
+            Err(error) => Err((plan, error)),
+        }
+    }
+
+    async fn try_resolve(&self, writer: &Writer, plan: &Plan, is_over: bool) -> Result<Fate, CommitError> {
+        let number = plan.fence.number;
+        tracing::debug!("looking for commit {number} (next {})", writer.next_fence);
+        let Some(found) = self.attempt(self.find_fence(number)).await? else { return Ok(Fate::NotThere) };
+        if found.writer != self.writer_token {
+            return Err(CommitError::Deposed(self.leader_name().await));
+        }
+        let is_whole =
+            if is_over { self.is_whole(&found).await } else { self.wait_until_whole(&found).await };
+        if self.attempt(std::future::ready(is_whole)).await? {
+            self.attempt(self.write_barrier(number)).await?;
+            return Ok(Fate::Whole);
+        }
+        self.attempt(self.remove_cut(&found)).await?;
+        Ok(Fate::Void)
+    }
+
+    /// Documents of an older commit, or publishers' ids that the lookup did not find, are in the way. The bulk is void; what an
+    /// older commit left in its ranges is removed. The commit is planned again.
+    async fn clear_collision(&self, writer: &mut Writer, plan: Plan) -> Result<(), CommitError> {
+        tracing::warn!("commit {} found documents in its way; it is sent again", plan.fence.number);
+        self.attempt(self.remove_cut(&plan.fence)).await?;
+        self.attempt(self.remove_strays(&plan.fence)).await?;
+        writer.next_fence = plan.fence.number + 1;
+        Ok(())
+    }
+
+    /// Runs a step of a commit. A failure makes the server count as away.
+    async fn attempt<T>(
+        &self,
+        step: impl Future<Output = mongodb::error::Result<T>>,
+    ) -> Result<T, CommitError> {
+        let done = tokio::time::timeout(ANSWER_TIMEOUT, step).await;
+        let failed = |reason: String| {
+            self.availability.failed(&reason);
+            CommitError::Unreachable(reason)
+        };
+        match done {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err(failed(reason(&error))),
+            Err(_) => Err(failed(format!("no answer from MongoDB within {} s", ANSWER_TIMEOUT.as_secs()))),
+        }
+    }
+
+    /// A write that a majority has: everything that the primary wrote before is then there too.
+    async fn write_barrier(&self, number: u64) -> mongodb::error::Result<()> {
+        let update = doc! { "$set": { "fence": number as i64 } };
+        let leader = &self.collections.leader;
+        let concern = self.options.driver_write_concern();
+        leader.update_one(doc! { "_id": "barrier" }, update).upsert(true).write_concern(concern).await?;
+        Ok(())
+    }
+}
+
+enum Resolved {
+    Applied(Plan),
+    SendAgain(Plan),
+}
+
+enum Fate {
+    Whole,
+    NotThere,
+    Void,
+}
+
+/// Reads the answer to an `insert` command.
+fn judge(answer: &Document) -> Sent {
+    let text = |error: &Document| error.get_str("errmsg").unwrap_or("unknown error").to_owned();
+    if let Some(error) = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document())
+    {
+        let code = error.get_i32("code").unwrap_or(0);
+        return match error.get_i32("index") {
+            Ok(0) if code == DUPLICATE_KEY => Sent::FenceTaken,
+            Ok(_) if code == DUPLICATE_KEY => Sent::Collided,
+            _ => Sent::Unknown { reason: text(error), is_over: true },
+        };
+    }
+    if let Ok(error) = answer.get_document("writeConcernError") {
+        return Sent::Unknown { reason: text(error), is_over: true };
+    }
+    Sent::Applied
+}

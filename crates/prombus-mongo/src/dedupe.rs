@@ -1,0 +1,67 @@
+//! Publishers' ids: a bulk looks its ids up in one read per topic. The unique index is the second lock.
+
+use crate::bulk::KnownIds;
+use crate::database::MongoDatabase;
+use crate::document::seq_of;
+use futures_util::TryStreamExt as _;
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, Bson, doc};
+use mongodb::error::Result as MongoResult;
+use prombus::engine::network::{Change, CommitError, PendingCommit, ReadableSeqs, has_id_mark};
+use prombus::engine::{EventId, TopicId};
+use std::collections::BTreeMap;
+
+/// Ids of one query.
+const QUERY_IDS_MAX: usize = 5_000;
+
+pub(crate) fn bson_id(id: EventId) -> Bson {
+    Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: id.to_bytes().to_vec() })
+}
+
+impl MongoDatabase {
+    /// The ids of a commit that their topics have already.
+    pub(crate) async fn known_ids(&self, commit: &PendingCommit) -> Result<KnownIds, CommitError> {
+        let mut by_topic: BTreeMap<TopicId, Vec<EventId>> = BTreeMap::new();
+        for change in &commit.changes {
+            if let Change::Batch { events, .. } = change {
+                for event in events.iter().filter(|event| event.is_client_id) {
+                    by_topic.entry(event.topic).or_default().push(event.id);
+                }
+            }
+        }
+        let mut known = KnownIds::new();
+        for (topic, ids) in by_topic {
+            for ids in ids.chunks(QUERY_IDS_MAX) {
+                self.reading(|| self.find_client_ids(topic, ids)).await.into_iter().for_each(|(id, seq)| {
+                    known.insert((topic, id), seq);
+                });
+            }
+            // An id that this database made may be published again.
+            for &id in ids.iter().filter(|&&id| has_id_mark(id, self.id_mark)) {
+                let seqs = ReadableSeqs { first_seq: 0, last_seq: u64::MAX >> 1 };
+                if let Some(seq) = self.reading(|| self.find_own_id(topic, id, seqs)).await {
+                    known.insert((topic, id), seq);
+                }
+            }
+        }
+        Ok(known)
+    }
+
+    /// Which of these ids publishers chose for events of a topic, also for cleaned ones.
+    pub(crate) async fn find_client_ids(
+        &self,
+        topic: TopicId,
+        ids: &[EventId],
+    ) -> MongoResult<Vec<(EventId, u64)>> {
+        let ids: Vec<Bson> = ids.iter().copied().map(bson_id).collect();
+        let filter = doc! { "topic_no": topic.number() as i32, "client_id": { "$in": ids } };
+        let found = self.collections.events.find(filter).projection(doc! { "client_id": 1 });
+        let mut found = found.hint(mongodb::options::Hint::Name("publishers' ids".to_owned())).await?;
+        let mut known = Vec::new();
+        while let Some(document) = found.try_next().await? {
+            let id = document.get_binary("client_id").ok().and_then(|id| <[u8; 16]>::try_from(id.bytes).ok());
+            known.extend(id.map(EventId::from_bytes).zip(seq_of(&document)));
+        }
+        Ok(known)
+    }
+}

@@ -1,0 +1,37 @@
+//! Errors of the driver, in words without credentials.
+
+use mongodb::error::{Error, ErrorKind};
+
+/// A collection exists already.
+pub(crate) const NAMESPACE_EXISTS: i32 = 48;
+/// A unique index has the key already.
+pub(crate) const DUPLICATE_KEY: i32 = 11_000;
+
+/// What went wrong, for logs and messages. The driver's errors have no connection string.
+pub(crate) fn reason(error: &Error) -> String {
+    match &*error.kind {
+        ErrorKind::Command(command) => {
+            format!("MongoDB refused: {} ({})", command.message, command.code_name)
+        }
+        ErrorKind::ServerSelection { message, .. } => {
+            let short = message.split("Topology:").next().unwrap_or(message).trim();
+            format!("no MongoDB server that takes writes can be reached: {short}")
+        }
+        ErrorKind::Authentication { message, .. } => format!("MongoDB refused the login: {message}"),
+        _ => error.to_string(),
+    }
+}
+
+/// Whether the server answered with this code.
+pub(crate) fn is_code(error: &Error, code: i32) -> bool {
+    match &*error.kind {
+        ErrorKind::Command(command) => command.code == code,
+        ErrorKind::Write(mongodb::error::WriteFailure::WriteError(write)) => write.code == code,
+        _ => false,
+    }
+}
+
+/// Whether the server answered, so that nothing of the operation is still running.
+pub(crate) fn is_answer(error: &Error) -> bool {
+    matches!(&*error.kind, ErrorKind::Command(_) | ErrorKind::Write(_) | ErrorKind::InsertMany(_))
+}

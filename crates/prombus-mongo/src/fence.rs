@@ -1,0 +1,135 @@
+//! Fences: the first document of every commit, numbered without gaps.
+//!
+//! **Invariant:** a commit is one ordered bulk that begins with its fence, so a writer whose number is taken inserts nothing.
+//! Commit n + 1 is sent only when commit n is known to be whole, or to be void.
+
+use crate::bson_writer::BsonWriter;
+use crate::keys::{FENCES, key, parse_key};
+use mongodb::bson::{RawBsonRef, RawDocument};
+use prombus::engine::{EventId, TopicId};
+
+/// What a commit wrote, as its fence says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fence {
+    /// Its number.
+    pub(crate) number: u64,
+    /// The term of its writer.
+    pub(crate) term: u64,
+    /// Tells the writer's own commits from those of others; new for every engine.
+    pub(crate) writer: [u8; 16],
+    /// The topics that got events.
+    pub(crate) topics: Vec<FencedTopic>,
+    /// Documents with records. The last one is the last document of the bulk. None for the fence of a takeover.
+    pub(crate) record_pieces: u32,
+    /// How long the server works on the bulk at most.
+    pub(crate) max_time_ms: u32,
+    /// The newest id that engines of this database made.
+    pub(crate) newest_id: EventId,
+    /// The newest commit time.
+    pub(crate) newest_ms: i64,
+    /// The commit was cut and is not there.
+    pub(crate) is_void: bool,
+    /// Nothing of a void commit is left.
+    pub(crate) is_removed: bool,
+}
+
+/// The events that a commit added to a topic, and the topic's tail after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FencedTopic {
+    pub(crate) topic: TopicId,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) max_ts: i64,
+    pub(crate) topic_bytes: u64,
+}
+
+impl Fence {
+    /// Whether it carries anything that could be cut.
+    pub(crate) fn has_content(&self) -> bool {
+        self.record_pieces > 0
+    }
+
+    pub(crate) fn put(&self, writer: &mut BsonWriter, name: &str, now_ms: i64) {
+        let document = writer.begin_document(name);
+        writer.binary("_id", &key(FENCES, self.number));
+        writer.i64("term", self.term as i64);
+        writer.uuid("writer", self.writer);
+        writer.date("at", now_ms);
+        writer.uuid("newest_id", self.newest_id.to_bytes());
+        writer.i64("newest_ms", self.newest_ms);
+        writer.i32("records", self.record_pieces as i32);
+        writer.i32("max_time_ms", self.max_time_ms as i32);
+        let topics = writer.begin_array("topics");
+        for (at, it) in self.topics.iter().enumerate() {
+            let topic = writer.begin_document(&at.to_string());
+            writer.i32("no", it.topic.number() as i32);
+            writer.i64("from", it.from as i64);
+            writer.i64("to", it.to as i64);
+            writer.i64("max_ts", it.max_ts);
+            writer.i64("topic_bytes", it.topic_bytes as i64);
+            writer.end(topic);
+        }
+        writer.end(topics);
+        writer.end(document);
+    }
+
+    /// `None` if the document is not a fence.
+    pub(crate) fn parse(document: &RawDocument) -> Option<Self> {
+        let (_, number) = parse_key(document.get_binary("_id").ok()?.bytes)?;
+        let uuid = |name| <[u8; 16]>::try_from(document.get_binary(name).ok()?.bytes).ok();
+        let flag = |name| document.get(name).ok().flatten().and_then(RawBsonRef::as_bool).unwrap_or(false);
+        let mut topics = Vec::new();
+        for topic in document.get_array("topics").ok()? {
+            let topic = topic.ok()?;
+            let it = topic.as_document()?;
+            topics.push(FencedTopic {
+                topic: TopicId::from_number(it.get_i32("no").ok()? as u32),
+                from: it.get_i64("from").ok()? as u64,
+                to: it.get_i64("to").ok()? as u64,
+                max_ts: it.get_i64("max_ts").ok()?,
+                topic_bytes: it.get_i64("topic_bytes").ok()? as u64,
+            });
+        }
+        Some(Self {
+            number,
+            term: document.get_i64("term").ok()? as u64,
+            writer: uuid("writer")?,
+            topics,
+            record_pieces: document.get_i32("records").ok()? as u32,
+            max_time_ms: document.get_i32("max_time_ms").ok()? as u32,
+            newest_id: EventId::from_bytes(uuid("newest_id")?),
+            newest_ms: document.get_i64("newest_ms").ok()?,
+            is_void: flag("void"),
+            is_removed: flag("removed"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mongodb::bson::RawDocumentBuf;
+
+    #[test]
+    fn a_fence_is_read_as_it_was_written() {
+        let topic = TopicId::from_number(2);
+        let fence = Fence {
+            number: 1 << 40,
+            term: 3,
+            writer: [9; 16],
+            topics: vec![FencedTopic { topic, from: 1, to: 500, max_ts: -1, topic_bytes: 12_345 }],
+            record_pieces: 2,
+            max_time_ms: 1_500,
+            newest_id: EventId::from_u128(5),
+            newest_ms: i64::MIN,
+            ..Fence::default()
+        };
+        let mut writer = BsonWriter::default();
+        let outer = writer.begin();
+        fence.put(&mut writer, "0", 17);
+        writer.end(outer);
+        let outer = RawDocumentBuf::from_bytes(writer.into_bytes()).expect("it is a document");
+        assert_eq!(Fence::parse(outer.get_document("0").expect("the fence")), Some(fence));
+        assert_eq!(Fence::parse(&mongodb::bson::rawdoc! { "_id": 1 }), None);
+    }
+}

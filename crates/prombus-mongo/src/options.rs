@@ -1,0 +1,68 @@
+//! What can be set about the MongoDB engine.
+
+use crate::bulk::WriteConcern;
+use mongodb::options::Acknowledgment;
+
+/// How a store in MongoDB is opened.
+#[derive(Clone)]
+pub struct MongoOptions {
+    /// The connection string, with credentials and options as the driver understands them.
+    pub url: String,
+    /// The database; without one, that of the connection string, or `prombus`.
+    pub database: Option<String>,
+    /// Collections are called `<prefix>events` and so on.
+    pub prefix: String,
+    /// Store payloads as BSON too, for queries.
+    pub readable: bool,
+    /// `majority`, a number of members, or the name of a custom write concern.
+    pub write_concern: String,
+    /// How long publishers' ids are known after their events were cleaned, in milliseconds.
+    pub dedupe_ms: u64,
+    /// Memory for the newest events of all topics together, for live readers.
+    pub tail_bytes: usize,
+    /// The largest payload of an event. MongoDB takes up to 15 MiB.
+    pub max_payload_bytes: usize,
+}
+
+impl MongoOptions {
+    /// The defaults for a connection string.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            database: None,
+            prefix: String::new(),
+            readable: true,
+            write_concern: "majority".to_owned(),
+            dedupe_ms: 7 * 24 * 3_600_000,
+            tail_bytes: 64 << 20,
+            max_payload_bytes: 1 << 20,
+        }
+    }
+
+    pub(crate) fn write_concern(&self) -> WriteConcern<'_> {
+        self.write_concern.parse().map_or(WriteConcern::Tag(&self.write_concern), WriteConcern::Nodes)
+    }
+
+    /// The same for operations of the driver.
+    pub(crate) fn driver_write_concern(&self) -> mongodb::options::WriteConcern {
+        let acknowledgment = match self.write_concern() {
+            WriteConcern::Nodes(count) => Acknowledgment::Nodes(u32::try_from(count).unwrap_or(1)),
+            WriteConcern::Tag("majority") => Acknowledgment::Majority,
+            WriteConcern::Tag(tag) => Acknowledgment::Custom(tag.to_owned()),
+        };
+        mongodb::options::WriteConcern::builder().w(acknowledgment).journal(true).build()
+    }
+}
+
+impl std::fmt::Debug for MongoOptions {
+    /// Without the connection string, which may have a password.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("MongoOptions")
+            .field("database", &self.database)
+            .field("prefix", &self.prefix)
+            .field("readable", &self.readable)
+            .field("write_concern", &self.write_concern)
+            .finish_non_exhaustive()
+    }
+}

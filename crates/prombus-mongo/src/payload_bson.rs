@@ -1,0 +1,120 @@
+//! Payloads as BSON, so that people can query them. They are never read back: `payload_json` is the payload.
+
+use crate::bson_writer::BsonWriter;
+use serde_json::Value;
+
+/// Deeper payloads go without: MongoDB refuses documents nested deeper than about 180 levels.
+const DEPTH_MAX: usize = 100;
+/// Larger payloads go without: with the JSON text beside it the document must stay below 16 MB.
+const BYTES_MAX: usize = 4 << 20;
+
+/// Writes the payload as the field `payload`, if it fits BSON. Otherwise nothing is written.
+pub(crate) fn put_payload(writer: &mut BsonWriter, json: &str) {
+    if json.len() > BYTES_MAX {
+        return;
+    }
+    let start = writer.len();
+    let mut deserializer = serde_json::Deserializer::from_str(json);
+    // The writer checks the depth; payloads were checked when they were published.
+    deserializer.disable_recursion_limit();
+    if depth(json) > DEPTH_MAX {
+        return;
+    }
+    let Ok(value) = <Value as serde::Deserialize>::deserialize(&mut deserializer) else { return };
+    if put(writer, "payload", &value).is_none() {
+        writer.truncate(start);
+    }
+}
+
+/// How deeply brackets nest, those inside of strings left out.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_string => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// `None` if the value does not fit BSON.
+fn put(writer: &mut BsonWriter, name: &str, value: &Value) -> Option<()> {
+    match value {
+        Value::Null => writer.null(name),
+        Value::Bool(value) => writer.boolean(name, *value),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(value), _) => match i32::try_from(value) {
+                Ok(value) => writer.i32(name, value),
+                Err(_) => writer.i64(name, value),
+            },
+            (None, Some(value)) => writer.double(name, value),
+            (None, None) => return None,
+        },
+        Value::String(text) => writer.string(name, text),
+        Value::Array(values) => {
+            let array = writer.begin_array(name);
+            for (at, value) in values.iter().enumerate() {
+                put(writer, &at.to_string(), value)?;
+            }
+            writer.end(array);
+        }
+        Value::Object(fields) => {
+            let document = writer.begin_document(name);
+            for (name, value) in fields {
+                // A name in BSON ends at NUL.
+                if name.contains('\0') {
+                    return None;
+                }
+                put(writer, name, value)?;
+            }
+            writer.end(document);
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mongodb::bson::{Document, RawDocumentBuf, doc};
+
+    fn written(json: &str) -> Document {
+        let mut writer = BsonWriter::default();
+        let document = writer.begin();
+        put_payload(&mut writer, json);
+        writer.end(document);
+        let raw = RawDocumentBuf::from_bytes(writer.into_bytes()).expect("it is a document");
+        Document::try_from(raw.as_ref()).expect("it can be read")
+    }
+
+    #[test]
+    fn payloads_can_be_queried_by_field_and_type() {
+        let json = r#"{"pid":12345,"big":9007199254740993,"cpu":12.5,"up":true,"none":null,"tags":["a",{"b":[]}],"$x.y":"é"}"#;
+        let expected = doc! { "payload": {
+            "pid": 12345_i32, "big": 9_007_199_254_740_993_i64, "cpu": 12.5, "up": true, "none": null,
+            "tags": ["a", { "b": [] }], "$x.y": "é",
+        } };
+        assert_eq!(written(json), expected);
+        assert_eq!(written("7"), doc! { "payload": 7_i32 });
+        assert_eq!(written("18446744073709551615"), doc! { "payload": 18_446_744_073_709_551_615_f64 });
+    }
+
+    #[test]
+    fn payloads_that_do_not_fit_bson_go_without() {
+        let deep = format!("{}{}", "[".repeat(101), "]".repeat(101));
+        let large = format!("\"{}\"", "x".repeat(BYTES_MAX));
+        for json in [r#"{"a\u0000b":1}"#, &deep, &large, "{"] {
+            assert_eq!(written(json), doc! {}, "{}", &json[..json.len().min(50)]);
+        }
+        let brackets = format!("\"{}\"", "[\\\"".repeat(200));
+        assert_eq!(written(&brackets).len(), 1);
+    }
+}

@@ -1,0 +1,140 @@
+//! Snapshots of the catalog, in pieces below the limit of a document. They keep takeovers short: only commits after the newest
+//! snapshot are read.
+//!
+//! **Invariant:** a snapshot is the sum of all commits up to its number, so it stays true whoever wrote it, and whenever. Fences
+//! and records are removed only when a snapshot that replaces them is durable.
+
+use crate::bulk::Plan;
+use crate::catalog::Catalog;
+use crate::collections::Collections;
+use crate::commit::Writer;
+use crate::keys::{FENCES, RECORDS, bson_key};
+use crate::options::MongoOptions;
+use futures_util::TryStreamExt as _;
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, Bson, doc};
+use mongodb::error::Result as MongoResult;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Bytes of one document.
+const PIECE_BYTES: usize = 8 << 20;
+/// A snapshot is due after this many commits, or this many bytes of records.
+const COMMITS_MAX: u64 = 10_000;
+const RECORD_BYTES_MAX: usize = 16 << 20;
+
+/// Decides when a snapshot is due, and holds the one that is to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    since: Mutex<Since>,
+    wanted: Mutex<Option<Wanted>>,
+    pub(crate) changed: Notify,
+}
+
+/// What came since the newest snapshot.
+#[derive(Debug, Default)]
+struct Since {
+    commits: u64,
+    record_bytes: usize,
+}
+
+/// A snapshot to be written.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    number: u64,
+    bytes: Vec<u8>,
+}
+
+impl Snapshots {
+    pub(crate) fn new(commits: u64) -> Self {
+        let since = Mutex::new(Since { commits, record_bytes: 0 });
+        Self { since, ..Self::default() }
+    }
+
+    pub(crate) fn note_commit(&self, writer: &Writer, plan: &Plan) {
+        let mut since = self.since.lock();
+        since.commits += 1;
+        since.record_bytes += plan.records.iter().map(|record| record.body.len() + 8).sum::<usize>();
+        if since.commits < COMMITS_MAX && since.record_bytes < RECORD_BYTES_MAX {
+            return;
+        }
+        *since = Since::default();
+        *self.wanted.lock() = Some(Wanted { number: plan.fence.number, bytes: writer.catalog.to_bytes() });
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn take_wanted(&self) -> Option<Wanted> {
+        self.wanted.lock().take()
+    }
+}
+
+/// Writes a snapshot, then removes what it replaces.
+pub(crate) async fn write(
+    collections: &Collections,
+    options: &MongoOptions,
+    wanted: &Wanted,
+) -> MongoResult<()> {
+    let concern = || options.driver_write_concern();
+    let number = wanted.number as i64;
+    let pieces: Vec<&[u8]> = wanted.bytes.chunks(PIECE_BYTES).collect();
+    for (piece, bytes) in pieces.iter().enumerate() {
+        let id = doc! { "n": number, "piece": piece as i32 };
+        let data = Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() });
+        let document = doc! { "_id": id.clone(), "pieces": pieces.len() as i32, "data": data };
+        let replace = collections.snapshots.replace_one(doc! { "_id": id }, document);
+        replace.upsert(true).write_concern(concern()).await?;
+    }
+    let events = &collections.events;
+    let records = doc! { "_id": {
+        "$gte": bson_key(RECORDS, 0),
+        "$lt": bson_key(RECORDS, (wanted.number + 1) * crate::bulk::RECORD_PIECES_MAX),
+    } };
+    events.delete_many(records).write_concern(concern()).await?;
+    let fences = doc! { "_id": { "$gte": bson_key(FENCES, 0), "$lt": bson_key(FENCES, wanted.number) } };
+    events.delete_many(fences).write_concern(concern()).await?;
+    collections.snapshots.delete_many(doc! { "_id.n": { "$lt": number } }).write_concern(concern()).await?;
+    tracing::debug!("wrote the snapshot of commit {number}: {} bytes", wanted.bytes.len());
+    Ok(())
+}
+
+/// Reads the newest snapshot that is whole, with its commit number.
+///
+/// # Errors
+/// The driver's, or the snapshot cannot be understood.
+pub(crate) async fn read(collections: &Collections) -> Result<Option<(u64, Catalog)>, SnapshotError> {
+    let mut below = i64::MAX;
+    loop {
+        let newest = collections.snapshots.find_one(doc! { "_id.n": { "$lt": below } });
+        let Some(newest) = newest.sort(doc! { "_id": -1 }).projection(doc! { "data": 0 }).await? else {
+            return Ok(None);
+        };
+        let number = newest.get_document("_id").and_then(|id| id.get_i64("n"));
+        let (Ok(number), Ok(count)) = (number, newest.get_i32("pieces")) else {
+            return Err(SnapshotError::Damaged("a snapshot document cannot be read".to_owned()));
+        };
+        let mut pieces = collections.snapshots.find(doc! { "_id.n": number }).sort(doc! { "_id": 1 }).await?;
+        let (mut bytes, mut found) = (Vec::new(), 0);
+        while let Some(piece) = pieces.try_next().await? {
+            bytes.extend_from_slice(piece.get_binary_generic("data").map_or(&[][..], Vec::as_slice));
+            found += 1;
+        }
+        if found == count {
+            let catalog = Catalog::from_bytes(&bytes).map_err(SnapshotError::Damaged)?;
+            return Ok(Some((number as u64, catalog)));
+        }
+        // It was being written when its writer ended. The one before is still there, with the commits after it.
+        below = number;
+    }
+}
+
+/// Why a snapshot could not be read.
+pub(crate) enum SnapshotError {
+    Driver(mongodb::error::Error),
+    Damaged(String),
+}
+
+impl From<mongodb::error::Error> for SnapshotError {
+    fn from(error: mongodb::error::Error) -> Self {
+        Self::Driver(error)
+    }
+}

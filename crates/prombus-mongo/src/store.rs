@@ -1,0 +1,194 @@
+//! A store in MongoDB: connecting, and leading it.
+
+use crate::collections::Collections;
+use crate::database::{Identity, MongoDatabase};
+use crate::document::DOCUMENT_OVERHEAD;
+use crate::errors::{DUPLICATE_KEY, is_code, reason};
+use crate::lease::MongoLease;
+use crate::options::MongoOptions;
+use mongodb::Client;
+use mongodb::bson::{Document, doc};
+use mongodb::options::{ClientOptions, WriteConcern};
+use prombus::engine::network::{NetworkEngine, NetworkLimits, network_runtime};
+use prombus::engine::{Engine, LeaseStore, SharedStore, Takeover};
+use prombus::{BoxFuture, Clock, OpenError, Uuid};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How the documents of a store are written. A newer version is refused.
+const FORMAT: i32 = 1;
+/// With a dead letter's frame around it, it must fit a document of 16 MB.
+const PAYLOAD_BYTES_MAX: usize = 15 << 20;
+/// Unless the connection string says otherwise: an operation fails after this time without a server.
+const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Clustered collections.
+const SERVER_MIN: (i32, i32) = (5, 3);
+
+/// A store in a MongoDB database.
+pub struct MongoStore {
+    client: ClientOptions,
+    options: MongoOptions,
+    database: String,
+    lease: MongoLease,
+    id_mark: u64,
+}
+
+fn bad(why: impl std::fmt::Display) -> OpenError {
+    OpenError::Store(why.to_string())
+}
+
+impl MongoStore {
+    /// Connects, and creates collections and indexes that are missing.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the options are wrong, no server can be reached, or it cannot be used. Messages have no credentials.
+    pub async fn connect(options: MongoOptions) -> Result<Self, OpenError> {
+        if options.max_payload_bytes > PAYLOAD_BYTES_MAX {
+            let (name, value) = ("max_payload_bytes", options.max_payload_bytes.to_string());
+            return Err(OpenError::BadSetting {
+                name,
+                value,
+                allowed: "MongoDB takes up to 15728640 (15 MiB)",
+            });
+        }
+        let client_options = client_options(&options).await?;
+        let named = client_options.default_database.clone();
+        let database = options.database.clone().or(named).unwrap_or_else(|| "prombus".to_owned());
+        let client = Client::with_options(client_options.clone()).map_err(|error| bad(reason(&error)))?;
+        let cannot = |error| bad(format!("cannot use MongoDB: {}", reason(&error)));
+        check_version(&client).await?;
+        let collections = Collections::new(&client.database(&database), &options.prefix);
+        collections.ensure().await?;
+        let id_mark = store_identity(&collections).await.map_err(cannot)??;
+        Ok(Self { client: client_options, options, database, lease: MongoLease::new(collections), id_mark })
+    }
+
+    /// Opens the engine, on a runtime of its own.
+    async fn open_engine(
+        client: ClientOptions,
+        database: String,
+        options: MongoOptions,
+        (takeover, id_mark): (Takeover, u64),
+        clock: Arc<dyn Clock>,
+    ) -> Result<(MongoDatabase, prombus::engine::network::FoundState), OpenError> {
+        let client = Client::with_options(client).map_err(|error| bad(reason(&error)))?;
+        let collections = Collections::new(&client.database(&database), &options.prefix);
+        let writer_token = Uuid::new_v4().into_bytes();
+        let identity = Identity { term: takeover.term, writer_token, id_mark };
+        let mut database = MongoDatabase::new(collections, options, identity, clock);
+        let found = database.take_over(takeover).await?;
+        let state = found.writer.catalog.found(0, id_mark).map_err(OpenError::Groups)?;
+        database.start_with(found.writer, found.commits);
+        Ok((database, state))
+    }
+
+    fn limits(&self) -> NetworkLimits {
+        NetworkLimits {
+            event_overhead_bytes: DOCUMENT_OVERHEAD,
+            tail_bytes: self.options.tail_bytes,
+            ..NetworkLimits::default()
+        }
+    }
+}
+
+impl SharedStore for MongoStore {
+    fn location(&self) -> String {
+        let hosts: Vec<String> = self.client.hosts.iter().map(ToString::to_string).collect();
+        format!("mongodb://{}/{}", hosts.join(","), self.database)
+    }
+
+    fn lease(&self) -> &dyn LeaseStore {
+        &self.lease
+    }
+
+    fn lead(
+        &self,
+        takeover: Takeover,
+        clock: Arc<dyn Clock>,
+    ) -> BoxFuture<'_, Result<Arc<dyn Engine>, OpenError>> {
+        Box::pin(async move {
+            let limits = self.limits();
+            let runtime = network_runtime(limits.threads)?;
+            let (client, options, database) =
+                (self.client.clone(), self.options.clone(), self.database.clone());
+            // The driver's own tasks run where the client is made.
+            let opening =
+                Self::open_engine(client, database, options, (takeover, self.id_mark), Arc::clone(&clock));
+            let opened = runtime.spawn(opening).await;
+            let (database, found) = match opened {
+                Ok(Ok(opened)) => opened,
+                Ok(Err(error)) => {
+                    runtime.shutdown_background();
+                    return Err(error);
+                }
+                Err(error) => {
+                    runtime.shutdown_background();
+                    return Err(bad(format!("opening the store failed: {error}")));
+                }
+            };
+            let database = Arc::new(database);
+            runtime.spawn(Arc::clone(&database).run_background());
+            let engine: Arc<dyn Engine> =
+                Arc::new(NetworkEngine::start(database, found, limits, clock, runtime));
+            Ok(engine)
+        })
+    }
+}
+
+async fn client_options(options: &MongoOptions) -> Result<ClientOptions, OpenError> {
+    // The driver's messages may quote the connection string.
+    let parsed = ClientOptions::parse(&options.url).await;
+    let mut client = parsed.map_err(|error| {
+        let text = reason(&error).replace(&options.url, "<connection string>");
+        bad(format!("the MongoDB connection string is not valid: {text}"))
+    })?;
+    client.app_name.get_or_insert_with(|| "prombus".to_owned());
+    client.server_selection_timeout.get_or_insert(SERVER_SELECTION_TIMEOUT);
+    client.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
+    // A bulk that the driver sends again could continue after a newer leader has removed it.
+    client.retry_writes = Some(false);
+    client
+        .write_concern
+        .get_or_insert_with(|| WriteConcern::builder().w(mongodb::options::Acknowledgment::Majority).build());
+    Ok(client)
+}
+
+async fn check_version(client: &Client) -> Result<(), OpenError> {
+    let info = client.database("admin").run_command(doc! { "buildInfo": 1 }).await;
+    let info = info.map_err(|error| bad(format!("cannot connect to MongoDB: {}", reason(&error))))?;
+    let text = info.get_str("version").unwrap_or("unknown").to_owned();
+    let mut parts = text.split('.').map(|part| part.parse::<i32>().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if version < SERVER_MIN {
+        return Err(bad(format!(
+            "the server runs MongoDB {text}; prombus needs {}.{} or newer (clustered collections)",
+            SERVER_MIN.0, SERVER_MIN.1
+        )));
+    }
+    Ok(())
+}
+
+/// The mark that ids of this store have in common; made by the first process that connects.
+async fn store_identity(collections: &Collections) -> mongodb::error::Result<Result<u64, OpenError>> {
+    let filter = doc! { "_id": "store" };
+    let mark = i64::from(Uuid::new_v4().as_fields().0 & ((1 << 22) - 1));
+    let document: Document = doc! { "_id": "store", "format": FORMAT, "id_mark": mark };
+    let concern = WriteConcern::builder().w(mongodb::options::Acknowledgment::Majority).journal(true).build();
+    match collections.leader.insert_one(document).write_concern(concern).await {
+        Ok(_) => return Ok(Ok(mark as u64)),
+        Err(error) if is_code(&error, DUPLICATE_KEY) => {}
+        Err(error) => return Err(error),
+    }
+    let Some(found) = collections.leader.find_one(filter).await? else {
+        return Ok(Err(bad("another process is creating this store; try again")));
+    };
+    let format = found.get_i32("format").unwrap_or(i32::MAX);
+    if format > FORMAT {
+        let why =
+            format!("the store has format {format}; this program knows up to {FORMAT}: use a newer prombus");
+        return Ok(Err(bad(why)));
+    }
+    let mark = found.get_i64("id_mark").unwrap_or(0);
+    Ok(Ok(mark as u64))
+}

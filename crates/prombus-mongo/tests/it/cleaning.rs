@@ -1,0 +1,175 @@
+//! Retention, topic deletion, ids of cleaned events, snapshots, and the collections for people.
+
+use crate::engines::{connect, lead, open_bus, publish_numbers, read_numbers, topic};
+use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
+use mongodb::bson::{Document, doc};
+use prombus::engine::{Liveness, MayBlock, TopicId};
+use prombus::{Bus, PublishOptions, Uuid};
+use std::time::{Duration, Instant};
+
+/// Everything lives that retention has not cut off.
+struct AllLive;
+
+impl Liveness for AllLive {
+    fn first_live(&self, _topic: TopicId) -> u64 {
+        0
+    }
+    fn is_sparse(&self, _topic: TopicId) -> bool {
+        false
+    }
+    fn live_in(&self, _topic: TopicId, _first: u64, _last: u64) -> Option<prombus::engine::LiveCount> {
+        None
+    }
+    fn is_live(&self, _topic: TopicId, _seq: u64) -> bool {
+        true
+    }
+}
+
+async fn wait_for<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
+    let started = Instant::now();
+    while !is_so().await {
+        assert!(started.elapsed() < Duration::from_secs(10), "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_of_cleaned_events_stay_known_and_their_payloads_go() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let engine = lead(&store, 1).await.unwrap();
+    let bus = Bus::builder().over_engine(std::sync::Arc::clone(&engine)).unwrap();
+    for number in 1..=10_u64 {
+        let with_id =
+            PublishOptions { id: Some(Uuid::from_u128(number.into())), ..PublishOptions::default() };
+        let mut batch = bus.batch();
+        batch.push("a", &number, &with_id).unwrap();
+        batch.push("a", &(number + 100), &PublishOptions::default()).unwrap();
+        bus.publish_batch(batch).await.unwrap();
+    }
+    let id = engine.topics()[0].id;
+    engine.retain_from(&[(id, 16)]).unwrap();
+    let cleaned = {
+        let engine = std::sync::Arc::clone(&engine);
+        let clean = move || engine.clean(&AllLive, false, MayBlock::on_this_thread());
+        tokio::task::spawn_blocking(clean).await.unwrap().unwrap()
+    };
+    assert_eq!(cleaned.events, 15);
+    assert!(cleaned.bytes > 0);
+    assert_eq!(read_numbers(&bus, "a").await[0], (16, 108));
+    let again = bus.publish("a", &0).id(Uuid::from_u128(3)).await.unwrap();
+    assert_eq!((again.seq, again.duplicate), (5, true));
+    let usage = engine.usage(vec![id]).await.unwrap()[0].unwrap();
+    assert_eq!(usage.events, 5);
+    let events = open_database(shared_url(), &database).await.collection::<Document>("events");
+    let stubs = doc! { "topic_no": id.number() as i32, "expire_at": { "$exists": true } };
+    assert_eq!(events.count_documents(stubs.clone()).await.unwrap(), 8);
+    stubs_have_no_content(&events.find_one(stubs).await.unwrap().unwrap());
+    bus.close().await.unwrap();
+    let bus = open_bus(&store, 2).await;
+    assert_eq!(read_numbers(&bus, "a").await.len(), 5);
+    assert!(bus.publish("a", &0).id(Uuid::from_u128(3)).await.unwrap().duplicate);
+    bus.delete_topic(&topic("a")).await.unwrap();
+    let fresh = bus.publish("a", &0).id(Uuid::from_u128(3)).await.unwrap();
+    assert_eq!((fresh.seq, fresh.duplicate), (1, false), "another topic of the same name knows no ids");
+}
+
+fn stubs_have_no_content(stub: &Document) {
+    let names: Vec<&str> = stub.keys().map(String::as_str).collect();
+    assert_eq!(names, ["_id", "topic_no", "seq", "client_id", "expire_at"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_events_of_a_deleted_topic_go_also_after_a_restart() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let bus = open_bus(&store, 1).await;
+    publish_numbers(&bus, "a", 1..=100).await;
+    publish_numbers(&bus, "b", 1..=3).await;
+    bus.delete_topic(&topic("a")).await.unwrap();
+    bus.close().await.unwrap();
+    let engine = lead(&store, 2).await.unwrap();
+    {
+        let engine = std::sync::Arc::clone(&engine);
+        let clean = move || engine.clean(&AllLive, false, MayBlock::on_this_thread());
+        tokio::task::spawn_blocking(clean).await.unwrap().unwrap();
+    }
+    let events = open_database(shared_url(), &database).await.collection::<Document>("events");
+    assert_eq!(events.count_documents(doc! { "topic": "a" }).await.unwrap(), 0);
+    assert_eq!(events.count_documents(doc! { "topic": "b" }).await.unwrap(), 3);
+    let bus = Bus::builder().over_engine(engine).unwrap();
+    let names: Vec<_> = bus.topics().await.unwrap().iter().map(|it| it.topic.to_string()).collect();
+    assert_eq!(names, ["b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_find_cursors_and_topics_within_a_second_or_so() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let bus = open_bus(&store, 1).await;
+    publish_numbers(&bus, "orders", 1..=5).await;
+    let mut orders = bus.subscribe("orders", "billing").from_earliest().await.unwrap();
+    let mut last = None;
+    for _ in 0..3 {
+        let delivery = orders.next().await.unwrap().unwrap();
+        delivery.ack().await.unwrap();
+        last = Some((delivery.event().id().to_string(), delivery.event().ts()));
+    }
+    let (last_id, last_ts) = last.unwrap();
+    let opened = open_database(shared_url(), &database).await;
+    let cursors = opened.collection::<Document>("cursors");
+    wait_for("the cursor is not there", || async {
+        let cursor = cursors.find_one(doc! { "_id": "orders::billing" }).await.unwrap();
+        cursor.is_some_and(|cursor| {
+            cursor.get_str("lastId").unwrap() == last_id
+                && cursor.get_i64("lastTs").unwrap() == last_ts
+                && cursor.get_str("topic").unwrap() == "orders"
+        })
+    })
+    .await;
+    let topics = opened.collection::<Document>("topics");
+    let found = topics.find_one(doc! { "name": "orders" }).await.unwrap();
+    assert_eq!(found.unwrap().get_i32("_id").unwrap(), 2);
+    drop(orders);
+    bus.delete_group("orders", "billing").await.unwrap();
+    wait_for("the cursor of a deleted group stays", || async {
+        cursors.count_documents(doc! {}).await.unwrap() == 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_replace_commits_and_a_takeover_reads_them() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let bus = open_bus(&store, 1).await;
+    publish_numbers(&bus, "a", 1..=3).await;
+    let mut members = bus.subscribe("a", "g").from_earliest().await.unwrap();
+    members.next().await.unwrap().unwrap().ack().await.unwrap();
+    // Commits of records alone, as many as make a snapshot due.
+    let name = topic("a");
+    for round in 0..40_u64 {
+        let waits = (0..300).map(|_| {
+            let options =
+                prombus::TopicOptions { retention_days: Some(1.0 + round as f64), ..Default::default() };
+            bus.set_topic(&name, options)
+        });
+        futures_util::future::try_join_all(waits).await.unwrap();
+    }
+    let opened = open_database(shared_url(), &database).await;
+    drop(members);
+    bus.close().await.unwrap();
+    let snapshots = opened.collection::<Document>("snapshots");
+    let count = snapshots.count_documents(doc! {}).await.unwrap();
+    let events = opened.collection::<Document>("events");
+    let fences = events.count_documents(doc! { "writer": { "$exists": true } }).await.unwrap();
+    println!("{count} snapshots, {fences} fences");
+    let bus = open_bus(&store, 2).await;
+    assert_eq!(read_numbers(&bus, "a").await.len(), 3);
+    let mut members = bus.subscribe("a", "g").await.unwrap();
+    assert_eq!(members.next().await.unwrap().unwrap().event().seq(), 2);
+}

@@ -1,0 +1,81 @@
+//! kill -9 of the server, again and again, under load.
+
+use crate::engines::{connect, open_bus, read_numbers};
+use crate::servers::{Mongod, free_port, temporary_folder};
+use prombus::PublishOptions;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const KILLS: usize = 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_9_of_the_server_loses_nothing_that_was_answered() {
+    let mut server = Mongod::start(&temporary_folder("killed"), free_port(), None);
+    let url = format!("mongodb://127.0.0.1:{}/?serverSelectionTimeoutMS=30000", server.port);
+    let store = connect(&url, "killed").await;
+    let bus = open_bus(&store, 1).await;
+    let (is_over, next) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)));
+    let publishers: Vec<_> = (0..4)
+        .map(|_| {
+            let (bus, is_over, next) = (bus.clone(), Arc::clone(&is_over), Arc::clone(&next));
+            tokio::spawn(async move {
+                let mut answered = BTreeMap::new();
+                while !is_over.load(Ordering::SeqCst) {
+                    let first = next.fetch_add(50, Ordering::SeqCst);
+                    let mut batch = bus.batch();
+                    for number in first..first + 50 {
+                        batch.push("a", &number, &PublishOptions::default()).unwrap();
+                    }
+                    // During a long outage it is `unavailable`; then nothing is known.
+                    if let Ok(published) = bus.publish_batch(batch).await {
+                        answered.extend(published.iter().map(|it| it.seq).zip(first..));
+                    }
+                }
+                answered
+            })
+        })
+        .collect();
+    let mut outages = Vec::new();
+    for round in 0..KILLS {
+        tokio::time::sleep(Duration::from_millis(100 + 37 * (round as u64 % 7))).await;
+        server.kill();
+        let killed = Instant::now();
+        server.restart();
+        let before = next.load(Ordering::SeqCst);
+        // Four publishers wait at most: five publishes more mean that one was answered.
+        while next.load(Ordering::SeqCst) < before + 5 * 50 {
+            assert!(
+                killed.elapsed() < Duration::from_secs(60),
+                "publishes did not resume after kill {round}"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        outages.push(killed.elapsed().as_millis());
+    }
+    is_over.store(true, Ordering::SeqCst);
+    let mut answered = BTreeMap::new();
+    for publisher in publishers {
+        answered.extend(publisher.await.unwrap());
+    }
+    let stored = read_numbers(&bus, "a").await;
+    bus.close().await.unwrap();
+    // A new leader sees the same.
+    let bus = open_bus(&store, 2).await;
+    assert_eq!(read_numbers(&bus, "a").await, stored);
+    let seqs: Vec<u64> = stored.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>(), "seqs have a gap");
+    let stored: BTreeMap<u64, u64> = stored.into_iter().collect();
+    for (seq, number) in &answered {
+        assert_eq!(stored.get(seq), Some(number), "an answered event is not there");
+    }
+    outages.sort_unstable();
+    println!(
+        "{KILLS} kills: {} answered, {} stored, outages {} to {} ms",
+        answered.len(),
+        stored.len(),
+        outages[0],
+        outages[outages.len() - 1]
+    );
+}

@@ -1,0 +1,144 @@
+//! A second engine on the same store, and commits that were cut.
+
+use crate::engines::{connect, lead, open_bus, publish_numbers, read_numbers};
+use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
+use futures_util::TryStreamExt as _;
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, Bson, Document, doc};
+use prombus::{OpenError, PublishError, Unavailable};
+
+fn key(topic: u32, seq: u64) -> Bson {
+    let mut bytes = topic.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&seq.to_be_bytes());
+    Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes })
+}
+
+/// The number and document of the newest fence.
+async fn newest_fence(events: &mongodb::Collection<Document>) -> (u64, Document) {
+    let fences = doc! { "_id": { "$gte": key(0, 0), "$lt": key(1, 0) } };
+    let fence = events.find_one(fences).sort(doc! { "_id": -1 }).await.unwrap().unwrap();
+    let id = fence.get_binary_generic("_id").unwrap();
+    (u64::from_be_bytes(id[4..].try_into().unwrap()), fence)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deposed_engine_writes_nothing_and_says_who_leads() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let first = open_bus(&store, 1).await;
+    publish_numbers(&first, "a", 1..=10).await;
+    let second = open_bus(&store, 2).await;
+    let refused = first.publish("a", &11).await;
+    assert!(matches!(refused, Err(PublishError::Unavailable(Unavailable::Deposed(_)))), "{refused:?}");
+    assert_eq!(read_numbers(&second, "a").await.len(), 10);
+    publish_numbers(&second, "a", 11..=20).await;
+    let expected: Vec<_> = (1..=20).map(|number| (number, number)).collect();
+    assert_eq!(read_numbers(&second, "a").await, expected);
+    let late = lead(&store, 1).await;
+    assert!(matches!(late, Err(OpenError::Led { .. })), "an older term leads");
+    // In the database: no commit of term 1 after the fence of term 2.
+    let events = open_database(shared_url(), &database).await.collection::<Document>("events");
+    let fences = doc! { "_id": { "$gte": key(0, 0), "$lt": key(1, 0) } };
+    let fences: Vec<Document> =
+        events.find(fences).sort(doc! { "_id": 1 }).await.unwrap().try_collect().await.unwrap();
+    let terms: Vec<i64> = fences.iter().map(|fence| fence.get_i64("term").unwrap()).collect();
+    assert!(terms.is_sorted() && terms.contains(&1) && terms.contains(&2), "{terms:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_was_cut_is_removed_by_the_next_leader() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let bus = open_bus(&store, 1).await;
+    publish_numbers(&bus, "a", 1..=10).await;
+    publish_numbers(&bus, "a", 11..=30).await;
+    bus.close().await.unwrap();
+    // As if the server had been killed in the middle of the bulk: its last documents are missing.
+    let events = open_database(shared_url(), &database).await.collection::<Document>("events");
+    let (number, fence) = newest_fence(&events).await;
+    let written = fence.get_array("topics").unwrap()[0].as_document().unwrap().clone();
+    assert_eq!((written.get_i64("from").unwrap(), written.get_i64("to").unwrap()), (11, 30));
+    events.delete_many(doc! { "_id": { "$gte": key(2, 20), "$lte": key(2, 30) } }).await.unwrap();
+    let records = doc! { "_id": { "$gte": key(1, number * 256), "$lt": key(1, (number + 1) * 256) } };
+    assert_eq!(events.delete_many(records).await.unwrap().deleted_count, 1);
+    let bus = open_bus(&store, 2).await;
+    let expected: Vec<_> = (1..=10).map(|number| (number, number)).collect();
+    assert_eq!(read_numbers(&bus, "a").await, expected, "a part of an unanswered publish is visible");
+    publish_numbers(&bus, "a", 101..=103).await;
+    bus.close().await.unwrap();
+    // The void commit stays void for the leader after.
+    let bus = open_bus(&store, 3).await;
+    let seqs: Vec<_> = read_numbers(&bus, "a").await.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(seqs, (1..=13).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_an_older_commit_left_are_removed_before_the_answer() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let bus = open_bus(&store, 1).await;
+    publish_numbers(&bus, "a", 1..=10).await;
+    // The rest of a bulk that was still running when this leader read the tails.
+    let events = open_database(shared_url(), &database).await.collection::<Document>("events");
+    let mut stray = events.find_one(doc! { "_id": key(2, 5) }).await.unwrap().unwrap();
+    stray.insert("_id", key(2, 13));
+    stray.insert("commit", 1_i64);
+    events.insert_one(stray).await.unwrap();
+    publish_numbers(&bus, "a", 11..=15).await;
+    let expected: Vec<_> = (1..=15).map(|number| (number, number)).collect();
+    assert_eq!(read_numbers(&bus, "a").await, expected);
+    bus.close().await.unwrap();
+    let bus = open_bus(&store, 2).await;
+    assert_eq!(read_numbers(&bus, "a").await, expected, "the answered events are not those that are stored");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_commit_is_an_error_and_not_a_gap() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let bus = open_bus(&store, 1).await;
+    publish_numbers(&bus, "a", 1..=10).await;
+    let events = open_database(shared_url(), &database).await.collection::<Document>("events");
+    let (number, _) = newest_fence(&events).await;
+    publish_numbers(&bus, "a", 11..=20).await;
+    bus.close().await.unwrap();
+    events.delete_one(doc! { "_id": key(0, number) }).await.unwrap();
+    let opened = lead(&store, 2).await.map(|_| ()).unwrap_err().to_string();
+    assert!(opened.contains(&format!("commit {number} is missing")), "{opened}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_of_another_program_is_left_alone() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let other = open_database(shared_url(), &database).await.collection::<Document>("events");
+    other.insert_one(doc! { "theirs": 1 }).await.unwrap();
+    let options = prombus_mongo::MongoOptions {
+        database: Some(database.clone()),
+        ..prombus_mongo::MongoOptions::new(shared_url())
+    };
+    let refused =
+        prombus_mongo::MongoStore::connect(options.clone()).await.map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("was not made by prombus") && refused.contains("prefix"), "{refused}");
+    let options = prombus_mongo::MongoOptions { prefix: "bus_".to_owned(), ..options };
+    prombus_mongo::MongoStore::connect(options).await.unwrap();
+    assert_eq!(other.count_documents(doc! {}).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_is_in_no_message() {
+    for url in [
+        "mongodb://user:hunter2@127.0.0.1:1/?serverSelectionTimeoutMS=200",
+        "mongodb://user:hunter2@127.0.0.1:1/?noSuchOption=true&serverSelectionTimeoutMS=200",
+        "mongodb://user:hunter2@:bad:/",
+    ] {
+        let options = prombus_mongo::MongoOptions::new(url);
+        assert!(!format!("{options:?}").contains("hunter2"));
+        let error = prombus_mongo::MongoStore::connect(options).await.map(|_| ()).unwrap_err();
+        assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
+    }
+}

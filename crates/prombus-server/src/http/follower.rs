@@ -1,0 +1,98 @@
+//! What a follower of a shared store says itself: its own routes, and errors. Everything else the leader answers.
+
+use super::access::check_admin_token;
+use super::answer::{self, Answered};
+use super::{ApiError, cors};
+use crate::auth::Authenticator;
+use crate::gateway::GatewayParts;
+use crate::metrics;
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, header};
+use axum::response::{IntoResponse as _, Response};
+use prombus_protocol::ErrorCode;
+use serde::Serialize;
+
+/// A route that a follower answers itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnRoute {
+    Health,
+    Readiness,
+    Metrics,
+}
+
+/// What a follower knows of the leader.
+pub(crate) struct LeaderView {
+    /// `host:port`; `None` while no leader is known.
+    pub(crate) address: Option<String>,
+    /// Whether the leader was reached, and else why not.
+    pub(crate) reached: Result<(), String>,
+}
+
+#[derive(Serialize)]
+struct FollowerStatus<'a> {
+    status: &'static str,
+    role: &'static str,
+    leader: Option<&'a str>,
+}
+
+impl OwnRoute {
+    /// The route of a request, if a follower answers it.
+    pub(crate) fn of(parts: &Parts) -> Option<Self> {
+        match parts.uri.path() {
+            "/healthz" => Some(Self::Health),
+            "/readyz" => Some(Self::Readiness),
+            "/metrics" => Some(Self::Metrics),
+            _ => None,
+        }
+    }
+
+    /// The answer to a request.
+    pub(crate) fn answer(self, parts: &Parts, gateway: &GatewayParts, leader: &LeaderView) -> Response {
+        let answered = match self {
+            _ if !matches!(parts.method, Method::GET | Method::HEAD) => Err(wrong_method(&parts.method)),
+            Self::Health => status(leader),
+            // Taking over, and while the leader is away, this gateway can do nothing for a client.
+            Self::Readiness => match &leader.reached {
+                Ok(()) => status(leader),
+                Err(reason) => Err(ApiError::new(ErrorCode::Unavailable, reason)),
+            },
+            Self::Metrics => metrics(&gateway.auth, parts, gateway),
+        };
+        let mut response = answered.unwrap_or_else(ApiError::into_response);
+        if response.status().as_u16() == 405 {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,HEAD"));
+        }
+        finish(response, parts, gateway)
+    }
+}
+
+fn status(leader: &LeaderView) -> Answered {
+    answer::json(&FollowerStatus { status: "ok", role: "follower", leader: leader.address.as_deref() })
+}
+
+fn metrics(auth: &Authenticator, parts: &Parts, gateway: &GatewayParts) -> Answered {
+    check_admin_token(auth, &parts.headers)?;
+    let shared_store = gateway.shared_store.as_deref();
+    let shared_store = shared_store.ok_or_else(|| ApiError::internal("the store is not shared"))?;
+    let text = metrics::render_follower(&gateway.metrics, shared_store);
+    Ok(answer::typed("text/plain; version=0.0.4; charset=utf-8", Body::from(text)))
+}
+
+fn wrong_method(method: &Method) -> ApiError {
+    let message = format!("{method} is not possible here; the Allow header says what is");
+    ApiError::new(ErrorCode::MethodNotAllowed, message)
+}
+
+/// An error, with what every answer has.
+pub(crate) fn refuse(error: ApiError, parts: &Parts, gateway: &GatewayParts) -> Response {
+    finish(error.into_response(), parts, gateway)
+}
+
+fn finish(mut response: Response, parts: &Parts, gateway: &GatewayParts) -> Response {
+    let origins = &gateway.options.cors_origins;
+    let allowed = cors::allowed_origin(origins, &parts.headers);
+    cors::put_headers(origins, allowed, response.headers_mut());
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

@@ -1,0 +1,112 @@
+//! Listening sockets, and accepting connections up to `max_connections`.
+
+use crate::metrics::Metrics;
+use crate::options::ServerOptions;
+use crate::peer::ConnectionSlot;
+use crate::serve_error::ServeError;
+use crate::tls::{self, ServerTls};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// How long to wait when the system has no descriptors left.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// The listening sockets of a gateway.
+pub(crate) struct Listeners {
+    sockets: Vec<TcpListener>,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) tls: Option<ServerTls>,
+}
+
+/// The places of all connections that are allowed at a time.
+#[derive(Clone)]
+pub(crate) struct Slots {
+    semaphore: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+    connections_max: u32,
+}
+
+impl Listeners {
+    /// Opens the sockets. Without auth only loopback addresses are allowed, unless the options are insecure.
+    pub(crate) async fn bind(options: &ServerOptions, has_auth: bool) -> Result<Self, ServeError> {
+        let exposed = options.listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
+        if let Some(address) = exposed.filter(|_| !has_auth && !options.is_insecure) {
+            return Err(ServeError::Open(*address));
+        }
+        let tls = options.tls.as_ref().map(tls::server_tls).transpose()?;
+        let mut sockets = Vec::new();
+        for &address in &options.listen {
+            let socket = TcpListener::bind(address).await;
+            sockets.push(socket.map_err(|source| ServeError::Listen { address, source })?);
+        }
+        if sockets.is_empty() {
+            return Err(ServeError::Nowhere);
+        }
+        let addresses = sockets.iter().zip(&options.listen);
+        let addresses = addresses.map(|(socket, &asked)| socket.local_addr().unwrap_or(asked)).collect();
+        Ok(Self { sockets, addresses, tls })
+    }
+
+    /// Hands every accepted connection with its slot to `serve`, until the set is dropped.
+    pub(crate) fn accept<F>(self, slots: &Slots, serve: F) -> JoinSet<()>
+    where
+        F: Fn(TcpStream, SocketAddr, ConnectionSlot) + Clone + Send + 'static,
+    {
+        let mut accepting = JoinSet::new();
+        for socket in self.sockets {
+            accepting.spawn(accept(socket, slots.clone(), serve.clone()));
+        }
+        accepting
+    }
+}
+
+impl Slots {
+    pub(crate) fn new(options: &ServerOptions, metrics: &Arc<Metrics>) -> Self {
+        let places = options.connections.max_connections;
+        Self {
+            semaphore: Arc::new(Semaphore::new(places)),
+            metrics: Arc::clone(metrics),
+            connections_max: u32::try_from(places).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// A place, unless all are taken.
+    fn take(&self) -> Option<ConnectionSlot> {
+        let permit = Arc::clone(&self.semaphore).try_acquire_owned();
+        if permit.is_err() {
+            self.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        }
+        permit.ok().map(|permit| ConnectionSlot::new(permit, &self.metrics.connections))
+    }
+
+    /// Resolves when all connections have ended, or the time is over.
+    pub(crate) async fn drain(&self, drain_timeout: Duration) {
+        let gone = self.semaphore.acquire_many(self.connections_max);
+        if tokio::time::timeout(drain_timeout, gone).await.is_err() {
+            let left = self.metrics.connections.load(Ordering::Relaxed);
+            tracing::warn!("{left} connections did not end in time and are dropped");
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, slots: Slots, serve: impl Fn(TcpStream, SocketAddr, ConnectionSlot)) {
+    loop {
+        match listener.accept().await {
+            Ok((socket, remote)) => {
+                if let Some(slot) = slots.take() {
+                    serve(socket, remote, slot);
+                }
+            }
+            Err(error) => {
+                // One client that went away at once, or no descriptors left; both pass.
+                tracing::warn!("a connection could not be accepted: {error}");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The relay: connections that a follower accepted, passed on to the leader of a shared store.
+//!
+//! A follower reads the head of the first request ([`FirstRequest`]), connects to the leader ([`Leader::connect`]) and copies bytes
+//! both ways ([`Splice`]). Each hop begins with a preface, which says who the client is and proves with the secret of the lease
+//! record that a follower says it; the leader confirms it with the same secret before it gets a byte of the client. So nobody
+//! else can claim a client's address, and no other process on the leader's port gets a client's token.
+
+mod first_request;
+mod frame_boundary;
+mod hop;
+mod lane;
+mod leader;
+mod pinned_certificate;
+mod preface;
+mod preface_check;
+mod replay_window;
+mod splice;
+mod stream_tracker;
+#[cfg(feature = "test-util")]
+pub(crate) mod test_preface;
+
+pub(crate) use first_request::{FirstRequest, ReadHead};
+pub(crate) use hop::{Hop, HopError, keep_alive};
+pub(crate) use leader::Leader;
+pub(crate) use preface::{Preface, PrefaceRefused};
+pub(crate) use preface_check::{Believed, PrefaceCheck};
+pub(crate) use splice::Splice;

@@ -1,0 +1,220 @@
+//! One direction of a relayed connection: bytes from one socket to the other.
+//!
+//! A socket is read into memory of the thread and written to the other one at once. Only what the other socket does not take is
+//! kept, and then nothing more is read: a slow receiver costs at most one piece, and its sender feels it.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What is read at once, and what a lane holds at most.
+const PIECE_BYTES: usize = 32 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
+}
+
+/// Which socket failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    Reading,
+    Writing,
+}
+
+/// Bytes on their way in one direction.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// What was read and not written yet.
+    pending: Vec<u8>,
+    written: usize,
+    /// Nothing more is read.
+    is_closed: bool,
+    /// The end was passed on.
+    is_shut: bool,
+    /// The end is not passed on: more is written after what was copied.
+    is_kept_open: bool,
+    needs_flush: bool,
+}
+
+impl Lane {
+    /// These bytes come first.
+    pub(super) fn beginning_with(bytes: Vec<u8>) -> Self {
+        Self { pending: bytes, ..Self::default() }
+    }
+
+    /// The caller ends the receiver's socket.
+    pub(super) fn kept_open() -> Self {
+        Self { is_kept_open: true, ..Self::default() }
+    }
+
+    /// Whether bytes wait for the receiver to take them, here or in its TLS.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.is_blocked() || self.needs_flush
+    }
+
+    /// Whether nothing more is read and all of it was written.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_closed && !self.has_unsent()
+    }
+
+    fn is_blocked(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Reads nothing more, and keeps the receiver's socket open.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        self.is_kept_open = true;
+    }
+
+    /// Sends bytes after all others.
+    pub(super) fn put_last(&mut self, bytes: &[u8]) {
+        self.close();
+        self.pending.extend_from_slice(bytes);
+    }
+
+    /// Drops what the receiver will not get.
+    pub(super) fn abandon(&mut self) {
+        self.close();
+        self.pending = Vec::new();
+        self.needs_flush = false;
+    }
+
+    /// Moves what can be moved now, in one piece. `forward` sees each piece and returns how much of it to pass on; less than all
+    /// closes the lane. Returns whether anything moved.
+    pub(super) fn poll_move(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+        forward: impl FnOnce(&[u8]) -> usize,
+    ) -> Result<bool, Failed> {
+        let mut has_moved = self.write_pending(context, to)?;
+        if self.is_blocked() {
+            return Ok(has_moved);
+        }
+        if !self.is_closed {
+            let read = SCRATCH.with_borrow_mut(|scratch| self.read_once(context, from, to, forward, scratch));
+            has_moved |= read?;
+        }
+        if !has_moved && self.needs_flush {
+            match Pin::new(&mut *to).poll_flush(context) {
+                Poll::Ready(Ok(())) => self.needs_flush = false,
+                Poll::Ready(Err(_)) => return Err(Failed::Writing),
+                Poll::Pending => {}
+            }
+        }
+        if self.is_over() && !self.is_kept_open && !self.is_shut {
+            self.is_shut = match Pin::new(to).poll_shutdown(context) {
+                Poll::Ready(Ok(())) => true,
+                Poll::Ready(Err(_)) => return Err(Failed::Writing),
+                Poll::Pending => false,
+            };
+        }
+        Ok(has_moved)
+    }
+
+    fn read_once(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+        forward: impl FnOnce(&[u8]) -> usize,
+        scratch: &mut [u8],
+    ) -> Result<bool, Failed> {
+        let mut buffer = ReadBuf::new(scratch);
+        match Pin::new(from).poll_read(context, &mut buffer) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(Err(_)) => return Err(Failed::Reading),
+            Poll::Ready(Ok(())) => {}
+        }
+        let read = buffer.filled();
+        if read.is_empty() {
+            self.is_closed = true;
+            return Ok(true);
+        }
+        let wanted = forward(read);
+        if wanted < read.len() {
+            self.close();
+        }
+        let mut rest = &read[..wanted];
+        while !rest.is_empty() {
+            match write(context, to, rest)? {
+                Some(count) => rest = &rest[count..],
+                None => {
+                    self.pending = rest.to_vec();
+                    break;
+                }
+            }
+        }
+        self.needs_flush = true;
+        Ok(true)
+    }
+
+    fn write_pending(
+        &mut self,
+        context: &mut Context<'_>,
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<bool, Failed> {
+        let mut has_moved = false;
+        while self.is_blocked() {
+            let Some(count) = write(context, to, &self.pending[self.written..])? else { break };
+            has_moved = true;
+            self.needs_flush = true;
+            self.written += count;
+            if self.written == self.pending.len() {
+                self.pending = Vec::new();
+                self.written = 0;
+            }
+        }
+        Ok(has_moved)
+    }
+}
+
+/// How much was written; `None` while the socket takes nothing.
+fn write(
+    context: &mut Context<'_>,
+    to: &mut (impl AsyncWrite + Unpin),
+    bytes: &[u8],
+) -> Result<Option<usize>, Failed> {
+    let polled: Poll<io::Result<usize>> = Pin::new(to).poll_write(context, bytes);
+    match polled {
+        Poll::Ready(Ok(count @ 1..)) => Ok(Some(count)),
+        Poll::Ready(_) => Err(Failed::Writing),
+        Poll::Pending => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    #[tokio::test]
+    async fn a_receiver_that_takes_nothing_costs_one_piece_and_stops_the_sender() {
+        let (mut sender, mut from) = duplex(4 * PIECE_BYTES);
+        let (mut to, mut receiver) = duplex(10);
+        sender.write_all(&[7; 4 * PIECE_BYTES]).await.expect("there is room");
+        let mut lane = Lane::default();
+        poll_fn(|context| {
+            while lane.poll_move(context, &mut from, &mut to, <[u8]>::len).expect("open") {}
+            Poll::Ready(())
+        })
+        .await;
+        assert!(lane.has_unsent());
+        assert_eq!(lane.pending.len(), PIECE_BYTES - 10);
+        assert!(lane.pending.capacity() <= PIECE_BYTES, "{}", lane.pending.capacity());
+        drop(sender);
+        let copying = poll_fn(|context| {
+            while lane.poll_move(context, &mut from, &mut to, <[u8]>::len).expect("open") {}
+            if lane.is_shut { Poll::Ready(()) } else { Poll::Pending }
+        });
+        let mut read = Vec::new();
+        let ((), count) = tokio::join!(copying, receiver.read_to_end(&mut read));
+        assert_eq!(count.expect("read"), 4 * PIECE_BYTES);
+        assert_eq!(lane.pending.capacity(), 0, "an idle lane holds nothing");
+    }
+}

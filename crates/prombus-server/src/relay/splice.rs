@@ -1,0 +1,269 @@
+//! A relayed connection: bytes both ways until one side ends, the leader changes, or this process stops.
+//!
+//! A WebSocket that the leader does not end itself gets a close frame from the follower, after the last whole frame. Everything
+//! else ends at the level of TCP.
+
+use super::frame_boundary::FrameBoundaries;
+use super::hop::Hop;
+use super::lane::{Failed, Lane};
+use super::stream_tracker::ResponseTracker;
+use crate::options::ConnectionLimits;
+use crate::shutdown::Stopping;
+use crate::ws::Ending;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+/// Rounds of copying before other connections get a turn.
+const ROUNDS_MAX: usize = 16;
+/// The leader closes a client that reads nothing after `stall_timeout`, and gives it this long to read the close frame.
+const STALLED_CLOSE: Duration = Duration::from_secs(35);
+/// How long the rest of a frame may take when the leader has changed.
+const FRAME_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a client has to answer a close frame, or to close its end.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+/// An HTTP connection that was silent for this long, with the leader's bytes last, is idle.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// A relayed connection.
+pub(crate) struct Splice<C> {
+    client: C,
+    leader: Hop,
+    to_leader: Lane,
+    to_client: Lane,
+    request_frames: FrameBoundaries,
+    response: ResponseTracker,
+    /// Pieces that were read from either side.
+    pieces: u64,
+    /// Whether the leader's bytes came last.
+    is_answered: bool,
+    /// The client gets no more than the frame that has begun.
+    ends_at_boundary: bool,
+    /// The leader gets no more than the frame that has begun, and then a close frame.
+    closes_leader: bool,
+    stall: Duration,
+    /// Runs while the client takes nothing.
+    stall_timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// Why copying has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    /// The client is gone, or takes nothing.
+    Client,
+    /// The leader has ended the connection, or it broke.
+    Leader,
+    /// The frame that had begun is complete.
+    Boundary,
+    /// Another gateway leads.
+    LeaderChanged,
+    /// This process ends.
+    Stopping,
+}
+
+impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
+    /// `head_bytes` of what was `read` from the client are the head of its first request.
+    pub(crate) fn new(
+        client: C,
+        read: Vec<u8>,
+        head_bytes: usize,
+        leader: Hop,
+        limits: &ConnectionLimits,
+    ) -> Self {
+        let mut request_frames = FrameBoundaries::default();
+        request_frames.advance(read.get(head_bytes..).unwrap_or_default());
+        Self {
+            client,
+            leader,
+            to_leader: Lane::beginning_with(read),
+            to_client: Lane::kept_open(),
+            request_frames,
+            response: ResponseTracker::new(),
+            pieces: 0,
+            is_answered: false,
+            ends_at_boundary: false,
+            closes_leader: false,
+            stall: limits.stall_timeout + STALLED_CLOSE,
+            stall_timer: None,
+        }
+    }
+
+    /// Relays until the connection ends. `leader_changed` resolves when another gateway leads.
+    pub(crate) async fn run(
+        mut self,
+        leader_changed: impl Future<Output = ()>,
+        stopping: &Stopping,
+        drain_timeout: Duration,
+    ) {
+        let over = tokio::select! {
+            over = self.copy() => over,
+            () = leader_changed => Over::LeaderChanged,
+            () = stopping.wait() => Over::Stopping,
+        };
+        match over {
+            Over::Client => {}
+            Over::Leader | Over::Boundary => self.end(Ending::LEADER_CHANGED).await,
+            Over::LeaderChanged if self.response.frames().is_none() => {}
+            Over::LeaderChanged => self.end(Ending::LEADER_CHANGED).await,
+            Over::Stopping => {
+                let stopped =
+                    timeout(drain_timeout.saturating_sub(2 * FRAME_PATIENCE + CLOSE_PATIENCE), self.stop());
+                if stopped.await != Ok(Over::Client) {
+                    self.end(Ending::SHUTDOWN).await;
+                }
+            }
+        }
+    }
+
+    async fn copy(&mut self) -> Over {
+        poll_fn(|context| self.poll_copy(context)).await
+    }
+
+    fn poll_copy(&mut self, context: &mut Context<'_>) -> Poll<Over> {
+        for _ in 0..ROUNDS_MAX {
+            let to_leader = self.poll_to_leader(context);
+            let to_client = match self.poll_to_client(context) {
+                Ok(has_moved) => has_moved,
+                Err(over) => return Poll::Ready(over),
+            };
+            if to_client {
+                self.stall_timer = None;
+            }
+            if self.to_client.is_over() {
+                return Poll::Ready(if self.ends_at_boundary { Over::Boundary } else { Over::Leader });
+            }
+            match to_leader {
+                Err(over) => return Poll::Ready(over),
+                Ok(has_moved) if !has_moved && !to_client => {
+                    return if self.is_stalled(context) { Poll::Ready(Over::Client) } else { Poll::Pending };
+                }
+                Ok(_) => {}
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_to_leader(&mut self, context: &mut Context<'_>) -> Result<bool, Over> {
+        let Self { client, leader, to_leader, request_frames, pieces, is_answered, closes_leader, .. } = self;
+        if *closes_leader && request_frames.is_at_boundary() {
+            *closes_leader = false;
+            if !request_frames.has_close() {
+                to_leader.put_last(&masked(&Ending { reason: "", ..Ending::SHUTDOWN }.frame()));
+            }
+        }
+        let moved = to_leader.poll_move(context, client, leader, |bytes| {
+            *pieces += 1;
+            *is_answered = false;
+            if *closes_leader {
+                return request_frames.advance_to_boundary(bytes);
+            }
+            request_frames.advance(bytes);
+            bytes.len()
+        });
+        match moved {
+            Ok(has_moved) => Ok(has_moved),
+            Err(Failed::Reading) => Err(Over::Client),
+            // What the leader has sent before it ended is still there to be read.
+            Err(Failed::Writing) => {
+                self.to_leader.abandon();
+                Ok(true)
+            }
+        }
+    }
+
+    fn poll_to_client(&mut self, context: &mut Context<'_>) -> Result<bool, Over> {
+        let Self { client, leader, to_client, response, pieces, is_answered, ends_at_boundary, .. } = self;
+        if *ends_at_boundary && response.frames().is_some_and(FrameBoundaries::is_at_boundary) {
+            to_client.close();
+        }
+        let moved = to_client.poll_move(context, leader, client, |bytes| {
+            *pieces += 1;
+            *is_answered = true;
+            if *ends_at_boundary {
+                return response.advance_to_boundary(bytes);
+            }
+            response.advance(bytes);
+            bytes.len()
+        });
+        moved.map_err(|failed| match failed {
+            Failed::Reading => Over::Leader,
+            Failed::Writing => Over::Client,
+        })
+    }
+
+    /// Whether the client has taken nothing for too long.
+    fn is_stalled(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.to_client.has_unsent() {
+            self.stall_timer = None;
+            return false;
+        }
+        let until = Instant::now() + self.stall;
+        let timer = self.stall_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        timer.as_mut().poll(context).is_ready()
+    }
+
+    /// Ends the connection from the leader's side: a WebSocket at the end of a frame.
+    async fn end(&mut self, ending: Ending) {
+        self.to_leader.abandon();
+        if self.response.frames().is_some() {
+            self.ends_at_boundary = true;
+            let finished = timeout(FRAME_PATIENCE, self.copy()).await;
+            let frames = self.response.frames();
+            let is_whole =
+                frames.is_some_and(FrameBoundaries::is_at_boundary) && !self.to_client.has_unsent();
+            if finished == Ok(Over::Client) || !is_whole {
+                return;
+            }
+            if !frames.is_some_and(FrameBoundaries::has_close) {
+                let _ = timeout(FRAME_PATIENCE, self.client.write_all(&ending.frame())).await;
+            }
+        }
+        let _ = timeout(CLOSE_PATIENCE, self.shut()).await;
+    }
+
+    /// Says that nothing more comes, also in TLS, and waits for the client to do the same. A socket that is closed with something
+    /// unread in it would take the last bytes with it.
+    async fn shut(&mut self) {
+        if self.client.shutdown().await.is_ok() {
+            let mut rest = [0; 1024];
+            while self.client.read(&mut rest).await.is_ok_and(|count| count > 0) {}
+        }
+    }
+
+    /// Ends in order because this process stops: what is under way is answered first.
+    async fn stop(&mut self) -> Over {
+        if self.response.frames().is_none() {
+            return self.stop_http().await;
+        }
+        // The leader gets the close frame that the client would send. It leaves the groups, answers what was read, and its close
+        // frame with the same code passes to the client.
+        self.closes_leader = true;
+        self.copy().await
+    }
+
+    /// A follower does not read HTTP, so it takes a silent connection for an idle one, unless a request waits for its answer.
+    async fn stop_http(&mut self) -> Over {
+        loop {
+            let before = self.pieces;
+            tokio::select! {
+                over = self.copy() => return over,
+                () = sleep(QUIET) => {}
+            }
+            if self.is_answered && self.pieces == before {
+                return Over::Stopping;
+            }
+        }
+    }
+}
+
+/// A control frame as a client sends it. The mask hides nothing here.
+fn masked(frame: &[u8]) -> Vec<u8> {
+    let mut masked = frame.to_vec();
+    masked[1] |= 0x80;
+    masked.splice(2..2, [0; 4]);
+    masked
+}

@@ -1,0 +1,76 @@
+//! What a gateway of a shared store does: it leads the store, or it follows the leader and relays to it.
+
+use prombus::Backend;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a gateway of a shared store does now.
+#[derive(Clone)]
+pub enum ServerRole {
+    /// Another process leads. Connections are relayed to it.
+    Following {
+        /// The leader; `None` while there is none, or it is not known, or this process is taking over.
+        leader: Option<LeaderEndpoint>,
+    },
+    /// This process leads, and serves connections itself.
+    Leading {
+        /// The backend over the engine of this term.
+        backend: Arc<dyn Backend>,
+        /// The term of the lease.
+        term: u64,
+        /// The secret of the lease record, which authenticates followers.
+        secret: [u8; 32],
+    },
+}
+
+/// How followers reach the leader: what the lease record says.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LeaderEndpoint {
+    /// The term of the lease.
+    pub term: u64,
+    /// Where the leader listens, as `host:port`.
+    pub address: String,
+    /// SHA-256 of the leader's certificate; `None` if it listens without TLS.
+    pub cert_hash: Option<[u8; 32]>,
+    /// Authenticates this follower at the leader, and the leader here.
+    pub secret: [u8; 32],
+}
+
+impl fmt::Debug for LeaderEndpoint {
+    /// Without the secret.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { term, address, cert_hash, .. } = self;
+        let transport = if cert_hash.is_some() { "TLS" } else { "plain TCP" };
+        write!(formatter, "LeaderEndpoint(term {term} at {address}, {transport})")
+    }
+}
+
+impl fmt::Debug for ServerRole {
+    /// Without the secret.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Following { leader } => {
+                formatter.debug_struct("Following").field("leader", leader).finish()
+            }
+            Self::Leading { term, .. } => write!(formatter, "Leading(term {term})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_secret_is_not_in_the_debug_text() {
+        let secret = [0xab; 32];
+        let leader = LeaderEndpoint { term: 7, address: "db:1".to_owned(), cert_hash: None, secret };
+        let leading =
+            ServerRole::Leading { backend: prombus::Bus::memory().backend().clone(), term: 7, secret };
+        let following = ServerRole::Following { leader: Some(leader) };
+        for text in [format!("{leading:?}"), format!("{following:?}")] {
+            assert!(text.contains("term 7"), "{text}");
+            assert!(!text.contains("171") && !text.to_lowercase().contains("ab, "), "{text}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A gateway of a store that several gateways share: it serves the store while it leads, and relays to the leader otherwise.
+//!
+//! Every connection is treated by the role at the time of its first bytes. A leader looks for the preface of a relayed
+//! connection first; a follower closes such a connection, so nothing is relayed twice.
+
+mod duty;
+mod follower;
+mod leader;
+mod probe;
+mod state;
+mod way;
+
+use crate::gateway::GatewayParts;
+use crate::listener::{Listeners, Slots};
+use crate::metrics::SharedStoreMetrics;
+use crate::peer::{ConnectionSlot, Ends};
+use crate::relay::{Preface, keep_alive};
+use crate::role::ServerRole;
+use crate::shutdown::{StopReason, StopSender, Stopping};
+use duty::{Duty, DutyOffice};
+use follower::Outcome;
+use state::SharedState;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+/// What is read first of a connection.
+const FIRST_BYTES: usize = 4 * 1024;
+
+/// A gateway of a shared store, without its sockets.
+pub(crate) struct SharedGateway {
+    state: SharedState,
+    roles: watch::Receiver<ServerRole>,
+    duties: watch::Sender<Duty>,
+    stop: StopSender,
+}
+
+impl SharedGateway {
+    pub(crate) fn new(
+        roles: watch::Receiver<ServerRole>,
+        parts: GatewayParts,
+        metrics: Arc<SharedStoreMetrics>,
+    ) -> Self {
+        let (sender, duties) = watch::channel(Duty::Following(None));
+        let (stop, stopping) = Stopping::new();
+        let state = SharedState { parts: Arc::new(parts), metrics, duties, stopping };
+        Self { state, roles, duties: sender, stop }
+    }
+
+    /// Serves until `shutdown` resolves, then ends all connections in order.
+    pub(crate) async fn run(self, listeners: Listeners, shutdown: impl Future<Output = ()> + Send) {
+        let Self { state, roles, duties, stop } = self;
+        let SharedState { parts, metrics, .. } = state.clone();
+        let slots = Slots::new(&parts.options, &parts.metrics);
+        let office = DutyOffice {
+            roles,
+            parts: Arc::clone(&parts),
+            metrics: Arc::clone(&metrics),
+            duties: duties.clone(),
+        };
+        let mut at_work = JoinSet::new();
+        // The first role counts before the first connection.
+        at_work.spawn(office.begin().run());
+        if let Some(&own) = listeners.addresses.first() {
+            let ends = Ends { remote: own, local: own, is_tls: listeners.tls.is_some() };
+            at_work.spawn(probe::probe_leaders(state.duties.clone(), metrics, ends));
+        }
+        let tls = listeners.tls.as_ref().map(|tls| tls.acceptor.clone());
+        let serving = state.clone();
+        let accepting = listeners.accept(&slots, move |socket, remote, slot| {
+            tokio::spawn(accepted(serving.clone(), socket, remote, slot, tls.clone()));
+        });
+        shutdown.await;
+        drop(accepting);
+        // The role stays what it is, so that all connections are told to stop.
+        at_work.shutdown().await;
+        stop.send_replace(Some(StopReason::Shutdown));
+        if let Duty::Leading(leading) = &*duties.borrow() {
+            leading.stop(StopReason::Shutdown);
+        }
+        slots.drain(parts.options.connections.drain_timeout).await;
+    }
+}
+
+/// Serves a connection over a socket without TLS, or of which TLS was taken off.
+async fn serve<S>(state: SharedState, mut socket: S, ends: Ends, slot: ConnectionSlot)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut read = Vec::with_capacity(FIRST_BYTES);
+    let patience = state.parts.options.connections.head_timeout;
+    let first = tokio::select! {
+        first = timeout(patience, socket.read_buf(&mut read)) => first,
+        () = state.stopping.wait() => return,
+    };
+    if !matches!(first, Ok(Ok(1..))) {
+        return tracing::debug!("{}: nothing came in time", ends.remote);
+    }
+    let duty = state.duties.borrow().clone();
+    let is_relayed = Preface::is_first_byte(read[0]);
+    match duty {
+        Duty::Leading(leading) if is_relayed => {
+            leader::serve_relayed(&state, &leading, socket, read, ends, slot).await;
+        }
+        Duty::Leading(leading) => leader::serve(&leading, socket, read, ends, slot).await,
+        Duty::Following(_) if is_relayed => leader::refuse_relayed(&state, ends),
+        Duty::Following(_) => match follower::serve(&state, socket, read, ends).await {
+            Outcome::Done => {}
+            Outcome::Lead(leading, socket) => leader::serve_prefixed(&leading, socket, ends, slot).await,
+        },
+    }
+}
+
+async fn accepted(
+    state: SharedState,
+    socket: TcpStream,
+    remote: SocketAddr,
+    slot: ConnectionSlot,
+    tls: Option<TlsAcceptor>,
+) {
+    // Answers and events are gathered before they are written: nothing is won by the kernel's waiting for more.
+    let _ = socket.set_nodelay(true);
+    keep_alive(&socket);
+    let ends = Ends { remote, local: socket.local_addr().unwrap_or(remote), is_tls: tls.is_some() };
+    let Some(acceptor) = tls else { return serve(state, socket, ends, slot).await };
+    let patience = state.parts.options.connections.head_timeout;
+    match timeout(patience, acceptor.accept(socket)).await {
+        Ok(Ok(socket)) => serve(state, socket, ends, slot).await,
+        Ok(Err(error)) => tracing::debug!("{remote}: no TLS: {error}"),
+        Err(_) => tracing::debug!("{remote}: no TLS in time"),
+    }
+}

@@ -1,0 +1,118 @@
+//! What the gateway does now, made from the roles that it is given: the gateway of a term, or the leader to relay to.
+
+use crate::gateway::{Gateway, GatewayParts};
+use crate::http;
+use crate::metrics::SharedStoreMetrics;
+use crate::relay::{Leader, PrefaceCheck};
+use crate::role::ServerRole;
+use crate::shutdown::{StopReason, StopSender, Stopping};
+use axum::Router;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::watch;
+
+/// What the gateway does now.
+#[derive(Clone)]
+pub(super) enum Duty {
+    Leading(Arc<Leading>),
+    Following(Option<Arc<Leader>>),
+}
+
+/// A term in which this process leads.
+pub(super) struct Leading {
+    pub(super) term: u64,
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) router: Router,
+    pub(super) prefaces: PrefaceCheck,
+    stop: StopSender,
+}
+
+impl Leading {
+    /// Ends its connections.
+    pub(super) fn stop(&self, reason: StopReason) {
+        self.stop.send_replace(Some(reason));
+    }
+}
+
+impl Duty {
+    /// Whether a connection that is relayed to this leader must end. While no leader is known, the old one may still serve: it
+    /// ends the connection itself.
+    pub(super) fn has_left(&self, leader: &Leader) -> bool {
+        match self {
+            Self::Leading(_) => true,
+            Self::Following(None) => false,
+            Self::Following(Some(now)) => now.endpoint != leader.endpoint,
+        }
+    }
+
+    /// Whether a role asks for what is done already: renewals of a lease change nothing.
+    fn is_for(&self, role: &ServerRole) -> bool {
+        match (self, role) {
+            (Self::Leading(now), ServerRole::Leading { backend, term, .. }) => {
+                now.term == *term && Arc::ptr_eq(&now.gateway.backend, backend)
+            }
+            (Self::Following(now), ServerRole::Following { leader }) => {
+                now.as_ref().map(|now| &now.endpoint) == leader.as_ref()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Turns roles into duties.
+pub(super) struct DutyOffice {
+    pub(super) roles: watch::Receiver<ServerRole>,
+    pub(super) parts: Arc<GatewayParts>,
+    pub(super) metrics: Arc<SharedStoreMetrics>,
+    pub(super) duties: watch::Sender<Duty>,
+}
+
+impl DutyOffice {
+    /// Takes up the role of now.
+    pub(super) fn begin(mut self) -> Self {
+        let role = self.roles.borrow_and_update().clone();
+        self.take_up(role);
+        self
+    }
+
+    /// Takes up every further role until the roles end; the last one stays.
+    pub(super) async fn run(mut self) {
+        while self.roles.changed().await.is_ok() {
+            self = self.begin();
+        }
+    }
+
+    fn take_up(&self, role: ServerRole) {
+        if self.duties.borrow().is_for(&role) {
+            return;
+        }
+        tracing::info!("the role of this gateway is now {role:?}");
+        let duty = match role {
+            ServerRole::Following { leader } => {
+                let is_insecure = self.parts.options.relay_insecure;
+                Duty::Following(leader.map(|leader| Arc::new(Leader::new(leader, is_insecure))))
+            }
+            ServerRole::Leading { backend, term, secret } => {
+                let (stop, stopping) = Stopping::new();
+                let gateway = Arc::new(self.parts.gateway(backend, stopping));
+                let router = http::router(Arc::clone(&gateway));
+                let prefaces = PrefaceCheck::new(term, &secret);
+                Duty::Leading(Arc::new(Leading { term, gateway, router, prefaces, stop }))
+            }
+        };
+        self.note(&duty);
+        if let Duty::Leading(before) = self.duties.send_replace(duty) {
+            before.stop(StopReason::Deposed);
+        }
+    }
+
+    fn note(&self, duty: &Duty) {
+        self.metrics.is_leader.store(matches!(duty, Duty::Leading(_)), Ordering::Relaxed);
+        self.metrics.is_leader_reached.store(false, Ordering::Relaxed);
+        match duty {
+            Duty::Leading(leading) => self.metrics.term.store(leading.term, Ordering::Relaxed),
+            Duty::Following(Some(leader)) => self.metrics.term.store(leader.endpoint.term, Ordering::Relaxed),
+            Duty::Following(None) => {}
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A connection of a follower: its first request is answered here, or the whole connection is relayed to the leader.
+
+use super::duty::{Duty, Leading};
+use super::state::SharedState;
+use super::way::{NO_LEADER, Way};
+use crate::connection::{HEAD_BYTES_MAX, PrefixedSocket, answer_once};
+use crate::http::{self, ApiError, LeaderView, OwnRoute};
+use crate::peer::Ends;
+use crate::relay::{FirstRequest, ReadHead, Splice};
+use axum::response::{IntoResponse as _, Response};
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+/// What becomes of a connection that is not answered here.
+pub(super) enum Outcome<S> {
+    Done,
+    /// This process leads now, and serves it. These bytes were read.
+    Lead(Arc<Leading>, PrefixedSocket<S>),
+}
+
+/// Serves a connection of which `read` was read already.
+pub(super) async fn serve<S>(shared: &SharedState, mut socket: S, read: Vec<u8>, ends: Ends) -> Outcome<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let limits = &shared.parts.options.connections;
+    let reading = FirstRequest::read(&mut socket, read, HEAD_BYTES_MAX);
+    let request = match timeout(limits.head_timeout, reading).await {
+        Ok(Ok(ReadHead::Request(request))) => request,
+        Ok(Ok(ReadHead::Bad(read))) => {
+            let response = ApiError::bad_request("the request cannot be read").into_response();
+            answer_once(PrefixedSocket::new(read, socket), limits, response).await;
+            return Outcome::Done;
+        }
+        Ok(Ok(ReadHead::Gone) | Err(_)) | Err(_) => {
+            tracing::debug!("{}: no request in time", ends.remote);
+            return Outcome::Done;
+        }
+    };
+    let FirstRequest { read, head_bytes, parts } = *request;
+    let answer = answer_here(shared, &parts, ends);
+    let way = match answer {
+        Some(response) => {
+            answer_once(PrefixedSocket::new(read, socket), limits, response).await;
+            return Outcome::Done;
+        }
+        None => Way::find(shared, ends).await,
+    };
+    match way {
+        Way::Lead(leading) => return Outcome::Lead(leading, PrefixedSocket::new(read, socket)),
+        Way::Nowhere(error) => {
+            let response = http::refuse(error, &parts, &shared.parts);
+            answer_once(PrefixedSocket::new(read, socket), limits, response).await;
+        }
+        Way::Relay(leader, hop) => {
+            drop(parts);
+            let _relayed = shared.metrics.relayed();
+            let mut duties = shared.duties.clone();
+            let leader_changed = async {
+                // The duties live as long as the server.
+                let _ = duties.wait_for(|duty| duty.has_left(&leader)).await;
+            };
+            let splice = Splice::new(socket, read, head_bytes, hop, limits);
+            splice.run(leader_changed, &shared.stopping, limits.drain_timeout).await;
+        }
+    }
+    Outcome::Done
+}
+
+/// The answer to a request that is not the leader's: one that may not come in, or one to this gateway itself.
+fn answer_here(shared: &SharedState, parts: &axum::http::request::Parts, ends: Ends) -> Option<Response> {
+    if let Err(refused) = http::admit(&shared.parts.guard, ends, parts) {
+        return Some(refused);
+    }
+    let own = OwnRoute::of(parts)?;
+    Some(own.answer(parts, &shared.parts, &view(shared)))
+}
+
+fn view(shared: &SharedState) -> LeaderView {
+    let reason = || shared.stopping.reason().to_string();
+    let duty = shared.duties.borrow().clone();
+    let (address, reached) = match duty {
+        Duty::Following(Some(leader)) => (Some(leader.endpoint.address.clone()), leader.reached()),
+        // A change of role between the look at the duty and this one: the next request gets the leader's answer.
+        Duty::Leading(_) | Duty::Following(None) => (None, Err(NO_LEADER.to_owned())),
+    };
+    let reached = if shared.stopping.is_stopping() { Err(reason()) } else { reached };
+    LeaderView { address, reached }
+}

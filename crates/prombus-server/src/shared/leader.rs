@@ -1,0 +1,97 @@
+//! A connection of a leader: a client's own, or one that a follower relays.
+
+use super::duty::Leading;
+use super::state::SharedState;
+use crate::clock::steady_ms;
+use crate::connection::{PrefixedSocket, serve_http};
+use crate::peer::{ConnectionSlot, Ends, Peer};
+use crate::relay::{Believed, PrefaceCheck, PrefaceRefused};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+/// The log names a refused preface at most this often.
+const WARN_EVERY_MS: u64 = 10_000;
+
+/// Serves a client's own connection of which `read` was read already.
+pub(super) async fn serve<S>(leading: &Leading, socket: S, read: Vec<u8>, ends: Ends, slot: ConnectionSlot)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    serve_prefixed(leading, PrefixedSocket::new(read, socket), ends, slot).await;
+}
+
+pub(super) async fn serve_prefixed<S>(
+    leading: &Leading,
+    socket: PrefixedSocket<S>,
+    ends: Ends,
+    slot: ConnectionSlot,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let gateway = Arc::clone(&leading.gateway);
+    let peer = Arc::new(Peer { ends, rate: gateway.rates.connection(), _slot: slot });
+    serve_http(gateway, leading.router.clone(), socket, peer).await;
+}
+
+/// Serves a connection that begins with a preface, if it is believed. Then the ends are those that it names.
+pub(super) async fn serve_relayed<S>(
+    shared: &SharedState,
+    leading: &Leading,
+    mut socket: S,
+    mut read: Vec<u8>,
+    ends: Ends,
+    slot: ConnectionSlot,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let patience = shared.parts.options.connections.head_timeout;
+    let reading = timeout(patience, read_preface(&mut socket, &mut read)).await;
+    let preface = reading.ok().flatten().ok_or(PrefaceRefused::Incomplete);
+    match preface.and_then(|preface| leading.prefaces.check(&preface)) {
+        Err(refused) => note_refused(shared, ends, refused),
+        Ok(Believed { ends, confirmation }) => {
+            let confirming = async {
+                socket.write_all(&confirmation).await?;
+                socket.flush().await
+            };
+            if timeout(patience, confirming).await.is_ok_and(|confirmed| confirmed.is_ok()) {
+                serve(leading, socket, read.split_off(PrefaceCheck::BYTES), ends, slot).await;
+            }
+        }
+    }
+}
+
+async fn read_preface<S: AsyncRead + Unpin>(
+    socket: &mut S,
+    read: &mut Vec<u8>,
+) -> Option<[u8; PrefaceCheck::BYTES]> {
+    loop {
+        if let Some(preface) = read.first_chunk() {
+            return Some(*preface);
+        }
+        if socket.read_buf(read).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+/// A follower closes what another one relays to it.
+pub(super) fn refuse_relayed(shared: &SharedState, ends: Ends) {
+    note_refused(shared, ends, PrefaceRefused::NotLeading);
+}
+
+/// Counts it, and names it in the log: as a warning if somebody may try to forge one, but not often.
+fn note_refused(shared: &SharedState, ends: Ends, refused: PrefaceRefused) {
+    static WARNED_MS: AtomicU64 = AtomicU64::new(0);
+    shared.metrics.refused_prefaces.fetch_add(1, Ordering::Relaxed);
+    let is_race = matches!(refused, PrefaceRefused::NotLeading | PrefaceRefused::Incomplete);
+    let (now, warned) = (steady_ms() + WARN_EVERY_MS, WARNED_MS.load(Ordering::Relaxed));
+    if !is_race && now >= warned + WARN_EVERY_MS {
+        WARNED_MS.store(now, Ordering::Relaxed);
+        tracing::warn!("{} claims to relay a connection and is refused: {refused}", ends.remote);
+    } else {
+        tracing::debug!("{} claims to relay a connection and is refused: {refused}", ends.remote);
+    }
+}

@@ -1,0 +1,99 @@
+//! What a follower answers itself: health, readiness and metrics, in both roles.
+
+use crate::shared_rig::{Pair, SharedRig, json_of, shared_options, status_of};
+use prombus::Bus;
+use serde_json::json;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_readiness_of_a_follower_follow_the_leader() {
+    let mut pair = Pair::start().await;
+    let leader = pair.leader.address.to_string();
+    let expected = json!({"status": "ok", "role": "follower", "leader": leader});
+    let answer = pair.follower.ask("GET /healthz").await;
+    assert_eq!((status_of(&answer), json_of(&answer)), (200, expected.clone()));
+    assert!(answer.to_lowercase().contains("\r\nconnection: close"), "{answer}");
+    let ready = pair.follower.wait_ready(200).await;
+    assert_eq!(json_of(&ready), expected);
+    assert_eq!(pair.follower.metric("prombus_leader_reached").await, 1);
+    pair.leader.stop().await;
+    let not_ready = pair.follower.wait_ready(503).await;
+    assert_eq!(json_of(&not_ready)["code"], "unavailable");
+    assert!(not_ready.contains(&leader), "{not_ready}");
+    assert_eq!(status_of(&pair.follower.ask("GET /healthz").await), 200, "the process works");
+    assert_eq!(pair.follower.metric("prombus_leader_reached").await, 0);
+    pair.follower.follow(None);
+    pair.follower.wait_ready(503).await;
+    let health = pair.follower.ask("GET /healthz").await;
+    assert_eq!(json_of(&health), json!({"status": "ok", "role": "follower", "leader": null}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_says_that_it_leads() {
+    let rig = SharedRig::start(shared_options()).await;
+    rig.wait_ready(503).await;
+    let bus = Bus::memory();
+    rig.lead(&bus, 3);
+    let ready = rig.wait_ready(200).await;
+    assert_eq!(json_of(&ready), json!({"status": "ok", "role": "leader"}));
+    assert_eq!(json_of(&rig.ask("GET /healthz").await), json!({"status": "ok", "role": "leader"}));
+    // A probe counts every answer, so a follower of an unhealthy leader still relays.
+    let follower = SharedRig::start(shared_options()).await;
+    follower.follow(Some(rig.endpoint(3)));
+    follower.wait_ready(200).await;
+    bus.close().await.expect("closed");
+    assert_eq!(status_of(&rig.ask("GET /readyz").await), 503);
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    follower.wait_ready(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_knows_the_leader_before_it_leads_is_not_ready() {
+    let (taking_over, follower) =
+        (SharedRig::start(shared_options()).await, SharedRig::start(shared_options()).await);
+    follower.follow(Some(taking_over.endpoint(2)));
+    let answer = follower.wait_ready(503).await;
+    assert!(answer.contains("not reached yet") || answer.contains("does not lead"), "{answer}");
+    taking_over.lead(&Bus::memory(), 2);
+    follower.wait_ready(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_the_role_the_term_and_takeovers() {
+    let options = shared_options();
+    let takeovers = options.takeovers.clone();
+    let bus = Bus::memory();
+    let rig = SharedRig::start(options).await;
+    let other = SharedRig::start(shared_options()).await;
+    other.lead(&bus, 4);
+    rig.follow(Some(other.endpoint(4)));
+    rig.wait_ready(200).await;
+    assert_eq!(rig.metric("prombus_role{role=\"follower\"}").await, 1);
+    assert_eq!(rig.metric("prombus_role{role=\"leader\"}").await, 0);
+    assert_eq!(rig.metric("prombus_term").await, 4);
+    assert_eq!(rig.metric("prombus_takeovers_total").await, 0);
+    assert_eq!(rig.metric("connections").await, 1, "the one that asks");
+    takeovers.fetch_add(1, Ordering::Relaxed);
+    rig.lead(&bus, 5);
+    rig.wait_ready(200).await;
+    assert_eq!(rig.metric("prombus_role{role=\"leader\"}").await, 1);
+    assert_eq!(rig.metric("prombus_term").await, 5);
+    assert_eq!(rig.metric("prombus_takeovers_total").await, 1);
+    assert_eq!(rig.metric("bus_healthy").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn own_routes_take_the_methods_of_the_leaders() {
+    let pair = Pair::start().await;
+    let head = pair.follower.ask("HEAD /healthz").await;
+    assert_eq!(status_of(&head), 200);
+    assert!(head.ends_with("\r\n\r\n"), "{head}");
+    let posted = pair.follower.ask("POST /healthz\n\n1").await;
+    assert_eq!(status_of(&posted), 405);
+    assert_eq!(json_of(&posted)["code"], "method_not_allowed");
+    assert!(posted.to_lowercase().contains("\r\nallow: get,head"), "{posted}");
+    // A longer path is the leader's.
+    assert_eq!(status_of(&pair.follower.ask("GET /healthz/x").await), 404);
+    assert_eq!(pair.follower.metric("prombus_relayed_connections_total").await, 1);
+}

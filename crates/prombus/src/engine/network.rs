@@ -1,0 +1,376 @@
+//! The engine over a database on a network: everything that does not depend on which database it is.
+//!
+//! ```text
+//! NetworkEngine ── leader: topics, queue, ids, commit times, the newest events
+//!    committer ──▶ RemoteDatabase::commit, one at a time
+//!    scanners  ──▶ RemoteDatabase::fetch
+//! ```
+//!
+//! **Invariants:** all calls of the observer come from the committer, one at a time. One commit is on its way at a time. An engine
+//! that was deposed commits nothing. Outcomes come with the commit.
+
+mod clean;
+mod committer;
+mod connection;
+mod database;
+mod id_maker;
+mod leader;
+mod scanner;
+mod tail;
+
+pub use database::{
+    Change, CommitAnswer, CommitError, DeadEvents, EncodedRecord, EventDocument, FetchLimit, Piece,
+    ReadableSeqs, RemoteDatabase, RemoveError, Removed,
+};
+pub use id_maker::has_id_mark;
+pub use leader::PendingCommit;
+
+use super::lookup::Lookup;
+use super::may_block::MayBlock;
+use super::outcomes::{Appended, Published};
+use super::{
+    AppendBatch, Cleaned, CommitTimes, Engine, EngineCapabilities, EngineObserver, EventHead, EventId,
+    EventScanner, Liveness, RestoredState, StateRecord, StoredTopic, TopicId, TopicUsage,
+};
+use crate::clock::Clock;
+use crate::error::{OpenError, ReadError, StoreError, Unavailable};
+use crate::metrics::StoreFigures;
+use committer::Committer;
+use connection::Connection;
+use leader::Leader;
+use prombus_protocol::Topic;
+use scanner::NetworkScanner;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// A caller that waits for room checks this often whether the engine has ended.
+const ROOM_WAIT: Duration = Duration::from_millis(10);
+
+/// Bounds of a network engine.
+#[derive(Clone, Debug)]
+pub struct NetworkLimits {
+    /// Appends are refused with `Busy` when this many bytes wait for a commit.
+    pub queue_bytes_max: usize,
+    /// The same for batches.
+    pub queue_batches_max: usize,
+    /// The most bytes of one commit. A batch that is larger is refused.
+    pub commit_bytes_max: usize,
+    /// Batches share a commit up to this size.
+    pub commit_bytes_target: usize,
+    /// The most events of one commit. A batch that has more is refused.
+    pub commit_events_max: usize,
+    /// What an event takes in a commit besides its key, its body and [`EventDocument::bytes_of`].
+    pub event_overhead_bytes: usize,
+    /// The most bytes that one read of a scanner fetches.
+    pub fetch_bytes_max: usize,
+    /// The newest events of all topics together that are kept in memory and read without a request.
+    pub tail_bytes: usize,
+    /// Compaction is worth its cost when this many bytes of events are dead.
+    pub compaction_unit_bytes: u64,
+    /// Threads that talk to the database.
+    pub threads: usize,
+}
+
+impl Default for NetworkLimits {
+    fn default() -> Self {
+        Self {
+            queue_bytes_max: 32 << 20,
+            queue_batches_max: 10_000,
+            commit_bytes_max: 46_000_000,
+            commit_bytes_target: 4 << 20,
+            commit_events_max: 90_000,
+            event_overhead_bytes: 0,
+            fetch_bytes_max: 1 << 20,
+            tail_bytes: 64 << 20,
+            compaction_unit_bytes: 1 << 20,
+            threads: 2,
+        }
+    }
+}
+
+/// What a new leader found in the database after it wrote its fence.
+#[derive(Clone, Debug, Default)]
+pub struct FoundState {
+    /// The newest commit.
+    pub commit: u64,
+    /// The highest topic number that was ever used.
+    pub topic_number: u32,
+    /// Numbers, names and newest seqs.
+    pub topics: Vec<(TopicId, Topic, u64)>,
+    /// Where retention left topics to begin.
+    pub firsts: Vec<(TopicId, u64)>,
+    /// Groups, settings and small values.
+    pub restored: RestoredState,
+    /// The newest id that an engine of this database made.
+    pub newest_id: EventId,
+    /// The newest commit time.
+    pub newest_commit_ms: i64,
+    /// 22 bits that ids of this database have in common.
+    pub id_mark: u64,
+}
+
+/// An engine over a database on a network. It ends when it is closed or dropped; the database stays.
+pub struct NetworkEngine<D: RemoteDatabase> {
+    connection: Arc<Connection<D>>,
+    clock: Arc<dyn Clock>,
+    restored: RestoredState,
+    /// Taken when the engine is dropped: a runtime may not be dropped where blocking is not allowed.
+    runtime: Option<Runtime>,
+}
+
+/// A runtime for an engine, and for its database before the engine is opened.
+///
+/// # Errors
+/// No thread can be started.
+pub fn network_runtime(threads: usize) -> Result<Runtime, OpenError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(threads.max(1)).thread_name("prombus-network").enable_all();
+    builder.build().map_err(OpenError::Thread)
+}
+
+impl<D: RemoteDatabase> NetworkEngine<D> {
+    /// Starts an engine that leads the database. `runtime` is where it talks to the database.
+    pub fn start(
+        database: Arc<D>,
+        found: FoundState,
+        limits: NetworkLimits,
+        clock: Arc<dyn Clock>,
+        runtime: Runtime,
+    ) -> Self {
+        let leader = Leader::new(limits.clone(), &found);
+        let connection = Arc::new(Connection::new(limits, database, leader, runtime.handle().clone()));
+        runtime.spawn(Committer::new(Arc::clone(&connection)).run());
+        Self { connection, clock, restored: found.restored, runtime: Some(runtime) }
+    }
+
+    /// The database.
+    pub fn database(&self) -> &Arc<D> {
+        &self.connection.database
+    }
+
+    /// Changes what the leader keeps in memory, and lets the committer look.
+    fn change<T>(&self, change: impl FnOnce(&mut Leader) -> T) -> T {
+        let changed = change(&mut self.connection.leader.lock());
+        self.connection.changed.notify_one();
+        changed
+    }
+
+    /// Asks the database about a topic.
+    fn ask<T, F>(
+        &self,
+        topic: TopicId,
+        question: impl FnOnce(Arc<D>, ReadableSeqs) -> F + Send + 'static,
+    ) -> Lookup<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ReadError>> + Send + 'static,
+    {
+        let readable = match self.connection.leader.lock().readable(topic) {
+            Ok(readable) => readable,
+            Err(error) => return Lookup::ready(Err(error)),
+        };
+        let (sender, lookup) = Lookup::pending();
+        let database = Arc::clone(&self.connection.database);
+        self.connection.read(async move { question(database, readable).await }, move |answer| {
+            // The asker may have stopped waiting.
+            let _ = sender.send(answer);
+        });
+        lookup
+    }
+}
+
+impl<D: RemoteDatabase> Drop for NetworkEngine<D> {
+    fn drop(&mut self) {
+        self.connection.end();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
+    fn capabilities(&self) -> EngineCapabilities {
+        EngineCapabilities {
+            is_durable: true,
+            has_local_files: false,
+            reads_locally: false,
+            compaction_unit_bytes: self.connection.limits.compaction_unit_bytes,
+        }
+    }
+
+    fn observe(&self, observer: Arc<dyn EngineObserver>) {
+        let is_first = self.connection.observer.set(observer).is_ok();
+        debug_assert!(is_first, "an engine has one observer");
+        self.connection.changed.notify_one();
+    }
+
+    fn restored(&self) -> RestoredState {
+        self.restored.clone()
+    }
+
+    fn append(
+        &self,
+        batch: &AppendBatch<'_>,
+        _outcomes: &mut Vec<Published>,
+    ) -> Result<Appended, StoreError> {
+        self.change(|leader| leader.append(batch, self.clock.wall_ms()))
+    }
+
+    fn durable_commit(&self) -> u64 {
+        self.connection.leader.lock().durable_commit
+    }
+
+    fn commit_times(&self, closing: i64) -> CommitTimes {
+        self.connection.leader.lock().commit_times(closing, self.clock.wall_ms())
+    }
+
+    fn wait_for_room(&self, _may_block: MayBlock) -> bool {
+        let mut leader = self.connection.leader.lock();
+        if !leader.has_room() {
+            self.connection.room.wait_for(&mut leader, ROOM_WAIT);
+        }
+        leader.availability.stopped.is_none() && !leader.availability.is_closing
+    }
+
+    fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError> {
+        self.change(|leader| leader.ensure_topic(name))
+    }
+
+    fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError> {
+        self.change(|leader| leader.delete_topic(topic, name))
+    }
+
+    fn retain_from(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
+        let records = [StateRecord::Cut { firsts: firsts.to_vec() }];
+        self.change(|leader| {
+            leader.append(&AppendBatch::of_records(&records), self.clock.wall_ms())?;
+            leader.raise_firsts(firsts);
+            Ok(())
+        })
+    }
+
+    fn retained_from(&self, topic: TopicId) -> u64 {
+        self.connection.leader.lock().readable(topic).map_or(0, |readable| readable.first_seq)
+    }
+
+    fn topics(&self) -> Vec<StoredTopic> {
+        self.connection.leader.lock().stored_topics()
+    }
+
+    fn last_seq(&self, topic: TopicId) -> u64 {
+        self.connection.leader.lock().readable(topic).map_or(0, |readable| readable.last_seq)
+    }
+
+    fn appended_seq(&self, topic: TopicId) -> Lookup<u64> {
+        self.connection.leader.lock().appended_seq(topic)
+    }
+
+    fn is_own_id(&self, id: EventId) -> bool {
+        self.connection.leader.lock().is_own_id(id)
+    }
+
+    fn scanner(&self) -> Box<dyn EventScanner> {
+        Box::new(NetworkScanner::new(Arc::clone(&self.connection)))
+    }
+
+    fn first_seq(&self, topic: TopicId) -> Lookup<Option<u64>> {
+        self.ask(topic, move |database, seqs| async move {
+            Ok(database.head_in(topic, seqs).await?.map(|head| head.seq))
+        })
+    }
+
+    fn head_at_or_after(&self, topic: TopicId, seq: u64) -> Lookup<Option<EventHead>> {
+        self.ask(topic, move |database, seqs| async move {
+            let first_seq = seq.max(seqs.first_seq);
+            database.head_in(topic, ReadableSeqs { first_seq, ..seqs }).await
+        })
+    }
+
+    fn find(&self, topic: TopicId, id: EventId) -> Lookup<Option<u64>> {
+        self.ask(topic, move |database, seqs| async move { database.find(topic, id, seqs).await })
+    }
+
+    fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Lookup<Option<u64>> {
+        self.ask(
+            topic,
+            move |database, seqs| async move { database.first_at_or_after(topic, ts, seqs).await },
+        )
+    }
+
+    fn have_keys_before(
+        &self,
+        topic: TopicId,
+        keys: Vec<(u64, Vec<u8>)>,
+    ) -> Lookup<Vec<Result<bool, ReadError>>> {
+        self.ask(
+            topic,
+            move |database, seqs| async move { database.have_keys_before(topic, keys, seqs).await },
+        )
+    }
+
+    fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Lookup<u64> {
+        self.ask(
+            topic,
+            move |database, seqs| async move { database.first_within_bytes(topic, bytes, seqs).await },
+        )
+    }
+
+    fn usage(&self, topics: Vec<TopicId>) -> Lookup<Vec<Option<TopicUsage>>> {
+        let readable: Vec<_> = {
+            let leader = self.connection.leader.lock();
+            topics.iter().map(|&topic| (topic, leader.readable(topic).ok())).collect()
+        };
+        let (sender, lookup) = Lookup::pending();
+        let database = Arc::clone(&self.connection.database);
+        let question = async move {
+            let mut usage = Vec::with_capacity(readable.len());
+            for (topic, seqs) in readable {
+                usage.push(match seqs {
+                    Some(seqs) => database.usage(topic, seqs).await?,
+                    None => None,
+                });
+            }
+            Ok(usage)
+        };
+        self.connection.read(question, move |answer| {
+            let _ = sender.send(answer);
+        });
+        lookup
+    }
+
+    fn clean(
+        &self,
+        liveness: &dyn Liveness,
+        compact: bool,
+        _may_block: MayBlock,
+    ) -> Result<Cleaned, Unavailable> {
+        clean::clean(&self.connection, liveness, compact)
+    }
+
+    fn figures(&self) -> StoreFigures {
+        StoreFigures {
+            commit_duration_ms: self.connection.figures.commit_duration_ms.figures(),
+            commit_batch_events: self.connection.figures.commit_batch_events.figures(),
+            bytes: self.connection.database.bytes(),
+            corrupt_events: self.connection.figures.corrupt_events(),
+            ..StoreFigures::default()
+        }
+    }
+
+    fn backup_hint(&self) -> Option<String> {
+        self.connection.database.backup_hint()
+    }
+
+    fn close(&self, _may_block: MayBlock) -> Result<(), Unavailable> {
+        self.connection.end();
+        let mut leader = self.connection.leader.lock();
+        while !leader.availability.is_ended {
+            self.connection.ended.wait(&mut leader);
+        }
+        match &leader.availability.stopped {
+            Some(reason) => Err(reason.clone()),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Cleaning: events below the first seqs of their topics, events of deleted topics, and events that compaction found dead.
+
+use super::connection::Connection;
+use super::database::{DeadEvents, ReadableSeqs, RemoteDatabase, RemoveError, Removed};
+use crate::engine::{Cleaned, Liveness, StoredTopic, TopicId};
+use crate::error::{ReadError, Unavailable};
+use std::sync::Arc;
+
+/// Seqs that are examined, and at most removed, at a time.
+const SLICE: usize = 10_000;
+
+/// Why a cleaning ends early.
+enum Ended {
+    /// The database is away or the engine ends; the next round continues.
+    Later,
+    Deposed(String),
+}
+
+/// Removes what is dead.
+pub(super) fn clean<D: RemoteDatabase>(
+    connection: &Connection<D>,
+    liveness: &dyn Liveness,
+    compact: bool,
+) -> Result<Cleaned, Unavailable> {
+    let mut cleaned = Cleaned::default();
+    match clean_topics(connection, liveness, compact, &mut cleaned) {
+        Ok(()) => {}
+        Err(Ended::Later) => cleaned.is_cut_short = true,
+        Err(Ended::Deposed(leader)) => return Err(Unavailable::Deposed(leader)),
+    }
+    Ok(cleaned)
+}
+
+fn clean_topics<D: RemoteDatabase>(
+    connection: &Connection<D>,
+    liveness: &dyn Liveness,
+    compact: bool,
+    cleaned: &mut Cleaned,
+) -> Result<(), Ended> {
+    remove(connection, DeadEvents::DeletedTopics, cleaned)?;
+    let topics = connection.leader.lock().stored_topics();
+    for StoredTopic { id, .. } in topics {
+        let Ok(ReadableSeqs { first_seq, last_seq }) = connection.leader.lock().readable(id) else {
+            continue;
+        };
+        let first_live = first_seq.max(liveness.first_live(id));
+        if first_live > 1 {
+            remove(connection, DeadEvents::Below(id, first_live), cleaned)?;
+        }
+        if compact && liveness.is_sparse(id) {
+            compact_topic(
+                connection,
+                id,
+                ReadableSeqs { first_seq: first_live, last_seq },
+                liveness,
+                cleaned,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the dead events of a topic slice by slice.
+fn compact_topic<D: RemoteDatabase>(
+    connection: &Connection<D>,
+    topic: TopicId,
+    mut seqs: ReadableSeqs,
+    liveness: &dyn Liveness,
+    cleaned: &mut Cleaned,
+) -> Result<(), Ended> {
+    while seqs.first_seq <= seqs.last_seq {
+        let database = Arc::clone(&connection.database);
+        let found = connection.wait_for(async move { database.seqs(topic, seqs, SLICE).await });
+        let found = match found {
+            Some(Ok(found)) => found,
+            // Deleted meanwhile.
+            Some(Err(ReadError::UnknownTopic(_))) => return Ok(()),
+            Some(Err(_)) | None => return Err(Ended::Later),
+        };
+        let Some(&last) = found.last() else { return Ok(()) };
+        let dead: Vec<u64> = found.into_iter().filter(|&seq| !liveness.is_live(topic, seq)).collect();
+        if !dead.is_empty() {
+            remove(connection, DeadEvents::Seqs(topic, dead), cleaned)?;
+        }
+        seqs.first_seq = last + 1;
+    }
+    Ok(())
+}
+
+fn remove<D: RemoteDatabase>(
+    connection: &Connection<D>,
+    dead: DeadEvents,
+    cleaned: &mut Cleaned,
+) -> Result<(), Ended> {
+    if connection.leader.lock().availability.is_suspended {
+        return Err(Ended::Later);
+    }
+    let database = Arc::clone(&connection.database);
+    match connection.wait_for(async move { database.remove(dead).await }) {
+        Some(Ok(Removed { events, bytes })) => {
+            cleaned.events += events;
+            cleaned.bytes += bytes;
+            Ok(())
+        }
+        Some(Err(RemoveError::Deposed(leader))) => Err(Ended::Deposed(leader)),
+        Some(Err(RemoveError::Later(reason))) => {
+            tracing::debug!("cleaning continues later: {reason}");
+            Err(Ended::Later)
+        }
+        None => Err(Ended::Later),
+    }
+}

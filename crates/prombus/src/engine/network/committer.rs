@@ -1,0 +1,214 @@
+//! Sends commits to the database, one at a time, and reports what becomes of them. All calls of the observer come from this
+//! task.
+
+use super::connection::Connection;
+use super::database::{CommitAnswer, CommitError, RemoteDatabase};
+use super::leader::PendingCommit;
+use crate::engine::EngineObserver;
+use crate::error::{StoreError, Unavailable};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How long to wait before a commit is sent again to a database that does not say that it is away.
+const RETRY: Duration = Duration::from_millis(2);
+
+pub(super) struct Committer<D: RemoteDatabase> {
+    connection: Arc<Connection<D>>,
+    /// Why the database cannot be used; `None` while it can.
+    outage: watch::Receiver<Option<String>>,
+}
+
+/// Why nothing is committed any more.
+enum Ended {
+    /// The engine is closed during an outage.
+    Closed,
+    Deposed(String),
+    Stopped(Unavailable),
+}
+
+impl Ended {
+    fn reason(&self) -> Unavailable {
+        match self {
+            Self::Closed => Unavailable::Closed,
+            Self::Deposed(leader) => Unavailable::Deposed(leader.clone()),
+            Self::Stopped(reason) => reason.clone(),
+        }
+    }
+}
+
+impl<D: RemoteDatabase> Committer<D> {
+    pub(super) fn new(connection: Arc<Connection<D>>) -> Self {
+        Self { outage: connection.database.availability(), connection }
+    }
+
+    pub(super) async fn run(mut self) {
+        while let Some(commit) = self.next_commit().await {
+            self.tell_availability();
+            let start = Instant::now();
+            match self.send(&commit).await {
+                Ok(answer) => {
+                    self.connection.figures.observe(start.elapsed(), commit.event_count());
+                    self.report(&commit, &answer);
+                }
+                Err(ended) => {
+                    self.refuse(&commit, &ended);
+                    self.stop(ended);
+                }
+            }
+        }
+        self.connection.database.closed().await;
+        self.connection.leader.lock().availability.is_ended = true;
+        self.connection.ended.notify_all();
+    }
+
+    /// Waits for something to commit. `None` when the engine has ended.
+    async fn next_commit(&mut self) -> Option<PendingCommit> {
+        loop {
+            let is_available = self.tell_availability();
+            {
+                let mut leader = self.connection.leader.lock();
+                let it = &leader.availability;
+                if it.stopped.is_some() || (it.is_closing && leader.is_idle()) {
+                    return None;
+                }
+                if is_available && let Some(commit) = leader.take_commit() {
+                    return Some(commit);
+                }
+            }
+            if !is_available && self.is_closing() {
+                self.stop(Ended::Closed);
+                return None;
+            }
+            self.wait_for_change().await;
+        }
+    }
+
+    /// Waits for an append, an outage or its end, or the end of the engine.
+    async fn wait_for_change(&mut self) {
+        tokio::select! {
+            () = self.connection.changed.notified() => {}
+            // The sender lives as long as the database.
+            _ = self.outage.changed() => {}
+        }
+    }
+
+    fn is_closing(&self) -> bool {
+        self.connection.leader.lock().availability.is_closing
+    }
+
+    /// Sends a commit until it is known to be applied.
+    async fn send(&mut self, commit: &PendingCommit) -> Result<CommitAnswer, Ended> {
+        let connection = Arc::clone(&self.connection);
+        loop {
+            let mut sending = pin!(connection.database.commit(commit));
+            let sent = loop {
+                tokio::select! {
+                    sent = &mut sending => break sent,
+                    () = self.wait_for_change() => {
+                        if !self.tell_availability() && self.is_closing() {
+                            return Err(Ended::Closed);
+                        }
+                    }
+                }
+            };
+            match sent {
+                Ok(answer) => return Ok(answer),
+                Err(CommitError::Deposed(leader)) => return Err(Ended::Deposed(leader)),
+                Err(CommitError::Stopped(reason)) => return Err(Ended::Stopped(reason)),
+                Err(CommitError::Unreachable(reason)) => self.wait_for_database(&reason).await?,
+            }
+        }
+    }
+
+    async fn wait_for_database(&mut self, reason: &str) -> Result<(), Ended> {
+        tracing::debug!("a commit is sent again: {reason}");
+        if self.tell_availability() {
+            tokio::time::sleep(RETRY).await;
+        }
+        while !self.tell_availability() {
+            if self.is_closing() {
+                return Err(Ended::Closed);
+            }
+            self.wait_for_change().await;
+        }
+        Ok(())
+    }
+
+    /// Tells the observer about suspension, resumption and room, as far as it does not know. Returns whether the database is
+    /// available.
+    fn tell_availability(&mut self) -> bool {
+        let Some(observer) = self.connection.observer.get().cloned() else { return true };
+        loop {
+            let suspended = self.outage.borrow_and_update().clone();
+            let mut leader = self.connection.leader.lock();
+            let has_room = leader.has_room();
+            let it = &mut leader.availability;
+            it.is_suspended = suspended.is_some();
+            match suspended {
+                Some(reason) if !it.is_suspension_told => {
+                    it.is_suspension_told = true;
+                    drop(leader);
+                    observer.suspended(reason);
+                }
+                Some(_) => return false,
+                None if it.is_suspension_told => {
+                    // `room` always follows `resumed`.
+                    it.owes_room = true;
+                    drop(leader);
+                    observer.resumed();
+                    self.connection.leader.lock().availability.is_suspension_told = false;
+                }
+                None if it.owes_room && has_room => {
+                    it.owes_room = false;
+                    drop(leader);
+                    self.connection.room.notify_all();
+                    observer.room();
+                }
+                None => return true,
+            }
+        }
+    }
+
+    fn report(&self, commit: &PendingCommit, answer: &CommitAnswer) {
+        let connection = &self.connection;
+        let mut leader = connection.leader.lock();
+        leader.applied(commit, answer);
+        let seqs = leader.answered_seqs(commit.number);
+        drop(leader);
+        seqs.into_iter().for_each(|(asker, seq)| asker.answer(Ok(seq)));
+        commit.fill(|at| Ok(answer.outcomes.get(at).cloned().unwrap_or_default()));
+        self.tell(|observer| {
+            let mut newest = answer.newest.iter().map(|(&topic, &seq)| (topic, seq));
+            observer.committed(commit.number, &mut newest);
+        });
+        connection.leader.lock().told(commit);
+    }
+
+    fn tell(&self, tell: impl FnOnce(&dyn EngineObserver)) {
+        if let Some(observer) = self.connection.observer.get() {
+            tell(&**observer);
+        }
+    }
+
+    /// Nothing is committed any more: refuses what waits.
+    fn stop(&self, ended: Ended) {
+        let mut leader = self.connection.leader.lock();
+        let askers = leader.stop(&ended.reason());
+        let left: Vec<_> = std::iter::from_fn(|| leader.take_commit()).collect();
+        drop(leader);
+        left.iter().for_each(|commit| self.refuse(commit, &ended));
+        askers.into_iter().for_each(|asker| asker.answer(Err(ended.reason().into())));
+        self.tell(|observer| match ended {
+            Ended::Deposed(leader) => observer.deposed(leader),
+            Ended::Stopped(reason) => observer.stopped(reason),
+            Ended::Closed => {}
+        });
+        self.connection.room.notify_all();
+    }
+
+    fn refuse(&self, commit: &PendingCommit, ended: &Ended) {
+        commit.fill(|_| Err(StoreError::Unavailable(ended.reason())));
+    }
+}

@@ -1,0 +1,122 @@
+//! What an engine, its committer and its scanners share: the database, and what the leader keeps in memory.
+
+use super::NetworkLimits;
+use super::database::{FetchLimit, Piece, RemoteDatabase};
+use super::leader::Leader;
+use crate::engine::{EngineObserver, TopicId};
+use crate::error::{ReadError, Unavailable};
+use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram};
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+pub(super) struct Connection<D> {
+    pub(super) limits: NetworkLimits,
+    pub(super) database: Arc<D>,
+    pub(super) leader: Mutex<Leader>,
+    /// For the committer: there is something to do.
+    pub(super) changed: Notify,
+    /// For callers that wait for room.
+    pub(super) room: Condvar,
+    /// For `close`: the committer has ended.
+    pub(super) ended: Condvar,
+    pub(super) observer: OnceLock<Arc<dyn EngineObserver>>,
+    pub(super) figures: EngineFigures,
+    runtime: Handle,
+    /// True when the engine ends: reads are answered with an error.
+    is_ending: watch::Sender<bool>,
+}
+
+pub(super) struct EngineFigures {
+    pub(super) commit_duration_ms: Histogram,
+    pub(super) commit_batch_events: Histogram,
+    corrupt_events: AtomicU64,
+}
+
+impl<D: RemoteDatabase> Connection<D> {
+    pub(super) fn new(limits: NetworkLimits, database: Arc<D>, leader: Leader, runtime: Handle) -> Self {
+        Self {
+            limits,
+            database,
+            leader: Mutex::new(leader),
+            changed: Notify::new(),
+            room: Condvar::new(),
+            ended: Condvar::new(),
+            observer: OnceLock::new(),
+            figures: EngineFigures {
+                commit_duration_ms: Histogram::new(COMMIT_MS_BOUNDS),
+                commit_batch_events: Histogram::new(COMMIT_EVENTS_BOUNDS),
+                corrupt_events: AtomicU64::new(0),
+            },
+            runtime,
+            is_ending: watch::Sender::new(false),
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.leader.lock().availability.is_closing = true;
+        self.is_ending.send_replace(true);
+        self.changed.notify_one();
+        self.room.notify_all();
+    }
+
+    /// Runs a read, and hands the answer to `answer`. When the engine ends meanwhile, the answer is an error.
+    pub(super) fn read<T: Send + 'static>(
+        &self,
+        question: impl Future<Output = Result<T, ReadError>> + Send + 'static,
+        answer: impl FnOnce(Result<T, ReadError>) + Send + 'static,
+    ) {
+        let mut is_ending = self.is_ending.subscribe();
+        self.runtime.spawn(async move {
+            let answered = tokio::select! {
+                answered = question => answered,
+                _ = is_ending.wait_for(|&is_ending| is_ending) => Err(Unavailable::Closed.into()),
+            };
+            answer(answered);
+        });
+    }
+
+    /// Runs work of the database on its runtime and waits for it. For threads that may be blocked. `None` when the engine ends.
+    pub(super) fn wait_for<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        // Not a channel of tokio: the caller may be inside of another runtime.
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let mut is_ending = self.is_ending.subscribe();
+        self.runtime.spawn(async move {
+            tokio::select! {
+                done = work => {
+                    let _ = sender.send(done);
+                }
+                _ = is_ending.wait_for(|&is_ending| is_ending) => {}
+            }
+        });
+        receiver.recv().ok()
+    }
+
+    /// Newest events that are still in memory.
+    pub(super) fn tail(&self, topic: TopicId, seq: u64, limit: FetchLimit) -> Option<Piece> {
+        self.leader.lock().tail.piece(topic, seq, limit)
+    }
+}
+
+impl EngineFigures {
+    pub(super) fn observe(&self, duration: Duration, events: usize) {
+        self.commit_duration_ms.observe(duration.as_secs_f64() * 1_000.0);
+        if events > 0 {
+            self.commit_batch_events.observe(events as f64);
+        }
+    }
+
+    pub(super) fn count_corrupt(&self, events: u64) {
+        self.corrupt_events.fetch_add(events, Ordering::Relaxed);
+    }
+
+    pub(super) fn corrupt_events(&self) -> u64 {
+        self.corrupt_events.load(Ordering::Relaxed)
+    }
+}
