@@ -312,8 +312,12 @@ impl Runner {
         match std::mem::replace(&mut self.work, TermWork::Idle) {
             TermWork::Idle => self.release(),
             TermWork::Opening { task, .. } => {
-                task.abort();
-                // What the engine sent may be on its way: the lease expires instead.
+                // Nobody waits for it, and what the engine sent may be on its way: the lease expires instead.
+                tokio::spawn(async move {
+                    if let Ok(Ok(bus)) = task.await {
+                        let _ = bus.close().await;
+                    }
+                });
                 self.machine.deposed(self.now());
                 self.release();
             }

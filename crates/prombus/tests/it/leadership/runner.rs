@@ -261,6 +261,21 @@ async fn a_stop_that_cannot_reach_the_store_says_so_and_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_an_engine_that_is_being_opened() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let store = SimulatedStore::new(&database, fast_network());
+    store.delay_leads(Duration::from_secs(300));
+    let Node { leadership, store, .. } = Node::start_on("a", store, &clock);
+    seconds(1).await;
+    assert!(matches!(*leadership.roles().borrow(), Role::TakingOver { term: 1 }));
+    leadership.stop().await.expect("stops");
+    assert!(clock.steady_ms() < 10_000);
+    seconds(400).await;
+    assert_eq!(database.term(), 1, "it was opened later");
+    assert!(store.engine().is_none(), "and closed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leadership_that_is_dropped_gives_the_lease_back() {
     let (database, clock) = (Database::new(), paused_clock());
     let a = Node::start("a", &database, &clock);
