@@ -10,6 +10,7 @@ mod reference;
 mod setting;
 mod settings;
 mod source;
+mod store_url;
 mod suggestion;
 mod toml_file;
 mod validate;
@@ -17,7 +18,8 @@ mod validate;
 pub use environment::Environment;
 pub use flags::SettingFlags;
 pub use reference::{default_file, topic_keys};
-pub use settings::{BusSettings, DATA, LogFormat, LogSettings, Settings, StoreChoice};
+pub use settings::{BusSettings, DATA, LogFormat, LogSettings, MongoSettings, Settings, StoreChoice};
+pub use store_url::StoreUrl;
 
 use crate::messages::io_reason;
 use environment::EnvironmentSettings;
@@ -78,6 +80,7 @@ pub fn load(
     add_token(&mut settings, token)?;
     let mut problems = Problems::default();
     check_access(&mut problems, &settings);
+    check_advertise(&mut problems, &settings);
     as_result(settings, &source, &problems).map(|settings| Loaded { settings, warnings })
 }
 
@@ -157,6 +160,22 @@ fn check_access(problems: &mut Problems, settings: &Settings) {
         let why = format!(
             "{open} is open to other machines and no auth is configured: set WS_TOKEN or tokens in the config, \
              listen on 127.0.0.1, or say --insecure"
+        );
+        problems.add("listen", why);
+    }
+}
+
+/// Other gateways of a shared store must be able to connect to this one.
+fn check_advertise(problems: &mut Problems, settings: &Settings) {
+    let is_shared = matches!(settings.bus.store, StoreChoice::MongoDb(_));
+    let listen = settings.server.listen.first().filter(|address| address.ip().is_unspecified());
+    if let Some(listen) = listen
+        && is_shared
+        && settings.advertise.is_none()
+    {
+        let why = format!(
+            "{listen} is not an address that other gateways can connect to: say where they reach this one \
+             with --advertise HOST:PORT"
         );
         problems.add("listen", why);
     }

@@ -21,7 +21,8 @@ Examples:
   prombus serve --demo --store memory:
   prombus serve --listen 127.0.0.1:9000 --data /var/lib/prombus
   WS_TOKEN=secret prombus serve --listen 0.0.0.0:8090 --tls-cert cert.pem --tls-key key.pem
-  prombus serve --store memory: --log debug";
+  prombus serve --store memory: --log debug
+  PROMBUS_STORE=mongodb://user:password@db1,db2,db3/bus prombus serve --advertise 10.0.0.5:8090";
 
 /// What `serve` takes.
 #[derive(Clone, Debug, Default, ClapArgs)]

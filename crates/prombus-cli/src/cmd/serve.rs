@@ -1,10 +1,12 @@
 //! `prombus serve`: opens the store, serves, and stops when it is told to.
 //!
-//! The order of stopping: the gateway takes no new work, answers what is in flight and closes its connections; then the
-//! store makes everything durable and is closed. A process that is killed in the middle loses nothing that was answered.
+//! A gateway has a store of its own, or shares one with other gateways: see `shared`.
 
 mod banner;
 mod demo;
+mod mongodb;
+mod run_until_stopped;
+mod shared;
 mod sighup_reload;
 mod stop_signals;
 
@@ -14,19 +16,17 @@ use crate::logging;
 use crate::messages::{complain, io_reason, one_line};
 use anyhow::{Context, anyhow};
 use prombus::engine::LogEngineOptions;
-use prombus::{Backend, Bus, OpenError, TopicRule};
+use prombus::{Backend, Bus, BusBuilder, OpenError, TopicRule};
 use prombus_server::{ServeError, Server, raise_descriptor_limit};
+use run_until_stopped::run_until_stopped;
 use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use stop_signals::Signals;
-use tokio::sync::oneshot;
 
 /// What the store has to close, when the clients have had their time.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// A signal that comes again within this time is the same wish.
-const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
 /// The exit code for arguments that are wrong; clap's.
 const BAD_ARGUMENTS: u8 = 2;
@@ -57,6 +57,11 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
+    if let StoreChoice::MongoDb(url) = &settings.bus.store {
+        let store =
+            mongodb::connect(url, &settings.bus).await.map_err(|error| anyhow!(why_not_open(error)))?;
+        return shared::serve(args, settings, store).await;
+    }
     let bus = open(&settings.bus, demo::topic_rules(args.demo, &settings.bus.topics))
         .await
         .map_err(|error| anyhow!(why_not_open(error)))?;
@@ -71,64 +76,25 @@ async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     raise_descriptors(&server);
     // Before anybody is told that it serves: who stops it right then is heard.
     let signals = Signals::install().context("cannot watch for signals")?;
-    sighup_reload::on_hangup(args.clone(), settings.clone(), Arc::clone(&backend))
+    let reloaded = Arc::clone(&backend);
+    sighup_reload::on_hangup(args.clone(), settings.clone(), move |rules| reloaded.set_topic_rules(rules))
         .context("cannot watch for SIGHUP")?;
     if args.demo {
         // It ends when the store is closed.
         demo::start(&bus).await?;
     }
+    announce(args, settings, &server);
+    let drain_timeout = settings.server.connections.drain_timeout;
+    run_until_stopped(server, signals, drain_timeout, close(&*backend, CLOSE_TIMEOUT)).await
+}
+
+/// Says where it serves: from now on it does.
+fn announce(args: &ServeArgs, settings: &Settings, server: &Server) {
     let text = banner::text(settings, server.local_addrs(), args.demo);
     // A server whose stdout is closed serves all the same.
     let _ = stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush());
     let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
     tracing::info!("serving on {}", addresses.join(", "));
-    run_until_stopped(server, &*backend, signals, settings.server.connections.drain_timeout).await
-}
-
-async fn run_until_stopped(
-    server: Server,
-    backend: &dyn Backend,
-    mut signals: Signals,
-    drain_timeout: Duration,
-) -> anyhow::Result<()> {
-    let (began, has_begun) = oneshot::channel();
-    tokio::spawn(async move {
-        let signal = signals.next().await;
-        tracing::info!("stopping: {signal}; no new work, clients have {} s", drain_timeout.as_secs_f32());
-        let _ = began.send(Instant::now());
-        // Whoever signals a process and its group says the same thing twice.
-        let asked = Instant::now();
-        let mut again = signals.next().await;
-        while asked.elapsed() < SAME_SIGNAL {
-            again = signals.next().await;
-        }
-        tracing::warn!("stopping at once: {again} again");
-        std::process::exit(again.exit_code());
-    });
-    let (stop, is_stopped) = oneshot::channel();
-    let shutdown = async move {
-        if let Ok(at) = has_begun.await {
-            let _ = stop.send(at);
-        }
-    };
-    let mut running = std::pin::pin!(server.run(shutdown));
-    // The gateway keeps to its own time; this is for one that does not, so that the store is closed in any case.
-    let overdue = async {
-        let Ok(at) = is_stopped.await else { return std::future::pending().await };
-        tokio::time::sleep_until((at + drain_timeout + Duration::from_millis(500)).into()).await;
-    };
-    let ran = tokio::select! {
-        ran = &mut running => ran.map_err(anyhow::Error::from),
-        () = overdue => Err(anyhow!("connections were still open when their time to go was over")),
-    };
-    if let Err(error) = &ran {
-        tracing::error!("{}", one_line(error));
-    } else {
-        tracing::info!("stopping: closing the store");
-    }
-    close(backend, CLOSE_TIMEOUT).await?;
-    tracing::info!("stopped");
-    ran
 }
 
 fn raise_descriptors(server: &Server) {
@@ -143,15 +109,19 @@ fn raise_descriptors(server: &Server) {
     }
 }
 
-async fn open(settings: &BusSettings, rules: Vec<TopicRule>) -> Result<Bus, OpenError> {
-    let builder = Bus::builder()
+fn builder(settings: &BusSettings, rules: Vec<TopicRule>) -> BusBuilder {
+    Bus::builder()
         .limits(settings.limits)
         .memory_bytes(settings.memory_bytes)
         .topics(rules)
-        .log(LogEngineOptions { log: settings.log.clone() });
+        .log(LogEngineOptions { log: settings.log.clone() })
+}
+
+async fn open(settings: &BusSettings, rules: Vec<TopicRule>) -> Result<Bus, OpenError> {
     match &settings.store {
-        StoreChoice::Log(folder) => builder.open(folder).await,
-        StoreChoice::Memory => builder.memory(),
+        StoreChoice::Log(folder) => builder(settings, rules).open(folder).await,
+        StoreChoice::Memory => builder(settings, rules).memory(),
+        StoreChoice::MongoDb(url) => Err(OpenError::Store(format!("{url} is a store that gateways share"))),
     }
 }
 

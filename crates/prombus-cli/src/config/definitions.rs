@@ -40,6 +40,8 @@ pub const SECTIONS: &[Section] = &[
         settings: COMPACTED_TOPIC,
     },
     table("storage", "", STORAGE),
+    table("engine", "", ENGINE),
+    table("mongodb", "For store = \"mongodb://…\".", MONGODB),
     table("metrics", "", METRICS),
     Section { path: "auth.token[]", doc: TOKEN_DOC, example: Some(""), settings: TOKEN },
     Section { path: "auth.jwt", doc: JWT_DOC, example: Some(""), settings: JWT },
@@ -74,8 +76,15 @@ const SERVER: &[Setting] = &[
             .default("[\"127.0.0.1:8090\"]").flag("listen", "ADDR"),
     text("data", "The folder for events and groups.").default("\"./prombus-data\"").flag("data", "DIR"),
     text("store",
-        "Where events live: \"log:\" (in the data folder) or \"memory:\" (gone at exit).")
+        "Where events live: \"log:\" (in the data folder), \"memory:\" (gone at exit), or a MongoDB database, which several \
+         gateways can share: \"mongodb://…\", \"mongodb+srv://…\".")
             .default("\"log:\"").flag("store", "URL"),
+    text("advertise",
+        "With a database: where other gateways reach this one, as host:port. Required if it listens on all addresses of the \
+         machine.").example("\"10.0.0.5:8090\"", "the first listen address").flag("advertise", "ADDR"),
+    switch("relay_insecure", |s| &mut s.server.relay_insecure,
+        "With a database: relay connections to a leader on another machine even if it serves without TLS. The network between \
+         them can then read events and tokens.").flag("relay-insecure", ""),
     text("log",
         "What to log, to stderr: error, warn, info, debug, trace, or a filter like \"info,prombus_server=debug\".")
             .default("\"info\"").flag("log", "FILTER"),
@@ -193,6 +202,25 @@ const STORAGE: &[Setting] = &[
     whole("storage.memory_bytes", 64 << 10..=u64::MAX, |s| &mut s.bus.memory_bytes,
         "Memory for events with store = \"memory:\". One publish may take an eighth of it (2 MiB where that is more, but at \
          most half)."),
+];
+
+#[rustfmt::skip]
+const ENGINE: &[Setting] = &[
+    time("engine.wait_ms", |s| &mut s.bus.limits.engine_wait_ms,
+        "How long publishers, and new connections at a follower, wait while the database cannot be reached or nobody leads it; \
+         then they get unavailable."),
+];
+
+#[rustfmt::skip]
+const MONGODB: &[Setting] = &[
+    text("mongodb.database",
+        "The database.").example("\"prombus\"", "the one in the URL, else prombus"),
+    text("mongodb.prefix", "Names of collections begin with this.").default("\"\""),
+    switch("mongodb.readable", |s| &mut s.bus.mongodb.readable,
+        "Store payloads as BSON too, for queries; costs room and some throughput."),
+    text("mongodb.write_concern",
+        "When a commit counts: \"majority\", a number of members in quotes, or the name of a custom write concern.")
+            .default("\"majority\""),
 ];
 
 #[rustfmt::skip]

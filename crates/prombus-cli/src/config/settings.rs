@@ -1,5 +1,6 @@
 //! The settings that `serve` works with, in the types of the crates that use them, and their defaults.
 
+use super::store_url::StoreUrl;
 use prombus::{Limits, TopicRule};
 use prombus_log::Options as LogOptions;
 use prombus_server::ServerOptions;
@@ -17,6 +18,8 @@ pub struct Settings {
     pub server: ServerOptions,
     /// The bus's.
     pub bus: BusSettings,
+    /// Where other gateways of the same store reach this one; without it, the first listen address.
+    pub advertise: Option<String>,
     /// How to log.
     pub log: LogSettings,
 }
@@ -32,8 +35,23 @@ pub struct BusSettings {
     pub log: LogOptions,
     /// For the memory.
     pub memory_bytes: u64,
+    /// For MongoDB.
+    pub mongodb: MongoSettings,
     /// What counts for topics.
     pub topics: Vec<TopicRule>,
+}
+
+/// How a MongoDB database is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MongoSettings {
+    /// The database; without it, the one in the URL, else `prombus`.
+    pub database: Option<String>,
+    /// Names of collections begin with this.
+    pub prefix: String,
+    /// Payloads are stored as BSON too.
+    pub readable: bool,
+    /// `majority`, a number of members, or the name of a custom write concern.
+    pub write_concern: String,
 }
 
 /// Which store.
@@ -43,6 +61,8 @@ pub enum StoreChoice {
     Log(PathBuf),
     /// Memory.
     Memory,
+    /// A MongoDB database, which several gateways can share.
+    MongoDb(StoreUrl),
 }
 
 /// How to log.
@@ -70,9 +90,15 @@ impl Default for Settings {
             limits: Limits::default(),
             log: LogOptions::default(),
             memory_bytes: MEMORY_BYTES,
+            mongodb: MongoSettings {
+                database: None,
+                prefix: String::new(),
+                readable: true,
+                write_concern: "majority".to_owned(),
+            },
             topics: Vec::new(),
         };
         let log = LogSettings { filter: "info".to_owned(), format: LogFormat::Text };
-        Self { server: ServerOptions::default(), bus, log }
+        Self { server: ServerOptions::default(), bus, advertise: None, log }
     }
 }

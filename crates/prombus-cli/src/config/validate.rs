@@ -7,11 +7,13 @@ use super::problems::Problems;
 use super::setting::Setting;
 use super::settings::{LogFormat, Settings, StoreChoice};
 use super::source::Source;
+use super::store_url::StoreUrl;
 use crate::messages::one_line;
 use prombus::{TopicOptions, TopicRule};
 use prombus_server::{Rate, TlsOptions, check_tls};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 /// The settings that a source comes to. If there are problems, they are of no use.
@@ -32,7 +34,9 @@ pub fn settings(problems: &mut Problems, source: &Source) -> Settings {
     rates.connection_publish = rate(problems, source, "rate.connection_publish");
     rates.connection_deliver = rate(problems, source, "rate.connection_deliver");
     settings.bus.topics = topics(problems, source);
+    settings.server.engine_wait = Duration::from_millis(settings.bus.limits.engine_wait_ms);
     store(problems, source, &mut settings.bus.store);
+    shared_store(problems, source, &mut settings);
     if let Some(filter) = source.text("log") {
         check_log_filter(problems, filter);
         settings.log.filter = filter.to_owned();
@@ -138,15 +142,49 @@ fn store(problems: &mut Problems, source: &Source, store: &mut StoreChoice) {
         Some(folder) => *store = StoreChoice::Log(PathBuf::from(folder)),
         None => {}
     }
-    // The rest of the URL may contain a password: it is not shown.
+    // The rest of the URL may contain a password: problems do not show it.
     match source.text("store").map(|url| url.split_once(':')) {
         None | Some(Some(("log", ""))) => {}
         Some(Some(("memory", ""))) => *store = StoreChoice::Memory,
-        Some(Some((scheme @ ("mongodb" | "mongodb+srv" | "nats" | "tls"), _))) => {
-            let why = format!("this build has no store for {scheme}:; log: and memory: are there");
+        Some(Some(("mongodb" | "mongodb+srv", rest))) => match rest.strip_prefix("//") {
+            _ if !cfg!(feature = "mongodb") => {
+                problems.add("store", "this prombus was built without MongoDB support (feature mongodb)");
+            }
+            Some(hosts) if !hosts.is_empty() => {
+                *store = StoreChoice::MongoDb(StoreUrl::new(source.text("store").unwrap_or_default()));
+            }
+            _ => problems.add("store", "no server is named; e.g. mongodb://localhost:27017"),
+        },
+        Some(Some((scheme @ ("nats" | "tls"), _))) => {
+            let why =
+                format!("this build has no store for {scheme}:; log:, memory: and mongodb:// are there");
             problems.add("store", why);
         }
-        _ => problems.add("store", "there is no such store; expected log: or memory:"),
+        _ => problems.add("store", "there is no such store; expected log:, memory: or mongodb://…"),
+    }
+}
+
+/// What counts for a store that several gateways can share.
+fn shared_store(problems: &mut Problems, source: &Source, settings: &mut Settings) {
+    let mongodb = &mut settings.bus.mongodb;
+    let named = |path| source.text(path).map(str::to_owned);
+    mongodb.database = named("mongodb.database");
+    mongodb.prefix = named("mongodb.prefix").unwrap_or_default();
+    if let Some(write_concern) = named("mongodb.write_concern") {
+        mongodb.write_concern = write_concern;
+    }
+    for path in ["mongodb.database", "mongodb.write_concern"] {
+        if source.text(path) == Some("") {
+            problems.add(path, "is empty");
+        }
+    }
+    settings.advertise = named("advertise");
+    let is_address = |text: &String| {
+        let (host, port) = text.rsplit_once(':').unwrap_or_default();
+        !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok_and(|port| port != 0)
+    };
+    if settings.advertise.as_ref().is_some_and(|text| !is_address(text)) {
+        problems.add("advertise", "expected a host and a port, e.g. 10.0.0.5:8090 or bus-1.example.com:8090");
     }
 }
 

@@ -203,7 +203,12 @@ impl BusBuilder {
         self.over(engine, clock)
     }
 
-    fn clock_or_system(&self) -> Arc<dyn Clock> {
+    /// Whether what was set is allowed.
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        self.limits.check()
+    }
+
+    pub(crate) fn clock_or_system(&self) -> Arc<dyn Clock> {
         self.clock.clone().unwrap_or_else(|| Arc::new(SystemClock::default()))
     }
 

@@ -53,6 +53,11 @@ impl HeldLease {
         self.write_at = self.write_at.min(now);
     }
 
+    /// Whether it is being given back.
+    pub(super) fn is_releasing(&self) -> bool {
+        self.is_releasing
+    }
+
     /// Until when events may be leased; `None`: not at all.
     pub(super) fn gate_deadline(&self, timing: &LeaseTiming) -> Option<u64> {
         (!self.is_releasing).then_some(self.confirmed_ms + timing.gate_ms)

@@ -53,7 +53,7 @@ pub enum LeasePosition {
         /// The record of the process that does, as far as it is known.
         leader: Option<LeaseRecord>,
     },
-    /// It does, unless it was taken away and this process has not noticed.
+    /// It does, and does not give it back. Another process may have taken it, which this one has not noticed.
     Holding {
         /// What is stored.
         record: LeaseRecord,
@@ -225,6 +225,7 @@ impl LeaseMachine {
     /// Whether this process holds the lease.
     pub fn position(&self) -> LeasePosition {
         match &self.held {
+            Some(held) if held.is_releasing() => LeasePosition::Following { leader: None },
             Some(held) => LeasePosition::Holding { record: held.record.clone(), takeover: held.takeover },
             None => {
                 let is_leader =

@@ -39,6 +39,7 @@ fn data(settings: &Settings) -> String {
             whole.display().to_string()
         }
         StoreChoice::Memory => "in memory, gone at exit".to_owned(),
+        StoreChoice::MongoDb(url) => url.to_string(),
     }
 }
 
@@ -128,6 +129,13 @@ mod tests {
         assert!(text.contains("curl -H \"Authorization: Bearer $WS_TOKEN\" -d"), "{text}");
         assert!(text.contains("http://127.0.0.1:80/publish"), "{text}");
         assert!(!text.contains("hunter2"));
+    }
+
+    #[cfg(feature = "mongodb")]
+    #[test]
+    fn the_password_of_a_store_is_not_printed() {
+        let text = text_of(&["--store", "mongodb://me:hunter2@db1,db2/bus?replicaSet=rs0"], &[]);
+        assert!(text.contains("data:   mongodb://me:***@db1,db2/bus\n"), "{text}");
     }
 
     #[test]

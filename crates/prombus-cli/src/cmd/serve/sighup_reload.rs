@@ -3,15 +3,18 @@
 use super::demo::topic_rules;
 use crate::args::ServeArgs;
 use crate::config::{self, ConfigError, Environment, Settings};
-use prombus::{Backend, TopicRule};
-use std::sync::Arc;
+use prombus::TopicRule;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Watches for SIGHUP from now on.
+/// Watches for SIGHUP from now on, and hands the rules for topics to `apply`.
 ///
 /// # Errors
 /// When the system refuses.
-pub fn on_hangup(args: ServeArgs, settings: Settings, backend: Arc<dyn Backend>) -> std::io::Result<()> {
+pub fn on_hangup(
+    args: ServeArgs,
+    settings: Settings,
+    apply: impl Fn(Vec<TopicRule>) + Send + 'static,
+) -> std::io::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
@@ -22,7 +25,7 @@ pub fn on_hangup(args: ServeArgs, settings: Settings, backend: Arc<dyn Backend>)
                                     configuration with the next start",
                         rules.len()
                     );
-                    backend.set_topic_rules(rules);
+                    apply(rules);
                 }
                 Err(lines) => {
                     for line in lines {

@@ -2,7 +2,10 @@
 
 use super::process::{Process, pass};
 use prombus::engine::simulated::{Database, LeaseFault};
-use prombus::{Clock as _, Delivery, ManualClock, Subscription};
+use prombus::{Delivery, ManualClock, Subscription};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 async fn next(orders: &mut Subscription) -> Delivery {
@@ -58,14 +61,44 @@ async fn events_that_were_reserved_when_the_gate_closed_are_given_back() {
     let mut other = a.bus().subscribe("orders", "billing").batch_size(1).await.expect("joins");
     a.publish(1).await.expect("publishes");
     // The read of the reserved event does not end before the gate has closed.
-    a.store.engine().expect("it leads").suspend("slow");
-    assert!(is_silent(&mut orders).await);
+    let engine = a.store.engine().expect("it leads");
+    engine.suspend("slow");
+    let reading = tokio::spawn(async move { (next(&mut orders).await.seq(), orders) });
+    tokio::time::sleep(Duration::from_millis(50)).await;
     clock.advance_ms(5_000);
-    a.store.engine().expect("it leads").resume();
-    assert!(is_silent(&mut orders).await, "it was read, but must not be leased");
-    assert!(is_silent(&mut other).await);
+    engine.resume();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!reading.is_finished(), "it was read, but must not be leased");
+    assert_eq!(a.bus().groups().await.expect("lists").remove(0).in_flight, 0);
+    reading.abort();
+    assert!(reading.await.is_err_and(|error| error.is_cancelled()));
     a.run().await;
-    assert_eq!(next(&mut other).await.seq(), 1, "it was given back, and goes to whoever asks first");
-    let group = a.bus().groups().await.expect("lists").remove(0);
-    assert_eq!((group.in_flight, clock.steady_ms()), (1, 5_000));
+    assert_eq!(next(&mut other).await.seq(), 1, "it was given back, and another member gets it");
+}
+
+#[derive(Default)]
+struct Wakes(AtomicU32);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_waits_for_the_gate_is_not_woken_before_it_opens() {
+    let clock = ManualClock::new(1_000);
+    let (mut a, mut orders) = leader(&clock).await;
+    a.publish(1).await.expect("publishes");
+    clock.advance_ms(5_000);
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut context = Context::from_waker(&waker);
+    let mut next = Box::pin(orders.next());
+    assert!(next.as_mut().poll(&mut context).is_pending());
+    a.publish(2).await.expect("publishes");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "neither by itself nor by a commit");
+    a.run().await;
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
 }

@@ -1,1 +1,352 @@
-//! The runner.
+//! The runner, on tokio's paused clock: seconds pass when every task waits. Threads of the engine run in real time, so an answer of
+//! the engine may take seconds of that clock; the tests wait for what must come.
+
+use super::process::{check_fences, fast_network, stored};
+use prombus::engine::simulated::{Database, LeaseFault, SimulatedStore};
+use prombus::engine::{LeaseRecord, SharedStore, Takeover};
+use prombus::leadership::{Leadership, LeadershipOptions, Role, StopError};
+use prombus::{Bus, Clock as _, ManualClock, OpenError, PublishError, Unavailable};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What must come comes within this time of the paused clock.
+const SOON: Duration = Duration::from_secs(600);
+
+/// A clock that follows the paused one, also for threads outside of the runtime.
+fn paused_clock() -> ManualClock {
+    let clock = ManualClock::new(1_000);
+    let pump = clock.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            pump.advance_ms(10);
+        }
+    });
+    clock
+}
+
+struct Node {
+    leadership: Leadership,
+    store: Arc<SimulatedStore>,
+    /// Every role that it had.
+    roles: Arc<Mutex<Vec<String>>>,
+}
+
+fn options(name: &str) -> LeadershipOptions {
+    LeadershipOptions { cert_hash: Some([3; 32]), ..LeadershipOptions::new(format!("{name}:7070")) }
+}
+
+impl Node {
+    fn start(name: &str, database: &Database, clock: &ManualClock) -> Self {
+        Self::start_on(name, SimulatedStore::new(database, fast_network()), clock)
+    }
+
+    fn start_on(name: &str, store: SimulatedStore, clock: &ManualClock) -> Self {
+        let store = Arc::new(store);
+        let shared = Arc::clone(&store) as Arc<dyn SharedStore>;
+        let leadership = Leadership::start(shared, Bus::builder(), options(name), Arc::new(clock.clone()));
+        let roles: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (mut changes, heard) = (leadership.roles(), Arc::clone(&roles));
+        tokio::spawn(async move {
+            while changes.changed().await.is_ok() {
+                let role = format!("{:?}", *changes.borrow_and_update());
+                heard.lock().expect("no panic").push(role);
+            }
+        });
+        Self { leadership, store, roles }
+    }
+
+    fn had(&self, role: &str) -> bool {
+        self.roles.lock().expect("no panic").iter().any(|it| it.starts_with(role))
+    }
+
+    async fn until_leading(&self) -> (u64, Bus) {
+        let mut roles = self.leadership.roles();
+        let role = roles.wait_for(|role| matches!(role, Role::Leading { .. }));
+        match &*tokio::time::timeout(SOON, role).await.expect("it leads soon").expect("it runs") {
+            Role::Leading { term, bus, .. } => (*term, bus.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn until_following(&self) -> LeaseRecord {
+        let mut roles = self.leadership.roles();
+        let role = roles.wait_for(|role| matches!(role, Role::Following { leader: Some(_) }));
+        match &*tokio::time::timeout(SOON, role).await.expect("it follows soon").expect("it runs") {
+            Role::Following { leader: Some(leader) } => leader.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_leading(&self) -> bool {
+        matches!(*self.leadership.roles().borrow(), Role::Leading { .. })
+    }
+
+    /// Nothing of this process reaches the store any more.
+    fn cut_off(&self) {
+        self.store.fault_of_all(Some(LeaseFault::Hangs));
+        self.store.engine().into_iter().for_each(|engine| engine.suspend("cut off"));
+    }
+
+    fn reconnect(&self) {
+        self.store.fault_of_all(None);
+        self.store.engine().into_iter().for_each(|engine| engine.resume());
+    }
+}
+
+async fn seconds(count: u64) {
+    tokio::time::sleep(Duration::from_secs(count)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_process_leads_and_the_second_follows_it() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let a = Node::start("a", &database, &clock);
+    let (term, bus) = a.until_leading().await;
+    let b = Node::start("b", &database, &clock);
+    let leader = b.until_following().await;
+    assert_eq!((term, leader.term), (1, 1));
+    assert_eq!((leader.address.as_str(), leader.cert_hash), ("a:7070", Some([3; 32])));
+    let Role::Leading { secret, .. } = a.leadership.roles().borrow().clone() else { panic!("it leads") };
+    assert!(leader.secret == secret && secret != [0; 32], "followers know the secret of the term");
+    bus.publish("orders", &1).await.expect("publishes");
+    seconds(60).await;
+    assert!(a.is_leading() && !b.had("TakingOver"), "{:?}", b.roles);
+    assert_eq!((a.leadership.figures().takeovers(), b.leadership.figures().takeovers()), (1, 0));
+    assert_eq!((a.leadership.figures().term(), b.leadership.figures().term()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_closes_the_bus_and_lets_the_next_one_lead_without_the_six_seconds() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let (a, b) = (Node::start("a", &database, &clock), Node::start("b", &database, &clock));
+    let (_, bus) = a.until_leading().await;
+    b.until_following().await;
+    for payload in 1..=20 {
+        drop(bus.publish("orders", &payload).into_future());
+    }
+    bus.publish("orders", &21).await.expect("publishes");
+    a.leadership.stop().await.expect("stops");
+    assert_eq!(bus.stopped().await, Unavailable::Closed);
+    let stopped_ms = clock.steady_ms();
+    let (term, bus) = b.until_leading().await;
+    assert!(clock.steady_ms() - stopped_ms < 3_000, "it did not wait for the lease to expire");
+    assert_eq!(term, 2);
+    assert_eq!(stored(&bus).await.last(), Some(&21));
+    b.leadership.stop().await.expect("stops");
+    check_fences(&database);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_was_cut_off_follows_when_it_is_back_and_its_bus_stops() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let (a, b) = (Node::start("a", &database, &clock), Node::start("b", &database, &clock));
+    let (_, old) = a.until_leading().await;
+    b.until_following().await;
+    old.publish("orders", &1).await.expect("publishes");
+    a.cut_off();
+    let cut_ms = clock.steady_ms();
+    let (term, bus) = b.until_leading().await;
+    assert_eq!(term, 2);
+    assert!(clock.steady_ms() - cut_ms >= 4_000, "not before the lease had expired");
+    bus.publish("orders", &2).await.expect("publishes");
+    assert!(a.is_leading(), "it cannot know");
+    a.reconnect();
+    assert_eq!(a.until_following().await.address, "b:7070");
+    tokio::time::timeout(SOON, old.stopped()).await.expect("the old bus stops");
+    assert!(old.publish("orders", &3).await.is_err());
+    assert_eq!(stored(&bus).await, [1, 2]);
+    let figures = (a.leadership.figures(), b.leadership.figures());
+    assert_eq!((figures.0.takeovers(), figures.1.takeovers()), (1, 1));
+    // And back again.
+    b.cut_off();
+    assert_eq!(a.until_leading().await.0, 3);
+    assert_eq!(a.leadership.figures().takeovers(), 2);
+    check_fences(&database);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deposed_engine_changes_the_role_before_its_bus_is_closed() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let a = Node::start("a", &database, &clock);
+    let (_, bus) = a.until_leading().await;
+    let mut roles = a.leadership.roles();
+    roles.borrow_and_update();
+    // Another process has a newer term, which this one has not heard of.
+    let other = SimulatedStore::new(&database, fast_network());
+    let takeover = Takeover { term: 5, was_released: false };
+    let engine = other.lead(takeover, Arc::new(clock.clone())).await.expect("opens");
+    let refused = bus.publish("orders", &1).await.expect_err("its term is over");
+    assert!(matches!(refused, PublishError::Unavailable(Unavailable::Deposed(_))), "{refused}");
+    tokio::time::timeout(SOON, roles.changed()).await.expect("soon").expect("it runs");
+    assert!(matches!(*roles.borrow(), Role::Following { leader: None }), "{:?}", *roles.borrow());
+    assert!(!matches!(bus.stopped().await, Unavailable::Closed), "deposed came first");
+    // It challenges by the normal rules; terms that the store has left behind cannot be led.
+    let (term, bus) = a.until_leading().await;
+    assert_eq!(term, 6);
+    bus.publish("orders", &2).await.expect("publishes");
+    drop(engine);
+    check_fences(&database);
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_continue_while_the_engine_is_being_opened() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let store = SimulatedStore::new(&database, fast_network());
+    store.delay_leads(Duration::from_secs(30));
+    let a = Node::start_on("a", store, &clock);
+    seconds(1).await;
+    let b = Node::start("b", &database, &clock);
+    let (term, _) = a.until_leading().await;
+    assert_eq!(term, 1);
+    assert!(clock.steady_ms() >= 30_000);
+    assert!(a.had("TakingOver(term 1)") && !b.had("TakingOver"), "{:?}", b.roles);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_whose_lease_was_lost_while_it_was_opened_is_never_published() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let slow = |takes| {
+        let store = SimulatedStore::new(&database, fast_network());
+        store.delay_leads(Duration::from_secs(takes));
+        store
+    };
+    let a = Node::start_on("a", slow(30), &clock);
+    seconds(1).await;
+    a.store.fault_of_all(Some(LeaseFault::RequestLost));
+    let b = Node::start_on("b", slow(60), &clock);
+    seconds(15).await;
+    assert!(b.had("TakingOver(term 2)"), "{:?}", b.roles);
+    a.store.fault_of_all(None);
+    let (term, bus) = b.until_leading().await;
+    assert_eq!(term, 2);
+    assert!(!a.had("Leading"), "{:?}", a.roles);
+    assert_eq!(database.fences()[0].1, 1, "the engine of the first term was opened");
+    assert!(a.store.engine().is_none(), "and it is gone");
+    assert_eq!(a.leadership.figures().takeovers(), 0);
+    bus.publish("orders", &1).await.expect("publishes");
+    check_fences(&database);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_cannot_be_opened_is_tried_again_and_others_may_lead_meanwhile() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let store = SimulatedStore::new(&database, fast_network());
+    store.fail_leads(2);
+    let a = Node::start_on("a", store, &clock);
+    let (term, _) = a.until_leading().await;
+    assert_eq!((term, a.leadership.figures().takeovers()), (3, 1));
+    a.leadership.stop().await.expect("stops");
+
+    let store = SimulatedStore::new(&database, fast_network());
+    store.fail_leads(1_000);
+    let a = Node::start_on("a", store, &clock);
+    seconds(2).await;
+    let b = Node::start("b", &database, &clock);
+    b.until_leading().await;
+    assert!(!a.is_leading());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_cannot_reach_the_store_says_so_and_ends() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let a = Node::start("a", &database, &clock);
+    let (_, bus) = a.until_leading().await;
+    a.store.fault_of_all(Some(LeaseFault::Hangs));
+    let began_ms = clock.steady_ms();
+    let stopped = a.leadership.stop().await;
+    assert!(matches!(stopped, Err(StopError::Release(_))), "{stopped:?}");
+    assert!(clock.steady_ms() - began_ms < 60_000);
+    assert_eq!(bus.stopped().await, Unavailable::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_an_engine_that_is_being_opened() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let store = SimulatedStore::new(&database, fast_network());
+    store.delay_leads(Duration::from_secs(300));
+    let Node { leadership, store, .. } = Node::start_on("a", store, &clock);
+    seconds(1).await;
+    assert!(matches!(*leadership.roles().borrow(), Role::TakingOver { term: 1 }));
+    leadership.stop().await.expect("stops");
+    assert!(clock.steady_ms() < 10_000);
+    seconds(400).await;
+    assert_eq!(database.term(), 1, "it was opened later");
+    assert!(store.engine().is_none(), "and closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leadership_that_is_dropped_gives_the_lease_back() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let a = Node::start("a", &database, &clock);
+    a.until_leading().await;
+    drop(a.leadership);
+    let dropped_ms = clock.steady_ms();
+    let b = Node::start("b", &database, &clock);
+    b.until_leading().await;
+    assert!(clock.steady_ms() - dropped_ms < 4_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_does_not_follow_its_own_address() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let a = Node::start("a", &database, &clock);
+    a.until_leading().await;
+    a.cut_off();
+    // The gateway was restarted, at the same address.
+    let again = Node::start("a", &database, &clock);
+    again.until_leading().await;
+    assert!(!again.had("Following(Some"), "{:?}", again.roles);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bus_in_a_second_process_is_refused_with_the_leaders_address_or_waits() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let store = || Arc::new(SimulatedStore::new(&database, fast_network())) as Arc<dyn SharedStore>;
+    let open = |name: &str, wait| {
+        Bus::builder().clock(Arc::new(clock.clone())).open_shared(store(), options(name), wait)
+    };
+    let first = open("first", None).await.expect("opens");
+    first.publish("orders", &1).await.expect("publishes");
+    let refused = open("second", None).await.expect_err("another process leads");
+    assert!(matches!(&refused, OpenError::Led { address } if address == "first:7070"), "{refused}");
+    let refused = open("second", Some(Duration::from_secs(20))).await.expect_err("it leads for longer");
+    assert!(matches!(&refused, OpenError::Led { .. }), "{refused}");
+
+    let waiting = tokio::spawn(open("second", Some(Duration::MAX)));
+    seconds(20).await;
+    assert!(!waiting.is_finished());
+    let closed_ms = clock.steady_ms();
+    first.close().await.expect("closes");
+    let second = waiting.await.expect("no panic").expect("opens");
+    assert!(clock.steady_ms() - closed_ms < 3_000, "the lease was given back");
+    assert_eq!(stored(&second).await, [1]);
+    second.close().await.expect("closes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bus_of_its_own_ends_when_another_process_takes_over() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let store = Arc::new(SimulatedStore::new(&database, fast_network()));
+    let shared = Arc::clone(&store) as Arc<dyn SharedStore>;
+    let opening = Bus::builder().clock(Arc::new(clock.clone())).open_shared(shared, options("a"), None);
+    let first = opening.await.expect("opens");
+    store.fault_of_all(Some(LeaseFault::RequestLost));
+    let b = Node::start("b", &database, &clock);
+    b.until_leading().await;
+    store.fault_of_all(None);
+    tokio::time::timeout(SOON, first.stopped()).await.expect("its bus stops");
+    seconds(30).await;
+    assert!(b.is_leading(), "and it does not challenge again");
+    first.close().await.expect("closes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bus_whose_engine_cannot_be_opened_is_refused_with_the_reason() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let store = SimulatedStore::new(&database, fast_network());
+    store.fail_leads(1);
+    let opening = Bus::builder().clock(Arc::new(clock)).open_shared(Arc::new(store), options("a"), None);
+    let refused = opening.await.expect_err("it cannot be opened");
+    assert!(matches!(&refused, OpenError::Store(why) if why.contains("cannot be opened")), "{refused}");
+}

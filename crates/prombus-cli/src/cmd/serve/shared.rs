@@ -1,0 +1,137 @@
+//! A gateway of a store that several gateways share: it leads the store or relays to the leader, as the lease decides.
+//!
+//! The order of starting: the listeners, because the lease record says where followers reach this process; then the
+//! leadership. The order of stopping: the gateway drains, the bus is closed, the lease is given back.
+
+use super::run_until_stopped::run_until_stopped;
+use super::stop_signals::Signals;
+use super::{announce, builder, demo, raise_descriptors, sighup_reload, why_not_listen};
+use crate::args::ServeArgs;
+use crate::config::Settings;
+use anyhow::{Context, anyhow};
+use prombus::engine::{LeaseRecord, SharedStore};
+use prombus::leadership::{Leadership, LeadershipFigures, LeadershipOptions, Role};
+use prombus::{Bus, SystemClock, TopicRule};
+use prombus_server::{LeaderEndpoint, Server, ServerRole};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What closing the bus and giving the lease back may take, when the clients have had their time.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
+/// How much of it the release may take.
+const RELEASE_TIMEOUT_MS: u64 = 2_000;
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// One line that says what to do.
+pub async fn serve(args: &ServeArgs, settings: &Settings, store: Arc<dyn SharedStore>) -> anyhow::Result<()> {
+    let (roles, server_roles) = watch::channel(ServerRole::Following { leader: None });
+    let server = Server::bind_shared(server_roles, settings.server.clone()).await;
+    let server = server.map_err(|error| anyhow!(why_not_listen(error)))?;
+    raise_descriptors(&server);
+    let signals = Signals::install().context("cannot watch for signals")?;
+    let (rules, current_rules) = watch::channel(demo::topic_rules(args.demo, &settings.bus.topics));
+    let leadership = Leadership::start(
+        store,
+        builder(&settings.bus, current_rules.borrow().clone()),
+        leadership_options(settings, &server)?,
+        Arc::new(SystemClock::default()),
+    );
+    let forwarder = RoleForwarder {
+        roles,
+        rules: current_rules,
+        figures: leadership.figures(),
+        takeovers: Arc::clone(&settings.server.takeovers),
+        is_demo: args.demo,
+    };
+    tokio::spawn(forwarder.run(leadership.roles()));
+    sighup_reload::on_hangup(args.clone(), settings.clone(), move |new| drop(rules.send_replace(new)))
+        .context("cannot watch for SIGHUP")?;
+    announce(args, settings, &server);
+    let close = async move {
+        let stopped = tokio::time::timeout(CLOSE_TIMEOUT, leadership.stop()).await;
+        let late = "the store did not close in time; another gateway leads when the lease has expired";
+        stopped.map_err(|_| anyhow!(late))?.context("closing the store")
+    };
+    run_until_stopped(server, signals, settings.server.connections.drain_timeout, close).await
+}
+
+fn leadership_options(settings: &Settings, server: &Server) -> anyhow::Result<LeadershipOptions> {
+    let listen = server.local_addrs().first().map(ToString::to_string);
+    let address = settings.advertise.clone().or(listen).context("there is no address to listen on")?;
+    Ok(LeadershipOptions {
+        cert_hash: server.cert_hash(),
+        release_timeout_ms: RELEASE_TIMEOUT_MS,
+        ..LeadershipOptions::new(address)
+    })
+}
+
+/// Tells the gateway which role this process has, and applies what belongs to the one that leads: rules for topics, the
+/// demo.
+struct RoleForwarder {
+    roles: watch::Sender<ServerRole>,
+    rules: watch::Receiver<Vec<TopicRule>>,
+    figures: LeadershipFigures,
+    takeovers: Arc<AtomicU64>,
+    is_demo: bool,
+}
+
+impl RoleForwarder {
+    async fn run(mut self, mut leadership: watch::Receiver<Role>) {
+        loop {
+            let role = leadership.borrow_and_update().clone();
+            let bus = match &role {
+                Role::Leading { bus, .. } => Some(bus.clone()),
+                Role::Following { .. } | Role::TakingOver { .. } => None,
+            };
+            self.apply_rules(bus.as_ref());
+            self.takeovers.store(self.figures.takeovers(), Ordering::Relaxed);
+            self.roles.send_replace(server_role(role));
+            if let Some(bus) = bus.clone().filter(|_| self.is_demo) {
+                tokio::spawn(start_demo(bus));
+            }
+            loop {
+                tokio::select! {
+                    changed = leadership.changed() => match changed {
+                        Ok(()) => break,
+                        Err(_) => return,
+                    },
+                    changed = self.rules.changed() => match changed {
+                        Ok(()) => self.apply_rules(bus.as_ref()),
+                        Err(_) => return,
+                    },
+                }
+            }
+        }
+    }
+
+    /// The bus of a term has the rules that the leadership started with; SIGHUP may have changed them since.
+    fn apply_rules(&mut self, bus: Option<&Bus>) {
+        let rules = self.rules.borrow_and_update().clone();
+        if let Some(bus) = bus {
+            bus.backend().set_topic_rules(rules);
+        }
+    }
+}
+
+fn server_role(role: Role) -> ServerRole {
+    match role {
+        Role::Leading { term, bus, secret } => {
+            ServerRole::Leading { backend: Arc::clone(bus.backend()), term, secret }
+        }
+        Role::Following { leader: Some(LeaseRecord { term, address, cert_hash, secret, .. }) } => {
+            ServerRole::Following { leader: Some(LeaderEndpoint { term, address, cert_hash, secret }) }
+        }
+        Role::Following { leader: None } | Role::TakingOver { .. } => ServerRole::Following { leader: None },
+    }
+}
+
+/// It ends when the bus is closed.
+async fn start_demo(bus: Bus) {
+    if let Err(error) = demo::start(&bus).await {
+        tracing::warn!("{error:#}");
+    }
+}

@@ -1,0 +1,92 @@
+//! A bus on a store that several processes share, for a program that embeds it: one process has the bus, the others wait or are
+//! refused.
+
+use super::handle::Leadership;
+use super::options::LeadershipOptions;
+use super::role::Role;
+use super::runner::StopError;
+use crate::bus::{Bus, BusBuilder};
+use crate::engine::{LeaseRecord, SharedStore};
+use crate::error::OpenError;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A caller that does not wait for another leader's end waits this long for the store's answers.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A bus that leads its store. It derefs to [`Bus`].
+///
+/// When another process takes over, the bus stops ([`Bus::stopped`]) and does not return: open another one.
+#[derive(Debug)]
+pub struct SharedBus {
+    bus: Bus,
+    leadership: Leadership,
+}
+
+impl SharedBus {
+    /// Closes the bus and gives the lease back, so that another process can lead at once.
+    ///
+    /// # Errors
+    /// See [`StopError`].
+    pub async fn close(self) -> Result<(), StopError> {
+        self.leadership.stop().await
+    }
+}
+
+impl std::ops::Deref for SharedBus {
+    type Target = Bus;
+
+    fn deref(&self) -> &Bus {
+        &self.bus
+    }
+}
+
+impl BusBuilder {
+    /// Opens a bus on a store that several processes share, as its leader. While another process leads, this waits for up to
+    /// `wait`; a process that was killed counts as the leader for six seconds.
+    ///
+    /// # Errors
+    /// [`OpenError::Led`] if another process leads; see [`OpenError`] for the rest.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn open_shared(
+        self,
+        store: Arc<dyn SharedStore>,
+        options: LeadershipOptions,
+        wait: Option<Duration>,
+    ) -> Result<SharedBus, OpenError> {
+        self.check()?;
+        let location = store.location();
+        let clock = self.clock_or_system();
+        let leadership = Leadership::start_single(store, self, options, clock);
+        let patience = wait.unwrap_or(ANSWERS_WITHIN);
+        match tokio::time::timeout(patience, until_leading(&leadership, wait.is_some())).await {
+            Ok(Some(bus)) => return Ok(SharedBus { bus, leadership }),
+            Ok(None) | Err(_) => {}
+        }
+        let role = leadership.roles().borrow().clone();
+        // It may have got the lease just now.
+        let ended = leadership.end().await;
+        Err(match (ended.open_error, role) {
+            (Some(error), _) => error,
+            (None, Role::Following { leader: Some(LeaseRecord { address, .. }) }) => {
+                OpenError::Led { address }
+            }
+            _ => OpenError::Store(format!("{location}: the lease could not be had within {patience:?}")),
+        })
+    }
+}
+
+/// The bus when this process leads; `None` when it will not.
+async fn until_leading(leadership: &Leadership, waits: bool) -> Option<Bus> {
+    let mut roles = leadership.roles();
+    loop {
+        match &*roles.borrow_and_update() {
+            Role::Leading { bus, .. } => return Some(bus.clone()),
+            Role::Following { leader: Some(_) } if !waits => return None,
+            _ => {}
+        }
+        roles.changed().await.ok()?;
+    }
+}

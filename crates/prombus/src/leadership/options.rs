@@ -1,0 +1,35 @@
+//! How a process takes part in the leadership of a store.
+
+use super::timing::LeaseTiming;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeadershipOptions {
+    /// Where followers reach this process when it leads, as `host:port`.
+    pub address: String,
+    /// SHA-256 of its certificate; `None` if it listens without TLS.
+    pub cert_hash: Option<[u8; 32]>,
+    /// The times of the lease.
+    pub timing: LeaseTiming,
+    /// A call of the lease record that is not answered within this time counts as lost. Default: 2 s.
+    pub call_timeout_ms: u64,
+    /// How long a process rests after it could not open the engine. Doubles with each failure, up to 30 s. Default: 1 s.
+    pub retry_ms: u64,
+    /// How long [`Leadership::stop`](super::Leadership::stop) tries to give the lease back. Default: 5 s; a challenger takes it
+    /// after 6 s in any case.
+    pub release_timeout_ms: u64,
+}
+
+impl LeadershipOptions {
+    /// The defaults, for a process that is reached at this address.
+    pub fn new(address: impl Into<String>) -> Self {
+        Self {
+            address: address.into(),
+            cert_hash: None,
+            timing: LeaseTiming::default(),
+            call_timeout_ms: 2_000,
+            retry_ms: 1_000,
+            release_timeout_ms: 5_000,
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Drives the lease machine over a shared store: one task that calls the lease record, opens and closes the bus, moves the gate and
+//! publishes the role.
+//!
+//! **Order:** a role is published before the bus behind the old one is closed, so that a gateway drops its connections first. A
+//! lease is given back only after the bus was closed: a released lease says that nothing is on its way any more.
+
+use super::lease_call::{LeaseAnswer, LeaseCall};
+use super::lease_machine::{Candidate, LeaseMachine, LeasePosition, LeaseStep};
+use super::options::LeadershipOptions;
+use super::random::{random_bytes, random_id};
+use super::role::{LeadershipFigures, Role};
+use super::term_work::{AfterClosing, TermWork, WorkEvent};
+use crate::bus::BusBuilder;
+use crate::clock::Clock;
+use crate::engine::{LeaseError, LeaseRecord, SharedStore};
+use crate::error::{OpenError, Unavailable};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// The longest rest after engines that could not be opened.
+const RETRY_MS_MAX: u64 = 30_000;
+/// A timer need not be longer.
+const WAIT_MS_MAX: u64 = 3_600_000;
+
+/// The end of a runner did not go as it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StopError {
+    /// The bus could not be closed; the lease was not given back, and others wait until it has expired.
+    #[error("the bus could not be closed: {0}")]
+    Bus(#[source] Unavailable),
+    /// The lease could not be given back: others wait until it has expired.
+    #[error("the lease of the store could not be given back: {0}")]
+    Release(#[source] LeaseError),
+}
+
+/// What the task of a runner works with.
+pub(super) struct Runner {
+    store: Arc<dyn SharedStore>,
+    builder: BusBuilder,
+    options: LeadershipOptions,
+    clock: Arc<dyn Clock>,
+    machine: LeaseMachine,
+    work: TermWork,
+    roles: watch::Sender<Role>,
+    figures: LeadershipFigures,
+    /// Engines in a row that could not be opened.
+    failures: u32,
+    /// It leads once, and ends with its first failure or when its term is over.
+    is_single: bool,
+    is_stopping: bool,
+    /// When it stops trying to give the lease back.
+    release_until: Option<u64>,
+    lease_error: LeaseError,
+    ended: Ended,
+}
+
+/// How the task ended.
+pub(super) struct Ended {
+    pub(super) stopped: Result<(), StopError>,
+    /// Why a runner that leads once could not open the engine.
+    pub(super) open_error: Option<OpenError>,
+}
+
+impl Runner {
+    pub(super) fn new(
+        store: Arc<dyn SharedStore>,
+        builder: BusBuilder,
+        options: LeadershipOptions,
+        clock: Arc<dyn Clock>,
+        is_single: bool,
+    ) -> Self {
+        let candidate = Candidate {
+            leader_id: random_id(),
+            address: options.address.clone(),
+            cert_hash: options.cert_hash,
+        };
+        Self {
+            machine: LeaseMachine::new(options.timing, candidate, random_bytes),
+            store,
+            builder,
+            options,
+            clock,
+            work: TermWork::Idle,
+            roles: watch::Sender::new(Role::Following { leader: None }),
+            figures: LeadershipFigures::default(),
+            failures: 0,
+            is_single,
+            is_stopping: false,
+            release_until: None,
+            lease_error: LeaseError("the store did not answer in time".to_owned()),
+            ended: Ended { stopped: Ok(()), open_error: None },
+        }
+    }
+
+    pub(super) fn roles(&self) -> watch::Receiver<Role> {
+        self.roles.subscribe()
+    }
+
+    pub(super) fn figures(&self) -> LeadershipFigures {
+        self.figures.clone()
+    }
+
+    /// Runs until it was told to stop and the lease is given back. A sender that is dropped counts as one that said so.
+    pub(super) async fn run(mut self, mut stop: oneshot::Receiver<()>) -> Ended {
+        let mut call = LeaseCall::default();
+        let limit = Duration::from_millis(self.options.call_timeout_ms);
+        loop {
+            self.follow_machine();
+            let now = self.now();
+            let wait_until = match self.machine.next(now) {
+                LeaseStep::Stopped if !self.has_work() => return self.ended,
+                LeaseStep::Stopped => u64::MAX,
+                LeaseStep::WaitUntil(at) => at,
+                step => {
+                    call.start(step, Arc::clone(&self.store), limit);
+                    u64::MAX
+                }
+            };
+            if self.release_until.is_some_and(|until| until <= now) {
+                self.ended.stopped = Err(StopError::Release(self.lease_error.clone()));
+                return self.ended;
+            }
+            let wait_until = wait_until.min(self.release_until.unwrap_or(u64::MAX));
+            let wait = Duration::from_millis(wait_until.saturating_sub(now).min(WAIT_MS_MAX));
+            tokio::select! {
+                answer = call.answer() => self.take_answer(answer),
+                event = self.work.event() => self.take_event(event),
+                _ = &mut stop, if !self.is_stopping => self.stop(),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.steady_ms()
+    }
+
+    fn has_work(&self) -> bool {
+        !matches!(self.work, TermWork::Idle)
+    }
+
+    fn take_answer(&mut self, answer: LeaseAnswer) {
+        let now = self.now();
+        if let Some(error) = answer.error() {
+            tracing::warn!("the lease of {}: {error}", self.store.location());
+            self.lease_error = error.clone();
+        }
+        match answer {
+            LeaseAnswer::Read(read) => self.machine.was_read(read, now),
+            LeaseAnswer::Set(set) => self.machine.was_set(set, now),
+        }
+    }
+
+    /// Brings gate, role and bus in line with the lease.
+    fn follow_machine(&mut self) {
+        let position = self.machine.position();
+        let takeover = match &position {
+            LeasePosition::Holding { takeover, .. } => Some(*takeover),
+            LeasePosition::Following { .. } => None,
+        };
+        let held_term = takeover.map(|it| it.term);
+        if let Some((term, gate)) = self.work.term() {
+            match self.machine.gate_deadline().filter(|_| held_term == Some(term)) {
+                Some(deadline) => gate.open_until(deadline),
+                None => gate.close(),
+            }
+        }
+        self.publish(self.role(&position));
+        if matches!(&self.work, TermWork::Leading { term, .. } if held_term != Some(*term)) {
+            self.close_bus(AfterClosing::Follow);
+        }
+        if let (Some(takeover), TermWork::Idle) = (takeover, &self.work) {
+            self.work = TermWork::open(&self.store, &self.builder, &self.clock, takeover);
+        }
+    }
+
+    fn role(&self, position: &LeasePosition) -> Role {
+        match (position, &self.work) {
+            (_, TermWork::Closing { then: AfterClosing::GiveUp | AfterClosing::Stop, .. }) => {
+                Role::Following { leader: None }
+            }
+            (LeasePosition::Holding { record, .. }, TermWork::Leading { term, bus, .. })
+                if record.term == *term =>
+            {
+                Role::Leading { term: *term, bus: bus.clone(), secret: record.secret }
+            }
+            (LeasePosition::Holding { record, .. }, _) => Role::TakingOver { term: record.term },
+            (LeasePosition::Following { leader }, _) => {
+                let is_other = |it: &&LeaseRecord| it.address != self.options.address;
+                Role::Following { leader: leader.as_ref().filter(is_other).cloned() }
+            }
+        }
+    }
+
+    fn publish(&self, role: Role) {
+        if let Role::Following { leader: Some(LeaseRecord { term, .. }) }
+        | Role::TakingOver { term }
+        | Role::Leading { term, .. } = &role
+        {
+            self.figures.saw_term(*term);
+        }
+        let store = self.store.location();
+        self.roles.send_if_modified(|published| {
+            if published.is_same(&role) {
+                return false;
+            }
+            match &role {
+                Role::Following { leader: None } => tracing::info!("follows on {store}; no leader is known"),
+                Role::Following { leader: Some(LeaseRecord { term, address, .. }) } => {
+                    tracing::info!("follows {address}, which leads {store} in term {term}");
+                }
+                Role::TakingOver { term } => tracing::info!("takes {store} over in term {term}"),
+                Role::Leading { term, .. } => tracing::info!("leads {store} in term {term}"),
+            }
+            *published = role;
+            true
+        });
+    }
+
+    fn take_event(&mut self, event: WorkEvent) {
+        let work = std::mem::replace(&mut self.work, TermWork::Idle);
+        match (event, work) {
+            (WorkEvent::Opened(Ok(bus)), TermWork::Opening { term, gate, .. }) => {
+                if matches!(self.machine.position(), LeasePosition::Holding { record, .. } if record.term == term)
+                {
+                    self.failures = 0;
+                    self.figures.count_takeover();
+                    self.work = TermWork::lead(term, gate, bus);
+                } else {
+                    tracing::warn!("the lease of term {term} was lost while the engine was being opened");
+                    self.work = TermWork::close(bus, AfterClosing::Follow);
+                }
+            }
+            (WorkEvent::Opened(Err(error)), _) => self.open_failed(error),
+            (WorkEvent::Stopped(reason), work) => {
+                self.work = work;
+                self.bus_stopped(&reason);
+            }
+            (WorkEvent::Closed(then, closed), _) => self.bus_closed(then, closed),
+            _ => {}
+        }
+    }
+
+    fn open_failed(&mut self, error: OpenError) {
+        let rest_ms = self.rest_ms();
+        tracing::error!("{} cannot be opened: {error}; trying again in {rest_ms} ms", self.store.location());
+        self.machine.give_up(rest_ms, self.now());
+        if self.is_single {
+            self.ended.open_error = Some(error);
+            self.stop();
+        }
+    }
+
+    fn rest_ms(&mut self) -> u64 {
+        let doubled = self.options.retry_ms.saturating_mul(1 << self.failures.min(16));
+        self.failures += 1;
+        doubled.min(RETRY_MS_MAX)
+    }
+
+    /// The bus writes nothing any more.
+    fn bus_stopped(&mut self, reason: &Unavailable) {
+        if let Unavailable::Deposed(leader) = reason {
+            tracing::warn!("deposed on {}: {leader}", self.store.location());
+            self.machine.deposed(self.now());
+            // It publishes the new role, then closes the bus.
+            self.follow_machine();
+        } else {
+            tracing::error!("the bus on {} stopped: {reason}", self.store.location());
+            self.publish(Role::Following { leader: None });
+            self.close_bus(AfterClosing::GiveUp);
+        }
+    }
+
+    fn close_bus(&mut self, then: AfterClosing) {
+        let work = std::mem::replace(&mut self.work, TermWork::Idle);
+        if let TermWork::Leading { gate, bus, .. } = work {
+            gate.close();
+            self.machine.set_standby(true);
+            self.work = TermWork::close(bus, then);
+        }
+    }
+
+    fn bus_closed(&mut self, then: AfterClosing, closed: Result<(), Unavailable>) {
+        let now = self.now();
+        self.machine.set_standby(false);
+        let closed = match closed {
+            // Its term is over; nothing of it was answered that is not stored.
+            Err(Unavailable::Deposed(_)) => Ok(()),
+            other => other,
+        };
+        if then == AfterClosing::GiveUp {
+            let rest_ms = self.rest_ms();
+            self.machine.give_up(rest_ms, now);
+        }
+        if then == AfterClosing::Stop {
+            if let Err(error) = closed {
+                // Something may be on its way: the lease expires instead.
+                self.machine.deposed(now);
+                self.ended.stopped = Err(StopError::Bus(error));
+            }
+            self.release();
+        } else if self.is_single {
+            self.stop();
+        }
+    }
+
+    /// Ends: the bus is closed, then the lease is given back.
+    fn stop(&mut self) {
+        self.is_stopping = true;
+        match std::mem::replace(&mut self.work, TermWork::Idle) {
+            TermWork::Idle => self.release(),
+            TermWork::Opening { task, .. } => {
+                // Nobody waits for it, and what the engine sent may be on its way: the lease expires instead.
+                tokio::spawn(async move {
+                    if let Ok(Ok(bus)) = task.await {
+                        let _ = bus.close().await;
+                    }
+                });
+                self.machine.deposed(self.now());
+                self.release();
+            }
+            work @ TermWork::Leading { .. } => {
+                self.work = work;
+                self.publish(Role::Following { leader: None });
+                self.close_bus(AfterClosing::Stop);
+            }
+            TermWork::Closing { task, .. } => {
+                self.work = TermWork::Closing { then: AfterClosing::Stop, task };
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        let now = self.now();
+        self.release_until = Some(now + self.options.release_timeout_ms);
+        self.machine.stop(now);
+    }
+}

@@ -1,0 +1,92 @@
+//! What a process does for a term that it leads: open the engine, lead, close the bus. One thing at a time, so that two buses of
+//! one process are never open on a store.
+
+use crate::box_future::BoxFuture;
+use crate::bus::{Bus, BusBuilder};
+use crate::clock::Clock;
+use crate::engine::{SharedStore, Takeover};
+use crate::error::{OpenError, Unavailable};
+use crate::leasing_gate::LeasingGate;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+
+/// See the module.
+pub(super) enum TermWork {
+    Idle,
+    Opening { term: u64, gate: Arc<LeasingGate>, task: JoinHandle<Result<Bus, OpenError>> },
+    Leading { term: u64, gate: Arc<LeasingGate>, bus: Bus, stopped: BoxFuture<'static, Unavailable> },
+    Closing { then: AfterClosing, task: JoinHandle<Result<(), Unavailable>> },
+}
+
+/// What follows when the bus is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AfterClosing {
+    /// The lease is gone: challenge again.
+    Follow,
+    /// The lease is held, but this process cannot lead.
+    GiveUp,
+    /// The process ends.
+    Stop,
+}
+
+/// Something ended.
+pub(super) enum WorkEvent {
+    Opened(Result<Bus, OpenError>),
+    Stopped(Unavailable),
+    Closed(AfterClosing, Result<(), Unavailable>),
+}
+
+impl TermWork {
+    /// Opens the engine and a bus over it.
+    pub(super) fn open(
+        store: &Arc<dyn SharedStore>,
+        builder: &BusBuilder,
+        clock: &Arc<dyn Clock>,
+        takeover: Takeover,
+    ) -> Self {
+        let gate = Arc::new(LeasingGate::new(Arc::clone(clock)));
+        let builder = builder.clone().clock(Arc::clone(clock)).leasing_gate(Arc::clone(&gate));
+        let (store, clock) = (Arc::clone(store), Arc::clone(clock));
+        let task = tokio::spawn(async move {
+            let engine = store.lead(takeover, clock).await?;
+            // Groups are restored on this thread.
+            let opened = tokio::task::spawn_blocking(move || builder.over_engine(engine)).await;
+            opened.unwrap_or_else(|error| Err(OpenError::Groups(format!("opening panicked: {error}"))))
+        });
+        Self::Opening { term: takeover.term, gate, task }
+    }
+
+    pub(super) fn lead(term: u64, gate: Arc<LeasingGate>, bus: Bus) -> Self {
+        let watched = bus.clone();
+        Self::Leading { term, gate, bus, stopped: Box::pin(async move { watched.stopped().await }) }
+    }
+
+    pub(super) fn close(bus: Bus, then: AfterClosing) -> Self {
+        Self::Closing { then, task: tokio::spawn(async move { bus.close().await }) }
+    }
+
+    /// Waits until something ends. Nothing is lost if the caller stops waiting; after an event the caller replaces this.
+    pub(super) async fn event(&mut self) -> WorkEvent {
+        match self {
+            Self::Idle => std::future::pending().await,
+            Self::Opening { task, .. } => {
+                WorkEvent::Opened(task.await.unwrap_or_else(|error| {
+                    Err(OpenError::Store(format!("opening the engine ended: {error}")))
+                }))
+            }
+            Self::Leading { stopped, .. } => WorkEvent::Stopped(stopped.await),
+            Self::Closing { then, task } => {
+                let closed = task.await.unwrap_or_else(|error| Err(Unavailable::Poisoned(error.to_string())));
+                WorkEvent::Closed(*then, closed)
+            }
+        }
+    }
+
+    /// The term that is being opened or led, and its gate.
+    pub(super) fn term(&self) -> Option<(u64, &Arc<LeasingGate>)> {
+        match self {
+            Self::Opening { term, gate, .. } | Self::Leading { term, gate, .. } => Some((*term, gate)),
+            Self::Idle | Self::Closing { .. } => None,
+        }
+    }
+}
