@@ -1,5 +1,6 @@
 //! Whether the server can be used: what failed, and a probe that tells when it works again.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -14,11 +15,13 @@ const FLAPPING: Duration = Duration::from_secs(1);
 pub(crate) struct Availability {
     /// Why the server cannot be used.
     outage: watch::Sender<Option<String>>,
+    /// Something failed since the last commit was checked.
+    has_failed: AtomicBool,
 }
 
 impl Availability {
     pub(crate) fn new() -> Self {
-        Self { outage: watch::Sender::new(None) }
+        Self { outage: watch::Sender::new(None), has_failed: AtomicBool::new(false) }
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Option<String>> {
@@ -31,11 +34,17 @@ impl Availability {
 
     /// An operation failed: until the probe succeeds the server counts as away.
     pub(crate) fn failed(&self, reason: &str) {
+        self.has_failed.store(true, Ordering::SeqCst);
         self.outage.send_if_modified(|outage| {
             let is_new = outage.is_none();
             outage.get_or_insert_with(|| reason.to_owned());
             is_new
         });
+    }
+
+    /// Whether an operation failed since this was asked last: the server may have another primary now.
+    pub(crate) fn take_failed(&self) -> bool {
+        self.has_failed.swap(false, Ordering::SeqCst)
     }
 
     /// Waits until the server can be used.

@@ -44,6 +44,11 @@ impl BsonWriter {
         self.bytes[open.0..open.0 + 4].copy_from_slice(&length.to_le_bytes());
     }
 
+    /// Fields that another writer wrote between `begin` and `end`.
+    pub(crate) fn fields(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
     /// A name must not contain NUL: it is written up to it.
     fn name(&mut self, kind: u8, name: &str) {
         self.bytes.push(kind);

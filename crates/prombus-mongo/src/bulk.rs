@@ -4,14 +4,13 @@
 
 use crate::bson_writer::BsonWriter;
 use crate::catalog::{Catalog, CatalogTopic, topic_made};
-use crate::document::{EventPlace, put_event};
+use crate::document::{EventPlace, prepared_fields, put_event};
 use crate::fence::{Fence, FencedTopic};
 use crate::keys::{RECORDS, key};
-use prombus::engine::network::{Change, CommitAnswer, EncodedRecord, EventDocument, PendingCommit};
+use prombus::engine::network::{Change, CommitAnswer, EncodedRecord, PendingCommit, QueuedEvent};
 use prombus::engine::{EventId, TopicId};
 use prombus::{Published, Uuid};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 /// Records of one document.
 const RECORDS_BYTES_MAX: usize = 8 << 20;
@@ -35,7 +34,7 @@ pub(crate) struct Plan {
     pub(crate) records: Vec<EncodedRecord>,
     pub(crate) answer: CommitAnswer,
     /// Events that are new, and where.
-    events: Vec<(Arc<EventDocument>, EventPlace)>,
+    events: Vec<(QueuedEvent, EventPlace)>,
     /// Topics that the commit creates.
     made: BTreeMap<TopicId, CatalogTopic>,
 }
@@ -82,7 +81,7 @@ impl Plan {
 
     fn place(
         &mut self,
-        event: &Arc<EventDocument>,
+        event: &QueuedEvent,
         catalog: &Catalog,
         known: &KnownIds,
         seen: &mut KnownIds,
@@ -114,7 +113,7 @@ impl Plan {
             max_ts: tail.max_ts,
             topic_bytes: tail.topic_bytes,
         };
-        self.events.push((Arc::clone(event), place));
+        self.events.push((event.clone(), place));
         // The next event of the commit may have the same id, chosen or made.
         seen.insert(name, tail.to);
         self.answer.newest.insert(event.topic, tail.to);
@@ -148,10 +147,10 @@ impl Plan {
         pieces
     }
 
-    /// The `insert` command.
-    pub(crate) fn command(&self, command: &BulkCommand<'_>, catalog: &Catalog, is_readable: bool) -> Vec<u8> {
-        let bytes: usize = self.events.iter().map(|(event, _)| event.bytes() + 400).sum();
-        let mut writer = BsonWriter::with_capacity(bytes + bytes / 2 + COMMAND_OVERHEAD);
+    /// The `insert` command. `is_small`: without payloads for queries.
+    pub(crate) fn command(&self, command: &BulkCommand<'_>, catalog: &Catalog, is_small: bool) -> Vec<u8> {
+        let bytes: usize = self.events.iter().map(|(event, _)| event.prepared.len() + 400).sum();
+        let mut writer = BsonWriter::with_capacity(bytes + COMMAND_OVERHEAD);
         let outer = writer.begin();
         writer.string("insert", command.collection);
         writer.boolean("ordered", true);
@@ -169,7 +168,9 @@ impl Plan {
         for (event, place) in &self.events {
             let topic = catalog.topics.get(&event.topic).or_else(|| self.made.get(&event.topic));
             let topic = topic.map_or("", |topic| topic.name.as_str());
-            put_event(&mut writer, &at.to_string(), event, place, topic, is_readable);
+            let small = is_small.then(|| prepared_fields(event.ts, &event.body, false));
+            let fields = small.as_ref().unwrap_or(&event.prepared);
+            put_event(&mut writer, &at.to_string(), event, place, topic, fields);
             at += 1;
         }
         for (piece, bytes) in self.record_pieces().iter().enumerate() {

@@ -8,10 +8,10 @@
 //! | there, not ours | was refused | this engine is deposed |
 
 use crate::bulk::{BulkCommand, Plan};
-use crate::catalog::Catalog;
 use crate::database::MongoDatabase;
 use crate::errors::{DUPLICATE_KEY, is_answer, reason};
 use crate::fence::Fence;
+use crate::writer::Writer;
 use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::error::ErrorKind;
 use prombus::engine::network::{CommitAnswer, CommitError, PendingCommit};
@@ -28,15 +28,6 @@ const MESSAGE_BYTES_MAX: usize = 47_500_000;
 /// How often a bulk is planned again because it collided with stored documents.
 const COLLISIONS_MAX: usize = 5;
 
-/// What the leader knows, and the bulk whose fate is unknown.
-pub(crate) struct Writer {
-    pub(crate) catalog: Catalog,
-    /// The number of the next fence.
-    pub(crate) next_fence: u64,
-    /// A commit that was sent and not answered.
-    unanswered: Option<(u64, Plan)>,
-}
-
 /// What became of a bulk.
 enum Sent {
     Applied,
@@ -51,12 +42,6 @@ enum Sent {
     },
 }
 
-impl Writer {
-    pub(crate) fn new(catalog: Catalog, next_fence: u64) -> Self {
-        Self { catalog, next_fence, unanswered: None }
-    }
-}
-
 impl MongoDatabase {
     /// Makes a commit durable.
     pub(crate) async fn commit_bulk(
@@ -64,6 +49,9 @@ impl MongoDatabase {
         writer: &mut Writer,
         commit: &PendingCommit,
     ) -> Result<CommitAnswer, CommitError> {
+        if self.availability.take_failed() {
+            self.verify_last_fence(writer).await?;
+        }
         let mut is_over = false;
         for _ in 0..COLLISIONS_MAX {
             let plan = match writer.unanswered.take() {
@@ -102,6 +90,19 @@ impl MongoDatabase {
         Err(CommitError::Unreachable("a commit collided with stored documents again and again".to_owned()))
     }
 
+    /// After a reconnect the server may be another one. If this engine's newest commit is not there, what it has in memory is not
+    /// what is stored, so it steps down. That takes a write concern below the majority, or an operator.
+    async fn verify_last_fence(&self, writer: &Writer) -> Result<(), CommitError> {
+        let last = writer.next_fence - 1;
+        match self.attempt(self.find_fence(last)).await? {
+            Some(found) if found.writer == self.writer_token => Ok(()),
+            Some(_) => Err(CommitError::Deposed(self.leader_name().await)),
+            None => {
+                Err(CommitError::Deposed(format!("nobody; commit {last} was lost in a failover of MongoDB")))
+            }
+        }
+    }
+
     async fn plan(&self, writer: &Writer, commit: &PendingCommit) -> Result<Plan, CommitError> {
         let known = self.known_ids(commit).await?;
         let fence = Fence {
@@ -131,9 +132,9 @@ impl MongoDatabase {
             write_concern: self.options.write_concern(),
             now_ms: self.clock.wall_ms(),
         };
-        let mut bytes = plan.command(&command, &writer.catalog, self.options.readable);
+        let mut bytes = plan.command(&command, &writer.catalog, false);
         if bytes.len() > MESSAGE_BYTES_MAX {
-            bytes = plan.command(&command, &writer.catalog, false);
+            bytes = plan.command(&command, &writer.catalog, true);
         }
         let bulk = match RawDocumentBuf::from_bytes(bytes) {
             Ok(bulk) => bulk,

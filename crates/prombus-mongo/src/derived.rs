@@ -2,8 +2,7 @@
 
 use crate::catalog::{Catalog, Touched};
 use crate::collections::Collections;
-use crate::keys::bson_key;
-use crate::search::kept_in;
+use crate::keys::{bson_key, kept_in};
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::error::Result as MongoResult;
 use parking_lot::Mutex;

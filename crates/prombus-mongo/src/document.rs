@@ -27,6 +27,16 @@ pub(crate) struct EventPlace {
     pub(crate) topic_bytes: u64,
 }
 
+/// The fields of an event that are known before its commit.
+pub(crate) fn prepared_fields(ts: i64, body: &[u8], is_readable: bool) -> Box<[u8]> {
+    let mut writer = BsonWriter::with_capacity(2 * body.len());
+    let payload = put_fields(&mut writer, ts, body);
+    if is_readable {
+        put_payload(&mut writer, payload);
+    }
+    writer.into_bytes().into_boxed_slice()
+}
+
 /// Writes an event as the document with this name. Its topic is `topic`.
 pub(crate) fn put_event(
     writer: &mut BsonWriter,
@@ -34,7 +44,7 @@ pub(crate) fn put_event(
     event: &EventDocument,
     place: &EventPlace,
     topic: &str,
-    is_readable: bool,
+    prepared: &[u8],
 ) {
     let document = writer.begin_document(name);
     writer.binary("_id", &key(event.topic, place.seq));
@@ -54,30 +64,21 @@ pub(crate) fn put_event(
     if event.is_tombstone {
         writer.boolean("tombstone", true);
     }
-    let body = Body::new(&event.body);
-    let payload = put_fields(writer, event, &body, topic);
-    if is_readable {
-        put_payload(writer, payload);
-    }
+    writer.fields(prepared);
     writer.end(document);
 }
 
 /// Writes the fields of a body. Returns the payload.
-fn put_fields<'a>(
-    writer: &mut BsonWriter,
-    event: &'a EventDocument,
-    body: &Body<'a>,
-    topic: &str,
-) -> &'a str {
+fn put_fields<'a>(writer: &mut BsonWriter, ts: i64, bytes: &'a [u8]) -> &'a str {
+    let body = Body::new(bytes);
     let payload = body.payload().unwrap_or("null");
     writer.string("payload_json", payload);
-    let plain = format!("{{\"ts\":{},\"topic\":\"{topic}\",\"payload\":", event.ts);
-    if event.body.starts_with(plain.as_bytes()) {
+    if is_plain(ts, bytes) {
         return payload;
     }
     let Ok(record) = body.record(Uuid::nil(), 0) else {
         // Not a body of this version: kept as it is.
-        writer.binary("body", &event.body);
+        writer.binary("body", bytes);
         return payload;
     };
     if let Some(key) = &record.key {
@@ -91,7 +92,7 @@ fn put_fields<'a>(
     }
     if record.headers.keys().any(|name| name.contains('\0')) {
         // Names in BSON end at NUL.
-        writer.binary("body", &event.body);
+        writer.binary("body", bytes);
     } else if !record.headers.is_empty() {
         let headers = writer.begin_document("headers");
         record.headers.iter().for_each(|(name, value)| writer.string(name, value));
@@ -100,6 +101,21 @@ fn put_fields<'a>(
     put_list(writer, "caused_by", record.caused_by.iter().map(ToString::to_string));
     put_list(writer, "tags", record.tags.iter().cloned());
     payload
+}
+
+/// Whether a body has nothing but time, topic and payload.
+fn is_plain(ts: i64, bytes: &[u8]) -> bool {
+    let rest = bytes.strip_prefix(b"{\"ts\":").and_then(|rest| {
+        let digits = rest.iter().position(|&byte| byte == b',')?;
+        let number = std::str::from_utf8(&rest[..digits]).ok()?.parse::<i64>().ok()?;
+        (number == ts).then(|| &rest[digits..])
+    });
+    let name = rest.and_then(|rest| rest.strip_prefix(b",\"topic\":\""));
+    // Names of topics need no escapes.
+    name.is_some_and(|name| {
+        let end = name.iter().position(|&byte| byte == b'"').unwrap_or(name.len());
+        name[end..].starts_with(b"\",\"payload\":")
+    })
 }
 
 fn put_list(writer: &mut BsonWriter, name: &str, values: impl ExactSizeIterator<Item = String>) {
@@ -263,7 +279,8 @@ mod tests {
         let place = EventPlace { seq: 9, fence: 4, max_ts: new.ts + 1, topic_bytes: 500 };
         let mut writer = BsonWriter::default();
         let outer = writer.begin();
-        put_event(&mut writer, "0", &event, &place, "orders.eu", is_readable);
+        let prepared = prepared_fields(event.ts, &event.body, is_readable);
+        put_event(&mut writer, "0", &event, &place, "orders.eu", &prepared);
         writer.end(outer);
         let outer = RawDocumentBuf::from_bytes(writer.into_bytes()).expect("it is a document");
         let document = outer.get_document("0").expect("it has the event").to_owned();

@@ -1,8 +1,9 @@
 //! The `_id` of documents in `events`: topic number and seq, big-endian, so that a topic is a range in seq order.
 
 use mongodb::bson::spec::BinarySubtype;
-use mongodb::bson::{Binary, Bson};
+use mongodb::bson::{Binary, Bson, Document, doc};
 use prombus::engine::TopicId;
+use prombus::engine::network::ReadableSeqs;
 
 /// The topic number of fences.
 pub(crate) const FENCES: TopicId = TopicId::from_number(0);
@@ -31,6 +32,14 @@ pub(crate) fn parse_key(bytes: &[u8]) -> Option<(TopicId, u64)> {
     let (topic, seq) = bytes.split_first_chunk::<4>()?;
     let seq: [u8; 8] = seq.try_into().ok()?;
     Some((TopicId::from_number(u32::from_be_bytes(*topic)), u64::from_be_bytes(seq)))
+}
+
+/// The events of a topic with these seqs. Ids of cleaned events are left out.
+pub(crate) fn kept_in(topic: TopicId, seqs: ReadableSeqs) -> Document {
+    doc! {
+        "_id": { "$gte": bson_key(topic, seqs.first_seq), "$lte": bson_key(topic, seqs.last_seq) },
+        "expire_at": { "$exists": false },
+    }
 }
 
 #[cfg(test)]

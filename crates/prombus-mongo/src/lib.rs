@@ -28,12 +28,14 @@ mod lease;
 mod options;
 mod payload_bson;
 mod read;
+mod remote;
 mod remove;
 mod search;
 mod snapshots;
 mod store;
 mod takeover;
 mod usage;
+mod writer;
 
 pub use database::MongoDatabase;
 pub use options::MongoOptions;

@@ -2,7 +2,8 @@
 
 use crate::database::MongoDatabase;
 use crate::document::{parse_event, parse_head, seq_of};
-use crate::search::{Rising, kept_in};
+use crate::keys::kept_in;
+use crate::search::Rising;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::error::Result as MongoResult;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 
 /// Events of one fetch.
 const FETCH_EVENTS_MAX: usize = 10_000;
+/// Events of about this size are read whole.
+const SMALL_EVENT_BYTES: u64 = 1_024;
 /// What an event is taken to need where nothing is known.
 const EVENT_BYTES_GUESS: u64 = 256;
 
@@ -26,8 +29,10 @@ impl MongoDatabase {
         let seqs = ReadableSeqs { first_seq, last_seq: limit.last_seq };
         let find = self.collections.events.find(kept_in(topic, seqs)).sort(doc! { "_id": 1 });
         // One more than wanted in the batch, so that the server closes the cursor with it.
-        let find = find.projection(doc! { "payload": 0 }).limit(events as i64).batch_size(events as u32 + 1);
-        let mut found = find.await?;
+        let find = find.limit(events as i64).batch_size(events as u32 + 1);
+        // Leaving payloads for queries out costs the server more than sending them, unless they are large.
+        let is_large = self.usage.average_bytes(topic).is_none_or(|bytes| bytes > SMALL_EVENT_BYTES);
+        let mut found = if is_large { find.projection(doc! { "payload": 0 }).await? } else { find.await? };
         let mut piece = Piece { first_seq, last_seq: limit.last_seq, ..Piece::default() };
         let (mut count, mut bytes, mut last) = (0, 0, first_seq);
         while found.advance().await? {

@@ -4,8 +4,7 @@
 
 use crate::database::MongoDatabase;
 use crate::errors::reason;
-use crate::keys::bson_key;
-use crate::search::kept_in;
+use crate::keys::{bson_key, kept_in};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongodb::error::Result as MongoResult;
 use prombus::engine::TopicId;

@@ -2,7 +2,7 @@
 
 use crate::database::MongoDatabase;
 use crate::document::seq_of;
-use crate::keys::bson_key;
+use crate::keys::kept_in;
 use mongodb::bson::{Document, RawBsonRef, RawDocumentBuf, doc};
 use mongodb::error::Result as MongoResult;
 use prombus::engine::network::ReadableSeqs;
@@ -34,14 +34,6 @@ impl Rising {
             RawBsonRef::DateTime(at) => Some(at.timestamp_millis()),
             _ => None,
         }
-    }
-}
-
-/// The events of a topic with these seqs. Ids of cleaned events are left out.
-pub(crate) fn kept_in(topic: TopicId, seqs: ReadableSeqs) -> Document {
-    doc! {
-        "_id": { "$gte": bson_key(topic, seqs.first_seq), "$lte": bson_key(topic, seqs.last_seq) },
-        "expire_at": { "$exists": false },
     }
 }
 

@@ -7,9 +7,9 @@
 use crate::bulk::Plan;
 use crate::catalog::Catalog;
 use crate::collections::Collections;
-use crate::commit::Writer;
 use crate::keys::{FENCES, RECORDS, bson_key};
 use crate::options::MongoOptions;
+use crate::writer::Writer;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, doc};

@@ -52,6 +52,14 @@ impl MongoStore {
                 allowed: "MongoDB takes up to 15728640 (15 MiB)",
             });
         }
+        if options.write_concern.is_empty()
+            || options.write_concern.parse::<i64>().is_ok_and(|count| count < 1)
+        {
+            let (name, value) = ("write_concern", options.write_concern.clone());
+            let allowed =
+                "\"majority\", a number of members from 1 on, or the name of a write concern are allowed";
+            return Err(OpenError::BadSetting { name, value, allowed });
+        }
         let client_options = client_options(&options).await?;
         let named = client_options.default_database.clone();
         let database = options.database.clone().or(named).unwrap_or_else(|| "prombus".to_owned());

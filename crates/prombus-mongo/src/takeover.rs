@@ -5,12 +5,12 @@
 use crate::bson_writer::BsonWriter;
 use crate::bulk::parse_records;
 use crate::catalog::Catalog;
-use crate::commit::Writer;
 use crate::database::MongoDatabase;
 use crate::errors::{DUPLICATE_KEY, reason};
 use crate::fence::Fence;
 use crate::keys::{FENCES, RECORDS, bson_key};
 use crate::snapshots::{self, SnapshotError};
+use crate::writer::Writer;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::{RawDocumentBuf, doc};
 use mongodb::error::Result as MongoResult;

@@ -25,6 +25,8 @@ mod reload;
 mod remote;
 mod serve;
 mod serving;
+#[cfg(feature = "server-tests")]
+mod shared_store;
 mod soak;
 mod stopped;
 mod support;

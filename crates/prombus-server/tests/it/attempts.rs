@@ -2,7 +2,7 @@
 
 use crate::rig::{Client, Rig, Seen, options};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use prombus::{Bus, Pattern};
+use prombus::Pattern;
 use prombus_server::{
     Action, AuthOptions, Effect, JwtKey, JwtOptions, Rule, Scope, ServerOptions, TokenHash, TokenOptions,
 };
@@ -140,7 +140,7 @@ fn is_open(path: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_route_is_open_to_a_bad_token() {
-    let rig = Rig::over(Bus::memory(), guarded()).await;
+    let rig = Rig::with(guarded()).await;
     let query = "?topic=orders.eu&ticket=nope&token=master&access_token=master";
     for (method, path) in routes(rig.address).await.iter().filter(|(_, path)| !is_open(path)) {
         let path = format!("{path}{query}");
@@ -160,7 +160,7 @@ async fn no_route_is_open_to_a_bad_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_websocket_is_open_to_a_bad_token() {
-    let rig = Rig::over(Bus::memory(), guarded()).await;
+    let rig = Rig::with(guarded()).await;
     for (what, token) in bad_tokens() {
         let mut client = rig.client().await;
         let answer = client.ask(json!({"op": "AUTH", "token": token})).await;
@@ -185,7 +185,7 @@ async fn no_websocket_is_open_to_a_bad_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scopes_end_where_their_patterns_end() {
-    let rig = Rig::over(Bus::memory(), guarded()).await;
+    let rig = Rig::with(guarded()).await;
     let token = signed(&claims());
     let bearer = format!("Bearer {token}");
     let auth = [("authorization", bearer.as_str())];
@@ -247,7 +247,7 @@ async fn rules_are_looked_at_in_order_and_what_none_allows_is_refused() {
     let mut options = guarded();
     options.auth.rules =
         vec![rule(Effect::Deny, &["orders.secret"], &[]), rule(Effect::Allow, &["orders.*"], &["billing-*"])];
-    let rig = Rig::over(Bus::memory(), options).await;
+    let rig = Rig::with(options).await;
     let mut client = rig.client().await;
     client.ok(json!({"op": "AUTH", "token": MASTER})).await;
     client.subscribe("orders.eu", "billing-1", json!({})).await;
@@ -264,7 +264,7 @@ async fn rules_are_looked_at_in_order_and_what_none_allows_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_expires_ends_its_connection() {
-    let rig = Rig::over(Bus::memory(), guarded()).await;
+    let rig = Rig::with(guarded()).await;
     let token = signed(&with("exp", json!(seconds_from_now(2))));
     let mut client = rig.client().await;
     client.ok(json!({"op": "AUTH", "token": token})).await;
@@ -286,7 +286,7 @@ async fn a_token_that_expires_ends_its_connection() {
 async fn nobody_who_says_nothing_stays() {
     let mut options = guarded();
     options.connections.auth_timeout = Duration::from_millis(300);
-    let rig = Rig::over(Bus::memory(), options).await;
+    let rig = Rig::with(options).await;
     let mut client = rig.client().await;
     match client.see().await {
         Seen::Frame(frame) => assert_eq!(frame["code"], "unauthorized"),
@@ -342,7 +342,7 @@ async fn without_auth_no_page_of_another_origin_gets_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_in_the_upgrade_needs_no_auth_frame() {
-    let rig = Rig::over(Bus::memory(), guarded()).await;
+    let rig = Rig::with(guarded()).await;
     let mut client =
         Client::connect_with(rig.address, &[("authorization", "Bearer master")]).await.expect("let in");
     client.publish("t", json!(1)).await;

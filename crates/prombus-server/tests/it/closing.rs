@@ -3,7 +3,6 @@
 use crate::raw_client::Raw;
 use crate::rig::{Rig, Seen, options};
 use crate::tls_rig::TlsRig;
-use prombus::Bus;
 use prombus_server::ServerOptions;
 use prombus_server::test_util::put_masked;
 use serde_json::{Value, json};
@@ -139,7 +138,7 @@ async fn a_text_that_is_no_utf8_closes_with_1007_and_what_came_before_is_answere
 async fn a_client_that_only_sends_is_closed_with_1013() {
     let mut quick: ServerOptions = options();
     quick.connections.stall_timeout = Duration::from_secs(1);
-    let rig = Rig::over(Bus::memory(), quick).await;
+    let rig = Rig::with(quick).await;
     let mut raw = Raw::connect(rig.address).await;
     let mut bytes = Vec::new();
     put_masked(

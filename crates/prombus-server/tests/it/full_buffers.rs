@@ -2,7 +2,6 @@
 
 use crate::raw_client::{Raw, metric};
 use crate::rig::{Rig, options};
-use prombus::Bus;
 use prombus_server::ServerOptions;
 use prombus_server::test_util::put_masked;
 use serde_json::json;
@@ -35,7 +34,7 @@ async fn redeliveries_to_a_client_that_does_not_read_are_bounded() {
 async fn events_go_on_when_there_is_room_in_the_buffers_again() {
     let mut small: ServerOptions = options();
     small.connections.max_buffered_bytes = 100_000;
-    let rig = Rig::over(Bus::memory(), small).await;
+    let rig = Rig::with(small).await;
     let mut reader = rig.client().await;
     reader.subscribe("t", "g", json!({})).await;
     // What is queued for a client that does not read takes all the room that there is.
@@ -60,7 +59,7 @@ async fn events_go_on_when_there_is_room_in_the_buffers_again() {
 async fn half_messages_of_many_connections_stay_within_the_limit() {
     let mut small: ServerOptions = options();
     small.connections.max_buffered_bytes = 1 << 20;
-    let rig = Rig::over(Bus::memory(), small).await;
+    let rig = Rig::with(small).await;
     let mut bytes = Vec::new();
     put_masked(&mut bytes, 0x81, &vec![b' '; 1_000_000]);
     let mut raws = Vec::new();
@@ -80,7 +79,7 @@ async fn a_client_that_is_not_read_for_want_of_room_is_not_taken_for_dead() {
     small.connections.max_buffered_bytes = 600_000;
     small.connections.ping_interval = Duration::from_millis(500);
     small.connections.stall_timeout = Duration::from_secs(10);
-    let rig = Rig::over(Bus::memory(), small).await;
+    let rig = Rig::with(small).await;
     let mut bytes = Vec::new();
     put_masked(&mut bytes, 0x81, &vec![b' '; 1_400_000]);
     let mut victim = Raw::connect(rig.address).await;
@@ -113,7 +112,7 @@ async fn a_client_that_is_not_read_for_want_of_room_is_not_taken_for_dead() {
 async fn leases_do_not_run_out_while_there_is_no_room_to_read() {
     let mut small: ServerOptions = options();
     small.connections.max_buffered_bytes = 600_000;
-    let rig = Rig::over(Bus::memory(), small).await;
+    let rig = Rig::with(small).await;
     let mut raw = Raw::connect(rig.address).await;
     raw.text(json!({"op": "SUBSCRIBE", "topic": "t", "group": "g", "opts": {"ackTimeoutMs": 1000}})).await;
     assert_eq!(raw.json().await["op"], "OK");
@@ -146,7 +145,7 @@ async fn leases_do_not_run_out_while_there_is_no_room_to_read() {
 async fn a_reader_gets_all_events_when_the_buffers_were_full_for_a_moment() {
     let mut small: ServerOptions = options();
     small.connections.max_buffered_bytes = 100_000;
-    let rig = Rig::over(Bus::memory(), small).await;
+    let rig = Rig::with(small).await;
     let large = "x".repeat(200_000);
     for _ in 0..50 {
         rig.bus.publish("t", &large).await.expect("published");

@@ -114,7 +114,7 @@ async fn an_idle_connection_has_its_own_time_limit() {
     let mut options = options();
     options.connections.head_timeout = Duration::from_millis(100);
     options.connections.keep_alive = Duration::from_millis(700);
-    let rig = Rig::over(prombus::Bus::memory(), options).await;
+    let rig = Rig::with(options).await;
     let head = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n";
     let ask = format!("{head}\r\n");
 

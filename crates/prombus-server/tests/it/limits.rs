@@ -50,7 +50,7 @@ async fn publishes_over_a_rate_are_told_when_to_come_again() {
 async fn deliveries_over_a_rate_wait_and_none_is_lost() {
     let mut paced: ServerOptions = options();
     paced.rates.connection_deliver = Some(Rate { per_second: 200.0, burst: 20.0 });
-    let rig = Rig::over(Bus::memory(), paced).await;
+    let rig = Rig::with(paced).await;
     for n in 0..120 {
         rig.bus.publish("t", &n).await.expect("published");
     }
@@ -127,7 +127,7 @@ async fn metrics_tell_what_happened() {
 #[tokio::test(flavor = "multi_thread")]
 async fn labels_have_a_limit_and_the_rest_is_summed() {
     let few = ServerOptions { metrics_labels_max: 3, ..options() };
-    let rig = Rig::over(Bus::memory(), few).await;
+    let rig = Rig::with(few).await;
     let mut client = rig.client().await;
     for n in 0..10 {
         client.publish(&format!("t{n}"), json!(1)).await;
@@ -163,7 +163,7 @@ async fn with_tls_it_speaks_wss_and_nothing_else() {
 async fn connections_over_the_limit_are_closed_and_the_others_live() {
     let mut few: ServerOptions = options();
     few.connections.max_connections = 3;
-    let rig = Rig::over(Bus::memory(), few).await;
+    let rig = Rig::with(few).await;
     let mut clients = vec![rig.client().await, rig.client().await, rig.client().await];
     assert!(Client::connect_with(rig.address, &[]).await.is_err());
     clients[0].publish("t", json!(1)).await;
@@ -201,7 +201,7 @@ async fn a_new_topic_over_the_limit_is_refused_alone() {
 async fn a_peer_that_answers_no_ping_is_closed() {
     let mut quick: ServerOptions = options();
     quick.connections.ping_interval = Duration::from_millis(200);
-    let rig = Rig::over(Bus::memory(), quick).await;
+    let rig = Rig::with(quick).await;
     let mut lively = rig.client().await;
     // Reading answers pings in this client, so the dead one is not read.
     let dead = rig.client().await;
@@ -222,7 +222,7 @@ async fn leases_do_not_run_out_while_the_server_does_not_read() {
     let mut small: ServerOptions = options();
     small.connections.max_queued_bytes = 64 * 1024;
     small.connections.stall_timeout = Duration::from_secs(20);
-    let rig = Rig::over(Bus::memory(), small).await;
+    let rig = Rig::with(small).await;
     let mut busy = rig.client().await;
     busy.subscribe("t", "g", json!({"ackTimeoutMs": 1500, "maxInFlight": 1})).await;
     rig.bus.publish("t", &1).await.expect("published");

@@ -18,6 +18,7 @@ mod rig;
 mod shared_rig;
 mod slow_disk;
 mod subscriptions;
+mod test_bus;
 mod tls_rig;
 mod transcript;
 mod upgrade;

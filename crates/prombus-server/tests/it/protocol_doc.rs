@@ -3,7 +3,6 @@
 use crate::placeholders::{Placeholders, parse};
 use crate::rig::{Client, Rig, Seen, options};
 use crate::transcript::{Block, Step, blocks};
-use prombus::Bus;
 use prombus_protocol::ErrorCode;
 use prombus_server::{Rate, ServerOptions, TokenHash, TokenOptions};
 use serde_json::Value;
@@ -75,7 +74,7 @@ fn set_up(name: &str) -> ServerOptions {
 }
 
 async fn play(block: &Block) {
-    let rig = Rig::over(Bus::memory(), set_up(&block.setup)).await;
+    let rig = Rig::with(set_up(&block.setup)).await;
     let mut clients: BTreeMap<u32, Client> = BTreeMap::new();
     let mut placeholders = Placeholders::default();
     for step in block.steps() {
@@ -157,7 +156,7 @@ async fn every_curl_line_of_the_protocol_is_answered_as_it_says() {
     let mut count = 0;
     for (block, answer) in blocks.iter().zip(&blocks[1..]).filter(|(block, _)| block.language == "sh") {
         if !servers.contains_key(block.setup.as_str()) {
-            let rig = Rig::over(Bus::memory(), set_up(&block.setup)).await;
+            let rig = Rig::with(set_up(&block.setup)).await;
             servers.insert(&block.setup, (rig, Placeholders::default()));
         }
         let (rig, placeholders) = servers.get_mut(block.setup.as_str()).expect("just started");

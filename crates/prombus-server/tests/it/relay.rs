@@ -190,7 +190,9 @@ async fn a_follower_keeps_to_its_number_of_connections() {
     let pair = Pair::with(shared_options(), small).await;
     let mut kept = [pair.follower.client().await, pair.follower.client().await];
     let mut third = TcpStream::connect(pair.follower.address).await.expect("it connects");
+    let begun = Instant::now();
     assert_eq!(read_all(&mut third).await, "");
+    assert!(begun.elapsed() < Duration::from_secs(5), "it is closed at once: {:?}", begun.elapsed());
     for client in &mut kept {
         client.publish("t", json!(1)).await;
     }

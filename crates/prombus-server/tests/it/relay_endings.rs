@@ -160,11 +160,12 @@ async fn a_frame_that_is_cut_ends_the_connection_without_a_close_frame() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leaders_own_close_frame_is_the_last_one() {
     let mut pair = Pair::start().await;
-    let mut client = pair.follower.client().await;
-    client.publish("t", json!(1)).await;
+    let mut raw = Raw::connect(pair.follower.address).await;
     pair.leader.begin_stop();
-    assert_eq!(client.see().await, Seen::Close(Some(1001)));
-    assert_eq!(client.see().await, Seen::Gone);
+    let (opcode, payload) = raw.frame().await.expect("a close frame");
+    assert_eq!((opcode, &payload[..2]), (8, &1001u16.to_be_bytes()[..]));
+    raw.send(0x88, &1001u16.to_be_bytes()).await;
+    assert_eq!(raw.frame().await, None, "the follower adds none of its own");
     pair.leader.stop().await;
 }
 

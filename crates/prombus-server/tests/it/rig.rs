@@ -1,5 +1,6 @@
 //! A server in this process, and a client that speaks JSON over a WebSocket.
 
+use crate::test_bus;
 use futures_util::{SinkExt, StreamExt};
 use prombus::Bus;
 use prombus_server::{Server, ServerOptions};
@@ -35,15 +36,20 @@ impl Rig {
     pub async fn start(options: ServerOptions) -> Self {
         let name = format!("prombus-server-test-{}-{}", std::process::id(), uuid::Uuid::now_v7());
         let folder = std::env::temp_dir().join(name);
-        let bus = Bus::open(&folder).await.expect("a bus opens");
+        let bus = test_bus::durable(&folder).await;
         let mut rig = Self::over(bus, options).await;
         rig.folder = Some(folder);
         rig
     }
 
-    /// A server in memory, with defaults.
+    /// A server over a fresh bus, with defaults.
     pub async fn memory() -> Self {
-        Self::over(Bus::memory(), options()).await
+        Self::with(options()).await
+    }
+
+    /// A server over a fresh bus.
+    pub async fn with(options: ServerOptions) -> Self {
+        Self::over(test_bus::fresh().await, options).await
     }
 
     pub async fn over(bus: Bus, options: ServerOptions) -> Self {

@@ -2,7 +2,6 @@
 
 use crate::raw_client::metric;
 use crate::rig::{Rig, options};
-use prombus::Bus;
 use prombus_server::ServerOptions;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -99,7 +98,7 @@ async fn scopes_of_a_new_token_hold_for_what_is_subscribed() {
             scopes,
         });
     }
-    let rig = Rig::over(Bus::memory(), with_auth).await;
+    let rig = Rig::with(with_auth).await;
     let mut client = rig.client().await;
     client.ok(json!({"op": "AUTH", "token": "all"})).await;
     client.subscribe("t", "g", json!({})).await;

@@ -295,7 +295,7 @@ async fn an_oversized_frame_is_too_large_and_closes_with_1009() {
 async fn limits_and_conflicts_have_their_codes() {
     let mut limited: ServerOptions = options();
     limited.connections.max_subscriptions = 2;
-    let rig = Rig::over(prombus::Bus::memory(), limited).await;
+    let rig = Rig::with(limited).await;
     let mut client = rig.client().await;
     client.subscribe("a", "g", json!({"filter": {"key": "k"}})).await;
     client.err(json!({"op": "SUBSCRIBE", "topic": "a", "group": "g"}), "already_subscribed").await;
@@ -342,7 +342,7 @@ async fn shutdown_answers_what_is_under_way_and_closes_with_1001() {
 async fn a_client_that_never_reads_is_closed_and_others_do_not_notice() {
     let mut impatient: ServerOptions = options();
     impatient.connections.stall_timeout = Duration::from_millis(700);
-    let rig = Rig::over(prombus::Bus::memory(), impatient).await;
+    let rig = Rig::with(impatient).await;
     let mut deaf = rig.client().await;
     let mut other = rig.client().await;
     deaf.subscribe("t", "deaf", json!({"maxInFlight": 10000})).await;

@@ -9,21 +9,27 @@
 //! **Invariants:** all calls of the observer come from the committer, one at a time. One commit is on its way at a time. An engine
 //! that was deposed commits nothing. Outcomes come with the commit.
 
+mod change;
 mod clean;
 mod committer;
 mod connection;
 mod database;
+mod found_state;
 mod id_maker;
 mod leader;
+mod limits;
+mod pending_commit;
+mod piece;
 mod scanner;
 mod tail;
 
-pub use database::{
-    Change, CommitAnswer, CommitError, DeadEvents, EncodedRecord, EventDocument, FetchLimit, Piece,
-    ReadableSeqs, RemoteDatabase, RemoveError, Removed,
-};
+pub use change::{Change, CommitAnswer, EncodedRecord, EventDocument, QueuedEvent};
+pub use database::{CommitError, DeadEvents, RemoteDatabase, RemoveError, Removed};
+pub use found_state::FoundState;
 pub use id_maker::has_id_mark;
-pub use leader::PendingCommit;
+pub use limits::NetworkLimits;
+pub use pending_commit::PendingCommit;
+pub use piece::{FetchLimit, Piece, ReadableSeqs};
 
 use super::lookup::Lookup;
 use super::may_block::MayBlock;
@@ -46,69 +52,6 @@ use tokio::runtime::Runtime;
 
 /// A caller that waits for room checks this often whether the engine has ended.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
-
-/// Bounds of a network engine.
-#[derive(Clone, Debug)]
-pub struct NetworkLimits {
-    /// Appends are refused with `Busy` when this many bytes wait for a commit.
-    pub queue_bytes_max: usize,
-    /// The same for batches.
-    pub queue_batches_max: usize,
-    /// The most bytes of one commit. A batch that is larger is refused.
-    pub commit_bytes_max: usize,
-    /// Batches share a commit up to this size.
-    pub commit_bytes_target: usize,
-    /// The most events of one commit. A batch that has more is refused.
-    pub commit_events_max: usize,
-    /// What an event takes in a commit besides its key, its body and [`EventDocument::bytes_of`].
-    pub event_overhead_bytes: usize,
-    /// The most bytes that one read of a scanner fetches.
-    pub fetch_bytes_max: usize,
-    /// The newest events of all topics together that are kept in memory and read without a request.
-    pub tail_bytes: usize,
-    /// Compaction is worth its cost when this many bytes of events are dead.
-    pub compaction_unit_bytes: u64,
-    /// Threads that talk to the database.
-    pub threads: usize,
-}
-
-impl Default for NetworkLimits {
-    fn default() -> Self {
-        Self {
-            queue_bytes_max: 32 << 20,
-            queue_batches_max: 10_000,
-            commit_bytes_max: 46_000_000,
-            commit_bytes_target: 4 << 20,
-            commit_events_max: 90_000,
-            event_overhead_bytes: 0,
-            fetch_bytes_max: 1 << 20,
-            tail_bytes: 64 << 20,
-            compaction_unit_bytes: 1 << 20,
-            threads: 2,
-        }
-    }
-}
-
-/// What a new leader found in the database after it wrote its fence.
-#[derive(Clone, Debug, Default)]
-pub struct FoundState {
-    /// The newest commit.
-    pub commit: u64,
-    /// The highest topic number that was ever used.
-    pub topic_number: u32,
-    /// Numbers, names and newest seqs.
-    pub topics: Vec<(TopicId, Topic, u64)>,
-    /// Where retention left topics to begin.
-    pub firsts: Vec<(TopicId, u64)>,
-    /// Groups, settings and small values.
-    pub restored: RestoredState,
-    /// The newest id that an engine of this database made.
-    pub newest_id: EventId,
-    /// The newest commit time.
-    pub newest_commit_ms: i64,
-    /// 22 bits that ids of this database have in common.
-    pub id_mark: u64,
-}
 
 /// An engine over a database on a network. It ends when it is closed or dropped; the database stays.
 pub struct NetworkEngine<D: RemoteDatabase> {
@@ -214,7 +157,11 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
         batch: &AppendBatch<'_>,
         _outcomes: &mut Vec<Published>,
     ) -> Result<Appended, StoreError> {
-        self.change(|leader| leader.append(batch, self.clock.wall_ms()))
+        // Before the lock: commits are encoded while the one before is on its way.
+        let has_room = self.connection.leader.lock().has_room();
+        let prepare = |event| self.connection.database.prepare(event);
+        let prepared = if has_room { batch.events.iter().map(prepare).collect() } else { Vec::new() };
+        self.change(|leader| leader.append(batch, prepared, self.clock.wall_ms()))
     }
 
     fn durable_commit(&self) -> u64 {
@@ -244,7 +191,7 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
     fn retain_from(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
         let records = [StateRecord::Cut { firsts: firsts.to_vec() }];
         self.change(|leader| {
-            leader.append(&AppendBatch::of_records(&records), self.clock.wall_ms())?;
+            leader.append(&AppendBatch::of_records(&records), Vec::new(), self.clock.wall_ms())?;
             leader.raise_firsts(firsts);
             Ok(())
         })

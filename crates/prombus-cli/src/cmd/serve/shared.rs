@@ -3,9 +3,10 @@
 //! The order of starting: the listeners, because the lease record says where followers reach this process; then the
 //! leadership. The order of stopping: the gateway drains, the bus is closed, the lease is given back.
 
+use super::gateway::{CLOSE_TIMEOUT, announce, builder, raise_descriptors, why_not_listen};
 use super::run_until_stopped::run_until_stopped;
 use super::stop_signals::Signals;
-use super::{CLOSE_TIMEOUT, announce, builder, demo, raise_descriptors, sighup_reload, why_not_listen};
+use super::{demo, sighup_reload};
 use crate::args::ServeArgs;
 use crate::config::Settings;
 use anyhow::{Context, anyhow};

@@ -39,7 +39,9 @@ pub fn post(address: SocketAddr, path: &str, body: &str) -> Option<(u16, String)
     let length = body.len();
     request(
         address,
-        &format!("POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"),
+        &format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        ),
     )
 }
 
@@ -56,7 +58,11 @@ fn request(address: SocketAddr, text: &str) -> Option<(u16, String)> {
 pub fn wait_until_ready(address: SocketAddr) {
     let started = Instant::now();
     while get(address, "/readyz").is_none_or(|(status, _)| status != 200) {
-        assert!(started.elapsed() < Duration::from_secs(30), "{address} is not ready: {:?}", get(address, "/readyz"));
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "{address} is not ready: {:?}",
+            get(address, "/readyz")
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }

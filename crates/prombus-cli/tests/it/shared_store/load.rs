@@ -206,7 +206,8 @@ pub async fn member(world: Arc<World>, index: usize) {
                 break;
             }
             let Some(event) = frame.event else { continue };
-            let attempt: u64 = serde_json::from_str::<serde_json::Value>(&text).unwrap()["ctx"]["attempt"].as_u64().unwrap();
+            let attempt: u64 =
+                serde_json::from_str::<serde_json::Value>(&text).unwrap()["ctx"]["attempt"].as_u64().unwrap();
             if attempt == 1 {
                 if event.seq <= newest_first_attempt {
                     let why = format!("member {index} got seq {} after {newest_first_attempt}", event.seq);

@@ -49,11 +49,16 @@ async fn a_leader_that_wakes_after_20_seconds_writes_nothing_and_follows() {
         task.await.unwrap();
     }
     assert_eq!(role(second.address()).as_deref(), Some("leader"));
-    assert!(world.close_codes.lock().unwrap().contains(&Some(1012)), "{:?}", world.close_codes.lock().unwrap());
+    assert!(
+        world.close_codes.lock().unwrap().contains(&Some(1012)),
+        "{:?}",
+        world.close_codes.lock().unwrap()
+    );
     // In the database: terms never fall from one fence to the next, and every event belongs to the fence that lists it.
     let events = open_database(shared_url(), &store.database).await.collection::<Document>("events");
     let fences = doc! { "_id": { "$gte": key(0, 0), "$lt": key(1, 0) } };
-    let fences: Vec<Document> = events.find(fences).sort(doc! { "_id": 1 }).await.unwrap().try_collect().await.unwrap();
+    let fences: Vec<Document> =
+        events.find(fences).sort(doc! { "_id": 1 }).await.unwrap().try_collect().await.unwrap();
     let terms: Vec<i64> = fences.iter().map(|fence| fence.get_i64("term").unwrap()).collect();
     assert!(terms.is_sorted(), "a fence of an older term follows one of a newer: {terms:?}");
     let takeovers = terms.windows(2).filter(|pair| pair[0] != pair[1]).count();

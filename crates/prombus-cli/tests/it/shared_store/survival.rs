@@ -93,7 +93,8 @@ fn exported(address: std::net::SocketAddr) -> Vec<u64> {
     let (status, body) = get(address, &format!("/export?topic={TOPIC}")).expect("an export");
     assert_eq!(status, 200, "{GROUP}: {body}");
     let text = dechunked(&body);
-    let payload = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["payload"].as_u64().unwrap();
+    let payload =
+        |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["payload"].as_u64().unwrap();
     text.lines().map(payload).collect()
 }
 

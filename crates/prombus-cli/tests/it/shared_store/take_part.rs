@@ -40,7 +40,8 @@ fn a_follower_answers_for_itself_and_tells_its_role() {
     assert!(metrics.contains("prombus_role{role=\"leader\"} 1"), "{metrics}");
     assert!(metrics.contains("prombus_takeovers_total 1"), "{metrics}");
     // A backup is the database's affair.
-    let refused = prombus(&["backup", "copy", "--url", &format!("http://{}", second.address())]).output().unwrap();
+    let refused =
+        prombus(&["backup", "copy", "--url", &format!("http://{}", second.address())]).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("mongodump"), "{said}");
     second.stop();

@@ -1,7 +1,8 @@
 //! Cleaning: events below the first seqs of their topics, events of deleted topics, and events that compaction found dead.
 
 use super::connection::Connection;
-use super::database::{DeadEvents, ReadableSeqs, RemoteDatabase, RemoveError, Removed};
+use super::database::{DeadEvents, RemoteDatabase, RemoveError, Removed};
+use super::piece::ReadableSeqs;
 use crate::engine::{Cleaned, Liveness, StoredTopic, TopicId};
 use crate::error::{ReadError, Unavailable};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! Sends commits to the database, one at a time, and reports what becomes of them. All calls of the observer come from this
 //! task.
 
+use super::change::CommitAnswer;
 use super::connection::Connection;
-use super::database::{CommitAnswer, CommitError, RemoteDatabase};
-use super::leader::PendingCommit;
+use super::database::{CommitError, RemoteDatabase};
+use super::pending_commit::PendingCommit;
 use crate::engine::EngineObserver;
 use crate::error::{StoreError, Unavailable};
 use std::pin::pin;

@@ -1,8 +1,9 @@
 //! What an engine, its committer and its scanners share: the database, and what the leader keeps in memory.
 
-use super::NetworkLimits;
-use super::database::{FetchLimit, Piece, RemoteDatabase};
+use super::database::RemoteDatabase;
 use super::leader::Leader;
+use super::limits::NetworkLimits;
+use super::piece::{FetchLimit, Piece};
 use crate::engine::{EngineObserver, TopicId};
 use crate::error::{ReadError, Unavailable};
 use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram};

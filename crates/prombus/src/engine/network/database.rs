@@ -1,115 +1,11 @@
 //! What a database must do to be the store of a [`NetworkEngine`](super::NetworkEngine).
 
-use super::leader::PendingCommit;
-use crate::engine::outcomes::Published;
-use crate::engine::{EventHead, EventId, StateRecord, StoredEvent, TopicId, TopicUsage};
+use super::change::CommitAnswer;
+use super::pending_commit::PendingCommit;
+use super::piece::{FetchLimit, Piece, ReadableSeqs};
+use crate::engine::{EventHead, EventId, NewEvent, TopicId, TopicUsage};
 use crate::error::{ReadError, Unavailable};
-use prombus_protocol::Topic;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use tokio::sync::watch;
-
-/// What an event takes in the queue besides its key and its body.
-const EVENT_BYTES: usize = 64;
-
-/// An event on its way to a database. The database decides its seq.
-#[derive(Clone, Debug)]
-pub struct EventDocument {
-    /// Its topic.
-    pub topic: TopicId,
-    /// Its id, chosen by the publisher or made by the engine.
-    pub id: EventId,
-    /// The publisher's time.
-    pub ts: i64,
-    /// When the engine took it; never falls.
-    pub commit_ms: i64,
-    /// Its key.
-    pub key: Option<Box<[u8]>>,
-    /// Everything else, as [`prombus_protocol::Body`] reads it.
-    pub body: Box<[u8]>,
-    /// Whether it deletes its key in a compacted topic.
-    pub is_tombstone: bool,
-    /// Whether the publisher chose the id.
-    pub is_client_id: bool,
-}
-
-impl EventDocument {
-    /// What it takes in memory, and about what it takes in the database.
-    pub fn bytes(&self) -> usize {
-        Self::bytes_of(self.key.as_deref(), &self.body)
-    }
-
-    /// What an event with this key and body takes.
-    pub fn bytes_of(key: Option<&[u8]>, body: &[u8]) -> usize {
-        EVENT_BYTES + key.map_or(0, <[u8]>::len) + body.len()
-    }
-
-    /// The event at a seq, as readers see it.
-    pub fn at(&self, seq: u64) -> StoredEvent<'_> {
-        StoredEvent {
-            seq,
-            id: self.id,
-            ts: self.ts,
-            commit_ms: self.commit_ms,
-            key: self.key.as_deref(),
-            body: &self.body,
-            tombstone: self.is_tombstone,
-            client_id: self.is_client_id,
-        }
-    }
-}
-
-/// One step of a commit. The steps of a commit become durable together.
-#[derive(Debug)]
-pub enum Change {
-    /// A topic is created.
-    TopicMade {
-        /// Its number, which was never used before.
-        topic: TopicId,
-        /// Its name.
-        name: Topic,
-    },
-    /// Events, then records.
-    Batch {
-        /// The events, in order.
-        events: Vec<Arc<EventDocument>>,
-        /// The records, in order.
-        records: Vec<EncodedRecord>,
-    },
-    /// A topic is deleted with all its events.
-    TopicDeleted {
-        /// Its number.
-        topic: TopicId,
-        /// What the fold over the records must learn of it.
-        record: EncodedRecord,
-    },
-}
-
-/// A state record as bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncodedRecord {
-    /// Its kind.
-    pub tag: u32,
-    /// Its content.
-    pub body: Vec<u8>,
-}
-
-impl From<&StateRecord> for EncodedRecord {
-    fn from(record: &StateRecord) -> Self {
-        let mut body = Vec::new();
-        record.put(&mut body);
-        Self { tag: record.tag(), body }
-    }
-}
-
-/// What the database answers to a commit.
-#[derive(Clone, Debug, Default)]
-pub struct CommitAnswer {
-    /// One list per [`Change::Batch`], in order.
-    pub outcomes: Vec<Vec<Published>>,
-    /// The newest seqs of topics that got events.
-    pub newest: BTreeMap<TopicId, u64>,
-}
 
 /// Why a commit was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,39 +18,6 @@ pub enum CommitError {
     Stopped(Unavailable),
 }
 
-/// Which seqs of a topic may be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadableSeqs {
-    /// What is below was removed by retention, though the database may still have it.
-    pub first_seq: u64,
-    /// The newest durable seq.
-    pub last_seq: u64,
-}
-
-/// How much a fetch takes. It takes one event at least.
-#[derive(Clone, Copy, Debug)]
-pub struct FetchLimit {
-    /// No event above this seq.
-    pub last_seq: u64,
-    /// The most events.
-    pub events: usize,
-    /// About the most bytes.
-    pub bytes: usize,
-}
-
-/// Events that were fetched.
-#[derive(Clone, Debug, Default)]
-pub struct Piece {
-    /// The first seq that was asked for.
-    pub first_seq: u64,
-    /// What is not in the piece up to this seq is not in the topic.
-    pub last_seq: u64,
-    /// Seqs and events, in order.
-    pub events: VecDeque<(u64, Arc<EventDocument>)>,
-    /// Stored events that could not be understood; they are left out.
-    pub corrupt: u64,
-}
-
 /// A database on a network that keeps events and records.
 ///
 /// **Reads** wait while the database is away, and are repeated when it returns. An error means that waiting does not help. They
@@ -164,6 +27,11 @@ pub struct Piece {
 pub trait RemoteDatabase: Send + Sync + 'static {
     /// Why the database cannot be used now; `None` while it can.
     fn availability(&self) -> watch::Receiver<Option<String>>;
+
+    /// Encodes as much of an event as can be known before its commit. Called by the threads that append.
+    fn prepare(&self, _event: &NewEvent<'_>) -> Box<[u8]> {
+        Box::default()
+    }
 
     /// Makes a commit durable.
     fn commit(

@@ -3,10 +3,12 @@
 //! **Invariants:** one commit is on its way at a time. Commit numbers, ids and commit times are given at the append, in the order
 //! of appends. Seqs and duplicates are decided by the database, when the commit applies.
 
-use super::FoundState;
-use super::NetworkLimits;
-use super::database::{Change, CommitAnswer, EncodedRecord, EventDocument, ReadableSeqs};
+use super::change::{Change, CommitAnswer, EncodedRecord, EventDocument, QueuedEvent};
+use super::found_state::FoundState;
 use super::id_maker::IdMaker;
+use super::limits::NetworkLimits;
+use super::pending_commit::PendingCommit;
+use super::piece::ReadableSeqs;
 use super::tail::Tail;
 use crate::engine::lookup::Lookup;
 use crate::engine::outcomes::LateOutcomes;
@@ -80,25 +82,6 @@ pub(super) struct LeaderTopic {
     pub(super) last_seq: u64,
 }
 
-/// A commit that waits or is on its way.
-#[derive(Debug)]
-pub struct PendingCommit {
-    /// Its number, one above that of the commit before.
-    pub number: u64,
-    /// What it changes, in order.
-    pub changes: Vec<Change>,
-    /// One for each [`Change::Batch`].
-    late: Vec<LateOutcomes>,
-    /// Nothing more may be added to it.
-    is_complete: bool,
-    bytes: usize,
-    events: usize,
-    /// The newest commit time of its events.
-    pub newest_ms: i64,
-    /// The newest id that the engine has made so far.
-    pub newest_id: EventId,
-}
-
 /// Somebody who waits to learn a seq.
 pub(super) struct SeqAsker {
     commit: u64,
@@ -110,22 +93,6 @@ impl SeqAsker {
     /// Nobody may be waiting any more.
     pub(super) fn answer(self, answer: Result<u64, ReadError>) {
         let _ = self.sender.send(answer);
-    }
-}
-
-impl PendingCommit {
-    /// Says what became of its batches.
-    pub(super) fn fill(&self, outcomes: impl Fn(usize) -> Result<Vec<crate::Published>, StoreError>) {
-        self.late.iter().enumerate().for_each(|(at, late)| late.fill(outcomes(at)));
-    }
-
-    /// How many events it has, duplicates included.
-    pub fn event_count(&self) -> usize {
-        let count = |change: &Change| match change {
-            Change::Batch { events, .. } => events.len(),
-            _ => 0,
-        };
-        self.changes.iter().map(count).sum()
     }
 }
 
@@ -156,7 +123,13 @@ impl Leader {
         leader
     }
 
-    pub(super) fn append(&mut self, batch: &AppendBatch<'_>, now_ms: i64) -> Result<Appended, StoreError> {
+    /// `prepared` has one entry per event, or none if there was no room.
+    pub(super) fn append(
+        &mut self,
+        batch: &AppendBatch<'_>,
+        prepared: Vec<Box<[u8]>>,
+        now_ms: i64,
+    ) -> Result<Appended, StoreError> {
         let unknown = batch.events.iter().find(|event| !self.topics.contains_key(&event.topic));
         if let Some(event) = unknown {
             return Err(StoreError::UnknownTopic(event.topic.number()));
@@ -172,8 +145,18 @@ impl Leader {
         let bytes = batch.events.iter().map(event_bytes).sum::<usize>()
             + records.iter().map(|record| ENTRY_BYTES + record.body.len()).sum::<usize>();
         self.check_room(bytes)?;
+        if prepared.len() != batch.events.len() {
+            // There is room since a moment ago.
+            self.availability.owes_room = true;
+            return Err(StoreError::Busy);
+        }
         self.commit_ms = self.commit_ms.max(now_ms);
-        let events: Vec<_> = batch.events.iter().map(|event| Arc::new(self.document(event))).collect();
+        let events = batch
+            .events
+            .iter()
+            .zip(prepared)
+            .map(|(event, prepared)| QueuedEvent { document: Arc::new(self.document(event)), prepared });
+        let events: Vec<_> = events.collect();
         let late = (!events.is_empty()).then(LateOutcomes::default);
         let count = events.len();
         let change = Change::Batch { events, records };
@@ -275,7 +258,7 @@ impl Leader {
                 continue;
             };
             topic.last_seq = outcome.seq;
-            self.tail.push(outcome.seq, event);
+            self.tail.push(outcome.seq, &event.document);
         }
     }
 

@@ -4,7 +4,8 @@
 //! same time and each finds what was fetched for it.
 
 use super::connection::Connection;
-use super::database::{FetchLimit, Piece, ReadableSeqs, RemoteDatabase};
+use super::database::RemoteDatabase;
+use super::piece::{FetchLimit, Piece, ReadableSeqs};
 use crate::engine::{EventScanner, Scanned, StoredEvent, TopicId, Visit};
 use crate::error::ReadError;
 use parking_lot::Mutex;
@@ -18,6 +19,8 @@ pub(super) struct NetworkScanner<D> {
     connection: Arc<Connection<D>>,
     inbox: Arc<Mutex<Inbox>>,
     fetch_bytes: usize,
+    /// Where the last piece that was fetched ended. A reader that continues there gets the next piece fetched ahead.
+    fetched_to: Option<(TopicId, u64)>,
 }
 
 /// What was asked for and what has come.
@@ -75,7 +78,7 @@ impl Inbox {
 impl<D: RemoteDatabase> NetworkScanner<D> {
     pub(super) fn new(connection: Arc<Connection<D>>) -> Self {
         let fetch_bytes = connection.limits.fetch_bytes_max;
-        Self { connection, inbox: Arc::default(), fetch_bytes }
+        Self { connection, inbox: Arc::default(), fetch_bytes, fetched_to: None }
     }
 
     /// The piece that begins at a seq.
@@ -101,6 +104,24 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
             }
         }
         Poll::Pending
+    }
+
+    /// Requests the piece after this one, if the reader reads on from one piece to the next.
+    fn fetch_ahead(&mut self, topic: TopicId, piece: &Piece, limit: FetchLimit) {
+        let before = self.fetched_to.replace((topic, piece.last_seq));
+        let is_reading_on = before.is_some_and(|(of, to)| of == topic && to + 1 >= piece.first_seq);
+        let next = piece.last_seq + 1;
+        if !is_reading_on || next > limit.last_seq || self.connection.leader.lock().tail.contains(topic, next)
+        {
+            return;
+        }
+        let mut inbox = self.inbox.lock();
+        if inbox.fetches.iter().any(|fetch| fetch.topic == topic && fetch.first_seq == next) {
+            return;
+        }
+        let ticket = inbox.push(topic, next, None);
+        drop(inbox);
+        self.request(topic, next, limit, ticket);
     }
 
     fn request(&self, topic: TopicId, seq: u64, limit: FetchLimit, ticket: u64) {
@@ -183,6 +204,9 @@ impl<D: RemoteDatabase> EventScanner for NetworkScanner<D> {
             Ok(piece) => piece,
             Err(error) => return Poll::Ready(Err(error)),
         };
+        if events > 1 {
+            self.fetch_ahead(topic, &piece, limit);
+        }
         let mut scanned = self.visit(topic, (start, to), piece, visit);
         scanned.cleaned += cleaned;
         Poll::Ready(Ok(scanned))

@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** the events of a topic have no gap up to its newest durable seq. The oldest event of all topics goes first.
 
-use super::database::{EventDocument, FetchLimit, Piece};
+use super::change::EventDocument;
+use super::piece::{FetchLimit, Piece};
 use crate::engine::TopicId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -224,7 +224,7 @@ impl Tables {
             Change::Batch { events, records } => {
                 let mut outcomes = Vec::with_capacity(events.len());
                 for event in events {
-                    outcomes.extend(self.insert(event, answer));
+                    outcomes.extend(self.insert(&event.document, answer));
                 }
                 answer.outcomes.push(outcomes);
                 records.iter().for_each(|record| self.state.apply(record.tag, &record.body));

@@ -1,0 +1,19 @@
+//! What one commit leaves to the next.
+
+use crate::bulk::Plan;
+use crate::catalog::Catalog;
+
+/// What the leader knows, and the bulk whose fate is unknown.
+pub(crate) struct Writer {
+    pub(crate) catalog: Catalog,
+    /// The number of the next fence.
+    pub(crate) next_fence: u64,
+    /// A commit that was sent and not answered.
+    pub(crate) unanswered: Option<(u64, Plan)>,
+}
+
+impl Writer {
+    pub(crate) fn new(catalog: Catalog, next_fence: u64) -> Self {
+        Self { catalog, next_fence, unanswered: None }
+    }
+}
