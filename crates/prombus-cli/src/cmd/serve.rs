@@ -4,6 +4,7 @@
 
 mod banner;
 mod demo;
+mod gateway;
 mod mongodb;
 mod run_until_stopped;
 mod shared;
@@ -13,20 +14,16 @@ mod stop_signals;
 use crate::args::ServeArgs;
 use crate::config::{self, BusSettings, ConfigError, Environment, Settings, StoreChoice};
 use crate::logging;
-use crate::messages::{complain, io_reason, one_line};
+use crate::messages::complain;
 use anyhow::{Context, anyhow};
-use prombus::engine::LogEngineOptions;
-use prombus::{Backend, Bus, BusBuilder, OpenError, TopicRule};
-use prombus_server::{ServeError, Server, raise_descriptor_limit};
+use gateway::{CLOSE_TIMEOUT, announce, builder, raise_descriptors, why_not_listen, why_not_open};
+use prombus::{Backend, Bus, OpenError, TopicRule};
+use prombus_server::Server;
 use run_until_stopped::run_until_stopped;
-use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use stop_signals::Signals;
-
-/// What the store has to close, when the clients have had their time.
-const CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// The exit code for arguments that are wrong; clap's.
 const BAD_ARGUMENTS: u8 = 2;
@@ -88,67 +85,12 @@ async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     run_until_stopped(server, signals, drain_timeout, close(&*backend, CLOSE_TIMEOUT)).await
 }
 
-/// Says where it serves: from now on it does.
-fn announce(args: &ServeArgs, settings: &Settings, server: &Server) {
-    let text = banner::text(settings, server.local_addrs(), args.demo);
-    // A server whose stdout is closed serves all the same.
-    let _ = stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush());
-    let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
-    tracing::info!("serving on {}", addresses.join(", "));
-}
-
-fn raise_descriptors(server: &Server) {
-    let wanted = server.descriptors_wanted();
-    match raise_descriptor_limit() {
-        Ok(limit) if limit < wanted => tracing::warn!(
-            "the system lets this process open {limit} files; {wanted} are needed for limits.max_connections: \
-             raise the limit (ulimit -Hn, LimitNOFILE) or lower the setting"
-        ),
-        Ok(limit) => tracing::debug!(limit, "file descriptors"),
-        Err(error) => tracing::warn!("cannot raise the limit of open files: {error}"),
-    }
-}
-
-fn builder(settings: &BusSettings, rules: Vec<TopicRule>) -> BusBuilder {
-    Bus::builder()
-        .limits(settings.limits)
-        .memory_bytes(settings.memory_bytes)
-        .topics(rules)
-        .log(LogEngineOptions { log: settings.log.clone() })
-}
-
 async fn open(settings: &BusSettings, rules: Vec<TopicRule>) -> Result<Bus, OpenError> {
     match &settings.store {
         StoreChoice::Log(folder) => builder(settings, rules).open(folder).await,
         StoreChoice::Memory => builder(settings, rules).memory(),
         StoreChoice::MongoDb(url) => Err(OpenError::Store(format!("{url} is a store that gateways share"))),
     }
-}
-
-fn why_not_open(error: OpenError) -> String {
-    match error {
-        OpenError::Log(prombus_log::OpenError::Locked { folder }) => format!(
-            "{folder} is in use by another prombus; stop that one, or name another folder with --data"
-        ),
-        OpenError::Log(prombus_log::OpenError::Io { folder, action, source }) => format!(
-            "cannot use {folder} as the data folder ({action}: {}); name another with --data",
-            io_reason(&source)
-        ),
-        other => one_line(&anyhow::Error::from(other)),
-    }
-}
-
-fn why_not_listen(error: ServeError) -> String {
-    let ServeError::Listen { address, source } = &error else {
-        return one_line(&anyhow::Error::from(error));
-    };
-    let why = match source.kind() {
-        ErrorKind::AddrInUse => "another program does; stop it, or name another address with --listen",
-        ErrorKind::AddrNotAvailable => "this machine has no such address; name another with --listen",
-        ErrorKind::PermissionDenied => "the system refuses; name a port above 1023 with --listen",
-        _ => return one_line(&anyhow::Error::from(error)),
-    };
-    format!("cannot listen on {address}: {why}")
 }
 
 async fn close(backend: &dyn Backend, timeout: Duration) -> anyhow::Result<()> {

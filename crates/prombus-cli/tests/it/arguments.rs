@@ -32,10 +32,7 @@ fn bad_arguments_exit_with_2_and_say_what_is_wrong() {
         (&["serv"], "serve"),
         (&["serve", "--listen", "nowhere"], "prombus: --listen: \"nowhere\" is not an address"),
         (&["serve", "--store", "nats://host"], "prombus: --store: this build has no store for nats:"),
-        (
-            &["serve", "--store", "mongodb://u:p@host"],
-            "prombus: --store: this build has no store for mongodb:",
-        ),
+        (&["serve", "--store", "mongodb:"], "prombus: --store: "),
         (&["serve", "--log", "a=b=c"], "prombus: --log: "),
         (&["serve", "--log-format", "xml"], "prombus: --log-format: \"xml\""),
         (&["serve", "--config", "/no/such.toml"], "prombus: --config: cannot read /no/such.toml"),

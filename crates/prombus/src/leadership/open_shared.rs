@@ -61,9 +61,9 @@ impl BusBuilder {
         let clock = self.clock_or_system();
         let leadership = Leadership::start_single(store, self, options, clock);
         let patience = wait.unwrap_or(ANSWERS_WITHIN);
-        match tokio::time::timeout(patience, until_leading(&leadership, wait.is_some())).await {
-            Ok(Some(bus)) => return Ok(SharedBus { bus, leadership }),
-            Ok(None) | Err(_) => {}
+        let leading = tokio::time::timeout(patience, until_leading(&leadership, wait.is_some())).await;
+        if let Ok(Some(bus)) = leading {
+            return Ok(SharedBus { bus, leadership });
         }
         let role = leadership.roles().borrow().clone();
         // It may have got the lease just now.

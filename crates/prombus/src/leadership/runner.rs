@@ -207,6 +207,7 @@ impl Runner {
                 return false;
             }
             match &role {
+                Role::Following { leader: None } if self.is_stopping => {}
                 Role::Following { leader: None } => tracing::info!("follows on {store}; no leader is known"),
                 Role::Following { leader: Some(LeaseRecord { term, address, .. }) } => {
                     tracing::info!("follows {address}, which leads {store} in term {term}");

@@ -3,9 +3,10 @@
 //! The order of starting: the listeners, because the lease record says where followers reach this process; then the
 //! leadership. The order of stopping: the gateway drains, the bus is closed, the lease is given back.
 
+use super::gateway::{CLOSE_TIMEOUT, announce, builder, raise_descriptors, why_not_listen};
 use super::run_until_stopped::run_until_stopped;
 use super::stop_signals::Signals;
-use super::{announce, builder, demo, raise_descriptors, sighup_reload, why_not_listen};
+use super::{demo, sighup_reload};
 use crate::args::ServeArgs;
 use crate::config::Settings;
 use anyhow::{Context, anyhow};
@@ -15,13 +16,10 @@ use prombus::{Bus, SystemClock, TopicRule};
 use prombus_server::{LeaderEndpoint, Server, ServerRole};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use tokio::sync::watch;
 
-/// What closing the bus and giving the lease back may take, when the clients have had their time.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How much of it the release may take.
-const RELEASE_TIMEOUT_MS: u64 = 2_000;
+/// How much of [`CLOSE_TIMEOUT`] the release of the lease may take.
+const RELEASE_TIMEOUT_MS: u64 = 1_000;
 
 /// Serves until a signal ends it.
 ///
