@@ -1,9 +1,9 @@
 //! The relay: connections that a follower accepted, passed on to the leader of a shared store.
 //!
 //! A follower reads the head of the first request ([`FirstRequest`]), connects to the leader ([`Leader::connect`]) and copies bytes
-//! both ways ([`Splice`]). Each hop begins with a preface, which says who the client is and proves with the secret of the lease
-//! record that a follower says it; the leader confirms it with the same secret before it gets a byte of the client. So nobody
-//! else can claim a client's address, and no other process on the leader's port gets a client's token.
+//! both ways ([`Splice`]). Each hop begins with a preface: it names the client's address and proves with the secret of the lease
+//! record that a follower sent it. The leader confirms it with the same secret before it receives a byte of the client. So only
+//! holders of the secret can claim a client's address, and no other process on the leader's port receives a client's token.
 
 mod first_request;
 mod frame_boundary;

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// What is read first of a connection.
+/// The most that the first read of a connection takes.
 const FIRST_BYTES: usize = 4 * 1024;
 
 /// A gateway of a shared store, without its sockets.

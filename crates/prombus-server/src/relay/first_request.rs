@@ -5,7 +5,7 @@ use axum::http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// What is read at once.
+/// Bytes read at once.
 const PIECE_BYTES: usize = 4 * 1024;
 /// As many as hyper takes.
 const HEADERS_MAX: usize = 100;

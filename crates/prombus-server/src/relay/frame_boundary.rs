@@ -25,7 +25,7 @@ impl FrameBoundaries {
         self.has_close
     }
 
-    /// Goes on over all of the bytes.
+    /// Advances over all of the bytes.
     pub(super) fn advance(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -33,7 +33,7 @@ impl FrameBoundaries {
         }
     }
 
-    /// Goes on to the end of the frame, and returns how many of the bytes belong to it.
+    /// Advances to the end of the frame, and returns how many of the bytes belong to it.
     pub(super) fn advance_to_boundary(&mut self, bytes: &[u8]) -> usize {
         let mut used = 0;
         while used < bytes.len() && !self.is_at_boundary() {

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What is read at once, and what a lane holds at most.
+/// Bytes read at once, and the most that a lane holds.
 const PIECE_BYTES: usize = 32 * 1024;
 
 thread_local! {
@@ -26,7 +26,7 @@ pub(super) enum Failed {
 /// Bytes on their way in one direction.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// What was read and not written yet.
+    /// Bytes that were read and not written yet.
     pending: Vec<u8>,
     written: usize,
     /// Nothing more is read.

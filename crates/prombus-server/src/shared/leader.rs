@@ -82,7 +82,7 @@ pub(super) fn refuse_relayed(shared: &SharedState, ends: Ends) {
     note_refused(shared, ends, PrefaceRefused::NotLeading);
 }
 
-/// Counts it, and names it in the log: as a warning if somebody may try to forge one, but not often.
+/// Counts it and logs it: as a warning if it may be a forgery, but at most every 10 s.
 fn note_refused(shared: &SharedState, ends: Ends, refused: PrefaceRefused) {
     static WARNED_MS: AtomicU64 = AtomicU64::new(0);
     shared.metrics.refused_prefaces.fetch_add(1, Ordering::Relaxed);

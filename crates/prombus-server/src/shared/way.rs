@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// Pauses between two attempts to reach the leader.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// What clients are told while there is no leader.
+/// The error that clients get while no gateway leads.
 pub(super) const NO_LEADER: &str = "no gateway leads the store now";
 
 /// Where a connection goes.
@@ -64,7 +64,7 @@ async fn attempt(duty: Duty, ends: Ends, reason: &mut String, pause: Duration) -
     *reason = HopError::Late(leader.endpoint.address.clone()).to_string();
     match leader.connect(ends).await {
         Ok(hop) => Some(Way::Relay(leader, hop)),
-        // Waiting does not help: somebody has to configure something.
+        // Waiting does not help: the configuration has to change.
         Err(error @ HopError::Plain(_)) => Some(Way::nowhere(&error)),
         Err(error) => {
             *reason = error.to_string();

@@ -136,7 +136,7 @@ async fn tls_ends_at_the_follower_and_the_hop_is_pinned_to_the_leaders_certifica
 async fn plain_tcp_to_another_machine_needs_to_be_allowed() {
     let follower = SharedRig::start(shared_options()).await;
     let mut elsewhere = follower.endpoint(1);
-    // An address for documentation: nobody has it.
+    // An address reserved for documentation.
     elsewhere.address = "192.0.2.1:8090".to_owned();
     follower.follow(Some(elsewhere.clone()));
     let begun = std::time::Instant::now();
