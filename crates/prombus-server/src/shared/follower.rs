@@ -7,6 +7,8 @@ use crate::connection::{HEAD_BYTES_MAX, PrefixedSocket, answer_once};
 use crate::http::{self, ApiError, LeaderView, OwnRoute};
 use crate::peer::Ends;
 use crate::relay::{FirstRequest, ReadHead, Splice};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -38,14 +40,19 @@ where
             return Outcome::Done;
         }
     };
-    let FirstRequest { read, head_bytes, parts } = *request;
+    let FirstRequest { mut read, head_bytes, mut parts } = *request;
     let answer = answer_here(shared, &parts, ends);
     let way = match answer {
         Some(response) => {
             answer_once(PrefixedSocket::new(read, socket), limits, response).await;
             return Outcome::Done;
         }
-        None => Way::find(shared, ends).await,
+        None => {
+            // The bytes of the head are all that a client can make a follower hold while it waits.
+            read.shrink_to_fit();
+            parts.headers = only_origin(&parts.headers);
+            Way::find(shared, ends).await
+        }
     };
     match way {
         Way::Lead(leading) => return Outcome::Lead(leading, PrefixedSocket::new(read, socket)),
@@ -69,12 +76,18 @@ where
 }
 
 /// The answer to a request that is not the leader's: one that may not come in, or one to this gateway itself.
-fn answer_here(shared: &SharedState, parts: &axum::http::request::Parts, ends: Ends) -> Option<Response> {
+fn answer_here(shared: &SharedState, parts: &Parts, ends: Ends) -> Option<Response> {
     if let Err(refused) = http::admit(&shared.parts.guard, ends, parts) {
         return Some(refused);
     }
     let own = OwnRoute::of(parts)?;
     Some(own.answer(parts, &shared.parts, &view(shared)))
+}
+
+/// What CORS headers of an error need.
+fn only_origin(headers: &HeaderMap) -> HeaderMap {
+    let origin = headers.get(header::ORIGIN);
+    origin.map(|origin| (header::ORIGIN, origin.clone())).into_iter().collect()
 }
 
 fn view(shared: &SharedState) -> LeaderView {

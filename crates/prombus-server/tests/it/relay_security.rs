@@ -110,9 +110,9 @@ async fn tls_ends_at_the_follower_and_the_hop_is_pinned_to_the_leaders_certifica
     let (of_leader, of_follower) = (Certificate::make(), Certificate::make());
     let pair = Pair::with(of_leader.options(), of_follower.options()).await;
     assert!(pair.leader.cert_hash.is_some() && pair.leader.cert_hash != pair.follower.cert_hash);
-    let ask = async || {
+    let ask = async |follower: &SharedRig| {
         let connector = TlsConnector::from(Arc::clone(&of_follower.client_config));
-        let socket = TcpStream::connect(pair.follower.address).await.expect("it connects");
+        let socket = TcpStream::connect(follower.address).await.expect("it connects");
         let name = ServerName::try_from("localhost").expect("a name");
         let mut socket = connector.connect(name, socket).await.expect("the follower's certificate");
         socket.write_all(REQUEST).await.expect("sent");
@@ -120,13 +120,14 @@ async fn tls_ends_at_the_follower_and_the_hop_is_pinned_to_the_leaders_certifica
         let _ = socket.read_to_end(&mut answer).await;
         String::from_utf8_lossy(&answer).into_owned()
     };
-    let answer = ask().await;
+    let answer = ask(&pair.follower).await;
     assert_eq!(status_of(&answer), 200, "{answer}");
     // Another certificate than the lease record says.
     let mut other = pair.leader.endpoint(7);
     other.cert_hash = pair.follower.cert_hash;
-    pair.follower.follow(Some(other));
-    let answer = ask().await;
+    let following = ServerRole::Following { leader: Some(other) };
+    let follower = SharedRig::start_as(following, of_follower.options()).await;
+    let answer = ask(&follower).await;
     assert_eq!(status_of(&answer), 503, "{answer}");
     assert!(answer.contains("certificate"), "{answer}");
 }

@@ -33,7 +33,12 @@ pub fn shared_options() -> ServerOptions {
 impl SharedRig {
     /// A follower without a leader.
     pub async fn start(options: ServerOptions) -> Self {
-        let (roles, receiver) = watch::channel(ServerRole::Following { leader: None });
+        Self::start_as(ServerRole::Following { leader: None }, options).await
+    }
+
+    /// A gateway that has this role before its first connection.
+    pub async fn start_as(role: ServerRole, options: ServerOptions) -> Self {
+        let (roles, receiver) = watch::channel(role);
         let server = Server::bind_shared(receiver, options).await.expect("a server binds");
         let (address, cert_hash) = (server.local_addrs()[0], server.cert_hash());
         let (stop, stopped) = oneshot::channel::<()>();
@@ -90,6 +95,15 @@ impl SharedRig {
         }
     }
 
+    /// Waits until a value in `/metrics` is this one: a role is taken up soon after it is set.
+    pub async fn wait_metric(&self, name: &str, value: u64) {
+        let begun = std::time::Instant::now();
+        while self.metric(name).await != value {
+            assert!(begun.elapsed() < PATIENCE, "{name} is not {value}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// A value in `/metrics`.
     pub async fn metric(&self, name: &str) -> u64 {
         let text = self.ask("GET /metrics").await;
@@ -124,9 +138,10 @@ impl Pair {
 
     pub async fn with(leader: ServerOptions, follower: ServerOptions) -> Self {
         let bus = Bus::memory();
-        let (leader, follower) = (SharedRig::start(leader).await, SharedRig::start(follower).await);
-        leader.lead(&bus, 7);
-        follower.follow(Some(leader.endpoint(7)));
+        let leading = ServerRole::Leading { backend: bus.backend().clone(), term: 7, secret: SECRET };
+        let leader = SharedRig::start_as(leading, leader).await;
+        let following = ServerRole::Following { leader: Some(leader.endpoint(7)) };
+        let follower = SharedRig::start_as(following, follower).await;
         Self { bus, leader, follower }
     }
 }

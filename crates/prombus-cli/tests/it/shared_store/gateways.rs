@@ -40,7 +40,7 @@ pub fn post(address: SocketAddr, path: &str, body: &str) -> Option<(u16, String)
     request(
         address,
         &format!(
-            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\ncontent-length: {length}\r\n\r\n{body}"
         ),
     )
 }

@@ -82,6 +82,14 @@ impl World {
         self.answered_count.fetch_add(1, Ordering::SeqCst);
     }
 
+    pub async fn wait_for_answers(&self, count: u64) {
+        let started = Instant::now();
+        while self.answered_count.load(Ordering::SeqCst) < count {
+            assert!(started.elapsed() < Duration::from_secs(120), "publishes are not answered");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// A gateway, another one each time.
     async fn connect(&self, attempt: usize) -> Option<crate::ws_client::Socket> {
         let address = {
@@ -135,7 +143,9 @@ pub async fn publisher(world: Arc<World>, index: usize, numbers: std::ops::Range
         let Some(mut socket) = world.connect(attempt).await else { continue };
         let mut under_way: BTreeMap<u64, ()> = BTreeMap::new();
         loop {
-            while under_way.len() < WINDOW
+            let is_over = world.is_over.load(Ordering::SeqCst);
+            while !is_over
+                && under_way.len() < WINDOW
                 && let Some(number) = waiting.pop()
             {
                 under_way.insert(number, ());

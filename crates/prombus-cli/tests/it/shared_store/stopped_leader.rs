@@ -29,18 +29,14 @@ async fn a_leader_that_wakes_after_20_seconds_writes_nothing_and_follows() {
         tokio::spawn(publisher(Arc::clone(&world), index as usize, numbers))
     });
     let members = [0, 1].map(|index| tokio::spawn(member(Arc::clone(&world), index)));
-    while world.answered_count.load(Ordering::SeqCst) < 2_000 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    world.wait_for_answers(2_000).await;
     first.signal(Signal::STOP);
     wait_for_role(second.address(), "leader");
     tokio::time::sleep(Duration::from_secs(14)).await;
     first.signal(Signal::CONT);
     wait_for_role(first.address(), "follower");
     let before = world.answered_count.load(Ordering::SeqCst);
-    while world.answered_count.load(Ordering::SeqCst) < before + 1_000 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    world.wait_for_answers(before + 1_000).await;
     world.is_over.store(true, Ordering::SeqCst);
     for task in load {
         task.await.unwrap();

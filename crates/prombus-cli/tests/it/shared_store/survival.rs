@@ -9,14 +9,6 @@ use std::time::{Duration, Instant};
 
 const EVENTS: u64 = 50_000;
 
-async fn wait_for_answers(world: &World, count: u64) {
-    let started = Instant::now();
-    while world.answered_count.load(Ordering::SeqCst) < count {
-        assert!(started.elapsed() < Duration::from_secs(120), "publishes are not answered");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_loss_of_the_leader_and_of_the_primary_loses_nothing() {
     let mut set = ReplicaSet::start().await;
@@ -32,7 +24,7 @@ async fn the_loss_of_the_leader_and_of_the_primary_loses_nothing() {
         .map(|(index, numbers)| tokio::spawn(publisher(Arc::clone(&world), index, numbers)))
         .into();
 
-    wait_for_answers(&world, EVENTS / 2).await;
+    world.wait_for_answers(EVENTS / 2).await;
     world.reset_pause();
     *world.gateways.lock().unwrap() = vec![second.address()];
     first.kill();
@@ -40,16 +32,16 @@ async fn the_loss_of_the_leader_and_of_the_primary_loses_nothing() {
     wait_for_role(second.address(), "leader");
     let took_over = killed.elapsed();
     let before = world.answered_count.load(Ordering::SeqCst);
-    wait_for_answers(&world, before + 1_000).await;
+    world.wait_for_answers(before + 1_000).await;
     let takeover_ms = world.longest_pause_ms.load(Ordering::SeqCst);
 
     let third = store.gateway();
     world.gateways.lock().unwrap().push(third.address());
-    wait_for_answers(&world, EVENTS * 3 / 4).await;
+    world.wait_for_answers(EVENTS * 3 / 4).await;
     world.reset_pause();
     let primary = set.primary().await;
     set.members[primary].kill();
-    wait_for_answers(&world, EVENTS).await;
+    world.wait_for_answers(EVENTS).await;
     let failover_ms = world.longest_pause_ms.load(Ordering::SeqCst);
     for publisher in publishers {
         publisher.await.unwrap();
