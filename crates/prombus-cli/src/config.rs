@@ -18,7 +18,7 @@ mod validate;
 pub use environment::Environment;
 pub use flags::SettingFlags;
 pub use reference::{default_file, topic_keys};
-pub use settings::{BusSettings, DATA, LogFormat, LogSettings, MongoSettings, Settings, StoreChoice};
+pub use settings::{BusSettings, DATA, LogFormat, LogSettings, Settings, StoreChoice};
 pub use store_url::StoreUrl;
 
 use crate::messages::io_reason;

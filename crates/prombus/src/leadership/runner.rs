@@ -52,6 +52,8 @@ pub(super) struct Runner {
     is_stopping: bool,
     /// When it stops trying to give the lease back.
     release_until: Option<u64>,
+    is_lease_failing: bool,
+    /// The newest error of the lease.
     lease_error: LeaseError,
     ended: Ended,
 }
@@ -89,6 +91,7 @@ impl Runner {
             is_single,
             is_stopping: false,
             release_until: None,
+            is_lease_failing: false,
             lease_error: LeaseError("the store did not answer in time".to_owned()),
             ended: Ended { stopped: Ok(()), open_error: None },
         }
@@ -143,13 +146,25 @@ impl Runner {
 
     fn take_answer(&mut self, answer: LeaseAnswer) {
         let now = self.now();
-        if let Some(error) = answer.error() {
-            tracing::warn!("the lease of {}: {error}", self.store.location());
-            self.lease_error = error.clone();
-        }
+        self.note_error(answer.error());
         match answer {
             LeaseAnswer::Read(read) => self.machine.was_read(read, now),
             LeaseAnswer::Set(set) => self.machine.was_set(set, now),
+        }
+    }
+
+    /// Logs when calls of the lease begin to fail and when they work again, not every call.
+    fn note_error(&mut self, error: Option<&LeaseError>) {
+        let was_failing = std::mem::replace(&mut self.is_lease_failing, error.is_some());
+        match error {
+            Some(error) if !was_failing => {
+                tracing::warn!("the lease of {} cannot be reached: {error}", self.store.location());
+            }
+            None if was_failing => tracing::info!("the lease of {} answers again", self.store.location()),
+            _ => {}
+        }
+        if let Some(error) = error {
+            self.lease_error = error.clone();
         }
     }
 

@@ -11,12 +11,12 @@ use std::sync::Arc;
 /// [`OpenError`], without credentials.
 #[cfg(feature = "mongodb")]
 pub async fn connect(url: &StoreUrl, settings: &BusSettings) -> Result<Arc<dyn SharedStore>, OpenError> {
-    let crate::config::MongoSettings { database, prefix, readable, write_concern } = settings.mongodb.clone();
+    let mongodb = settings.mongodb.clone();
     let options = prombus_mongo::MongoOptions {
-        database,
-        prefix,
-        readable,
-        write_concern,
+        database: mongodb.database,
+        prefix: mongodb.prefix,
+        readable: mongodb.readable,
+        write_concern: mongodb.write_concern,
         dedupe_ms: u64::try_from(settings.log.dedupe_ms).unwrap_or_default(),
         tail_bytes: settings.log.tail_bytes,
         max_payload_bytes: settings.limits.max_payload_bytes,

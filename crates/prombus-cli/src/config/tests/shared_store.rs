@@ -1,7 +1,8 @@
 //! Stores that several gateways share.
 
 use super::*;
-use crate::config::{MongoSettings, StoreUrl};
+use crate::config::StoreUrl;
+use crate::config::settings::MongoSettings;
 
 const URL: &str = "mongodb://me:hunter2@a,b/bus?replicaSet=rs0";
 
