@@ -14,6 +14,7 @@ use prombus::engine::{Engine, LeaseStore, SharedStore, Takeover};
 use prombus::{BoxFuture, Clock, OpenError, Uuid};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 
 /// How the documents of a store are written. A newer version is refused.
 const FORMAT: i32 = 1;
@@ -117,30 +118,41 @@ impl SharedStore for MongoStore {
     ) -> BoxFuture<'_, Result<Arc<dyn Engine>, OpenError>> {
         Box::pin(async move {
             let limits = self.limits();
-            let runtime = network_runtime(limits.threads)?;
+            let runtime = OpeningRuntime(Some(network_runtime(limits.threads)?));
             let (client, options, database) =
                 (self.client.clone(), self.options.clone(), self.database.clone());
             // The driver's own tasks run where the client is made.
             let opening =
                 Self::open_engine(client, database, options, (takeover, self.id_mark), Arc::clone(&clock));
-            let opened = runtime.spawn(opening).await;
-            let (database, found) = match opened {
-                Ok(Ok(opened)) => opened,
-                Ok(Err(error)) => {
-                    runtime.shutdown_background();
-                    return Err(error);
-                }
-                Err(error) => {
-                    runtime.shutdown_background();
-                    return Err(bad(format!("opening the store failed: {error}")));
-                }
-            };
+            let opened = runtime.get().spawn(opening).await;
+            let (database, found) =
+                opened.map_err(|error| bad(format!("opening the store failed: {error}")))??;
             let database = Arc::new(database);
+            let runtime = runtime.keep();
             runtime.spawn(Arc::clone(&database).run_background());
             let engine: Arc<dyn Engine> =
                 Arc::new(NetworkEngine::start(database, found, limits, clock, runtime));
             Ok(engine)
         })
+    }
+}
+
+/// A runtime that is given up without waiting if the engine is not opened: it may not be dropped on an async thread.
+struct OpeningRuntime(Option<Runtime>);
+
+impl OpeningRuntime {
+    fn get(&self) -> &Runtime {
+        self.0.as_ref().expect("it is there until it is kept")
+    }
+
+    fn keep(mut self) -> Runtime {
+        self.0.take().expect("it is kept once")
+    }
+}
+
+impl Drop for OpeningRuntime {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
 

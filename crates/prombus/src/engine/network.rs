@@ -81,7 +81,7 @@ impl<D: RemoteDatabase> NetworkEngine<D> {
         clock: Arc<dyn Clock>,
         runtime: Runtime,
     ) -> Self {
-        let leader = Leader::new(limits.clone(), &found);
+        let leader = Leader::new(limits.clone(), &found, database.availability());
         let connection = Arc::new(Connection::new(limits, database, leader, runtime.handle().clone()));
         runtime.spawn(Committer::new(Arc::clone(&connection)).run());
         Self { connection, clock, restored: found.restored, runtime: Some(runtime) }

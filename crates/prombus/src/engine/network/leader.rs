@@ -19,7 +19,7 @@ use crate::error::{ReadError, StoreError, Unavailable};
 use prombus_protocol::Topic;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// What a batch, a topic and a record take in the queue besides their content.
 const ENTRY_BYTES: usize = 32;
@@ -49,6 +49,8 @@ pub(super) struct Leader {
     /// The newest durable events.
     pub(super) tail: Tail,
     pub(super) availability: Availability,
+    /// Why the database cannot be used; appends are refused as soon as it is set, before the observer was told.
+    outage: watch::Receiver<Option<String>>,
 }
 
 /// Whether the engine can commit, and what the observer knows of that.
@@ -64,14 +66,6 @@ pub(super) struct Availability {
     pub(super) stopped: Option<Unavailable>,
     /// The committer has ended.
     pub(super) is_ended: bool,
-}
-
-impl Availability {
-    /// Whether appends are refused. An observer that was told about a suspension must hear of its end first: until then it
-    /// fails everyone who waits for a commit.
-    fn refuses_appends(&self) -> bool {
-        self.is_suspended || self.is_suspension_told
-    }
 }
 
 /// A topic as its leader sees it.
@@ -97,7 +91,11 @@ impl SeqAsker {
 }
 
 impl Leader {
-    pub(super) fn new(limits: NetworkLimits, found: &FoundState) -> Self {
+    pub(super) fn new(
+        limits: NetworkLimits,
+        found: &FoundState,
+        outage: watch::Receiver<Option<String>>,
+    ) -> Self {
         let topics = found.topics.iter().map(|(id, name, last_seq)| {
             (*id, LeaderTopic { last_seq: *last_seq, ..LeaderTopic::new(name.clone()) })
         });
@@ -118,6 +116,7 @@ impl Leader {
             tail: Tail::new(limits.tail_bytes),
             limits,
             availability: Availability::default(),
+            outage,
         };
         leader.raise_firsts(&found.firsts);
         leader
@@ -177,6 +176,12 @@ impl Leader {
         }
     }
 
+    /// Whether appends are refused. An observer that was told about a suspension must hear of its end first: until then it
+    /// fails everyone who waits for a commit.
+    fn refuses_appends(&self) -> bool {
+        self.outage.borrow().is_some() || self.availability.is_suspension_told
+    }
+
     /// Whether something of this size can be appended now.
     fn check_room(&mut self, bytes: usize) -> Result<(), StoreError> {
         if let Some(reason) = &self.availability.stopped {
@@ -192,7 +197,7 @@ impl Leader {
         let is_full = !self.queue.is_empty()
             && (self.queue_bytes + bytes > self.limits.queue_bytes_max
                 || self.queue_batches >= self.limits.queue_batches_max);
-        if is_full || self.availability.refuses_appends() {
+        if is_full || self.refuses_appends() {
             self.availability.owes_room = true;
             return Err(StoreError::Busy);
         }
@@ -283,7 +288,7 @@ impl Leader {
 
     /// Whether appends that were refused may be tried again.
     pub(super) fn has_room(&self) -> bool {
-        !self.availability.refuses_appends()
+        !self.refuses_appends()
             && self.queue_bytes < self.limits.queue_bytes_max
             && self.queue_batches < self.limits.queue_batches_max
     }
