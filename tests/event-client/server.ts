@@ -3,7 +3,7 @@ import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { basename, join, resolve } from "node:path";
 
 const BINARY = resolve(process.env.PROMBUS_BIN ?? join(import.meta.dirname, "../../target/debug/prombus"));
 
@@ -38,7 +38,11 @@ export class Server {
     }
     const ours = /^(PROMBUS_|WS_|HTTP_PORT$)/;
     const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !ours.test(name)));
-    const child = spawn(BINARY, ["serve", "--listen", options.listen ?? "127.0.0.1:0", "--data", data], {
+    // The same tests over another engine: a folder's name is the name of its database.
+    const store = process.env.PROMBUS_TEST_STORE;
+    const place = store === undefined ? ["--data", data] : ["--store", store];
+    if (store !== undefined) env.PROMBUS_MONGODB_DATABASE = basename(data);
+    const child = spawn(BINARY, ["serve", "--listen", options.listen ?? "127.0.0.1:0", ...place], {
       env: { ...env, ...(token === undefined ? {} : { WS_TOKEN: token }), ...options.variables },
     });
     let stdout = "";
