@@ -13,7 +13,7 @@ pub struct NetworkLimits {
     pub commit_bytes_target: usize,
     /// The most events of one commit. A batch that has more is refused.
     pub commit_events_max: usize,
-    /// What an event takes in a commit besides its key, its body and [`EventDocument::bytes_of`].
+    /// What an event takes in a commit besides its key, its body and [`EventDocument::bytes_of`](super::EventDocument::bytes_of).
     pub event_overhead_bytes: usize,
     /// The most bytes that one read of a scanner fetches.
     pub fetch_bytes_max: usize,
