@@ -7,6 +7,11 @@ pub(crate) const NAMESPACE_EXISTS: i32 = 48;
 /// A unique index has the key already.
 pub(crate) const DUPLICATE_KEY: i32 = 11_000;
 
+/// A document is larger than 16 MB.
+pub(crate) const TOO_LARGE: i32 = 10_334;
+/// The server is not reachable, not ready, or no longer the primary: the same may work later, or elsewhere.
+const OUTAGES: [i32; 13] = [6, 7, 89, 91, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436];
+
 /// What went wrong, for logs and messages. The driver's errors have no connection string.
 pub(crate) fn reason(error: &Error) -> String {
     match &*error.kind {
@@ -34,4 +39,17 @@ pub(crate) fn is_code(error: &Error, code: i32) -> bool {
 /// Whether the server answered, so that nothing of the operation is still running.
 pub(crate) fn is_answer(error: &Error) -> bool {
     matches!(&*error.kind, ErrorKind::Command(_) | ErrorKind::Write(_) | ErrorKind::InsertMany(_))
+}
+
+/// Whether the server cannot be used at present, so that waiting helps.
+pub(crate) fn is_outage(error: &Error) -> bool {
+    match &*error.kind {
+        ErrorKind::Command(command) => OUTAGES.contains(&command.code),
+        ErrorKind::Io(_)
+        | ErrorKind::ConnectionPoolCleared { .. }
+        | ErrorKind::ServerSelection { .. }
+        | ErrorKind::DnsResolve { .. }
+        | ErrorKind::Authentication { .. } => true,
+        _ => false,
+    }
 }

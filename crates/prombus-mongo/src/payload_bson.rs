@@ -5,8 +5,10 @@ use serde_json::Value;
 
 /// Deeper payloads go without: MongoDB refuses documents nested deeper than about 180 levels.
 const DEPTH_MAX: usize = 100;
-/// Larger payloads go without: with the JSON text beside it the document must stay below 16 MB.
+/// Larger payloads go without.
 const BYTES_MAX: usize = 4 << 20;
+/// JSON and BSON of a payload together: the document must stay below 16 MB. BSON may take seven times as much as JSON.
+const BOTH_BYTES_MAX: usize = 14 << 20;
 
 /// Writes the payload as the field `payload`, if it fits BSON. Otherwise nothing is written.
 pub(crate) fn put_payload(writer: &mut BsonWriter, json: &str) {
@@ -21,7 +23,8 @@ pub(crate) fn put_payload(writer: &mut BsonWriter, json: &str) {
         return;
     }
     let Ok(value) = <Value as serde::Deserialize>::deserialize(&mut deserializer) else { return };
-    if put(writer, "payload", &value).is_none() {
+    let is_put = put(writer, "payload", &value).is_some();
+    if !is_put || writer.len() - start + json.len() > BOTH_BYTES_MAX {
         writer.truncate(start);
     }
 }
@@ -111,7 +114,8 @@ mod tests {
     fn payloads_that_do_not_fit_bson_go_without() {
         let deep = format!("{}{}", "[".repeat(101), "]".repeat(101));
         let large = format!("\"{}\"", "x".repeat(BYTES_MAX));
-        for json in [r#"{"a\u0000b":1}"#, &deep, &large, "{"] {
+        let long = format!("[1{}]", ",1".repeat(1_500_000));
+        for json in [r#"{"a\u0000b":1}"#, &deep, &large, &long, "{"] {
             assert_eq!(written(json), doc! {}, "{}", &json[..json.len().min(50)]);
         }
         let brackets = format!("\"{}\"", "[\\\"".repeat(200));

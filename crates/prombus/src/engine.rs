@@ -162,6 +162,9 @@ pub trait EventScanner: Send {
     /// Limits how many bytes are read ahead.
     fn read_ahead(&mut self, _bytes: usize) {}
 
+    /// The reader takes at most this many more events and bytes: no more need be fetched for it.
+    fn expect(&mut self, _events: usize, _bytes: usize) {}
+
     /// Frees what was read ahead.
     fn rest(&mut self);
 }

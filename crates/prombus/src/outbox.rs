@@ -21,6 +21,7 @@ pub use sqlite::{OUTBOX_SQL, SqliteOutbox};
 use crate::box_future::BoxFuture;
 use prombus_protocol::{PublishOptions, RawValue, Uuid};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// A row fails for good after this many failed attempts, unless said otherwise.
 pub const MAX_ATTEMPTS: u32 = 10;
@@ -149,4 +150,10 @@ pub trait OutboxStore: Send + Sync + 'static {
 
     /// Deletes rows that were sent long enough ago. Says how many.
     fn purge_sent(&self) -> BoxFuture<'_, Result<u64, OutboxError>>;
+
+    /// Waits until rows may be due. `idle_passes` is how often in a row none was. Default: the interval.
+    fn wait_for_rows(&self, interval: Duration, idle_passes: u32) -> BoxFuture<'_, ()> {
+        let _ = idle_passes;
+        Box::pin(tokio::time::sleep(interval))
+    }
 }

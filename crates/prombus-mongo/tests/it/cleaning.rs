@@ -1,10 +1,12 @@
 //! Retention, topic deletion, ids of cleaned events, snapshots, and the collections for people.
 
-use crate::engines::{connect, lead, open_bus, publish_numbers, read_numbers, topic};
+use crate::engines::{connect, connect_with, lead, open_bus, publish_numbers, read_numbers, topic};
 use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
+use futures_util::TryStreamExt as _;
 use mongodb::bson::{Document, doc};
 use prombus::engine::{Liveness, MayBlock, TopicId};
 use prombus::{Bus, PublishOptions, Uuid};
+use prombus_mongo::MongoOptions;
 use std::time::{Duration, Instant};
 
 /// Everything lives that retention has not cut off.
@@ -145,29 +147,43 @@ async fn people_find_cursors_and_topics_within_a_second_or_so() {
 async fn snapshots_replace_commits_and_a_takeover_reads_them() {
     let database = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), database.clone());
-    let store = connect(shared_url(), &database).await;
+    let options = MongoOptions { snapshot_commits: 20, ..MongoOptions::new(shared_url()) };
+    let store = connect_with(&database, options).await;
+    let opened = open_database(shared_url(), &database).await;
+    let (events, snapshots) =
+        (opened.collection::<Document>("events"), opened.collection::<Document>("snapshots"));
     let bus = open_bus(&store, 1).await;
     publish_numbers(&bus, "a", 1..=3).await;
     let mut members = bus.subscribe("a", "g").from_earliest().await.unwrap();
     members.next().await.unwrap().unwrap().ack().await.unwrap();
-    // Commits of records alone, as many as make a snapshot due.
-    let name = topic("a");
-    for round in 0..40_u64 {
-        let waits = (0..300).map(|_| {
-            let options =
-                prombus::TopicOptions { retention_days: Some(1.0 + round as f64), ..Default::default() };
-            bus.set_topic(&name, options)
-        });
-        futures_util::future::try_join_all(waits).await.unwrap();
+    let commits = doc! { "$or": [{ "writer": { "$exists": true } }, { "records": { "$exists": true } }] };
+    let early: Vec<Document> = events.find(commits.clone()).await.unwrap().try_collect().await.unwrap();
+    assert!(early.len() >= 4, "{early:?}");
+
+    // One commit each.
+    for days in 1..=50 {
+        let options = prombus::TopicOptions { retention_days: Some(f64::from(days)), ..Default::default() };
+        bus.set_topic(&topic("a"), options).await.unwrap();
     }
-    let opened = open_database(shared_url(), &database).await;
+    let snapshots_of = || async { snapshots.count_documents(doc! {}).await.unwrap() };
+    let commits_of = || async { events.count_documents(commits.clone()).await.unwrap() };
+    // Without snapshots there would be a fence and a record of 54 commits.
+    wait_for("one snapshot, and only commits since", || async {
+        snapshots_of().await == 1 && commits_of().await < 60
+    })
+    .await;
     drop(members);
     bus.close().await.unwrap();
-    let snapshots = opened.collection::<Document>("snapshots");
-    let count = snapshots.count_documents(doc! {}).await.unwrap();
-    let events = opened.collection::<Document>("events");
-    let fences = events.count_documents(doc! { "writer": { "$exists": true } }).await.unwrap();
-    println!("{count} snapshots, {fences} fences");
+
+    // As if the process had ended before it removed what the snapshot replaces ...
+    events.insert_many(&early).await.unwrap();
+    // ... and in the middle of a newer snapshot.
+    let mut half = snapshots.find_one(doc! {}).await.unwrap().unwrap();
+    let number = half.get_document("_id").unwrap().get_i64("n").unwrap();
+    half.insert("_id", doc! { "n": number + 1, "piece": 0 });
+    half.insert("pieces", 2);
+    snapshots.insert_one(half).await.unwrap();
+
     let bus = open_bus(&store, 2).await;
     assert_eq!(read_numbers(&bus, "a").await.len(), 3);
     let mut members = bus.subscribe("a", "g").await.unwrap();

@@ -6,7 +6,11 @@ use prombus_mongo::{MongoOptions, MongoStore};
 use std::sync::Arc;
 
 pub async fn connect(url: &str, database: &str) -> MongoStore {
-    let options = MongoOptions { database: Some(database.to_owned()), ..MongoOptions::new(url) };
+    connect_with(database, MongoOptions::new(url)).await
+}
+
+pub async fn connect_with(database: &str, options: MongoOptions) -> MongoStore {
+    let options = MongoOptions { database: Some(database.to_owned()), ..options };
     MongoStore::connect(options).await.unwrap()
 }
 

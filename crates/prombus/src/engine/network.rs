@@ -191,8 +191,9 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
     fn retain_from(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
         let records = [StateRecord::Cut { firsts: firsts.to_vec() }];
         self.change(|leader| {
-            leader.append(&AppendBatch::of_records(&records), Vec::new(), self.clock.wall_ms())?;
-            leader.raise_firsts(firsts);
+            let appended =
+                leader.append(&AppendBatch::of_records(&records), Vec::new(), self.clock.wall_ms())?;
+            leader.note_cut(appended.commit, firsts);
             Ok(())
         })
     }

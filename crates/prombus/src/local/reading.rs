@@ -114,6 +114,8 @@ impl TopicRead {
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
         let Self { topic, limit, is_full, chunk: EventChunk { events, next_seq }, scanner, .. } = self;
+        let events_left = (limit.events as usize).saturating_sub(events.items().len());
+        scanner.expect(events_left, limit.bytes.saturating_sub(events.byte_count()));
         let scanned = scanner.poll_scan(self.id, *next_seq, self.last_seq, context, &mut |event| {
             let is_over = events.byte_count() + event.body.len() > limit.bytes;
             *is_full = events.items().len() >= limit.events as usize || (!events.is_empty() && is_over);
@@ -123,6 +125,7 @@ impl TopicRead {
             events.push(topic, event);
             Visit::Next
         });
+        *is_full |= events.items().len() >= limit.events as usize;
         scanned.map_ok(|scanned| *next_seq = scanned.next_seq.max(*next_seq))
     }
 }

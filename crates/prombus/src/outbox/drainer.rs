@@ -156,7 +156,7 @@ impl OutboxDrainer {
     /// Drains until a future resolves. A batch that is under way is finished before this returns.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> DrainerCounts {
         let mut shutdown = std::pin::pin!(shutdown);
-        let mut stuck = 0_u32;
+        let (mut stuck, mut idle) = (0_u32, 0_u32);
         let mut purged: Option<Instant> = None;
         loop {
             if purged.is_none_or(|at| at.elapsed() >= PURGE_INTERVAL) {
@@ -166,25 +166,25 @@ impl OutboxDrainer {
                 }
             }
             let pass = self.pass().await;
-            let wait = match &pass {
-                Pass::More => None,
-                Pass::Idle => Some(self.interval),
-                Pass::Stuck(why) => {
-                    if stuck == 0 {
-                        tracing::warn!("outbox: nothing can be published for now: {why}");
-                    }
-                    stuck += 1;
-                    Some(Duration::from_millis(backoff_ms(stuck, u64::from(std::process::id()))))
+            if let Pass::Stuck(why) = &pass {
+                if stuck == 0 {
+                    tracing::warn!("outbox: nothing can be published for now: {why}");
                 }
-            };
+                stuck += 1;
+            }
             if stuck > 0 && !matches!(pass, Pass::Stuck(_)) {
                 tracing::info!("outbox: publishing again");
                 stuck = 0;
             }
+            idle = if matches!(pass, Pass::Idle) { idle.saturating_add(1) } else { 0 };
             let pause = async {
-                match wait {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => tokio::task::yield_now().await,
+                match pass {
+                    Pass::More => tokio::task::yield_now().await,
+                    Pass::Idle => self.store.wait_for_rows(self.interval, idle).await,
+                    Pass::Stuck(_) => {
+                        let wait = backoff_ms(stuck, u64::from(std::process::id()));
+                        tokio::time::sleep(Duration::from_millis(wait)).await;
+                    }
                 }
             };
             tokio::select! {

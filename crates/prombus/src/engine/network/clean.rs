@@ -44,10 +44,12 @@ fn clean_topics<D: RemoteDatabase>(
         let Ok(ReadableSeqs { first_seq, last_seq }) = connection.leader.lock().readable(id) else {
             continue;
         };
-        let first_live = first_seq.max(liveness.first_live(id));
-        if first_live > 1 {
-            remove(connection, DeadEvents::Below(id, first_live), cleaned)?;
+        // Not what readers no longer see: a cut that is not durable may never be.
+        let removable = connection.leader.lock().removable_below(id);
+        if removable > 1 {
+            remove(connection, DeadEvents::Below(id, removable), cleaned)?;
         }
+        let first_live = first_seq.max(liveness.first_live(id));
         if compact && liveness.is_sparse(id) {
             compact_topic(
                 connection,

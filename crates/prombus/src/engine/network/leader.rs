@@ -31,6 +31,8 @@ pub(super) struct Leader {
     /// The highest topic number that was ever used.
     topic_number: u32,
     /// Callers of [`appended_seq`](Self::appended_seq), by the commit that they wait for.
+    /// Records of retention that are not durable yet, with their commits.
+    cuts: VecDeque<(u64, Vec<(TopicId, u64)>)>,
     seq_askers: VecDeque<SeqAsker>,
     ids: IdMaker,
     /// Commits that wait, the oldest first. Appends go into the newest.
@@ -72,6 +74,8 @@ pub(super) struct Availability {
 pub(super) struct LeaderTopic {
     pub(super) name: Topic,
     pub(super) first_seq: u64,
+    /// What is below may be removed: the record that says so is durable.
+    pub(super) durable_first_seq: u64,
     /// The newest durable seq.
     pub(super) last_seq: u64,
 }
@@ -105,6 +109,7 @@ impl Leader {
             by_name: found.topics.iter().map(|(id, name, _)| (name.clone(), *id)).collect(),
             topic_number: found.topic_number,
             seq_askers: VecDeque::new(),
+            cuts: VecDeque::new(),
             queue: VecDeque::new(),
             queue_bytes: 0,
             queue_batches: 0,
@@ -119,6 +124,7 @@ impl Leader {
             outage,
         };
         leader.raise_firsts(&found.firsts);
+        leader.raise_durable_firsts(&found.firsts);
         leader
     }
 
@@ -138,6 +144,13 @@ impl Leader {
             let limit = self.limits.commit_events_max;
             let why = format!("a batch of {} events; a commit takes {limit}", batch.events.len());
             return Err(StoreError::TooLarge(why));
+        }
+        let largest = batch.events.iter().map(|event| EventDocument::bytes_of(event.key, event.body)).max();
+        if let Some(bytes) = largest.filter(|&bytes| bytes > self.limits.event_bytes_max) {
+            let limit = self.limits.event_bytes_max;
+            return Err(StoreError::TooLarge(format!(
+                "an event of {bytes} bytes; the database takes {limit}"
+            )));
         }
         let overhead = self.limits.event_overhead_bytes;
         let event_bytes = |event: &NewEvent<'_>| overhead + EventDocument::bytes_of(event.key, event.body);
@@ -219,17 +232,20 @@ impl Leader {
                 late: Vec::new(),
                 is_complete: false,
                 bytes: 0,
+                memory_bytes: 0,
                 events: 0,
                 newest_ms: i64::MIN,
                 newest_id: EventId::default(),
             });
         }
         let bytes = bytes + ENTRY_BYTES;
-        self.queue_bytes += bytes;
+        let memory = bytes + prepared_bytes(&change);
+        self.queue_bytes += memory;
         self.queue_batches += 1;
         let (newest_ms, newest_id) = (self.commit_ms, self.ids.newest());
         if let Some(commit) = self.queue.back_mut() {
             commit.bytes += bytes;
+            commit.memory_bytes += memory;
             commit.events += events;
             commit.newest_ms = newest_ms;
             commit.newest_id = newest_id;
@@ -245,13 +261,16 @@ impl Leader {
     pub(super) fn take_commit(&mut self) -> Option<PendingCommit> {
         let commit = self.queue.pop_front()?;
         self.queue_batches -= commit.changes.len();
-        self.queue_bytes -= commit.bytes;
+        self.queue_bytes -= commit.memory_bytes;
         Some(commit)
     }
 
     /// Takes in the database's answer; the observer has not been told yet.
     pub(super) fn applied(&mut self, commit: &PendingCommit, answer: &CommitAnswer) {
         self.durable_commit = commit.number;
+        while let Some((_, firsts)) = self.cuts.pop_front_if(|(number, _)| *number <= commit.number) {
+            self.raise_durable_firsts(&firsts);
+        }
         let batches = commit.changes.iter().filter_map(|change| match change {
             Change::Batch { events, .. } => Some(events),
             _ => None,
@@ -330,6 +349,25 @@ impl Leader {
         }
     }
 
+    /// The record of [`Self::raise_firsts`] becomes durable with this commit.
+    pub(super) fn note_cut(&mut self, commit: u64, firsts: &[(TopicId, u64)]) {
+        self.raise_firsts(firsts);
+        self.cuts.push_back((commit, firsts.to_vec()));
+    }
+
+    fn raise_durable_firsts(&mut self, firsts: &[(TopicId, u64)]) {
+        for (topic, first_seq) in firsts {
+            if let Some(topic) = self.topics.get_mut(topic) {
+                topic.durable_first_seq = topic.durable_first_seq.max(*first_seq);
+            }
+        }
+    }
+
+    /// What is below this seq may be removed from the database.
+    pub(super) fn removable_below(&self, topic: TopicId) -> u64 {
+        self.topics.get(&topic).map_or(0, |topic| topic.durable_first_seq)
+    }
+
     pub(super) fn stored_topics(&self) -> Vec<StoredTopic> {
         let topics = self.topics.iter();
         topics.map(|(&id, it)| StoredTopic { id, name: it.name.clone(), last_seq: it.last_seq }).collect()
@@ -388,6 +426,14 @@ impl Leader {
 
 impl LeaderTopic {
     fn new(name: Topic) -> Self {
-        Self { name, first_seq: 0, last_seq: 0 }
+        Self { name, first_seq: 0, durable_first_seq: 0, last_seq: 0 }
+    }
+}
+
+/// What the database made of the events of a change, beside the events.
+fn prepared_bytes(change: &Change) -> usize {
+    match change {
+        Change::Batch { events, .. } => events.iter().map(|event| event.prepared.len()).sum(),
+        Change::TopicMade { .. } | Change::TopicDeleted { .. } => 0,
     }
 }

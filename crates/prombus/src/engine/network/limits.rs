@@ -13,6 +13,8 @@ pub struct NetworkLimits {
     pub commit_bytes_target: usize,
     /// The most events of one commit. A batch that has more is refused.
     pub commit_events_max: usize,
+    /// The most bytes of one event, key and body. One that is larger is refused.
+    pub event_bytes_max: usize,
     /// What an event takes in a commit besides its key, its body and [`EventDocument::bytes_of`](super::EventDocument::bytes_of).
     pub event_overhead_bytes: usize,
     /// The most bytes that one read of a scanner fetches.
@@ -28,11 +30,12 @@ pub struct NetworkLimits {
 impl Default for NetworkLimits {
     fn default() -> Self {
         Self {
-            queue_bytes_max: 32 << 20,
+            queue_bytes_max: 64 << 20,
             queue_batches_max: 10_000,
             commit_bytes_max: 46_000_000,
             commit_bytes_target: 4 << 20,
             commit_events_max: 90_000,
+            event_bytes_max: usize::MAX,
             event_overhead_bytes: 0,
             fetch_bytes_max: 1 << 20,
             tail_bytes: 64 << 20,

@@ -17,6 +17,8 @@ pub struct PendingCommit {
     /// Nothing more may be added to it.
     pub(super) is_complete: bool,
     pub(super) bytes: usize,
+    /// What it takes in the queue.
+    pub(super) memory_bytes: usize,
     pub(super) events: usize,
     /// The newest commit time of its events.
     pub newest_ms: i64,

@@ -36,3 +36,9 @@ pub struct Piece {
     /// Stored events that could not be understood; they are left out.
     pub corrupt: u64,
 }
+
+impl Piece {
+    pub(super) fn bytes(&self) -> usize {
+        self.events.iter().map(|(_, event)| event.bytes()).sum()
+    }
+}

@@ -19,6 +19,8 @@ pub(super) struct NetworkScanner<D> {
     connection: Arc<Connection<D>>,
     inbox: Arc<Mutex<Inbox>>,
     fetch_bytes: usize,
+    /// How many more events and bytes the reader takes, if it told.
+    expected: Option<(usize, usize)>,
     /// Where the last piece that was fetched ended. A reader that continues there gets the next piece fetched ahead.
     fetched_to: Option<(TopicId, u64)>,
 }
@@ -78,7 +80,7 @@ impl Inbox {
 impl<D: RemoteDatabase> NetworkScanner<D> {
     pub(super) fn new(connection: Arc<Connection<D>>) -> Self {
         let fetch_bytes = connection.limits.fetch_bytes_max;
-        Self { connection, inbox: Arc::default(), fetch_bytes, fetched_to: None }
+        Self { connection, inbox: Arc::default(), fetch_bytes, expected: None, fetched_to: None }
     }
 
     /// The piece that begins at a seq.
@@ -106,15 +108,18 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
         Poll::Pending
     }
 
-    /// Requests the piece after this one, if the reader reads on from one piece to the next.
+    /// Requests the piece after this one, if the reader takes more than this one, or reads on from one piece to the next.
     fn fetch_ahead(&mut self, topic: TopicId, piece: &Piece, limit: FetchLimit) {
         let before = self.fetched_to.replace((topic, piece.last_seq));
-        let is_reading_on = before.is_some_and(|(of, to)| of == topic && to + 1 >= piece.first_seq);
+        let is_wanted = match self.expected {
+            Some((events, bytes)) => events > piece.events.len() && bytes > piece.bytes(),
+            None => before.is_some_and(|(of, to)| of == topic && to + 1 >= piece.first_seq),
+        };
         let next = piece.last_seq + 1;
-        if !is_reading_on || next > limit.last_seq || self.connection.leader.lock().tail.contains(topic, next)
-        {
+        if !is_wanted || next > limit.last_seq || self.connection.leader.lock().tail.contains(topic, next) {
             return;
         }
+        let limit = FetchLimit { events: limit.events.saturating_sub(piece.events.len()), ..limit };
         let mut inbox = self.inbox.lock();
         if inbox.fetches.iter().any(|fetch| fetch.topic == topic && fetch.first_seq == next) {
             return;
@@ -198,8 +203,9 @@ impl<D: RemoteDatabase> EventScanner for NetworkScanner<D> {
         if start > to {
             return Poll::Ready(Ok(Scanned { next_seq: from + cleaned, cleaned, corrupt: 0 }));
         }
-        let events = if from == to { 1 } else { usize::MAX };
-        let limit = FetchLimit { last_seq, events, bytes: self.fetch_bytes };
+        let (expected, bytes) = self.expected.unwrap_or((usize::MAX, usize::MAX));
+        let events = if from == to { 1 } else { expected.max(1) };
+        let limit = FetchLimit { last_seq, events, bytes: self.fetch_bytes.min(bytes).max(1) };
         let piece = match std::task::ready!(self.poll_piece(topic, start, limit, context)) {
             Ok(piece) => piece,
             Err(error) => return Poll::Ready(Err(error)),
@@ -218,6 +224,10 @@ impl<D: RemoteDatabase> EventScanner for NetworkScanner<D> {
 
     fn read_ahead(&mut self, bytes: usize) {
         self.fetch_bytes = bytes.clamp(1, self.connection.limits.fetch_bytes_max);
+    }
+
+    fn expect(&mut self, events: usize, bytes: usize) {
+        self.expected = Some((events, bytes));
     }
 
     /// Fetches under way are kept: the scan that asked for them is repeated.

@@ -4,12 +4,12 @@
 //! **Invariant:** a snapshot is the sum of all commits up to its number, so it stays true whoever wrote it, and whenever. Fences
 //! and records are removed only when a snapshot that replaces them is durable.
 
-use crate::bulk::Plan;
-use crate::catalog::Catalog;
-use crate::collections::Collections;
-use crate::keys::{FENCES, RECORDS, bson_key};
-use crate::options::MongoOptions;
-use crate::writer::Writer;
+use crate::engine::bulk::Plan;
+use crate::engine::catalog::Catalog;
+use crate::engine::collections::Collections;
+use crate::engine::keys::{FENCES, RECORDS, bson_key};
+use crate::engine::options::MongoOptions;
+use crate::engine::writer::Writer;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, doc};
@@ -19,13 +19,14 @@ use tokio::sync::Notify;
 
 /// Bytes of one document.
 const PIECE_BYTES: usize = 8 << 20;
-/// A snapshot is due after this many commits, or this many bytes of records.
-const COMMITS_MAX: u64 = 10_000;
+/// A snapshot is due after this many bytes of records, however few the commits.
 const RECORD_BYTES_MAX: usize = 16 << 20;
 
 /// Decides when a snapshot is due, and holds the one that is to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
+    /// A snapshot is due after this many commits.
+    commits_max: u64,
     since: Mutex<Since>,
     wanted: Mutex<Option<Wanted>>,
     pub(crate) changed: Notify,
@@ -46,16 +47,17 @@ pub(crate) struct Wanted {
 }
 
 impl Snapshots {
-    pub(crate) fn new(commits: u64) -> Self {
+    /// `commits` came since the newest snapshot.
+    pub(crate) fn new(options: &MongoOptions, commits: u64) -> Self {
         let since = Mutex::new(Since { commits, record_bytes: 0 });
-        Self { since, ..Self::default() }
+        Self { commits_max: options.snapshot_commits, since, ..Self::default() }
     }
 
     pub(crate) fn note_commit(&self, writer: &Writer, plan: &Plan) {
         let mut since = self.since.lock();
         since.commits += 1;
         since.record_bytes += plan.records.iter().map(|record| record.body.len() + 8).sum::<usize>();
-        if since.commits < COMMITS_MAX && since.record_bytes < RECORD_BYTES_MAX {
+        if since.commits < self.commits_max && since.record_bytes < RECORD_BYTES_MAX {
             return;
         }
         *since = Since::default();
@@ -65,6 +67,11 @@ impl Snapshots {
 
     pub(crate) fn take_wanted(&self) -> Option<Wanted> {
         self.wanted.lock().take()
+    }
+
+    /// It was not written: it is due again, unless a newer one is.
+    pub(crate) fn put_back(&self, wanted: Wanted) {
+        self.wanted.lock().get_or_insert(wanted);
     }
 }
 
@@ -87,10 +94,16 @@ pub(crate) async fn write(
     let events = &collections.events;
     let records = doc! { "_id": {
         "$gte": bson_key(RECORDS, 0),
-        "$lt": bson_key(RECORDS, (wanted.number + 1) * crate::bulk::RECORD_PIECES_MAX),
+        // Those of the newest commit tell a takeover that it is whole.
+        "$lt": bson_key(RECORDS, wanted.number * crate::engine::bulk::RECORD_PIECES_MAX),
     } };
     events.delete_many(records).write_concern(concern()).await?;
-    let fences = doc! { "_id": { "$gte": bson_key(FENCES, 0), "$lt": bson_key(FENCES, wanted.number) } };
+    // A number that a deposed leader may still use is never free again: see `fence.rs`.
+    let fences = doc! {
+        "_id": { "$gte": bson_key(FENCES, 0), "$lt": bson_key(FENCES, wanted.number) },
+        "records": { "$gt": 0 },
+        "keep": { "$ne": true },
+    };
     events.delete_many(fences).write_concern(concern()).await?;
     collections.snapshots.delete_many(doc! { "_id.n": { "$lt": number } }).write_concern(concern()).await?;
     tracing::debug!("wrote the snapshot of commit {number}: {} bytes", wanted.bytes.len());

@@ -1,11 +1,11 @@
 //! A store in MongoDB: connecting, and leading it.
 
-use crate::collections::Collections;
-use crate::database::{Identity, MongoDatabase};
-use crate::document::DOCUMENT_OVERHEAD;
+use crate::engine::collections::Collections;
+use crate::engine::database::{Identity, MongoDatabase};
+use crate::engine::document::DOCUMENT_OVERHEAD;
+use crate::engine::lease::MongoLease;
+use crate::engine::options::MongoOptions;
 use crate::errors::{DUPLICATE_KEY, is_code, reason};
-use crate::lease::MongoLease;
-use crate::options::MongoOptions;
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use mongodb::options::{ClientOptions, WriteConcern};
@@ -18,8 +18,14 @@ use tokio::runtime::Runtime;
 
 /// How the documents of a store are written. A newer version is refused.
 const FORMAT: i32 = 1;
+/// The mark of a store's ids is below this.
+const ID_MARKS: u64 = 1 << 22;
+/// Databases of MongoDB itself.
+const RESERVED_DATABASES: [&str; 3] = ["admin", "config", "local"];
 /// With a dead letter's frame around it, it must fit a document of 16 MB.
 const PAYLOAD_BYTES_MAX: usize = 15 << 20;
+/// An event must fit a document of 16 MB, with the fields that the engine adds.
+const EVENT_BYTES_MAX: usize = 16_600_000;
 /// Unless the connection string says otherwise: an operation fails after this time without a server.
 const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -64,6 +70,11 @@ impl MongoStore {
         let client_options = client_options(&options).await?;
         let named = client_options.default_database.clone();
         let database = options.database.clone().or(named).unwrap_or_else(|| "prombus".to_owned());
+        if RESERVED_DATABASES.contains(&database.as_str()) {
+            return Err(bad(format!(
+                "{database} is a database of MongoDB itself: name another one with [mongodb] database, and if it is only where the user is kept, write it as authSource={database} in the connection string"
+            )));
+        }
         let client = Client::with_options(client_options.clone()).map_err(|error| bad(reason(&error)))?;
         let cannot = |error| bad(format!("cannot use MongoDB: {}", reason(&error)));
         check_version(&client).await?;
@@ -94,6 +105,7 @@ impl MongoStore {
 
     fn limits(&self) -> NetworkLimits {
         NetworkLimits {
+            event_bytes_max: EVENT_BYTES_MAX,
             event_overhead_bytes: DOCUMENT_OVERHEAD,
             tail_bytes: self.options.tail_bytes,
             ..NetworkLimits::default()
@@ -186,13 +198,18 @@ async fn check_version(client: &Client) -> Result<(), OpenError> {
             SERVER_MIN.0, SERVER_MIN.1
         )));
     }
+    let hello = client.database("admin").run_command(doc! { "hello": 1 }).await;
+    let hello = hello.map_err(|error| bad(format!("cannot connect to MongoDB: {}", reason(&error))))?;
+    if hello.get_str("msg").is_ok_and(|it| it == "isdbgrid") {
+        return Err(bad("this is a sharded cluster (mongos), which may split a commit: use a replica set"));
+    }
     Ok(())
 }
 
 /// The mark that ids of this store have in common; made by the first process that connects.
 async fn store_identity(collections: &Collections) -> mongodb::error::Result<Result<u64, OpenError>> {
     let filter = doc! { "_id": "store" };
-    let mark = i64::from(Uuid::new_v4().as_fields().0 & ((1 << 22) - 1));
+    let mark = i64::from(Uuid::new_v4().as_fields().0) & (ID_MARKS as i64 - 1);
     let document: Document = doc! { "_id": "store", "format": FORMAT, "id_mark": mark };
     let concern = WriteConcern::builder().w(mongodb::options::Acknowledgment::Majority).journal(true).build();
     match collections.leader.insert_one(document).write_concern(concern).await {
@@ -209,6 +226,8 @@ async fn store_identity(collections: &Collections) -> mongodb::error::Result<Res
             format!("the store has format {format}; this program knows up to {FORMAT}: use a newer prombus");
         return Ok(Err(bad(why)));
     }
-    let mark = found.get_i64("id_mark").unwrap_or(0);
-    Ok(Ok(mark as u64))
+    match found.get_i64("id_mark").ok().and_then(|mark| u64::try_from(mark).ok()) {
+        Some(mark) if mark < ID_MARKS => Ok(Ok(mark)),
+        _ => Ok(Err(bad("the document \"store\" of the collection leader is damaged: id_mark"))),
+    }
 }

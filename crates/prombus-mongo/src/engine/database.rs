@@ -1,27 +1,31 @@
 //! The store in MongoDB as its leader uses it.
 
-use crate::availability::Availability;
-use crate::catalog::Catalog;
-use crate::collections::Collections;
-use crate::derived::{self, Derived};
-use crate::errors::reason;
-use crate::options::MongoOptions;
-use crate::snapshots::{self, Snapshots};
-use crate::usage::UsageTable;
-use crate::writer::Writer;
+use crate::engine::availability::Availability;
+use crate::engine::catalog::Catalog;
+use crate::engine::collections::Collections;
+use crate::engine::derived::{self, Derived};
+use crate::engine::options::MongoOptions;
+use crate::engine::snapshots::{self, Snapshots};
+use crate::engine::usage::UsageTable;
+use crate::engine::writer::Writer;
+use crate::errors::{is_outage, reason};
 use mongodb::bson::{Bson, doc};
 use mongodb::error::Result as MongoResult;
 use parking_lot::Mutex;
-use prombus::Clock;
 use prombus::engine::{LeaseStore as _, TopicId};
+use prombus::{Clock, ReadError};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often the size of the store is asked for.
 const SIZE_INTERVAL: Duration = Duration::from_secs(30);
-/// Without an answer for this long, a read is repeated.
+/// Writes beside commits take no longer than this.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the end of an engine waits for them.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// Without an answer for this long, a read has failed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A store in MongoDB that this process leads in a term.
@@ -39,6 +43,10 @@ pub struct MongoDatabase {
     pub(crate) usage: UsageTable,
     pub(crate) derived: Derived,
     pub(crate) snapshots: Snapshots,
+    /// Held by what writes beside commits.
+    background: tokio::sync::Mutex<()>,
+    /// The engine is closed or deposed.
+    is_ended: AtomicBool,
     /// Up to which seqs retention has removed events.
     pub(crate) cleaned_to: Mutex<HashMap<TopicId, u64>>,
     /// The size of the store as the server told it last, and what was written since.
@@ -73,6 +81,8 @@ impl MongoDatabase {
             derived: Derived::new(&empty, term),
             writer: tokio::sync::Mutex::new(Writer::new(empty, 0)),
             snapshots: Snapshots::default(),
+            background: tokio::sync::Mutex::default(),
+            is_ended: AtomicBool::new(false),
             cleaned_to: Mutex::default(),
             bytes: AtomicU64::new(0),
         }
@@ -82,32 +92,35 @@ impl MongoDatabase {
     pub(crate) fn start_with(&mut self, writer: Writer, commits: u64) {
         self.usage = UsageTable::new(&writer.catalog);
         self.derived = Derived::new(&writer.catalog, self.term);
-        self.snapshots = Snapshots::new(commits);
+        self.snapshots = Snapshots::new(&self.options, commits);
         self.writer = tokio::sync::Mutex::new(writer);
     }
 
     /// Who leads, for messages.
     pub(crate) async fn leader_name(&self) -> String {
-        let lease = crate::lease::MongoLease::new(self.collections.clone());
+        let lease = crate::engine::lease::MongoLease::new(self.collections.clone());
         match lease.read().await {
             Ok(Some(record)) if !record.is_released() => format!("{} (term {})", record.address, record.term),
             _ => "a process whose address is not known".to_owned(),
         }
     }
 
-    /// Repeats a read until it succeeds. While the server is away it waits.
-    pub(crate) async fn reading<T, F>(&self, read: impl Fn() -> F) -> T
+    /// Repeats a read while the server is away. A read that is refused or takes too long fails alone.
+    pub(crate) async fn reading<T, F>(&self, read: impl Fn() -> F) -> Result<T, ReadError>
     where
         F: Future<Output = MongoResult<T>>,
     {
         loop {
             self.availability.wait().await;
-            let failed = match tokio::time::timeout(READ_TIMEOUT, read()).await {
-                Ok(Ok(found)) => return found,
-                Ok(Err(error)) => reason(&error),
-                Err(_) => format!("no answer from MongoDB within {} s", READ_TIMEOUT.as_secs()),
-            };
-            self.availability.failed(&failed);
+            match tokio::time::timeout(READ_TIMEOUT, read()).await {
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(error)) if is_outage(&error) => self.availability.failed(&reason(&error)),
+                Ok(Err(error)) => return Err(ReadError::Io(reason(&error))),
+                Err(_) => {
+                    let why = format!("no answer from MongoDB within {} s", READ_TIMEOUT.as_secs());
+                    return Err(ReadError::Io(why));
+                }
+            }
         }
     }
 
@@ -137,22 +150,44 @@ impl MongoDatabase {
                 () = tokio::time::sleep(derived::INTERVAL) => {}
                 () = self.snapshots.changed.notified() => {}
             }
+            let _turn = self.background.lock().await;
+            if self.is_ended.load(Ordering::SeqCst) {
+                return;
+            }
             if self.availability.is_away() {
                 continue;
             }
-            if let Some(wanted) = self.snapshots.take_wanted()
-                && let Err(error) = snapshots::write(&self.collections, &self.options, &wanted).await
-            {
-                tracing::warn!("a snapshot was not written: {}", reason(&error));
+            let is_size_due = Instant::now() >= size_due;
+            let writes = async {
+                self.write_snapshot().await;
+                if let Err(error) = self.derived.write(&self.collections).await {
+                    tracing::debug!("topics and cursors are written later: {}", reason(&error));
+                }
+                if is_size_due {
+                    self.update_size().await;
+                }
+            };
+            if tokio::time::timeout(BACKGROUND_TIMEOUT, writes).await.is_err() {
+                self.availability.failed("no answer from MongoDB");
             }
-            if let Err(error) = self.derived.write(&self.collections).await {
-                tracing::debug!("topics and cursors are written later: {}", reason(&error));
-            }
-            if Instant::now() >= size_due {
+            if is_size_due {
                 size_due = Instant::now() + SIZE_INTERVAL;
-                self.update_size().await;
             }
         }
+    }
+
+    async fn write_snapshot(&self) {
+        let Some(wanted) = self.snapshots.take_wanted() else { return };
+        if let Err(error) = snapshots::write(&self.collections, &self.options, &wanted).await {
+            tracing::warn!("a snapshot is written later: {}", reason(&error));
+            self.snapshots.put_back(wanted);
+        }
+    }
+
+    /// Nothing is written beside commits any more; what is under way is waited for, a while.
+    pub(crate) async fn end_background(&self) {
+        self.is_ended.store(true, Ordering::SeqCst);
+        let _ = tokio::time::timeout(END_TIMEOUT, self.background.lock()).await;
     }
 
     async fn update_size(&self) {

@@ -1,8 +1,8 @@
 //! `topics` and `cursors`: for people and tools, at most a second old, never read back.
 
-use crate::catalog::{Catalog, Touched};
-use crate::collections::Collections;
-use crate::keys::{bson_key, kept_in};
+use crate::engine::catalog::{Catalog, Touched};
+use crate::engine::collections::Collections;
+use crate::engine::keys::{bson_key, kept_in};
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::error::Result as MongoResult;
 use parking_lot::Mutex;

@@ -1,8 +1,9 @@
 //! Publishers' ids: a bulk looks its ids up in one read per topic. The unique index is the second lock.
 
-use crate::bulk::KnownIds;
-use crate::database::MongoDatabase;
-use crate::document::seq_of;
+use crate::engine::bulk::KnownIds;
+use crate::engine::catalog::Catalog;
+use crate::engine::database::MongoDatabase;
+use crate::engine::document::seq_of;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, doc};
@@ -18,9 +19,18 @@ pub(crate) fn bson_id(id: EventId) -> Bson {
     Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: id.to_bytes().to_vec() })
 }
 
+fn unreachable(error: prombus::ReadError) -> CommitError {
+    CommitError::Unreachable(error.to_string())
+}
+
 impl MongoDatabase {
-    /// The ids of a commit that their topics have already.
-    pub(crate) async fn known_ids(&self, commit: &PendingCommit) -> Result<KnownIds, CommitError> {
+    /// The ids of a commit that their topics have already. Documents above the last seq of a topic are leftovers of a void commit and
+    /// do not count.
+    pub(crate) async fn known_ids(
+        &self,
+        commit: &PendingCommit,
+        catalog: &Catalog,
+    ) -> Result<KnownIds, CommitError> {
         let mut by_topic: BTreeMap<TopicId, Vec<EventId>> = BTreeMap::new();
         for change in &commit.changes {
             if let Change::Batch { events, .. } = change {
@@ -31,18 +41,21 @@ impl MongoDatabase {
         }
         let mut known = KnownIds::new();
         for (topic, ids) in by_topic {
-            for ids in ids.chunks(QUERY_IDS_MAX) {
-                self.reading(|| self.find_client_ids(topic, ids)).await.into_iter().for_each(|(id, seq)| {
-                    known.insert((topic, id), seq);
-                });
-            }
+            let Some(last_seq) = catalog.topics.get(&topic).map(|topic| topic.last_seq) else { continue };
             // An id that this database made may be published again.
-            for &id in ids.iter().filter(|&&id| has_id_mark(id, self.id_mark)) {
-                let seqs = ReadableSeqs { first_seq: 0, last_seq: u64::MAX >> 1 };
-                if let Some(seq) = self.reading(|| self.find_own_id(topic, id, seqs)).await {
-                    known.insert((topic, id), seq);
-                }
+            let own: Vec<EventId> = ids.iter().copied().filter(|&id| has_id_mark(id, self.id_mark)).collect();
+            let seqs = ReadableSeqs { first_seq: 0, last_seq };
+            let mut found = Vec::new();
+            for ids in ids.chunks(QUERY_IDS_MAX) {
+                found.extend(self.reading(|| self.find_client_ids(topic, ids)).await.map_err(unreachable)?);
             }
+            if !own.is_empty() {
+                found.extend(
+                    self.reading(|| self.find_own_ids(topic, &own, seqs)).await.map_err(unreachable)?,
+                );
+            }
+            let found = found.into_iter().filter(|(_, seq)| *seq <= last_seq);
+            known.extend(found.map(|(id, seq)| ((topic, id), seq)));
         }
         Ok(known)
     }

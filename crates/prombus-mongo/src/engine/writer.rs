@@ -1,7 +1,7 @@
 //! What one commit leaves to the next.
 
-use crate::bulk::Plan;
-use crate::catalog::Catalog;
+use crate::engine::bulk::Plan;
+use crate::engine::catalog::Catalog;
 
 /// What the leader knows, and the bulk whose fate is unknown.
 pub(crate) struct Writer {

@@ -1,7 +1,7 @@
 //! What topics take. A topic is counted once, when somebody asks; from then on commits and cleaning keep the figures up to date.
 
-use crate::catalog::Catalog;
-use crate::fence::Fence;
+use crate::engine::catalog::Catalog;
+use crate::engine::fence::Fence;
 use parking_lot::Mutex;
 use prombus::engine::network::Removed;
 use prombus::engine::{TopicId, TopicUsage};
@@ -85,7 +85,7 @@ impl UsageTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::FencedTopic;
+    use crate::engine::fence::FencedTopic;
 
     #[test]
     fn events_that_come_while_a_topic_is_counted_are_counted_once() {

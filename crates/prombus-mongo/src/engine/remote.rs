@@ -1,8 +1,8 @@
 //! The store as the network engine sees it. Reads are repeated until they succeed.
 
-use crate::database::MongoDatabase;
-use crate::document::prepared_fields;
-use crate::keys::kept_in;
+use crate::engine::database::MongoDatabase;
+use crate::engine::document::prepared_fields;
+use crate::engine::keys::kept_in;
 use prombus::ReadError;
 use prombus::engine::network::{
     CommitAnswer, CommitError, DeadEvents, FetchLimit, PendingCommit, Piece, ReadableSeqs, RemoteDatabase,
@@ -12,6 +12,9 @@ use prombus::engine::{EventHead, EventId, NewEvent, TopicId, TopicUsage};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
+
+/// Seqs whose events are counted in one query.
+const USAGE_SEQS: usize = 200_000;
 
 impl RemoteDatabase for MongoDatabase {
     fn availability(&self) -> watch::Receiver<Option<String>> {
@@ -24,19 +27,23 @@ impl RemoteDatabase for MongoDatabase {
 
     async fn commit(&self, commit: &PendingCommit) -> Result<CommitAnswer, CommitError> {
         let mut writer = self.writer.lock().await;
-        self.commit_bulk(&mut writer, commit).await
+        let committed = self.commit_bulk(&mut writer, commit).await;
+        if let Err(CommitError::Deposed(_) | CommitError::Stopped(_)) = &committed {
+            self.end_background().await;
+        }
+        committed
     }
 
     async fn fetch(&self, topic: TopicId, first_seq: u64, limit: FetchLimit) -> Result<Piece, ReadError> {
-        Ok(self.reading(|| self.fetch_piece(topic, first_seq, limit)).await)
+        self.reading(|| self.fetch_piece(topic, first_seq, limit)).await
     }
 
     async fn head_in(&self, topic: TopicId, seqs: ReadableSeqs) -> Result<Option<EventHead>, ReadError> {
-        Ok(self.reading(|| self.find_head(topic, seqs)).await)
+        self.reading(|| self.find_head(topic, seqs)).await
     }
 
     async fn find(&self, topic: TopicId, id: EventId, seqs: ReadableSeqs) -> Result<Option<u64>, ReadError> {
-        Ok(self.reading(|| self.find_id(topic, id, seqs)).await)
+        self.reading(|| self.find_id(topic, id, seqs)).await
     }
 
     async fn first_at_or_after(
@@ -45,7 +52,7 @@ impl RemoteDatabase for MongoDatabase {
         ts: i64,
         seqs: ReadableSeqs,
     ) -> Result<Option<u64>, ReadError> {
-        Ok(self.reading(|| self.find_time(topic, ts, seqs)).await)
+        self.reading(|| self.find_time(topic, ts, seqs)).await
     }
 
     async fn have_keys_before(
@@ -54,7 +61,7 @@ impl RemoteDatabase for MongoDatabase {
         keys: Vec<(u64, Vec<u8>)>,
         seqs: ReadableSeqs,
     ) -> Result<Vec<Result<bool, ReadError>>, ReadError> {
-        let found = self.reading(|| self.find_keys_before(topic, &keys, seqs)).await;
+        let found = self.reading(|| self.find_keys_before(topic, &keys, seqs)).await?;
         Ok(found.into_iter().map(Ok).collect())
     }
 
@@ -64,7 +71,7 @@ impl RemoteDatabase for MongoDatabase {
         bytes: u64,
         seqs: ReadableSeqs,
     ) -> Result<u64, ReadError> {
-        Ok(self.reading(|| self.find_within_bytes(topic, bytes, seqs)).await)
+        self.reading(|| self.find_within_bytes(topic, bytes, seqs)).await
     }
 
     async fn usage(&self, topic: TopicId, _seqs: ReadableSeqs) -> Result<Option<TopicUsage>, ReadError> {
@@ -72,13 +79,19 @@ impl RemoteDatabase for MongoDatabase {
             Ok(usage) => return Ok(Some(usage)),
             Err(upto) => upto,
         };
-        let all = ReadableSeqs { first_seq: 0, last_seq: upto.last_seq };
-        let counted = self.reading(|| self.count_usage(kept_in(topic, all))).await;
+        let mut counted = TopicUsage::default();
+        for first_seq in (0..=upto.last_seq).step_by(USAGE_SEQS) {
+            let seqs =
+                ReadableSeqs { first_seq, last_seq: upto.last_seq.min(first_seq + USAGE_SEQS as u64 - 1) };
+            let part = self.reading(|| self.count_usage(kept_in(topic, seqs))).await?;
+            counted.events += part.events;
+            counted.bytes += part.bytes;
+        }
         Ok(Some(self.usage.counted(topic, upto, counted)))
     }
 
     async fn seqs(&self, topic: TopicId, seqs: ReadableSeqs, limit: usize) -> Result<Vec<u64>, ReadError> {
-        Ok(self.reading(|| self.find_seqs(topic, seqs, limit)).await)
+        self.reading(|| self.find_seqs(topic, seqs, limit)).await
     }
 
     async fn remove(&self, dead: DeadEvents) -> Result<Removed, RemoveError> {
@@ -92,11 +105,12 @@ impl RemoteDatabase for MongoDatabase {
     fn backup_hint(&self) -> Option<String> {
         let database = self.collections.database.name();
         Some(format!(
-            "back the database up with MongoDB's own tool: mongodump --uri=\"<connection string>\" --db={database}"
+            "back the database up with MongoDB's own tool, while no gateway runs: mongodump --uri=\"<connection string>\" --db={database}; on a replica set also while they run: mongodump --uri=\"<connection string>\" --oplog"
         ))
     }
 
     async fn closed(&self) {
+        self.end_background().await;
         // People see the last cursors at once.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.derived.write(&self.collections)).await;
     }

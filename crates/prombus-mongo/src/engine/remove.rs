@@ -2,9 +2,9 @@
 //!
 //! None of this needs a fence: what is dead stays dead, whoever leads.
 
-use crate::database::MongoDatabase;
+use crate::engine::database::MongoDatabase;
+use crate::engine::keys::{bson_key, kept_in};
 use crate::errors::reason;
-use crate::keys::{bson_key, kept_in};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongodb::error::Result as MongoResult;
 use prombus::engine::TopicId;

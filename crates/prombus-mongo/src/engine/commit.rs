@@ -3,16 +3,19 @@
 //! | the fence is | the bulk | what follows |
 //! |---|---|---|
 //! | not there | did not arrive, or will be refused when it does | it is sent again |
-//! | there, ours | is whole | a write that a majority has makes sure that it stays |
+//! | there, ours | is whole | its last document is written to, so that a majority has it, and its fence is marked whole |
 //! | there, ours | is cut | its fence is marked void, its documents are removed, it is sent again with the next number |
 //! | there, not ours | was refused | this engine is deposed |
+//!
+//! `cut.rs` decides between whole and cut.
 
-use crate::bulk::{BulkCommand, Plan};
-use crate::database::MongoDatabase;
-use crate::errors::{DUPLICATE_KEY, is_answer, reason};
-use crate::fence::Fence;
-use crate::writer::Writer;
-use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
+use crate::engine::bulk::{BulkCommand, Plan};
+use crate::engine::cut::Fate;
+use crate::engine::database::MongoDatabase;
+use crate::engine::fence::Fence;
+use crate::engine::writer::Writer;
+use crate::errors::{DUPLICATE_KEY, TOO_LARGE, is_answer, reason};
+use mongodb::bson::{Document, RawDocument, RawDocumentBuf};
 use mongodb::error::ErrorKind;
 use prombus::engine::network::{CommitAnswer, CommitError, PendingCommit};
 use std::sync::atomic::Ordering;
@@ -35,6 +38,8 @@ enum Sent {
     FenceTaken,
     /// A document of the bulk is there already, written by an older commit, or a publisher's id is.
     Collided,
+    /// It can never be stored.
+    Impossible(String),
     /// Unknown. `is_over`: the server answered, so nothing of it is running.
     Unknown {
         reason: String,
@@ -55,20 +60,29 @@ impl MongoDatabase {
         let mut is_over = false;
         for _ in 0..COLLISIONS_MAX {
             let plan = match writer.unanswered.take() {
-                Some((number, plan)) if number == commit.number => {
-                    match self.resolve(writer, plan, is_over).await {
-                        Ok(Resolved::Applied(plan)) => return self.applied(writer, plan),
-                        Ok(Resolved::SendAgain(plan)) => plan,
-                        Err((plan, error)) => {
-                            writer.unanswered = Some((number, plan));
-                            return Err(error);
-                        }
+                Some((number, plan)) if number == commit.number => match self.resolve(plan, is_over).await {
+                    Ok(Resolved::Applied(plan)) => return self.applied(writer, plan),
+                    Ok(Resolved::SendAgain(plan)) => plan,
+                    Err((plan, error)) => {
+                        writer.unanswered = Some((number, plan));
+                        return Err(error);
                     }
-                }
+                },
                 _ => self.plan(writer, commit).await?,
             };
+            let sent_at = self.clock.steady_ms();
             match self.send(writer, &plan).await {
-                Sent::Applied => return self.applied(writer, plan),
+                // Nobody voids a bulk before the time of its fence is over.
+                Sent::Applied
+                    if self.clock.steady_ms().saturating_sub(sent_at) < plan.fence.max_time_ms.into() =>
+                {
+                    return self.applied(writer, plan);
+                }
+                // A leader that has taken over may have removed it.
+                Sent::Applied => {
+                    is_over = true;
+                    writer.unanswered = Some((commit.number, plan));
+                }
                 Sent::FenceTaken => {
                     // Perhaps by this very bulk, sent before and late, and still being worked on.
                     is_over = false;
@@ -84,10 +98,20 @@ impl MongoDatabase {
                     is_over = true;
                     self.availability.wait().await;
                 }
-                Sent::Collided => self.clear_collision(writer, plan).await?,
+                Sent::Collided => {
+                    if let Err(error) = self.clear_collision(writer, &plan).await {
+                        writer.unanswered = Some((commit.number, plan));
+                        return Err(error);
+                    }
+                }
+                Sent::Impossible(reason) => {
+                    return Err(CommitError::Stopped(prombus::Unavailable::Poisoned(reason)));
+                }
             }
         }
-        Err(CommitError::Unreachable("a commit collided with stored documents again and again".to_owned()))
+        let reason = "a commit collided with stored documents again and again".to_owned();
+        self.availability.failed(&reason);
+        Err(CommitError::Unreachable(reason))
     }
 
     /// After a reconnect the server may be another one. If this engine's newest commit is not there, what it has in memory is not
@@ -104,7 +128,7 @@ impl MongoDatabase {
     }
 
     async fn plan(&self, writer: &Writer, commit: &PendingCommit) -> Result<Plan, CommitError> {
-        let known = self.known_ids(commit).await?;
+        let known = self.known_ids(commit, &writer.catalog).await?;
         let fence = Fence {
             number: writer.next_fence,
             term: self.term,
@@ -136,6 +160,10 @@ impl MongoDatabase {
         if bytes.len() > MESSAGE_BYTES_MAX {
             bytes = plan.command(&command, &writer.catalog, true);
         }
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            // The driver would split it. Appends are bounded so that this does not happen.
+            return Sent::Impossible(format!("a commit of {} bytes is too large for MongoDB", bytes.len()));
+        }
         let bulk = match RawDocumentBuf::from_bytes(bytes) {
             Ok(bulk) => bulk,
             Err(error) => return Sent::Unknown { reason: error.to_string(), is_over: true },
@@ -162,7 +190,7 @@ impl MongoDatabase {
     async fn send_command(&self, bulk: RawDocumentBuf) -> Sent {
         match self.collections.database.run_raw_command(bulk).await {
             Ok(answer) => judge(&answer),
-            Err(error) => Sent::Unknown { reason: reason(&error), is_over: is_answer(&error) },
+            Err(error) => unknown(&error),
         }
     }
 
@@ -182,17 +210,12 @@ impl MongoDatabase {
         {
             return if first.index == 0 { Sent::FenceTaken } else { Sent::Collided };
         }
-        Sent::Unknown { reason: reason(&error), is_over: is_answer(&error) }
+        unknown(&error)
     }
 
     /// Finds out what became of a bulk.
-    async fn resolve(
-        &self,
-        writer: &mut Writer,
-        plan: Plan,
-        is_over: bool,
-    ) -> Result<Resolved, (Plan, CommitError)> {
-        match self.try_resolve(writer, &plan, is_over).await {
+    async fn resolve(&self, plan: Plan, is_over: bool) -> Result<Resolved, (Plan, CommitError)> {
+        match self.try_resolve(&plan, is_over).await {
             Ok(Fate::Whole) => Ok(Resolved::Applied(plan)),
             Ok(Fate::NotThere) => Ok(Resolved::SendAgain(plan)),
             Ok(Fate::Void) => {
@@ -204,28 +227,36 @@ impl MongoDatabase {
         }
     }
 
-    async fn try_resolve(&self, writer: &Writer, plan: &Plan, is_over: bool) -> Result<Fate, CommitError> {
+    async fn try_resolve(&self, plan: &Plan, is_over: bool) -> Result<Fate, CommitError> {
         let number = plan.fence.number;
-        tracing::debug!("looking for commit {number} (next {})", writer.next_fence);
-        let Some(found) = self.attempt(self.find_fence(number)).await? else { return Ok(Fate::NotThere) };
-        if found.writer != self.writer_token {
-            return Err(CommitError::Deposed(self.leader_name().await));
+        tracing::debug!("looking for commit {number}");
+        match self.attempt(self.find_fence(number)).await? {
+            Some(found) if found.writer == self.writer_token => {}
+            Some(_) => return Err(CommitError::Deposed(self.leader_name().await)),
+            None => {
+                let newest = self.attempt(self.newest_fences(1)).await?;
+                if newest.first().is_some_and(|newest| newest.number > number) {
+                    return Err(CommitError::Deposed(self.leader_name().await));
+                }
+                return Ok(Fate::NotThere);
+            }
         }
-        let is_whole =
-            if is_over { self.is_whole(&found).await } else { self.wait_until_whole(&found).await };
-        if self.attempt(std::future::ready(is_whole)).await? {
-            self.attempt(self.write_barrier(number)).await?;
-            return Ok(Fate::Whole);
-        }
-        self.attempt(self.remove_cut(&found)).await?;
-        Ok(Fate::Void)
+        // A bulk that may be running is waited for.
+        let patience = if is_over { 0 } else { u64::from(plan.fence.max_time_ms) };
+        let limit = ANSWER_TIMEOUT + Duration::from_millis(patience);
+        self.attempt_within(limit, self.decide(&plan.fence, !is_over)).await
     }
 
     /// Documents of an older commit, or publishers' ids that the lookup did not find, are in the way. The bulk is void; what an
     /// older commit left in its ranges is removed. The commit is planned again.
-    async fn clear_collision(&self, writer: &mut Writer, plan: Plan) -> Result<(), CommitError> {
+    async fn clear_collision(&self, writer: &mut Writer, plan: &Plan) -> Result<(), CommitError> {
         tracing::warn!("commit {} found documents in its way; it is sent again", plan.fence.number);
-        self.attempt(self.remove_cut(&plan.fence)).await?;
+        match self.attempt(self.decide(&plan.fence, false)).await? {
+            Fate::Void => {}
+            Fate::NotThere => return Err(self.lost("the server changed its primary")),
+            // The server answered that a document was refused, so the last one cannot be there.
+            Fate::Whole => return Err(self.lost("a refused commit is whole")),
+        }
         self.attempt(self.remove_strays(&plan.fence)).await?;
         writer.next_fence = plan.fence.number + 1;
         Ok(())
@@ -236,25 +267,25 @@ impl MongoDatabase {
         &self,
         step: impl Future<Output = mongodb::error::Result<T>>,
     ) -> Result<T, CommitError> {
-        let done = tokio::time::timeout(ANSWER_TIMEOUT, step).await;
-        let failed = |reason: String| {
-            self.availability.failed(&reason);
-            CommitError::Unreachable(reason)
-        };
-        match done {
+        self.attempt_within(ANSWER_TIMEOUT, step).await
+    }
+
+    async fn attempt_within<T>(
+        &self,
+        limit: Duration,
+        step: impl Future<Output = mongodb::error::Result<T>>,
+    ) -> Result<T, CommitError> {
+        match tokio::time::timeout(limit, step).await {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(error)) => Err(failed(reason(&error))),
-            Err(_) => Err(failed(format!("no answer from MongoDB within {} s", ANSWER_TIMEOUT.as_secs()))),
+            Ok(Err(error)) => Err(self.lost(&reason(&error))),
+            Err(_) => Err(self.lost(&format!("no answer from MongoDB within {} s", limit.as_secs()))),
         }
     }
 
-    /// A write that a majority has: everything that the primary wrote before is then there too.
-    async fn write_barrier(&self, number: u64) -> mongodb::error::Result<()> {
-        let update = doc! { "$set": { "fence": number as i64 } };
-        let leader = &self.collections.leader;
-        let concern = self.options.driver_write_concern();
-        leader.update_one(doc! { "_id": "barrier" }, update).upsert(true).write_concern(concern).await?;
-        Ok(())
+    /// The server counts as away; the commit is tried again when it is back.
+    fn lost(&self, reason: &str) -> CommitError {
+        self.availability.failed(reason);
+        CommitError::Unreachable(reason.to_owned())
     }
 }
 
@@ -263,10 +294,13 @@ enum Resolved {
     SendAgain(Plan),
 }
 
-enum Fate {
-    Whole,
-    NotThere,
-    Void,
+/// The driver's error leaves open what became of a bulk.
+fn unknown(error: &mongodb::error::Error) -> Sent {
+    match &*error.kind {
+        // Of the driver itself, before anything was sent.
+        ErrorKind::InvalidArgument { message, .. } => Sent::Impossible(message.clone()),
+        _ => Sent::Unknown { reason: reason(error), is_over: is_answer(error) },
+    }
 }
 
 /// Reads the answer to an `insert` command.
@@ -278,6 +312,7 @@ fn judge(answer: &Document) -> Sent {
         return match error.get_i32("index") {
             Ok(0) if code == DUPLICATE_KEY => Sent::FenceTaken,
             Ok(_) if code == DUPLICATE_KEY => Sent::Collided,
+            _ if code == TOO_LARGE => Sent::Impossible(text(error)),
             _ => Sent::Unknown { reason: text(error), is_over: true },
         };
     }

@@ -1,6 +1,6 @@
 //! What can be set about the MongoDB engine.
 
-use crate::bulk::WriteConcern;
+use crate::engine::bulk::WriteConcern;
 use mongodb::options::Acknowledgment;
 
 /// How a store in MongoDB is opened.
@@ -22,6 +22,8 @@ pub struct MongoOptions {
     pub tail_bytes: usize,
     /// The largest payload of an event. MongoDB takes up to 15 MiB.
     pub max_payload_bytes: usize,
+    /// Topics and groups are written whole after this many commits, so that a takeover reads no more commits than that.
+    pub snapshot_commits: u64,
 }
 
 impl MongoOptions {
@@ -36,11 +38,17 @@ impl MongoOptions {
             dedupe_ms: 7 * 24 * 3_600_000,
             tail_bytes: 64 << 20,
             max_payload_bytes: 1 << 20,
+            snapshot_commits: 10_000,
         }
     }
 
     pub(crate) fn write_concern(&self) -> WriteConcern<'_> {
         self.write_concern.parse().map_or(WriteConcern::Tag(&self.write_concern), WriteConcern::Nodes)
+    }
+
+    /// For what decides who leads and what was stored, whatever events are written with.
+    pub(crate) fn majority(&self) -> mongodb::options::WriteConcern {
+        mongodb::options::WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build()
     }
 
     /// The same for operations of the driver.

@@ -3,14 +3,15 @@
 //! The order matters: after the fence nobody else can begin a commit, and after the wait nobody else is in the middle of one.
 
 use crate::bson_writer::BsonWriter;
-use crate::bulk::parse_records;
-use crate::catalog::Catalog;
-use crate::database::MongoDatabase;
+use crate::engine::bulk::parse_records;
+use crate::engine::catalog::Catalog;
+use crate::engine::cut::Fate;
+use crate::engine::database::MongoDatabase;
+use crate::engine::fence::Fence;
+use crate::engine::keys::{FENCES, RECORDS, bson_key};
+use crate::engine::snapshots::{self, SnapshotError};
+use crate::engine::writer::Writer;
 use crate::errors::{DUPLICATE_KEY, reason};
-use crate::fence::Fence;
-use crate::keys::{FENCES, RECORDS, bson_key};
-use crate::snapshots::{self, SnapshotError};
-use crate::writer::Writer;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::{RawDocumentBuf, doc};
 use mongodb::error::Result as MongoResult;
@@ -38,19 +39,47 @@ fn failed(error: &mongodb::error::Error) -> OpenError {
 }
 
 impl MongoDatabase {
-    pub(crate) async fn take_over(&self, takeover: Takeover) -> Result<Found, OpenError> {
+    /// Whether the leader before has released its lease does not matter: a bulk that is whole is not waited for.
+    pub(crate) async fn take_over(&self, _takeover: Takeover) -> Result<Found, OpenError> {
         let own = self.write_own_fence().await?;
-        if !takeover.was_released {
-            let newest = self.newest_fences(FENCES_EXAMINED).await.map_err(|error| failed(&error))?;
-            if let Some(last) = newest.iter().find(|fence| fence.has_content() && !fence.is_void) {
-                self.wait_until_whole(last).await.map_err(|error| failed(&error))?;
+        self.decide_last_commit(own).await.map_err(|error| failed(&error))?;
+        let mut base_before = None;
+        loop {
+            match self.read_state(own).await {
+                Ok(found) => return Ok(found),
+                Err(StateError::Driver(error)) => return Err(failed(&error)),
+                Err(StateError::Damaged(why)) => return Err(OpenError::Groups(why)),
+                // The leader before may have written a snapshot meanwhile, which removes older commits.
+                Err(StateError::Missing { base, .. }) if base_before != Some(base) => {
+                    base_before = Some(base);
+                }
+                Err(StateError::Missing { why, .. }) => return Err(OpenError::Store(why)),
             }
         }
-        let snapshot = snapshots::read(&self.collections).await.map_err(|error| match error {
-            SnapshotError::Driver(error) => failed(&error),
-            SnapshotError::Damaged(why) => OpenError::Groups(why),
-        })?;
+    }
+
+    /// The last bulk of the leader before may be under way. After this it is whole or gone, whatever the server still does.
+    async fn decide_last_commit(&self, own: u64) -> MongoResult<()> {
+        let fences = self.newest_fences(FENCES_EXAMINED).await?;
+        let mut earlier = fences.iter().filter(|fence| fence.number < own);
+        let Some(last) = earlier.find(|fence| fence.has_content() && !fence.is_void) else { return Ok(()) };
+        if self.decide(last, true).await? == Fate::Void {
+            tracing::warn!("commit {} was cut and never answered; it is removed", last.number);
+        }
+        Ok(())
+    }
+
+    /// The newest snapshot, and the commits after it.
+    async fn read_state(&self, own: u64) -> Result<Found, StateError> {
+        let snapshot = snapshots::read(&self.collections).await?;
         let (base, catalog) = snapshot.unwrap_or_else(|| (0, Catalog::new()));
+        if base >= own {
+            let why = format!(
+                "there is a snapshot of commit {base}, but the newest commit is {}: only a part of the database was restored",
+                own - 1
+            );
+            return Err(StateError::Damaged(why));
+        }
         let catalog = self.replay(base, own, catalog).await?;
         Ok(Found { writer: Writer::new(catalog, own + 1), commits: own - base })
     }
@@ -85,8 +114,8 @@ impl MongoDatabase {
             }
             if last.writer == self.writer_token {
                 // An attempt whose answer was lost. Written again, so that a majority has it.
-                self.confirm_fence(last.number).await?;
-                return Ok(Some(last.number));
+                let is_there = self.confirm_fence(last.number).await?;
+                return Ok(is_there.then_some(last.number));
             }
         }
         let number = last.as_ref().map_or(0, |last| last.number) + 1;
@@ -107,20 +136,18 @@ impl MongoDatabase {
         writer.end(outer);
         let outer = RawDocumentBuf::from_bytes(writer.into_bytes()).map_err(mongodb::error::Error::from)?;
         let document = outer.get_document("fence").map_err(mongodb::error::Error::custom)?.to_owned();
-        let concern = self.options.driver_write_concern();
-        match self.collections.events.insert_one(document).write_concern(concern).await {
+        match self.collections.events.insert_one(document).write_concern(self.options.majority()).await {
             Ok(_) => Ok(Some(number)),
             Err(error) if crate::errors::is_code(&error, DUPLICATE_KEY) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn confirm_fence(&self, number: u64) -> MongoResult<()> {
+    /// Returns whether the fence is there.
+    async fn confirm_fence(&self, number: u64) -> MongoResult<bool> {
         let update = doc! { "$set": { "confirmed": true } };
-        let concern = self.options.driver_write_concern();
-        let events = &self.collections.events;
-        events.update_one(doc! { "_id": bson_key(FENCES, number) }, update).write_concern(concern).await?;
-        Ok(())
+        let confirm = self.collections.events.update_one(doc! { "_id": bson_key(FENCES, number) }, update);
+        Ok(confirm.write_concern(self.options.majority()).await?.matched_count == 1)
     }
 
     /// The newest fences, the newest first.
@@ -129,41 +156,37 @@ impl MongoDatabase {
         let mut found = self.collections.events.find(filter).sort(doc! { "_id": -1 }).limit(count).await?;
         let mut fences = Vec::new();
         while let Some(document) = found.try_next().await? {
-            fences.extend(Fence::parse(&document));
+            fences.push(Fence::parse_strictly(&document)?);
         }
         Ok(fences)
     }
 
-    /// Adds the commits after a snapshot to it. A commit that was cut is removed.
-    async fn replay(&self, base: u64, own: u64, mut catalog: Catalog) -> Result<Catalog, OpenError> {
-        let fences = self.read_fences(base, own).await.map_err(|error| failed(&error))?;
-        let mut records = self.read_records(base).await.map_err(|error| failed(&error))?;
-        let newest_content = fences.iter().rev().find(|fence| fence.has_content() && !fence.is_void);
-        let newest_content = newest_content.map(|fence| fence.number);
-        for (expected, fence) in (base + 1..).zip(&fences) {
-            if fence.number != expected {
-                return Err(OpenError::Store(format!(
-                    "commit {expected} is missing: documents were removed, or only a part of the database was restored"
-                )));
+    /// Adds the commits after a snapshot to it.
+    async fn replay(&self, base: u64, own: u64, mut catalog: Catalog) -> Result<Catalog, StateError> {
+        let fences = self.read_fences(base, own).await?;
+        let mut records = self.read_records(base).await?;
+        let missing = |number: u64| {
+            let why = format!(
+                "commit {number} is missing: documents were removed, or only a part of the database was restored"
+            );
+            StateError::Missing { base, why }
+        };
+        for (number, fence) in (base + 1..).zip(&fences) {
+            if fence.number != number {
+                return Err(missing(number));
             }
-            let mut is_void = fence.is_void;
-            // Only the newest commit can be cut: the next one is sent when it is known to be whole.
-            if newest_content == Some(fence.number)
-                && !self.is_whole(fence).await.map_err(|error| failed(&error))?
-            {
-                tracing::warn!("commit {} was cut and never answered; it is removed", fence.number);
-                is_void = true;
-            }
-            if is_void {
-                if !fence.is_removed {
-                    self.remove_cut(fence).await.map_err(|error| failed(&error))?;
-                }
+            if fence.is_void {
+                self.remove_cut(fence).await?;
                 continue;
             }
-            let records = records.remove(&fence.number).unwrap_or_default();
-            catalog.apply(fence, &records).map_err(OpenError::Groups)?;
+            let CommitRecords { pieces, records } = records.remove(&number).unwrap_or_default();
+            if pieces != fence.record_pieces {
+                return Err(missing(number));
+            }
+            catalog.apply(fence, &records).map_err(StateError::Damaged)?;
         }
-        Ok(catalog)
+        let last = base + fences.len() as u64;
+        if last == own { Ok(catalog) } else { Err(missing(last + 1)) }
     }
 
     async fn read_fences(&self, base: u64, own: u64) -> MongoResult<Vec<Fence>> {
@@ -171,25 +194,61 @@ impl MongoDatabase {
         let mut found = self.collections.events_majority.find(filter).sort(doc! { "_id": 1 }).await?;
         let mut fences = Vec::new();
         while found.advance().await? {
-            fences.extend(Fence::parse(found.current()));
+            fences.push(Fence::parse_strictly(found.current())?);
         }
         Ok(fences)
     }
 
-    async fn read_records(&self, base: u64) -> MongoResult<BTreeMap<u64, Vec<EncodedRecord>>> {
-        let first = (base + 1) * crate::bulk::RECORD_PIECES_MAX;
+    async fn read_records(&self, base: u64) -> Result<BTreeMap<u64, CommitRecords>, StateError> {
+        let first = (base + 1) * crate::engine::bulk::RECORD_PIECES_MAX;
         let filter =
             doc! { "_id": { "$gte": bson_key(RECORDS, first), "$lte": bson_key(RECORDS, u64::MAX) } };
         let mut found = self.collections.events_majority.find(filter).sort(doc! { "_id": 1 }).await?;
-        let mut records: BTreeMap<u64, Vec<EncodedRecord>> = BTreeMap::new();
+        let mut records: BTreeMap<u64, CommitRecords> = BTreeMap::new();
         while found.advance().await? {
             let document = found.current();
-            let commit = document.get_i64("commit").map_err(mongodb::error::Error::custom)?;
-            let bytes = document.get_binary("records").map_err(mongodb::error::Error::custom)?.bytes;
+            let damaged = |_| StateError::Damaged("a document with state records is damaged".to_owned());
+            let commit = document.get_i64("commit").map_err(damaged)?;
+            let bytes = document.get_binary("records").map_err(damaged)?.bytes;
             let into = records.entry(commit as u64).or_default();
-            parse_records(bytes, into).map_err(mongodb::error::Error::custom)?;
+            into.pieces += 1;
+            parse_records(bytes, &mut into.records).map_err(StateError::Damaged)?;
         }
         Ok(records)
+    }
+}
+
+/// The records of a commit.
+#[derive(Default)]
+struct CommitRecords {
+    /// Documents that were found.
+    pieces: u32,
+    records: Vec<EncodedRecord>,
+}
+
+/// Why the state could not be read.
+enum StateError {
+    Driver(mongodb::error::Error),
+    Damaged(String),
+    /// A commit after the snapshot of this number is not there.
+    Missing {
+        base: u64,
+        why: String,
+    },
+}
+
+impl From<mongodb::error::Error> for StateError {
+    fn from(error: mongodb::error::Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<SnapshotError> for StateError {
+    fn from(error: SnapshotError) -> Self {
+        match error {
+            SnapshotError::Driver(error) => Self::Driver(error),
+            SnapshotError::Damaged(why) => Self::Damaged(why),
+        }
     }
 }
 

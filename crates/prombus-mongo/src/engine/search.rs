@@ -1,12 +1,16 @@
 //! Binary search in a topic: fields that rise with seq need no index of their own.
 
-use crate::database::MongoDatabase;
-use crate::document::seq_of;
-use crate::keys::kept_in;
+use crate::engine::database::MongoDatabase;
+use crate::engine::document::seq_of;
+use crate::engine::keys::kept_in;
 use mongodb::bson::{Document, RawBsonRef, RawDocumentBuf, doc};
 use mongodb::error::Result as MongoResult;
 use prombus::engine::network::ReadableSeqs;
 use prombus::engine::{EventId, TopicId};
+use std::collections::HashMap;
+
+/// A scan for ids covers this many seqs at most.
+const SCAN_SEQS_MAX: u64 = 50_000;
 
 /// A field that never falls from one event of a topic to the next.
 #[derive(Clone, Copy, Debug)]
@@ -104,5 +108,42 @@ impl MongoDatabase {
         let found = self.first_where(topic, same_time, fields, is_after).await?;
         let found = found.filter(|document| document.get_str("id").is_ok_and(|id| id == wanted));
         Ok(found.as_ref().and_then(|document| seq_of(document)))
+    }
+
+    /// Those of these ids, which engines made, that events of a topic have. Ids that are near each other are looked for in one
+    /// scan.
+    pub(crate) async fn find_own_ids(
+        &self,
+        topic: TopicId,
+        ids: &[EventId],
+        seqs: ReadableSeqs,
+    ) -> MongoResult<Vec<(EventId, u64)>> {
+        let made_ms = |id: &EventId| (id.as_u128() >> 80) as i64;
+        let (Some(oldest), Some(newest)) = (ids.iter().map(made_ms).min(), ids.iter().map(made_ms).max())
+        else {
+            return Ok(Vec::new());
+        };
+        let Some(first_seq) = self.first_with(topic, seqs, Rising::CommittedAt, oldest).await? else {
+            return Ok(Vec::new());
+        };
+        let after = ReadableSeqs { first_seq, ..seqs };
+        let past = self.first_with(topic, after, Rising::CommittedAt, newest + 1).await?;
+        let near = ReadableSeqs { first_seq, last_seq: past.map_or(seqs.last_seq, |seq| seq - 1) };
+        let mut found = Vec::new();
+        if near.last_seq - near.first_seq.min(near.last_seq) > SCAN_SEQS_MAX {
+            for &id in ids {
+                found.extend(self.find_own_id(topic, id, near).await?.map(|seq| (id, seq)));
+            }
+            return Ok(found);
+        }
+        let wanted: HashMap<String, EventId> = ids.iter().map(|&id| (id.to_string(), id)).collect();
+        let scan = self.collections.events.find(kept_in(topic, near)).projection(doc! { "id": 1 });
+        let mut scan = scan.await?;
+        while scan.advance().await? {
+            let document = scan.current();
+            let id = document.get_str("id").ok().and_then(|id| wanted.get(id));
+            found.extend(id.copied().zip(seq_of(document)));
+        }
+        Ok(found)
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! **Invariant:** a commit is one ordered bulk that begins with its fence, so a writer whose number is taken inserts nothing.
 //! Commit n + 1 is sent only when commit n is known to be whole, or to be void.
+//!
+//! **Invariant:** the number that a writer uses next is never free again once another writer has taken over: the fence of a
+//! takeover and the one before it are kept for good.
 
 use crate::bson_writer::BsonWriter;
-use crate::keys::{FENCES, key, parse_key};
+use crate::engine::keys::{FENCES, key, parse_key};
 use mongodb::bson::{RawBsonRef, RawDocument};
 use prombus::engine::{EventId, TopicId};
 
@@ -27,6 +30,8 @@ pub(crate) struct Fence {
     pub(crate) newest_id: EventId,
     /// The newest commit time.
     pub(crate) newest_ms: i64,
+    /// The commit counts: whoever decided that knows that all of it is durable. Never together with `is_void`.
+    pub(crate) is_whole: bool,
     /// The commit was cut and is not there.
     pub(crate) is_void: bool,
     /// Nothing of a void commit is left.
@@ -73,8 +78,18 @@ impl Fence {
         writer.end(document);
     }
 
+    /// # Errors
+    /// The document is where a fence should be, and is none.
+    pub(crate) fn parse_strictly(document: &RawDocument) -> mongodb::error::Result<Self> {
+        Self::parse(document).ok_or_else(|| {
+            let id = document.get_binary("_id").ok().and_then(|id| parse_key(id.bytes));
+            let number = id.map_or_else(|| "?".to_owned(), |(_, number)| number.to_string());
+            mongodb::error::Error::custom(format!("the document of commit {number} is damaged"))
+        })
+    }
+
     /// `None` if the document is not a fence.
-    pub(crate) fn parse(document: &RawDocument) -> Option<Self> {
+    fn parse(document: &RawDocument) -> Option<Self> {
         let (_, number) = parse_key(document.get_binary("_id").ok()?.bytes)?;
         let uuid = |name| <[u8; 16]>::try_from(document.get_binary(name).ok()?.bytes).ok();
         let flag = |name| document.get(name).ok().flatten().and_then(RawBsonRef::as_bool).unwrap_or(false);
@@ -99,6 +114,7 @@ impl Fence {
             max_time_ms: document.get_i32("max_time_ms").ok()? as u32,
             newest_id: EventId::from_bytes(uuid("newest_id")?),
             newest_ms: document.get_i64("newest_ms").ok()?,
+            is_whole: flag("whole"),
             is_void: flag("void"),
             is_removed: flag("removed"),
         })

@@ -3,7 +3,7 @@
 //! `payload_json` has the exact text of the payload and is what readers get. `payload` is for queries only.
 
 use crate::bson_writer::BsonWriter;
-use crate::keys::{key, parse_key};
+use crate::engine::keys::{key, parse_key};
 use crate::payload_bson::put_payload;
 use mongodb::bson::{RawBsonRef, RawDocument};
 use prombus::Uuid;
@@ -72,8 +72,8 @@ pub(crate) fn put_event(
 fn put_fields<'a>(writer: &mut BsonWriter, ts: i64, bytes: &'a [u8]) -> &'a str {
     let body = Body::new(bytes);
     let payload = body.payload().unwrap_or("null");
-    writer.string("payload_json", payload);
     if is_plain(ts, bytes) {
+        writer.string("payload_json", payload);
         return payload;
     }
     let Ok(record) = body.record(Uuid::nil(), 0) else {
@@ -81,6 +81,13 @@ fn put_fields<'a>(writer: &mut BsonWriter, ts: i64, bytes: &'a [u8]) -> &'a str 
         writer.binary("body", bytes);
         return payload;
     };
+    // Names in BSON end at NUL: such a body is kept as it is, without the text beside it, because both might not fit a document.
+    let has_nul = record.headers.keys().any(|name| name.contains('\0'));
+    if has_nul {
+        writer.binary("body", bytes);
+    } else {
+        writer.string("payload_json", payload);
+    }
     if let Some(key) = &record.key {
         writer.string("key", key);
     }
@@ -90,10 +97,7 @@ fn put_fields<'a>(writer: &mut BsonWriter, ts: i64, bytes: &'a [u8]) -> &'a str 
     if let Some(partition) = record.partition {
         writer.i64("partition", i64::from(partition));
     }
-    if record.headers.keys().any(|name| name.contains('\0')) {
-        // Names in BSON end at NUL.
-        writer.binary("body", bytes);
-    } else if !record.headers.is_empty() {
+    if !record.headers.is_empty() && !has_nul {
         let headers = writer.begin_document("headers");
         record.headers.iter().for_each(|(name, value)| writer.string(name, value));
         writer.end(headers);

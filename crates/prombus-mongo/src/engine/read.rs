@@ -1,9 +1,9 @@
 //! Reading events, and questions about topics.
 
-use crate::database::MongoDatabase;
-use crate::document::{parse_event, parse_head, seq_of};
-use crate::keys::kept_in;
-use crate::search::Rising;
+use crate::engine::database::MongoDatabase;
+use crate::engine::document::{parse_event, parse_head, seq_of};
+use crate::engine::keys::kept_in;
+use crate::engine::search::Rising;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::error::Result as MongoResult;
@@ -75,13 +75,18 @@ impl MongoDatabase {
         topic: TopicId,
         seqs: ReadableSeqs,
     ) -> MongoResult<Option<EventHead>> {
-        if seqs.first_seq > seqs.last_seq {
-            return Ok(None);
+        let mut seqs = seqs;
+        while seqs.first_seq <= seqs.last_seq {
+            let fields = doc! { "id": 1, "ts": 1, "committed_at": 1, "client_id": 1 };
+            let find = self.collections.events.find_one(kept_in(topic, seqs));
+            let Some(found) = find.sort(doc! { "_id": 1 }).projection(fields).await? else { break };
+            if let Some(head) = parse_head(&found) {
+                return Ok(Some(head));
+            }
+            // A damaged document hides no other; who reads the events counts it.
+            seqs.first_seq = seq_of(&found).map_or(seqs.last_seq, |seq| seq) + 1;
         }
-        let fields = doc! { "id": 1, "ts": 1, "committed_at": 1, "client_id": 1 };
-        let find = self.collections.events.find_one(kept_in(topic, seqs));
-        let found = find.sort(doc! { "_id": 1 }).projection(fields).await?;
-        Ok(found.as_ref().and_then(|document| parse_head(document)))
+        Ok(None)
     }
 
     pub(crate) async fn find_id(

@@ -3,8 +3,8 @@
 //! A catalog is the sum of all commits, in order. A snapshot of it and the commits after it restore it, so a takeover reads
 //! neither events nor topics one by one.
 
-use crate::fence::{Fence, FencedTopic};
-use crate::keys::RESERVED_MAX;
+use crate::engine::fence::{Fence, FencedTopic};
+use crate::engine::keys::RESERVED_MAX;
 use prombus::Topic;
 use prombus::engine::network::{EncodedRecord, FoundState};
 use prombus::engine::{EventId, StateFold, StateRecord, TopicId};

@@ -3,10 +3,10 @@
 //! **Invariant:** a bulk is one command. It is never split, so it is cut only where the server stops in the middle.
 
 use crate::bson_writer::BsonWriter;
-use crate::catalog::{Catalog, CatalogTopic, topic_made};
-use crate::document::{EventPlace, prepared_fields, put_event};
-use crate::fence::{Fence, FencedTopic};
-use crate::keys::{RECORDS, key};
+use crate::engine::catalog::{Catalog, CatalogTopic, topic_made};
+use crate::engine::document::{EventPlace, prepared_fields, put_event};
+use crate::engine::fence::{Fence, FencedTopic};
+use crate::engine::keys::{RECORDS, key};
 use prombus::engine::network::{Change, CommitAnswer, EncodedRecord, PendingCommit, QueuedEvent};
 use prombus::engine::{EventId, TopicId};
 use prombus::{Published, Uuid};

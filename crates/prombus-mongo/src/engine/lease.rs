@@ -1,6 +1,6 @@
 //! The lease record: one document that gateways compare-and-set. Its secret is nowhere else.
 
-use crate::collections::Collections;
+use crate::engine::collections::Collections;
 use crate::errors::{DUPLICATE_KEY, is_code, reason};
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, doc};

@@ -1,0 +1,35 @@
+//! The engine: events, groups and the leader's lease in a MongoDB database.
+//!
+//! ```text
+//! MongoStore ── lease.rs: who leads          takeover.rs: a new leader
+//!    └── MongoDatabase ── commit.rs: one fenced bulk at a time, lost answers
+//!                         read.rs, search.rs: events, binary search   remove.rs: cleaning
+//!                         snapshots.rs: the catalog in pieces         derived.rs: for people and tools
+//! ```
+//!
+//! **Invariants:** every commit is one ordered bulk that begins with a numbered fence, so a process that no longer leads writes
+//! nothing. Readers see only events of commits that were answered.
+
+pub(crate) mod availability;
+pub(crate) mod bulk;
+pub(crate) mod catalog;
+pub(crate) mod collections;
+pub(crate) mod commit;
+pub(crate) mod cut;
+pub(crate) mod database;
+pub(crate) mod dedupe;
+pub(crate) mod derived;
+pub(crate) mod document;
+pub(crate) mod fence;
+pub(crate) mod keys;
+pub(crate) mod lease;
+pub(crate) mod options;
+pub(crate) mod read;
+pub(crate) mod remote;
+pub(crate) mod remove;
+pub(crate) mod search;
+pub(crate) mod snapshots;
+pub(crate) mod store;
+pub(crate) mod takeover;
+pub(crate) mod usage;
+pub(crate) mod writer;
