@@ -204,9 +204,19 @@ impl LeaseMachine {
     }
 
     /// Gives the lease back, because this process cannot lead now. It does not take it again for `rest_ms`.
+    ///
+    /// A released record says that no write of an earlier term is under way. Only a process that knows this may call it; one
+    /// that does not calls [`resign`](Self::resign).
     pub fn give_up(&mut self, rest_ms: u64, now: u64) {
         self.take_from = now + rest_ms;
         self.release(now);
+    }
+
+    /// Stops leading without giving the lease back: the record stays, and every process waits until it has expired. This process
+    /// does not take it again for `rest_ms` either.
+    pub fn resign(&mut self, rest_ms: u64, now: u64) {
+        self.take_from = now + rest_ms;
+        self.deposed(now);
     }
 
     /// While a process is on standby it reads the record, but does not take the lease.

@@ -2,7 +2,8 @@
 //! publishes the role.
 //!
 //! **Order:** a role is published before the bus behind the old one is closed, so that a gateway drops its connections first. A
-//! lease is given back only after the bus was closed: a released lease says that nothing is on its way any more.
+//! lease is given back only after the bus was closed without an error: a released lease says that no write is under way. In every
+//! other case, also when the engine could not be opened, the lease expires.
 
 use super::lease_call::{LeaseAnswer, LeaseCall};
 use super::lease_machine::{Candidate, LeaseMachine, LeasePosition, LeaseStep};
@@ -261,8 +262,12 @@ impl Runner {
 
     fn open_failed(&mut self, error: OpenError) {
         let rest_ms = self.rest_ms();
-        tracing::error!("{} cannot be opened: {error}; trying again in {rest_ms} ms", self.store.location());
-        self.machine.give_up(rest_ms, self.now());
+        tracing::error!(
+            "{} cannot be opened: {error}; trying again when the lease has expired, in {rest_ms} ms at the earliest",
+            self.store.location()
+        );
+        // The last write of the leader before may still be under way: only an engine that was opened has waited for it.
+        self.machine.resign(rest_ms, self.now());
         if self.is_single {
             self.ended.open_error = Some(error);
             self.stop();
@@ -301,21 +306,26 @@ impl Runner {
     fn bus_closed(&mut self, then: AfterClosing, closed: Result<(), Unavailable>) {
         let now = self.now();
         self.machine.set_standby(false);
-        let closed = match closed {
-            // Its term is over; nothing of it was answered that is not stored.
-            Err(Unavailable::Deposed(_)) => Ok(()),
-            other => other,
-        };
-        if then == AfterClosing::GiveUp {
-            let rest_ms = self.rest_ms();
-            self.machine.give_up(rest_ms, now);
+        match (then, &closed) {
+            // The lease of its term is gone; a newer one that this process may hold has nothing to do with that bus.
+            (AfterClosing::Follow, _) | (AfterClosing::Stop, Ok(())) => {}
+            (AfterClosing::GiveUp, Ok(())) => {
+                let rest_ms = self.rest_ms();
+                self.machine.give_up(rest_ms, now);
+            }
+            // A write may be under way: the lease expires instead.
+            (AfterClosing::GiveUp, Err(_)) => {
+                let rest_ms = self.rest_ms();
+                self.machine.resign(rest_ms, now);
+            }
+            (AfterClosing::Stop, Err(_)) => self.machine.deposed(now),
         }
         if then == AfterClosing::Stop {
-            if let Err(error) = closed {
-                // Something may be on its way: the lease expires instead.
-                self.machine.deposed(now);
-                self.ended.stopped = Err(StopError::Bus(error));
-            }
+            self.ended.stopped = match closed {
+                // Its term is over; nothing of it was answered that is not stored.
+                Ok(()) | Err(Unavailable::Deposed(_)) => Ok(()),
+                Err(error) => Err(StopError::Bus(error)),
+            };
             self.release();
         } else if self.is_single {
             self.stop();

@@ -47,8 +47,8 @@ pub struct LocalBackend {
 pub(super) struct Handle {
     pub(super) local: Arc<Local>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// A second closer waits until the first is done.
-    closing: Mutex<()>,
+    /// How closing went. A second closer waits until the first is done, and gets the same result.
+    closed: Mutex<Option<Result<(), Unavailable>>>,
 }
 
 impl LocalBackend {
@@ -93,7 +93,7 @@ impl LocalBackend {
     }
 
     fn over(local: Arc<Local>) -> Self {
-        Self { handle: Arc::new(Handle { local, threads: Mutex::default(), closing: Mutex::default() }) }
+        Self { handle: Arc::new(Handle { local, threads: Mutex::default(), closed: Mutex::default() }) }
     }
 
     /// Events are leased only while this gate is open. Called before anybody joins a group.
@@ -322,10 +322,13 @@ impl Handle {
     }
 
     pub(super) fn close(&self, may_block: MayBlock) -> Result<(), Unavailable> {
-        let _closing = self.closing.lock();
+        let mut closed = self.closed.lock();
+        if let Some(closed) = &*closed {
+            return closed.clone();
+        }
         self.local.stop_threads();
         let threads = std::mem::take(&mut *self.threads.lock());
-        close_after_threads(&self.local, threads, may_block)
+        closed.insert(close_after_threads(&self.local, threads, may_block)).clone()
     }
 }
 

@@ -248,6 +248,49 @@ async fn an_engine_that_cannot_be_opened_is_tried_again_and_others_may_lead_mean
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_engine_that_could_not_be_opened_does_not_release_the_lease() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let store = SimulatedStore::new(&database, fast_network());
+    store.fail_leads(1);
+    let a = Node::start_on("a", store, &clock);
+    let mut roles = a.leadership.roles();
+    let taking = roles.wait_for(|role| matches!(role, Role::TakingOver { .. }));
+    tokio::time::timeout(SOON, taking).await.expect("soon").expect("it runs");
+    let resigned = roles.wait_for(|role| matches!(role, Role::Following { .. }));
+    tokio::time::timeout(SOON, resigned).await.expect("soon").expect("it runs");
+    let failed_ms = clock.steady_ms();
+    seconds(3).await;
+    let record = a.store.lease().read().await.expect("reads").expect("is there");
+    assert!(!record.is_released(), "a write of the leader before may be under way");
+    assert_eq!((record.term, record.address.as_str()), (1, "a:7070"));
+    assert_eq!(a.until_leading().await.0, 2);
+    assert!(clock.steady_ms() - failed_ms >= 6_000, "not before the lease had expired");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bus_that_closed_with_an_error_does_not_release_the_lease() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let a = Node::start("a", &database, &clock);
+    let (_, bus) = a.until_leading().await;
+    let engine = a.store.engine().expect("it leads");
+    engine.suspend("cut off");
+    // Closing waits for the end of an outage that nobody was told of, and the paused clock stands still meanwhile.
+    while bus.backend().health().is_ok() {
+        seconds(1).await;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The program closes the bus itself.
+    let closed = tokio::time::timeout(SOON, bus.close()).await.expect("closes soon");
+    assert!(closed.is_err(), "{closed:?}");
+    seconds(3).await;
+    let record = a.store.lease().read().await.expect("reads").expect("is there");
+    assert!(!record.is_released(), "a write may be under way");
+    engine.resume();
+    assert_eq!(a.until_leading().await.0, 2);
+    check_fences(&database);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_that_cannot_reach_the_store_says_so_and_ends() {
     let (database, clock) = (Database::new(), paused_clock());
     let a = Node::start("a", &database, &clock);
