@@ -74,6 +74,8 @@ pub enum OpenError {
     Led {
         /// Where it is reached, as far as it is known.
         address: String,
+        /// Its term, by the fence in the store or by the lease record.
+        term: u64,
     },
     /// The store on the network cannot be used. The text says why, without credentials.
     #[error("{0}")]

@@ -94,7 +94,9 @@ impl MongoDatabase {
             match self.try_own_fence().await {
                 Ok(Some(done)) => return Ok(done),
                 Ok(None) => {}
-                Err(OwnFenceError::Led) => return Err(OpenError::Led { address: self.leader_name().await }),
+                Err(OwnFenceError::Led { term }) => {
+                    return Err(OpenError::Led { address: self.leader_name().await, term });
+                }
                 Err(OwnFenceError::Driver(error)) => {
                     tracing::debug!("the fence of term {} is tried again: {}", self.term, reason(&error));
                     last_error = Some(error);
@@ -110,7 +112,7 @@ impl MongoDatabase {
         let last = self.newest_fences(1).await?.into_iter().next();
         if let Some(last) = &last {
             if last.term > self.term {
-                return Err(OwnFenceError::Led);
+                return Err(OwnFenceError::Led { term: last.term });
             }
             if last.writer == self.writer_token {
                 // An attempt whose answer was lost. Written again, so that a majority has it.
@@ -254,7 +256,7 @@ impl From<SnapshotError> for StateError {
 
 enum OwnFenceError {
     /// A newer term has written its fence.
-    Led,
+    Led { term: u64 },
     Driver(mongodb::error::Error),
 }
 

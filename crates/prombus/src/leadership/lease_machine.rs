@@ -219,6 +219,11 @@ impl LeaseMachine {
         self.deposed(now);
     }
 
+    /// The engine found this term in the store. The next term of this process is above it, also if somebody deleted the record.
+    pub fn saw_term(&mut self, term: u64) {
+        self.observed.note_term(term);
+    }
+
     /// While a process is on standby it reads the record, but does not take the lease.
     pub fn set_standby(&mut self, is_on_standby: bool) {
         self.is_on_standby = is_on_standby;

@@ -28,8 +28,13 @@ impl ObservedLease {
 
     /// This process wrote the record.
     pub(super) fn note(&mut self, record: &LeaseRecord) {
-        self.newest_term = self.newest_term.max(record.term);
+        self.note_term(record.term);
         self.newest_revision = self.newest_revision.max(record.revision);
+    }
+
+    /// The store knows this term, whatever the record says.
+    pub(super) fn note_term(&mut self, term: u64) {
+        self.newest_term = self.newest_term.max(term);
     }
 
     /// What was seen is out of date.

@@ -70,8 +70,8 @@ impl BusBuilder {
         let ended = leadership.end().await;
         Err(match (ended.open_error, role) {
             (Some(error), _) => error,
-            (None, Role::Following { leader: Some(LeaseRecord { address, .. }) }) => {
-                OpenError::Led { address }
+            (None, Role::Following { leader: Some(LeaseRecord { address, term, .. }) }) => {
+                OpenError::Led { address, term }
             }
             _ => OpenError::Store(format!("{location}: the lease could not be had within {patience:?}")),
         })

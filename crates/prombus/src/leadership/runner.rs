@@ -266,6 +266,9 @@ impl Runner {
             "{} cannot be opened: {error}; trying again when the lease has expired, in {rest_ms} ms at the earliest",
             self.store.location()
         );
+        if let OpenError::Led { term, .. } = &error {
+            self.machine.saw_term(*term);
+        }
         // The last write of the leader before may still be under way: only an engine that was opened has waited for it.
         self.machine.resign(rest_ms, self.now());
         if self.is_single {

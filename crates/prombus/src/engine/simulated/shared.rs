@@ -90,7 +90,10 @@ impl SimulatedStore {
         if self.faults.lock().takes_lead_failure() {
             return Err(OpenError::Store("simulated: the engine cannot be opened".to_owned()));
         }
-        let led = || OpenError::Led { address: format!("simulated engine of term {}", self.database.term()) };
+        let led = || {
+            let term = self.database.term();
+            OpenError::Led { address: format!("simulated engine of term {term}"), term }
+        };
         if self.database.term() >= term {
             return Err(led());
         }

@@ -190,6 +190,19 @@ async fn a_deposed_engine_changes_the_role_before_its_bus_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_process_that_finds_a_newer_term_in_the_store_continues_above_it() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let other = SimulatedStore::new(&database, fast_network());
+    let takeover = Takeover { term: 40, was_released: false };
+    drop(other.lead(takeover, Arc::new(clock.clone())).await.expect("opens"));
+    // There is no lease record: somebody deleted it.
+    let a = Node::start("a", &database, &clock);
+    assert_eq!(a.until_leading().await.0, 41);
+    assert!(a.had("TakingOver(term 1)") && !a.had("TakingOver(term 2)"), "{:?}", a.roles);
+    check_fences(&database);
+}
+
+#[tokio::test(start_paused = true)]
 async fn renewals_continue_while_the_engine_is_being_opened() {
     let (database, clock) = (Database::new(), paused_clock());
     let store = SimulatedStore::new(&database, fast_network());
@@ -352,7 +365,7 @@ async fn a_bus_in_a_second_process_is_refused_with_the_leaders_address_or_waits(
     let first = open("first", None).await.expect("opens");
     first.publish("orders", &1).await.expect("publishes");
     let refused = open("second", None).await.expect_err("another process leads");
-    assert!(matches!(&refused, OpenError::Led { address } if address == "first:7070"), "{refused}");
+    assert!(matches!(&refused, OpenError::Led { address, term: 1 } if address == "first:7070"), "{refused}");
     let refused = open("second", Some(Duration::from_secs(20))).await.expect_err("it leads for longer");
     assert!(matches!(&refused, OpenError::Led { .. }), "{refused}");
 
