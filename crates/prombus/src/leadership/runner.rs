@@ -21,6 +21,8 @@ use tokio::sync::{oneshot, watch};
 
 /// The longest rest after engines that could not be opened.
 const RETRY_MS_MAX: u64 = 30_000;
+/// After this time of leading, earlier failures no longer lengthen the rest.
+const STABLE_AFTER_MS: u64 = 30_000;
 /// A timer need not be longer.
 const WAIT_MS_MAX: u64 = 3_600_000;
 
@@ -46,8 +48,10 @@ pub(super) struct Runner {
     work: TermWork,
     roles: watch::Sender<Role>,
     figures: LeadershipFigures,
-    /// Engines in a row that could not be opened.
+    /// Engines that could not be opened or stopped soon, since the last one that worked for [`STABLE_AFTER_MS`].
     failures: u32,
+    /// When the bus of the current term was opened.
+    led_from_ms: u64,
     /// It leads once, and ends with its first failure or when its term is over.
     is_single: bool,
     is_stopping: bool,
@@ -89,6 +93,7 @@ impl Runner {
             roles: watch::Sender::new(Role::Following { leader: None }),
             figures: LeadershipFigures::default(),
             failures: 0,
+            led_from_ms: 0,
             is_single,
             is_stopping: false,
             release_until: None,
@@ -242,11 +247,12 @@ impl Runner {
             (WorkEvent::Opened(Ok(bus)), TermWork::Opening { term, gate, .. }) => {
                 if matches!(self.machine.position(), LeasePosition::Holding { record, .. } if record.term == term)
                 {
-                    self.failures = 0;
+                    self.led_from_ms = self.now();
                     self.figures.count_takeover();
                     self.work = TermWork::lead(term, gate, bus);
                 } else {
                     tracing::warn!("the lease of term {term} was lost while the engine was being opened");
+                    self.machine.set_standby(true);
                     self.work = TermWork::close(bus, AfterClosing::Follow);
                 }
             }
@@ -301,6 +307,9 @@ impl Runner {
         let work = std::mem::replace(&mut self.work, TermWork::Idle);
         if let TermWork::Leading { gate, bus, .. } = work {
             gate.close();
+            if self.now() >= self.led_from_ms + STABLE_AFTER_MS {
+                self.failures = 0;
+            }
             self.machine.set_standby(true);
             self.work = TermWork::close(bus, then);
         }

@@ -304,6 +304,34 @@ async fn a_bus_that_closed_with_an_error_does_not_release_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_bus_that_stops_soon_after_it_was_opened_lengthens_the_rest_and_one_that_works_does_not() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let a = Node::start("a", &database, &clock);
+    let mut roles = a.leadership.roles();
+    let mut next_bus = async |after: u64| {
+        let role = roles.wait_for(|role| matches!(role, Role::Leading { term, .. } if *term > after));
+        match &*tokio::time::timeout(SOON, role).await.expect("it leads soon").expect("it runs") {
+            Role::Leading { term, bus, .. } => (*term, bus.clone()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (mut term, mut bus) = next_bus(0).await;
+    let mut rest_ms = 0;
+    for least_ms in [1_000, 2_000, 4_000, 8_000, 16_000] {
+        bus.close().await.expect("closes");
+        let closed_ms = clock.steady_ms();
+        (term, bus) = next_bus(term).await;
+        rest_ms = clock.steady_ms() - closed_ms;
+        assert!(rest_ms >= least_ms, "{rest_ms} ms of {least_ms}");
+    }
+    seconds(31).await;
+    bus.close().await.expect("closes");
+    let closed_ms = clock.steady_ms();
+    next_bus(term).await;
+    assert!(clock.steady_ms() - closed_ms < rest_ms, "it has worked for 30 s");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_that_cannot_reach_the_store_says_so_and_ends() {
     let (database, clock) = (Database::new(), paused_clock());
     let a = Node::start("a", &database, &clock);
