@@ -19,6 +19,7 @@ mod options;
 mod random;
 mod role;
 mod runner;
+mod shared_address;
 mod term_work;
 #[cfg(test)]
 mod tests;

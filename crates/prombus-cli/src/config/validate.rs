@@ -183,9 +183,20 @@ fn shared_store(problems: &mut Problems, source: &Source, settings: &mut Setting
         let (host, port) = text.rsplit_once(':').unwrap_or_default();
         !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok_and(|port| port != 0)
     };
-    if settings.advertise.as_ref().is_some_and(|text| !is_address(text)) {
-        problems.add("advertise", "expected a host and a port, e.g. 10.0.0.5:8090 or bus-1.example.com:8090");
+    const EXPECTED: &str = "expected a host and a port, e.g. 10.0.0.5:8090 or bus-1.example.com:8090";
+    match &settings.advertise {
+        Some(text) if !is_address(text) => problems.add("advertise", EXPECTED),
+        Some(text) if is_wildcard(text) => {
+            let why = "stands for all addresses of this machine, and other gateways cannot connect to it";
+            problems.add("advertise", format!("{text} {why}; {EXPECTED}"));
+        }
+        _ => {}
     }
+}
+
+/// Whether the host is `0.0.0.0` or `[::]`.
+fn is_wildcard(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| address.ip().to_canonical().is_unspecified())
 }
 
 fn check_log_filter(problems: &mut Problems, filter: &str) {

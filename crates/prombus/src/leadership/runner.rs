@@ -10,6 +10,7 @@ use super::lease_machine::{Candidate, LeaseMachine, LeasePosition, LeaseStep};
 use super::options::LeadershipOptions;
 use super::random::{random_bytes, random_id};
 use super::role::{LeadershipFigures, Role};
+use super::shared_address::SharedAddress;
 use super::term_work::{AfterClosing, TermWork, WorkEvent};
 use crate::bus::BusBuilder;
 use crate::clock::Clock;
@@ -58,6 +59,7 @@ pub(super) struct Runner {
     /// When it stops trying to give the lease back.
     release_until: Option<u64>,
     is_lease_failing: bool,
+    shared_address: SharedAddress,
     /// The newest error of the lease.
     lease_error: LeaseError,
     ended: Ended,
@@ -98,6 +100,7 @@ impl Runner {
             is_stopping: false,
             release_until: None,
             is_lease_failing: false,
+            shared_address: SharedAddress::default(),
             lease_error: LeaseError("the store did not answer in time".to_owned()),
             ended: Ended { stopped: Ok(()), open_error: None },
         }
@@ -188,12 +191,26 @@ impl Runner {
                 None => gate.close(),
             }
         }
+        self.note_shared_address(&position);
         self.publish(self.role(&position));
         if matches!(&self.work, TermWork::Leading { term, .. } if held_term != Some(*term)) {
             self.close_bus(AfterClosing::Follow);
         }
         if let (Some(takeover), TermWork::Idle) = (takeover, &self.work) {
             self.work = TermWork::open(&self.store, &self.builder, &self.clock, takeover);
+        }
+    }
+
+    fn note_shared_address(&mut self, position: &LeasePosition) {
+        if let LeasePosition::Following { leader: Some(leader) } = position
+            && leader.address == self.options.address
+            && self.shared_address.note(leader)
+        {
+            tracing::warn!(
+                "another gateway advertises the same address as this one, {}, and leads: nothing is relayed to it; give each \
+                 gateway an address of its own",
+                leader.address
+            );
         }
     }
 

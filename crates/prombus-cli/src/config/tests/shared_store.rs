@@ -67,6 +67,10 @@ fn a_gateway_that_listens_on_all_addresses_says_where_others_reach_it() {
         let lines = load_with(&["--store", "mongodb://host", "--advertise", bad], &[]).unwrap_err();
         assert!(lines[0].starts_with("--advertise: expected a host and a port"), "{bad}: {lines:?}");
     }
+    for wildcard in ["0.0.0.0:8090", "[::]:8090", "[::ffff:0.0.0.0]:8090"] {
+        let lines = load_with(&["--store", "mongodb://host", "--advertise", wildcard], &[]).unwrap_err();
+        assert!(lines[0].contains("other gateways cannot connect to it"), "{wildcard}: {lines:?}");
+    }
 }
 
 #[test]

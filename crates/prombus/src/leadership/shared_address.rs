@@ -1,0 +1,49 @@
+//! Notices another process that advertises the address of this one.
+//!
+//! A record with this process's address and another id is usually that of an earlier process: it was restarted. That record never
+//! changes again. If its revision rises, another process renews it, and followers would relay to the wrong one.
+
+use crate::engine::LeaseRecord;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct SharedAddress {
+    /// The process that had the address when it was last seen, and the revision of its record.
+    seen: Option<(String, u64)>,
+    has_told: bool,
+}
+
+impl SharedAddress {
+    /// The record of another process has the address of this one. Returns whether that process is alive, once.
+    pub(super) fn note(&mut self, record: &LeaseRecord) -> bool {
+        let is_alive = self.seen.as_ref().is_some_and(|(leader_id, revision)| {
+            *leader_id == record.leader_id && *revision < record.revision
+        });
+        self.seen = Some((record.leader_id.clone(), record.revision));
+        is_alive && !std::mem::replace(&mut self.has_told, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_renews_at_the_same_address_is_noticed_once_and_an_earlier_one_is_not() {
+        let record = |leader_id: &str, revision| LeaseRecord {
+            term: 1,
+            revision,
+            leader_id: leader_id.to_owned(),
+            address: "a:7070".to_owned(),
+            cert_hash: None,
+            secret: [0; 32],
+        };
+        let mut address = SharedAddress::default();
+        // Before this process was restarted, it was two other ones.
+        for (leader_id, revision) in [("first", 3), ("first", 3), ("second", 4), ("second", 4)] {
+            assert!(!address.note(&record(leader_id, revision)), "{leader_id} {revision}");
+        }
+        assert!(address.note(&record("second", 5)));
+        assert!(!address.note(&record("second", 6)), "once is enough");
+    }
+}
