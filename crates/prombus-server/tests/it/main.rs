@@ -6,6 +6,7 @@ mod follower_routes;
 mod frame_options;
 mod full_buffers;
 mod http;
+mod leasing_gate;
 mod limits;
 mod placeholders;
 mod protocol_doc;

@@ -21,7 +21,7 @@ use super::registry::{Registry, TopicRefused};
 use crate::commit_watch::CommitWatch;
 use crate::delivery::ErrorBudget;
 use crate::engine::Engine;
-use crate::error::{GroupError, StoreError};
+use crate::error::{GroupError, StoreError, Unavailable};
 use crate::leasing_gate::LeasingGate;
 use crate::publishing::PublishLine;
 use act::GroupRuntime;
@@ -43,6 +43,19 @@ pub(super) struct Groups {
     pub(super) gate: OnceLock<Arc<LeasingGate>>,
 }
 
+impl Groups {
+    /// Whether this process may lease events now, and extend leases. Otherwise another process may have leased the same events.
+    pub(super) fn check_leasing(&self) -> Result<(), Unavailable> {
+        if let Some(deposed @ Unavailable::Deposed(_)) = self.commits.unavailable() {
+            return Err(deposed.clone());
+        }
+        if self.gate.get().is_some_and(|gate| !gate.is_open()) {
+            return Err(Unavailable::Suspended("the lease could not be renewed".to_owned()));
+        }
+        Ok(())
+    }
+}
+
 /// An attempt that has to be repeated when there is room.
 pub(super) enum Tried<T> {
     Done(T),
@@ -57,7 +70,7 @@ fn busy_or<T>(refused: impl Into<TopicRefused>) -> Result<Tried<T>, GroupError> 
 }
 
 /// Does something for which the engine may have no room at first.
-pub(super) async fn with_room<T, E: From<crate::error::Unavailable>>(
+pub(super) async fn with_room<T, E: From<Unavailable>>(
     commits: &CommitWatch,
     mut attempt: impl FnMut() -> Result<Tried<T>, E>,
 ) -> Result<T, E> {

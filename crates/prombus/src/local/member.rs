@@ -139,7 +139,7 @@ impl Membership for LocalMember {
             outcomes.extend(verdicts.iter().map(|_| SettleOutcome::Stale));
             return DurableTicket::failed(Unavailable::Closed);
         }
-        settle(self.runtime(), &self.records, &self.cell, Sender::Member(self.id), verdicts, outcomes)
+        settle(&self.groups, &self.records, &self.cell, Sender::Member(self.id), verdicts, outcomes)
     }
 
     fn count_stale(&self) {

@@ -59,10 +59,10 @@ impl Session {
             }
             ClientFrame::Modack { topic, group, id, extend_ms } => {
                 let Some(slot) = self.slot(corr, &topic, &group, out) else { return };
-                if self.subscriptions.get(slot).extend(id, extend_ms) {
-                    put_ok(out, corr, &self.ignored);
-                } else {
-                    put_err(out, corr, ErrorCode::UnknownId, "no lease of this id to extend");
+                match self.subscriptions.get(slot).extend(id, extend_ms) {
+                    Ok(true) => put_ok(out, corr, &self.ignored),
+                    Ok(false) => put_err(out, corr, ErrorCode::UnknownId, "no lease of this id to extend"),
+                    Err(reason) => put_err(out, corr, reason.code(), &reason.to_string()),
                 }
             }
             ClientFrame::Pause { topic, group } => self.pause(corr, &topic, &group, true, out),

@@ -11,8 +11,11 @@ use crate::clock::steady_ms;
 use crate::metrics::SubscriptionMetrics;
 use crate::ws::send_buffer::SendBuffer;
 use prombus::delivery::{MemberSettings, Position};
-use prombus::{DeliveryBatch, GroupError, GroupSpec, Membership, Pattern, PullLimit, SettleOutcome, Verdict};
+use prombus::{
+    DeliveryBatch, GroupError, GroupSpec, Membership, Pattern, PullLimit, SettleOutcome, Unavailable, Verdict,
+};
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use uuid::Uuid;
@@ -144,20 +147,21 @@ impl Subscription {
         Some(Settling::new(ticket, corrs, vec![outcomes.contains(&SettleOutcome::Stale)]))
     }
 
-    /// Extends a lease; false when it is not this member's.
-    pub(super) fn extend(&mut self, id: Uuid, extend_ms: Option<u64>) -> bool {
+    /// Extends a lease; false when it is not this member's. Fails when another process may have the event by now.
+    pub(super) fn extend(&mut self, id: Uuid, extend_ms: Option<u64>) -> Result<bool, Unavailable> {
         let extend_ms = extend_ms.unwrap_or(self.settings.ack_timeout_ms);
-        let Some(sent) = self.delivered.get(id) else { return false };
+        let Some(sent) = self.delivered.get(id) else { return Ok(false) };
         let mut outcomes = Vec::with_capacity(1);
         let verdict = (sent.position, Verdict::Extend { extend_ms });
-        // An extension is not recorded: no lease survives a restart.
-        drop(self.membership.settle(&[verdict], &mut outcomes));
-        match outcomes.first() {
-            Some(SettleOutcome::Extended(ms)) => {
-                sent.deadline_ms = steady_ms() + ms;
-                true
-            }
-            _ => false,
+        let mut ticket = self.membership.settle(&[verdict], &mut outcomes);
+        if let Some(SettleOutcome::Extended(ms)) = outcomes.first() {
+            // An extension is not recorded: no lease survives a restart.
+            sent.deadline_ms = steady_ms() + ms;
+            return Ok(true);
+        }
+        match Pin::new(&mut ticket).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Err(reason)) => Err(reason),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(false),
         }
     }
 

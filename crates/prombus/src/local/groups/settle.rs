@@ -1,7 +1,6 @@
 //! Settling deliveries: acks, nacks, extensions, and verdicts by event id.
 
 use super::Groups;
-use super::act::GroupRuntime;
 use super::cell::{GroupCell, GroupCore};
 use super::durable_ticket::{GroupRecords, LetterRecords};
 use crate::backend::{DurableTicket, SettleOutcome, Verdict, event_id_of};
@@ -12,9 +11,10 @@ use prombus_protocol::limits::MAX_REASON_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Applies verdicts, one outcome each. The ticket resolves when they are durable.
+/// Applies verdicts, one outcome each. The ticket resolves when they are durable. It fails if a lease was to be extended that
+/// another process may have by now: that extension is stale.
 pub(in crate::local) fn settle(
-    runtime: &GroupRuntime,
+    groups: &Groups,
     records: &Arc<GroupRecords>,
     cell: &Arc<GroupCell>,
     sender: Sender,
@@ -25,11 +25,12 @@ pub(in crate::local) fn settle(
         outcomes.extend(verdicts.iter().map(|_| SettleOutcome::Stale));
         return DurableTicket::done();
     }
-    let mut has_room = false;
-    let ((), last_letter) = runtime.act_noting_letters(cell, |core, now| {
+    let (mut has_room, mut refused) = (false, None);
+    let ((), last_letter) = groups.runtime.act_noting_letters(cell, |core, now| {
         core.machine.advance(now);
         for &(position, verdict) in verdicts {
-            let outcome = apply(core, sender, position, verdict, now);
+            let may_extend = || groups.check_leasing().map_err(|reason| refused = Some(reason)).is_ok();
+            let outcome = apply(core, sender, position, verdict, may_extend, now);
             has_room |= outcome == SettleOutcome::Counted;
             outcomes.push(outcome);
         }
@@ -40,6 +41,9 @@ pub(in crate::local) fn settle(
             Sender::LastHolder => None,
         };
         cell.waiters.wake_windows(holder);
+    }
+    if let Some(reason) = refused {
+        return DurableTicket::failed(reason);
     }
     match last_letter {
         Some(letter) => {
@@ -59,6 +63,7 @@ fn apply(
     sender: Sender,
     position: Position,
     verdict: Verdict<'_>,
+    may_extend: impl FnOnce() -> bool,
     now: Millis,
 ) -> SettleOutcome {
     let settled = |settling| match settling {
@@ -79,6 +84,7 @@ fn apply(
             }
             _ => SettleOutcome::Stale,
         },
+        Verdict::Extend { .. } if !may_extend() => SettleOutcome::Stale,
         Verdict::Extend { extend_ms } => match machine.extend(sender, position, extend_ms, now) {
             Some(deadline) => SettleOutcome::Extended(deadline - now),
             None => SettleOutcome::Stale,
@@ -110,10 +116,13 @@ impl Groups {
         for (source, topic) in cell.sources() {
             let Some(seq) = self.engine.find(topic, event_id_of(id)).await? else { continue };
             is_known = true;
+            if let Verdict::Extend { .. } = verdict {
+                self.check_leasing()?;
+            }
             let position = Position { source, seq };
             let mut outcomes = Vec::with_capacity(1);
             let verdicts = [(position, verdict)];
-            let ticket = settle(&self.runtime, &records, &cell, Sender::LastHolder, &verdicts, &mut outcomes);
+            let ticket = settle(self, &records, &cell, Sender::LastHolder, &verdicts, &mut outcomes);
             if outcomes[0] == SettleOutcome::Stale {
                 // Another topic may have the id too, if its publisher chose it.
                 continue;

@@ -2,7 +2,7 @@
 
 use super::process::{Process, pass};
 use prombus::engine::simulated::{Database, LeaseFault};
-use prombus::{Delivery, ManualClock, Subscription};
+use prombus::{Delivery, GroupError, ManualClock, SettleOutcome, Subscription, Unavailable, Verdict};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Wake, Waker};
@@ -74,6 +74,25 @@ async fn events_that_were_reserved_when_the_gate_closed_are_given_back() {
     assert!(reading.await.is_err_and(|error| error.is_cancelled()));
     a.run().await;
     assert_eq!(next(&mut other).await.seq(), 1, "it was given back, and another member gets it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lease_is_extended_while_the_gate_is_closed() {
+    let clock = ManualClock::new(1_000);
+    let (mut a, mut orders) = leader(&clock).await;
+    let event = a.bus().publish("orders", &1).await.expect("publishes");
+    let held = next(&mut orders).await;
+    let backend = a.bus().backend().clone();
+    let extend = || backend.settle("orders", "billing", event.id, Verdict::Extend { extend_ms: 30_000 });
+    assert!(held.extend(Duration::from_secs(30)));
+    assert!(matches!(extend().await, Ok(SettleOutcome::Extended(_))));
+    clock.advance_ms(5_000);
+    assert!(!held.extend(Duration::from_secs(30)), "another process may lease the event at any moment");
+    let refused = extend().await.expect_err("the same by id");
+    assert!(matches!(refused, GroupError::Unavailable(Unavailable::Suspended(_))), "{refused}");
+    a.run().await;
+    assert!(held.extend(Duration::from_secs(30)), "the lease was renewed after all");
+    held.ack().await.expect("acks");
 }
 
 #[derive(Default)]
