@@ -129,7 +129,12 @@ async fn accepted(
     let ends = Ends { remote, local: socket.local_addr().unwrap_or(remote), is_tls: tls.is_some() };
     let Some(acceptor) = tls else { return serve(state, socket, ends, slot).await };
     let patience = state.parts.options.connections.head_timeout;
-    match timeout(patience, acceptor.accept(socket)).await {
+    let accepting = tokio::select! {
+        accepting = timeout(patience, acceptor.accept(socket)) => accepting,
+        // A client that has not finished its handshake must not hold up the release of the lease.
+        () = state.stopping.wait() => return,
+    };
+    match accepting {
         Ok(Ok(socket)) => serve(state, socket, ends, slot).await,
         Ok(Err(error)) => tracing::debug!("{remote}: no TLS: {error}"),
         Err(_) => tracing::debug!("{remote}: no TLS in time"),

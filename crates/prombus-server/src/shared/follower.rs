@@ -28,7 +28,12 @@ where
 {
     let limits = &shared.parts.options.connections;
     let reading = FirstRequest::read(&mut socket, read, HEAD_BYTES_MAX);
-    let request = match timeout(limits.head_timeout, reading).await {
+    let reading = tokio::select! {
+        reading = timeout(limits.head_timeout, reading) => reading,
+        // A request that is not complete has no effect: the client sends it again elsewhere.
+        () = shared.stopping.wait() => return Outcome::Done,
+    };
+    let request = match reading {
         Ok(Ok(ReadHead::Request(request))) => request,
         Ok(Ok(ReadHead::Bad(read))) => {
             let response = ApiError::bad_request("the request cannot be read").into_response();
