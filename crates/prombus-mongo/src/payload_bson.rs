@@ -1,6 +1,7 @@
 //! Payloads as BSON, so that people can query them. They are never read back: `payload_json` is the payload.
 
 use crate::bson_writer::BsonWriter;
+use mongodb::bson::{Bson, Document, RawDocumentBuf};
 use serde_json::Value;
 
 /// Deeper payloads go without: MongoDB refuses documents nested deeper than about 180 levels.
@@ -27,6 +28,20 @@ pub(crate) fn put_payload(writer: &mut BsonWriter, json: &str) {
     if !is_put || writer.len() - start + json.len() > BOTH_BYTES_MAX {
         writer.truncate(start);
     }
+}
+
+/// A JSON text as a value; `None` if it does not fit BSON.
+pub(crate) fn bson_of_json(json: &str) -> Option<Bson> {
+    let mut writer = BsonWriter::default();
+    let outer = writer.begin();
+    let start = writer.len();
+    put_payload(&mut writer, json);
+    if writer.len() == start {
+        return None;
+    }
+    writer.end(outer);
+    let raw = RawDocumentBuf::from_bytes(writer.into_bytes()).ok()?;
+    Document::try_from(raw.as_ref()).ok()?.remove("payload")
 }
 
 /// How deeply brackets nest, those inside of strings left out.
@@ -87,7 +102,7 @@ fn put(writer: &mut BsonWriter, name: &str, value: &Value) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mongodb::bson::{Document, RawDocumentBuf, doc};
+    use mongodb::bson::doc;
 
     fn written(json: &str) -> Document {
         let mut writer = BsonWriter::default();

@@ -207,6 +207,14 @@ impl Bus {
         self.backend.topics().await
     }
 
+    /// One group, if it exists.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn group(&self, topic: &str, group: &str) -> Result<Option<GroupInfo>, ReadError> {
+        self.backend.group(topic, group).await
+    }
+
     /// All groups, the oldest first: lag, what is in flight, the oldest unacked event, every lease.
     ///
     /// # Errors

@@ -6,6 +6,9 @@
 pub mod dedupe;
 pub mod exactly_once;
 pub mod projector;
+mod rejected;
+
+pub use rejected::Rejected;
 
 use tokio::sync::watch;
 

@@ -231,7 +231,6 @@ impl Delivery {
     }
 
     /// Not processed: it is redelivered at once, and the attempt does not count.
-    #[cfg(feature = "sqlite")]
     pub(crate) fn release(&self) {
         drop(self.settle(Verdict::Release));
     }

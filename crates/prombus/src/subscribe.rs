@@ -54,8 +54,12 @@ impl Subscription {
         }
     }
 
-    /// Makes this the only member of the group; see [`Membership::take_over`].
-    pub(crate) async fn take_over(&self) -> Result<(), GroupError> {
+    /// Makes this the only member of the group. What other members have leased comes to this one, in order, and they get
+    /// [`GroupError::TakenOver`].
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    pub async fn take_over(&self) -> Result<(), GroupError> {
         self.member.take_over().await
     }
 

@@ -243,7 +243,7 @@ impl MongoDatabase {
         }
         // A bulk that may be running is waited for.
         let patience = if is_over { 0 } else { u64::from(plan.fence.max_time_ms) };
-        let limit = ANSWER_TIMEOUT + Duration::from_millis(patience);
+        let limit = removal_limit(&plan.fence) + Duration::from_millis(patience);
         self.attempt_within(limit, self.decide(&plan.fence, !is_over)).await
     }
 
@@ -251,13 +251,14 @@ impl MongoDatabase {
     /// older commit left in its ranges is removed. The commit is planned again.
     async fn clear_collision(&self, writer: &mut Writer, plan: &Plan) -> Result<(), CommitError> {
         tracing::warn!("commit {} found documents in its way; it is sent again", plan.fence.number);
-        match self.attempt(self.decide(&plan.fence, false)).await? {
+        let limit = removal_limit(&plan.fence);
+        match self.attempt_within(limit, self.decide(&plan.fence, false)).await? {
             Fate::Void => {}
             Fate::NotThere => return Err(self.lost("the server changed its primary")),
             // The server answered that a document was refused, so the last one cannot be there.
             Fate::Whole => return Err(self.lost("a refused commit is whole")),
         }
-        self.attempt(self.remove_strays(&plan.fence)).await?;
+        self.attempt_within(limit, self.remove_strays(&plan.fence)).await?;
         writer.next_fence = plan.fence.number + 1;
         Ok(())
     }
@@ -292,6 +293,11 @@ impl MongoDatabase {
 enum Resolved {
     Applied(Plan),
     SendAgain(Plan),
+}
+
+/// How long the removal of a commit may take: there is one delete per topic.
+fn removal_limit(fence: &Fence) -> Duration {
+    ANSWER_TIMEOUT + Duration::from_millis(20) * u32::try_from(fence.topics.len()).unwrap_or(u32::MAX)
 }
 
 /// The driver's error leaves open what became of a bulk.

@@ -8,6 +8,7 @@ use crate::engine::bulk::RECORD_PIECES_MAX;
 use crate::engine::database::MongoDatabase;
 use crate::engine::fence::Fence;
 use crate::engine::keys::{FENCES, RECORDS, bson_key};
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use mongodb::bson::{Document, doc};
 use mongodb::error::Result as MongoResult;
 use std::time::{Duration, Instant};
@@ -16,8 +17,8 @@ use std::time::{Duration, Instant};
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Added to the time that a fence grants, for clocks that do not run at quite the same speed.
 const MARGIN: Duration = Duration::from_millis(500);
-/// Ranges that one delete covers.
-const RANGES_PER_DELETE: usize = 100;
+/// Deletes that run at the same time.
+const DELETES_AT_ONCE: usize = 16;
 /// How often a decision is tried while the server changes its primary.
 const DECISIONS_MAX: u32 = 10;
 
@@ -118,10 +119,8 @@ impl MongoDatabase {
         if fence.is_removed {
             return Ok(());
         }
+        self.remove_each(contents(fence)).await?;
         let events = &self.collections.events;
-        for filters in contents(fence).chunks(RANGES_PER_DELETE) {
-            events.delete_many(doc! { "$or": filters }).write_concern(self.options.majority()).await?;
-        }
         let fence_key = doc! { "_id": bson_key(FENCES, fence.number) };
         let update = doc! { "$set": { "removed": true } };
         events.update_one(fence_key, update).write_concern(self.options.majority()).await?;
@@ -134,11 +133,16 @@ impl MongoDatabase {
             |from, to| doc! { "_id": { "$gte": from, "$lte": to }, "commit": { "$lt": fence.number as i64 } };
         let topics = fence.topics.iter();
         let filters = topics.map(|it| stray(bson_key(it.topic, it.from), bson_key(it.topic, u64::MAX)));
-        for filters in filters.collect::<Vec<_>>().chunks(RANGES_PER_DELETE) {
-            let delete = self.collections.events.delete_many(doc! { "$or": filters });
-            delete.write_concern(self.options.majority()).await?;
-        }
-        Ok(())
+        self.remove_each(filters.collect()).await
+    }
+
+    /// One delete per range: the server scans a clustered collection from end to end for several ranges in one filter.
+    async fn remove_each(&self, filters: Vec<Document>) -> MongoResult<()> {
+        let delete = |filter| async {
+            self.collections.events.delete_many(filter).write_concern(self.options.majority()).await
+        };
+        let deletes = futures_util::stream::iter(filters).map(delete);
+        deletes.buffer_unordered(DELETES_AT_ONCE).try_for_each(|_| async { Ok(()) }).await
     }
 }
 

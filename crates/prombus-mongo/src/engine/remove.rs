@@ -45,8 +45,13 @@ impl MongoDatabase {
     async fn remove_seqs(&self, topic: TopicId, seqs: &[u64]) -> MongoResult<Removed> {
         let mut removed = Removed::default();
         for slice in seqs.chunks(SLICE) {
+            let (Some(&first), Some(&last)) = (slice.iter().min(), slice.iter().max()) else { continue };
             let keys: Vec<Bson> = slice.iter().map(|&seq| bson_key(topic, seq)).collect();
-            let filter = doc! { "_id": { "$in": keys }, "expire_at": { "$exists": false } };
+            // With bounds: for a list alone the server scans a clustered collection from end to end.
+            let filter = doc! {
+                "_id": { "$gte": bson_key(topic, first), "$lte": bson_key(topic, last), "$in": keys },
+                "expire_at": { "$exists": false },
+            };
             removed = sum(removed, self.remove_slice(topic, filter).await?);
         }
         Ok(removed)

@@ -256,7 +256,9 @@ impl From<SnapshotError> for StateError {
 
 enum OwnFenceError {
     /// A newer term has written its fence.
-    Led { term: u64 },
+    Led {
+        term: u64,
+    },
     Driver(mongodb::error::Error),
 }
 

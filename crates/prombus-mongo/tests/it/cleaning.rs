@@ -157,7 +157,7 @@ async fn snapshots_replace_commits_and_a_takeover_reads_them() {
     let mut members = bus.subscribe("a", "g").from_earliest().await.unwrap();
     members.next().await.unwrap().unwrap().ack().await.unwrap();
     let commits = doc! { "$or": [{ "writer": { "$exists": true } }, { "records": { "$exists": true } }] };
-    let early: Vec<Document> = events.find(commits.clone()).await.unwrap().try_collect().await.unwrap();
+    let mut early: Vec<Document> = events.find(commits.clone()).await.unwrap().try_collect().await.unwrap();
     assert!(early.len() >= 4, "{early:?}");
 
     // One commit each.
@@ -176,6 +176,8 @@ async fn snapshots_replace_commits_and_a_takeover_reads_them() {
     bus.close().await.unwrap();
 
     // As if the process had ended before it removed what the snapshot replaces ...
+    // (the fences of takeovers are still there)
+    early.retain(|it| !it.get_i32("records").is_ok_and(|pieces| pieces == 0));
     events.insert_many(&early).await.unwrap();
     // ... and in the middle of a newer snapshot.
     let mut half = snapshots.find_one(doc! {}).await.unwrap().unwrap();

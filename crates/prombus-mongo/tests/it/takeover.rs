@@ -1,11 +1,16 @@
 //! A second engine on the same store, and commits that were cut.
 
-use crate::engines::{connect, lead, open_bus, publish_numbers, read_numbers};
+use crate::engines::{connect, connect_with, lead, open_bus, publish_numbers, read_numbers, topic};
 use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
 use futures_util::TryStreamExt as _;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, doc};
-use prombus::{OpenError, PublishError, Unavailable};
+use prombus::engine::{SharedStore as _, Takeover};
+use prombus::{Bus, Clock, OpenError, PublishError, SystemClock, Unavailable};
+use prombus_mongo::MongoOptions;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 fn key(topic: u32, seq: u64) -> Bson {
     let mut bytes = topic.to_be_bytes().to_vec();
@@ -66,6 +71,8 @@ async fn a_commit_that_was_cut_is_removed_by_the_next_leader() {
     let bus = open_bus(&store, 2).await;
     let expected: Vec<_> = (1..=10).map(|number| (number, number)).collect();
     assert_eq!(read_numbers(&bus, "a").await, expected, "a part of an unanswered publish is visible");
+    let left = events.count_documents(doc! { "commit": number as i64 }).await.unwrap();
+    assert_eq!(left, 0, "documents of the cut commit are left");
     publish_numbers(&bus, "a", 101..=103).await;
     bus.close().await.unwrap();
     // The void commit stays void for the leader after.
@@ -109,6 +116,127 @@ async fn a_missing_commit_is_an_error_and_not_a_gap() {
     events.delete_one(doc! { "_id": key(0, number) }).await.unwrap();
     let opened = lead(&store, 2).await.map(|_| ()).unwrap_err().to_string();
     assert!(opened.contains(&format!("commit {number} is missing")), "{opened}");
+}
+
+/// A leader that is stopped for long finds its next number taken, though snapshots have removed the commits of that time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_wakes_after_a_snapshot_writes_nothing() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let options = MongoOptions { snapshot_commits: 5, ..MongoOptions::new(shared_url()) };
+    let store = connect_with(&database, options).await;
+    let first = open_bus(&store, 1).await;
+    publish_numbers(&first, "a", 1..=3).await;
+    let second = open_bus(&store, 2).await;
+    for number in 4..=40 {
+        publish_numbers(&second, "a", number..=number).await;
+    }
+    let events = open_database(shared_url(), &database).await.collection::<Document>("events");
+    let removed = async || events.find_one(doc! { "_id": key(0, 6) }).await.unwrap().is_none();
+    while !removed().await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let (newest, _) = newest_fence(&events).await;
+    // A commit of records alone, which would collide with nothing, then events where the other leader has written.
+    let settings = prombus::TopicOptions { retention_days: Some(1.0), ..Default::default() };
+    first.set_topic(&topic("a"), settings).await.unwrap_err();
+    let refused = first.publish("a", &1_000).await;
+    assert!(matches!(refused, Err(PublishError::Unavailable(Unavailable::Deposed(_)))), "{refused:?}");
+    let expected: Vec<_> = (1..=40).map(|number| (number, number)).collect();
+    assert_eq!(read_numbers(&second, "a").await, expected);
+    assert_eq!(newest_fence(&events).await.0, newest);
+    second.close().await.unwrap();
+    assert_eq!(read_numbers(&open_bus(&store, 3).await, "a").await, expected);
+}
+
+/// A clock that is ten seconds later whenever it is asked, as after a pause.
+struct LateClock(SystemClock, AtomicU64);
+
+impl Clock for LateClock {
+    fn wall_ms(&self) -> i64 {
+        self.0.wall_ms()
+    }
+    fn steady_ms(&self) -> u64 {
+        self.1.fetch_add(10_000, Ordering::SeqCst)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_answer_counts_when_the_fence_says_so() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let takeover = Takeover { term: 1, was_released: true };
+    let clock = Arc::new(LateClock(SystemClock::default(), AtomicU64::new(0)));
+    let bus = Bus::builder().over_engine(store.lead(takeover, clock).await.unwrap()).unwrap();
+    publish_numbers(&bus, "a", 1..=10).await;
+    let events = open_database(shared_url(), &database).await.collection::<Document>("events");
+    assert!(newest_fence(&events).await.1.get_bool("whole").unwrap());
+    let expected: Vec<_> = (1..=10).map(|number| (number, number)).collect();
+    assert_eq!(read_numbers(&bus, "a").await, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leftovers_above_the_last_seq_are_no_duplicates() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let store = connect(shared_url(), &database).await;
+    let bus = open_bus(&store, 1).await;
+    let id = prombus::Uuid::from_u128(77);
+    bus.publish("a", &1).id(id).await.unwrap();
+    let events = open_database(shared_url(), &database).await.collection::<Document>("events");
+    let mut stray = events.find_one(doc! { "_id": key(2, 1) }).await.unwrap().unwrap();
+    let other = Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: vec![8; 16] });
+    stray.extend(doc! { "_id": key(2, 50), "seq": 50_i64, "commit": 1_i64, "client_id": other });
+    events.insert_one(stray).await.unwrap();
+    let published = bus.publish("a", &2).id(prombus::Uuid::from_bytes([8; 16])).await.unwrap();
+    assert_eq!((published.seq, published.duplicate), (2, false));
+    let again = bus.publish("a", &2).id(prombus::Uuid::from_bytes([8; 16])).await.unwrap();
+    assert_eq!((again.seq, again.duplicate), (2, true));
+    assert_eq!(read_numbers(&bus, "a").await, [(1, 1), (2, 2)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_records_and_a_snapshot_without_its_commits_are_errors() {
+    let database = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), database.clone());
+    let options = MongoOptions { snapshot_commits: 5, ..MongoOptions::new(shared_url()) };
+    let store = connect_with(&database, options).await;
+    let opened = open_database(shared_url(), &database).await;
+    let events = opened.collection::<Document>("events");
+    let bus = open_bus(&store, 1).await;
+    for number in 1..=3 {
+        publish_numbers(&bus, "a", number..=number).await;
+    }
+    bus.close().await.unwrap();
+    let (number, _) = newest_fence(&events).await;
+    let records =
+        events.find_one_and_delete(doc! { "_id": key(1, (number - 1) * 256) }).await.unwrap().unwrap();
+    let error = lead(&store, 2).await.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains(&format!("commit {} is missing", number - 1)), "{error}");
+    events.insert_one(records).await.unwrap();
+    let bus = open_bus(&store, 3).await;
+    for number in 4..=20 {
+        publish_numbers(&bus, "a", number..=number).await;
+    }
+    let snapshots = opened.collection::<Document>("snapshots");
+    while snapshots.count_documents(doc! {}).await.unwrap() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    bus.close().await.unwrap();
+    // As after a restore of the snapshots alone.
+    events.delete_many(doc! { "_id": { "$gte": key(0, 0), "$lt": key(2, 0) } }).await.unwrap();
+    let error = lead(&store, 4).await.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("only a part of the database was restored"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn databases_of_mongodb_itself_are_refused() {
+    for name in ["admin", "local", "config"] {
+        let options = MongoOptions { database: Some(name.to_owned()), ..MongoOptions::new(shared_url()) };
+        let refused = prombus_mongo::MongoStore::connect(options).await.map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("authSource"), "{refused}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

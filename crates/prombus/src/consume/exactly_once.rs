@@ -6,13 +6,15 @@
 //!   event that comes again finds its mark and is only acked. A crash between the handler's end and the mark calls it again:
 //!   at least once with dedupe, which is exactly once for handlers that do the same when called twice.
 //! - [`SqliteExactlyOnce`] (feature `sqlite`): what the handler writes and the mark commit in one transaction. A crash at any
-//!   point neither loses nor repeats what it wrote.
+//!   point neither loses nor repeats what it wrote. [`EffectStore`] does the same for other databases.
 //!
 //! A mark lives for `ttl_ms`, seven days by default. A seek back to events that were done longer ago does them again.
 
+mod in_transactions;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+pub use in_transactions::{EffectStore, EventFate, EventOnce, SettledEvents, TransactionTrouble};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteExactlyOnce;
 

@@ -32,6 +32,7 @@ pub use runner::ProjectorHandle;
 pub use states::States;
 
 use crate::bus::Bus;
+use crate::consume::rejected::{NAMESPACE, Rejected};
 use crate::delivery::backoff_ms;
 use crate::error::{GroupError, PublishError, ReadError};
 use crate::event::Event;
@@ -41,7 +42,7 @@ use fence::PublishTurn;
 use parking_lot::Mutex;
 use pending::{Pending, PendingState};
 use prombus_protocol::limits::MAX_MAX_ATTEMPTS;
-use prombus_protocol::{DeadLetter, PublishOptions, RawValue, Start, Topic, Uuid};
+use prombus_protocol::{PublishOptions, Start, Topic, Uuid};
 use restore::{InputPosition, restore};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -49,8 +50,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Ids of state events are UUIDv5 of the input's id and the key, in the namespace of this and the input's id.
-const NAMESPACE: Uuid = Uuid::from_u128(0x84d1_3f7a_5b62_5c09_9e38_c06f_2ab7_71d5);
 /// States that changed are published when they have this many bytes, also in the middle of a batch of inputs.
 const PUBLISH_BYTES: usize = 1 << 20;
 
@@ -277,20 +276,10 @@ impl<P: Projection> Projector<P> {
                 "projector {group}: {input} seq {seq} makes no sense: {error}; others are only counted"
             );
         }
-        let letter = event.record().map(|original| DeadLetter::<Box<RawValue>> {
-            topic: input.clone(),
-            group: group.clone(),
-            original,
-            err: error.to_string(),
-            attempts: 1,
-            ts: self.options.clock.wall_ms(),
-        });
-        let Ok(json) = letter.and_then(|letter| serde_json::to_vec(&letter)) else { return };
-        let name = format!("{input} {group} {}", event.id());
-        let id = Uuid::new_v5(&NAMESPACE, name.as_bytes());
-        let options = PublishOptions { id: Some(id), ..PublishOptions::default() };
-        self.pending.bytes += json.len();
-        self.pending.letters.push((json, options));
+        let now = self.options.clock.wall_ms();
+        let Some(letter) = Rejected::new(event, group, &error.to_string(), now) else { return };
+        self.pending.bytes += letter.json.len();
+        self.pending.letters.push((letter.json, letter.options));
     }
 
     /// Publishes what has changed: what inputs did in one commit, what a tick did in as many as its size needs. A full disk is

@@ -36,8 +36,8 @@ impl Subscribe {
         Self { backend, topic, group, options: SubscribeOptions::default(), filter: None, is_in_order: false }
     }
 
-    /// Never lets a later event pass an unreadable one.
-    pub(crate) fn in_order(mut self) -> Self {
+    /// Never lets a later event pass one that cannot be read now: the group waits for it.
+    pub fn in_order(mut self) -> Self {
         self.is_in_order = true;
         self
     }

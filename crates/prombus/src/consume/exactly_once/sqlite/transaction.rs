@@ -1,15 +1,13 @@
 //! One transaction: marks and effects of events, each of which succeeds or fails on its own.
 
+use crate::consume::exactly_once::in_transactions::{EventFate, EventOnce, TransactionTrouble};
 use crate::event::Event;
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
 
-/// What became of an event: done now or before, or the handler's error.
-pub(super) type Fate = Result<(), String>;
-
 /// A handler, whatever its type of errors.
-pub(super) type Handler = dyn Fn(&Event, &Transaction<'_>) -> Fate + Send + Sync;
+pub(super) type Handler = dyn Fn(&Event, &Transaction<'_>) -> EventFate + Send + Sync;
 
 /// Calls a handler; a panic is an error.
 pub(super) fn call<F, E>(handler: &F, event: &Event, transaction: &Transaction<'_>) -> Result<(), String>
@@ -30,37 +28,28 @@ where
 }
 
 /// Why a transaction did not commit.
-pub(super) enum Trouble {
-    /// By what the handler did, which it may do again.
-    Handler(String),
-    /// By the database, which may heal.
-    Database(String),
-}
-
-impl Trouble {
-    pub(super) fn of(error: &rusqlite::Error) -> Self {
+pub(super) fn trouble(error: &rusqlite::Error) -> TransactionTrouble {
+    match error.sqlite_error_code() {
         // A constraint that is checked at the commit.
-        match error.sqlite_error_code() {
-            Some(ErrorCode::ConstraintViolation) => Self::Handler(error.to_string()),
-            _ => Self::Database(error.to_string()),
-        }
+        Some(ErrorCode::ConstraintViolation) => TransactionTrouble::Handler(error.to_string()),
+        _ => TransactionTrouble::Database(error.to_string()),
     }
 }
 
 /// Does events in a transaction of their own; when this answers, it has committed.
 pub(super) fn transact(
     connection: &mut Connection,
-    events: &[(Event, String)],
+    events: &[EventOnce],
     expires_ms: i64,
     handler: &Handler,
-) -> Result<Vec<Fate>, Trouble> {
+) -> Result<Vec<EventFate>, TransactionTrouble> {
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-    let transaction = begun.map_err(|error| Trouble::of(&error))?;
+    let transaction = begun.map_err(|error| trouble(&error))?;
     let mut fates = Vec::with_capacity(events.len());
-    for (event, consumer) in events {
+    for EventOnce { event, consumer } in events {
         fates.push(do_once(&transaction, event, consumer, expires_ms, handler)?);
     }
-    transaction.commit().map_err(|error| Trouble::of(&error))?;
+    transaction.commit().map_err(|error| trouble(&error))?;
     Ok(fates)
 }
 
@@ -71,10 +60,10 @@ fn do_once(
     consumer: &str,
     expires_ms: i64,
     handler: &Handler,
-) -> Result<Fate, Trouble> {
-    let run = |sql: &str| transaction.execute_batch(sql).map_err(|error| Trouble::of(&error));
+) -> Result<EventFate, TransactionTrouble> {
+    let run = |sql: &str| transaction.execute_batch(sql).map_err(|error| trouble(&error));
     run("SAVEPOINT prombus_event")?;
-    if !mark(transaction, event, consumer, expires_ms).map_err(|error| Trouble::of(&error))? {
+    if !mark(transaction, event, consumer, expires_ms).map_err(|error| trouble(&error))? {
         run("RELEASE prombus_event")?;
         return Ok(Ok(()));
     }
@@ -82,7 +71,9 @@ fn do_once(
     if transaction.is_autocommit() {
         // By the handler, or by SQLite itself after an error that the handler may have kept to itself.
         let error = fate.err().unwrap_or_else(|| "nobody said why".to_owned());
-        return Err(Trouble::Handler(format!("the transaction ended inside of the handler: {error}")));
+        return Err(TransactionTrouble::Handler(format!(
+            "the transaction ended inside of the handler: {error}"
+        )));
     }
     match fate {
         Ok(()) => run("RELEASE prombus_event")?,

@@ -1,0 +1,290 @@
+//! Changefeeds: the changes of a collection as events of a topic.
+//!
+//! The order is publish, then note the place in the change stream. The id of an event is made from the change's place, so a change
+//! that is published again after a crash adds nothing: every change is one event.
+//!
+//! Changes of one document stay in order: a change is published only when the one before it of the same document is stored.
+
+mod change;
+mod feed_place;
+mod options;
+mod runner;
+
+pub use change::{Change, ChangeKind};
+pub use options::{ChangefeedError, ChangefeedFigures, ChangefeedOptions, FullDocument};
+pub use runner::ChangefeedHandle;
+
+use crate::errors::{is_outage, reason};
+use crate::server_abilities::require_replica_set;
+use change::{EventMap, StreamItem, parse_item, seed_record};
+use feed_place::FeedPlace;
+use futures_util::StreamExt as _;
+use mongodb::bson::{Document, doc};
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::ResumeToken;
+use mongodb::{Collection, Database};
+use parking_lot::Mutex;
+use prombus::outbox::{OutboxPublisher, OutboxRecord, PublishFailure};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Changes that are published together at most.
+const BATCH: usize = 500;
+/// How long a stream waits on the server for a change.
+const AWAIT: Duration = Duration::from_secs(1);
+/// The first pause after trouble; it doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The place in the stream is not in the oplog any more.
+const HISTORY_LOST: [i32; 2] = [286, 280];
+
+/// A changefeed: [`run_until`](Self::run_until) or [`spawn`](Self::spawn) it. It needs a replica set.
+pub struct Changefeed {
+    database: Database,
+    collection: Collection<Document>,
+    publisher: Arc<dyn OutboxPublisher>,
+    options: ChangefeedOptions,
+    map: EventMap,
+    place: FeedPlace,
+    figures: Arc<Mutex<ChangefeedFigures>>,
+}
+
+impl Changefeed {
+    /// A feed from a collection to a topic. The first start begins with the changes from now on, later ones where the feed was.
+    ///
+    /// # Errors
+    /// See [`ChangefeedError`]; a server that runs alone has no change streams.
+    pub async fn open(
+        database: &Database,
+        publisher: Arc<dyn OutboxPublisher>,
+        options: ChangefeedOptions,
+    ) -> Result<Self, ChangefeedError> {
+        require_replica_set(database, "a changefeed", "change streams").await?;
+        let feed = Self {
+            collection: database.collection(&options.collection),
+            place: FeedPlace::new(database, &options),
+            map: EventMap::new(&options),
+            database: database.clone(),
+            publisher,
+            options,
+            figures: Arc::default(),
+        };
+        // From here on no change is missed, also if the first one comes before the feed runs.
+        if feed.place.read().await?.is_none() || feed.options.reseed {
+            let stream = feed.watch(None).await?;
+            let token = stream
+                .resume_token()
+                .ok_or_else(|| ChangefeedError::Stream("the server gave no place to begin at".to_owned()))?;
+            feed.place.begin(&token, feed.options.reseed).await?;
+        }
+        Ok(feed)
+    }
+
+    /// Changes the event of each change, or leaves it out.
+    #[must_use]
+    pub fn map(
+        mut self,
+        map: impl Fn(&Change, OutboxRecord) -> Option<OutboxRecord> + Send + Sync + 'static,
+    ) -> Self {
+        self.map.set(map);
+        self
+    }
+
+    /// What it did so far, and how it is.
+    pub fn figures(&self) -> ChangefeedFigures {
+        self.figures.lock().clone()
+    }
+
+    async fn watch(&self, after: Option<ResumeToken>) -> Result<ChangeStream<Document>, ChangefeedError> {
+        let mut watch = self.collection.watch().pipeline(self.options.filter.clone()).max_await_time(AWAIT);
+        if let Some(token) = after {
+            watch = watch.resume_after(token);
+        }
+        if let Some(full_document) = self.options.full_document.driver_type() {
+            watch = watch.full_document(full_document);
+        }
+        match watch.await {
+            Ok(stream) => Ok(stream.with_type::<Document>()),
+            Err(error) => Err(self.stream_error(error)),
+        }
+    }
+
+    fn stream_error(&self, error: mongodb::error::Error) -> ChangefeedError {
+        let code = match &*error.kind {
+            mongodb::error::ErrorKind::Command(command) => command.code,
+            _ => 0,
+        };
+        if HISTORY_LOST.contains(&code) {
+            return ChangefeedError::HistoryLost { feed: self.options.name.clone() };
+        }
+        if is_outage(&error) || error.contains_label("ResumableChangeStreamError") {
+            return ChangefeedError::Away(reason(&error));
+        }
+        ChangefeedError::Stream(reason(&error))
+    }
+
+    /// Publishes changes until a future resolves. A batch that is under way is finished.
+    ///
+    /// # Errors
+    /// See [`ChangefeedError`]: what does not pass by itself. A server or a bus that is away is waited for.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), ChangefeedError> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let ran = tokio::select! {
+                biased;
+                () = &mut shutdown => return Ok(()),
+                ran = self.follow(&mut pause) => ran,
+            };
+            match ran {
+                Err(ChangefeedError::Away(why)) => self.note_trouble(&why),
+                Err(error) => {
+                    self.note_trouble(&error.to_string());
+                    return Err(error);
+                }
+                Ok(never) => match never {},
+            }
+            tokio::select! {
+                biased;
+                () = &mut shutdown => return Ok(()),
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn note_trouble(&self, why: &str) {
+        let mut figures = self.figures.lock();
+        figures.failures += 1;
+        if figures.trouble.replace(why.to_owned()).is_none() {
+            tracing::warn!("changefeed {}: it waits: {why}", self.options.name);
+        }
+    }
+
+    fn note_progress(&self) {
+        if self.figures.lock().trouble.take().is_some() {
+            tracing::info!("changefeed {}: it goes on", self.options.name);
+        }
+    }
+
+    /// Follows the stream until something goes wrong.
+    async fn follow(&self, pause: &mut Duration) -> Result<std::convert::Infallible, ChangefeedError> {
+        let Some(place) = self.place.read().await? else {
+            return Err(ChangefeedError::Stream(format!("the place of {} was removed", self.options.name)));
+        };
+        if place.is_seeding {
+            self.seed(&place.token).await?;
+            self.place.end_seeding().await?;
+        }
+        let mut stream = self.watch(Some(place.token)).await?;
+        loop {
+            let batch = self.next_batch(&mut stream).await?;
+            self.note_progress();
+            *pause = PAUSE_MIN;
+            let Some(last) = batch.last().map(|item| item.token.clone()) else { continue };
+            let ended = batch.iter().find_map(|item| item.end.clone());
+            self.publish_all(batch.into_iter().filter_map(|item| item.record).collect()).await?;
+            if let Some(why) = ended {
+                return Err(ChangefeedError::Invalidated {
+                    collection: self.options.collection.clone(),
+                    why,
+                });
+            }
+            self.place.advance(&last).await?;
+        }
+    }
+
+    /// The next changes, one at least, and all that are there.
+    async fn next_batch(
+        &self,
+        stream: &mut ChangeStream<Document>,
+    ) -> Result<Vec<StreamItem>, ChangefeedError> {
+        let mut items = Vec::new();
+        while items.len() < BATCH {
+            let next =
+                if items.is_empty() { stream.next().await.transpose() } else { stream.next_if_any().await };
+            let Some(document) = next.map_err(|error| self.stream_error(error))? else { break };
+            let item = parse_item(&document, &self.map).map_err(ChangefeedError::Stream)?;
+            let is_end = item.end.is_some();
+            items.push(item);
+            if is_end {
+                break;
+            }
+        }
+        if items.is_empty() {
+            return Err(ChangefeedError::Away("the change stream has ended".to_owned()));
+        }
+        Ok(items)
+    }
+
+    /// Publishes all documents of the collection. The changes since `token` follow from the stream.
+    async fn seed(&self, token: &ResumeToken) -> Result<(), ChangefeedError> {
+        tracing::info!("changefeed {}: publishing all documents", self.options.name);
+        let find = self.collection.find(doc! {}).sort(doc! { "_id": 1 }).batch_size(BATCH as u32);
+        let mut documents = find.await.map_err(|error| self.stream_error(error))?.chunks(BATCH);
+        while let Some(chunk) = documents.next().await {
+            let mut records = Vec::with_capacity(chunk.len());
+            for document in chunk {
+                let document = document.map_err(|error| self.stream_error(error))?;
+                records.extend(seed_record(document, token, &self.map).map_err(ChangefeedError::Stream)?);
+            }
+            self.figures.lock().seeded += records.len() as u64;
+            self.publish_all(records).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes records so that those of one document are stored in order: each round has one of a document at most.
+    async fn publish_all(&self, records: Vec<OutboxRecord>) -> Result<(), ChangefeedError> {
+        let mut left = records;
+        while !left.is_empty() {
+            let mut keys = HashSet::new();
+            let (now, later): (Vec<_>, Vec<_>) =
+                left.into_iter().partition(|record| keys.insert(record.key.clone()));
+            self.publish_round(now).await?;
+            left = later;
+        }
+        Ok(())
+    }
+
+    async fn publish_round(&self, mut records: Vec<OutboxRecord>) -> Result<(), ChangefeedError> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let results = self.publisher.publish(&records).await;
+            let mut waiting = Vec::new();
+            let mut why = None;
+            for (record, result) in records.into_iter().zip(results) {
+                match result {
+                    Ok(published) => {
+                        let mut figures = self.figures.lock();
+                        figures.published += u64::from(!published.duplicate);
+                        figures.duplicates += u64::from(published.duplicate);
+                    }
+                    Err(PublishFailure::Permanent(error)) => {
+                        let key = record.key.unwrap_or_default();
+                        return Err(ChangefeedError::Refused { key, error });
+                    }
+                    Err(PublishFailure::Retry(error) | PublishFailure::Unavailable(error)) => {
+                        why.get_or_insert(error);
+                        waiting.push(record);
+                    }
+                }
+            }
+            let Some(why) = why else {
+                self.note_progress();
+                return Ok(());
+            };
+            self.note_trouble(&why);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+            records = waiting;
+        }
+    }
+}
+
+impl std::fmt::Debug for Changefeed {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Changefeed({} of {})", self.options.name, self.database.name())
+    }
+}

@@ -1,0 +1,35 @@
+//! Figures in the text format of Prometheus.
+
+use std::fmt::Write as _;
+
+/// One line per figure. Names that end in `_total` are counters, others gauges.
+pub(crate) fn prometheus(prefix: &str, labels: &[(&str, &str)], figures: &[(&str, u64)]) -> String {
+    let labels: Vec<String> =
+        labels.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+    let labels = labels.join(",");
+    let mut text = String::new();
+    for (name, value) in figures {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        let _ = writeln!(text, "# TYPE {prefix}_{name} {kind}\n{prefix}_{name}{{{labels}}} {value}");
+    }
+    text
+}
+
+fn quoted(value: &str) -> String {
+    let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("\"{escaped}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_lines_with_labels() {
+        let text = prometheus("p", &[("topic", "a\"b")], &[("x_total", 3), ("up", 1)]);
+        assert_eq!(
+            text,
+            "# TYPE p_x_total counter\np_x_total{topic=\"a\\\"b\"} 3\n# TYPE p_up gauge\np_up{topic=\"a\\\"b\"} 1\n"
+        );
+    }
+}

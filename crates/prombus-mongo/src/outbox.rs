@@ -1,0 +1,217 @@
+//! The outbox in a collection of the service's own database: rows are added in the service's transaction, and a drainer of the
+//! `prombus` crate publishes them.
+//!
+//! A drainer claims rows under a token that is new for every claim. Whatever it says of a row later counts only while the row has
+//! that token. Leases run by the server's clock, so drainers need not agree about the time.
+
+mod claims;
+mod row;
+mod wake;
+
+use crate::json::json_of;
+use crate::payload_bson::bson_of_json;
+use crate::server_abilities::{ServerError, majority};
+use claims::Claims;
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::options::IndexOptions;
+use mongodb::{ClientSession, Collection, Database, IndexModel};
+use prombus::BoxFuture;
+use prombus::outbox::{ClaimedRow, Failed, FailedRow, MAX_ATTEMPTS, OutboxError, OutboxRecord, OutboxStore};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use wake::Wake;
+
+/// How long rows that were sent are kept, unless said otherwise: a day.
+const KEEP_SENT_MS: u64 = 24 * 3_600_000;
+
+/// The collection `outbox` of a MongoDB database. A handle: clones share what they hold.
+///
+/// | field | meaning |
+/// |---|---|
+/// | `_id`, `id` | the row's id; a UUID becomes the event's id, any other text an idempotency key |
+/// | `topic`, `payload`, `headers`, `key`, `ts` | the event; `payload_json` is the exact text where BSON would change it |
+/// | `status` | `pending`, `claimed`, `sent`, `error` (tried again later) or `dead` (given up) |
+/// | `attempts`, `last_err` | failed attempts, and why the last one failed |
+/// | `worker`, `claim`, `lease_until` | who has it, under which token, and until when; with `error`: when it is tried again |
+/// | `sent_at`, `expireAt` | when it was published, and when MongoDB removes the row |
+///
+/// A service in another language adds rows with `id`, `topic`, `payload`, `ts` and `status: "pending"`.
+#[derive(Clone)]
+pub struct MongoOutbox {
+    rows: Collection<Document>,
+    keep_sent_ms: u64,
+    max_attempts: u32,
+    claims: Arc<Claims>,
+    wake: Arc<Wake>,
+}
+
+impl MongoOutbox {
+    /// Opens the collection `outbox` of a database. Creates it and its indexes if they are missing.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    pub async fn open(database: &Database) -> Result<Self, ServerError> {
+        Self::open_collection(database, "outbox").await
+    }
+
+    /// The same with another name.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    pub async fn open_collection(database: &Database, name: &str) -> Result<Self, ServerError> {
+        let rows: Collection<Document> = database.collection(name);
+        let expiry = IndexOptions::builder().expire_after(Duration::ZERO).build();
+        rows.create_indexes([
+            index(doc! { "status": 1, "lease_until": 1 }, None),
+            index(doc! { "ts": 1 }, None),
+            index(doc! { "status": 1, "ts": 1 }, None),
+            index(doc! { "expireAt": 1 }, Some(expiry)),
+        ])
+        .await?;
+        let wake = Arc::new(Wake::new(rows.clone(), database.clone()));
+        Ok(Self {
+            rows,
+            keep_sent_ms: KEEP_SENT_MS,
+            max_attempts: MAX_ATTEMPTS,
+            claims: Arc::default(),
+            wake,
+        })
+    }
+
+    /// How long rows that were sent are kept. Default: a day. 0 deletes a row when it is sent.
+    #[must_use]
+    pub fn keep_sent_ms(mut self, keep_ms: u64) -> Self {
+        self.keep_sent_ms = keep_ms;
+        self
+    }
+
+    /// How many attempts may fail before a row is given up. Default: 10. A bus that cannot be reached is no attempt.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts.max(1);
+        self
+    }
+
+    /// Adds a record. With the caller's session it is part of the transaction that runs there: it is there when that commits, and
+    /// not when it is aborted.
+    ///
+    /// # Errors
+    /// The driver's; also when there is a row with this id.
+    pub async fn add(
+        &self,
+        record: &OutboxRecord,
+        session: Option<&mut ClientSession>,
+    ) -> mongodb::error::Result<()> {
+        let row = row_of(record);
+        match session {
+            Some(session) => self.rows.insert_one(row).session(session).await?,
+            None => self.rows.insert_one(row).write_concern(majority()).await?,
+        };
+        Ok(())
+    }
+
+    /// How many rows have each status.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub async fn counts(&self) -> mongodb::error::Result<BTreeMap<String, u64>> {
+        use futures_util::TryStreamExt as _;
+        let stages = [doc! { "$group": { "_id": "$status", "rows": { "$sum": 1 } } }];
+        let groups: Vec<Document> = self.rows.aggregate(stages).await?.try_collect().await?;
+        let count = |group: &Document| {
+            let rows = group.get_i32("rows").map(i64::from).or_else(|_| group.get_i64("rows"));
+            u64::try_from(rows.unwrap_or(0)).unwrap_or(0)
+        };
+        let named =
+            |group: Document| (group.get("_id").map(crate::json::name_of).unwrap_or_default(), count(&group));
+        Ok(groups.into_iter().map(named).collect())
+    }
+}
+
+fn index(keys: Document, options: Option<IndexOptions>) -> IndexModel {
+    IndexModel::builder().keys(keys).options(options).build()
+}
+
+/// A record as it is stored.
+fn row_of(record: &OutboxRecord) -> Document {
+    let id = record.id.to_string();
+    let mut row = doc! { "_id": &id, "id": &id, "topic": &record.topic };
+    let json = record.payload.get();
+    let payload = bson_of_json(json);
+    // The text too where BSON would change it: the order of fields, the way numbers are written, what does not fit.
+    if payload.as_ref().is_none_or(|payload| json_of(payload) != json) {
+        row.insert("payload_json", json);
+    }
+    row.insert("payload", payload.unwrap_or(Bson::Null));
+    if !record.headers.is_empty() {
+        let headers = record.headers.iter().map(|(name, value)| (name.clone(), Bson::from(value.as_str())));
+        row.insert("headers", headers.collect::<Document>());
+    }
+    if let Some(key) = &record.key {
+        row.insert("key", key);
+    }
+    let now = || mongodb::bson::DateTime::now().timestamp_millis();
+    row.insert("ts", record.ts.unwrap_or_else(now));
+    row.insert("status", "pending");
+    row
+}
+
+impl OutboxStore for MongoOutbox {
+    fn claim_batch<'a>(
+        &'a self,
+        worker: &'a str,
+        rows: u32,
+        lease_ms: u64,
+    ) -> BoxFuture<'a, Result<Vec<ClaimedRow>, OutboxError>> {
+        Box::pin(async move { self.claim(worker, rows, lease_ms).await.map_err(outbox_error) })
+    }
+
+    fn mark_sent<'a>(
+        &'a self,
+        worker: &'a str,
+        rows: &'a [String],
+    ) -> BoxFuture<'a, Result<u64, OutboxError>> {
+        Box::pin(async move { self.sent(worker, rows).await.map_err(outbox_error) })
+    }
+
+    fn mark_error<'a>(
+        &'a self,
+        worker: &'a str,
+        rows: &'a [FailedRow],
+    ) -> BoxFuture<'a, Result<Failed, OutboxError>> {
+        Box::pin(async move { self.failed(worker, rows).await.map_err(outbox_error) })
+    }
+
+    fn release<'a>(
+        &'a self,
+        worker: &'a str,
+        rows: &'a [String],
+        reason: &'a str,
+    ) -> BoxFuture<'a, Result<(), OutboxError>> {
+        Box::pin(async move { self.give_back(worker, rows, reason).await.map_err(outbox_error) })
+    }
+
+    fn requeue_expired(&self) -> BoxFuture<'_, Result<u64, OutboxError>> {
+        Box::pin(async move { self.requeue().await.map_err(outbox_error) })
+    }
+
+    /// MongoDB does this too, once in a minute.
+    fn purge_sent(&self) -> BoxFuture<'_, Result<u64, OutboxError>> {
+        Box::pin(async move { self.purge().await.map_err(outbox_error) })
+    }
+
+    fn wait_for_rows(&self, interval: Duration, idle_passes: u32) -> BoxFuture<'_, ()> {
+        Box::pin(self.wake.wait(interval, idle_passes))
+    }
+}
+
+impl std::fmt::Debug for MongoOutbox {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "MongoOutbox({})", self.rows.namespace())
+    }
+}
+
+fn outbox_error(error: mongodb::error::Error) -> OutboxError {
+    OutboxError::Other(crate::errors::reason(&error))
+}

@@ -1,0 +1,104 @@
+//! Waiting for rows: a change stream where the server has one, otherwise polling that gets slower while nothing comes.
+
+use crate::errors::reason;
+use crate::server_abilities::has_change_streams;
+use futures_util::StreamExt as _;
+use mongodb::bson::{Document, doc};
+use mongodb::change_stream::ChangeStream;
+use mongodb::{Collection, Database};
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// The longest wait beside a change stream.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Without change streams the interval is doubled so often at most.
+const DOUBLINGS_MAX: u32 = 4;
+
+/// What drainers of one outbox wait with.
+pub(super) struct Wake {
+    rows: Collection<Document>,
+    database: Database,
+    stream: Mutex<Stream>,
+}
+
+enum Stream {
+    /// Nobody has asked the server yet.
+    Unknown,
+    /// The server has none.
+    Missing,
+    Closed,
+    Open(Box<ChangeStream<Document>>),
+}
+
+impl Wake {
+    pub(super) fn new(rows: Collection<Document>, database: Database) -> Self {
+        Self { rows, database, stream: Mutex::new(Stream::Unknown) }
+    }
+
+    pub(super) async fn wait(&self, interval: Duration, idle_passes: u32) {
+        let polling = interval * 2_u32.pow(idle_passes.saturating_sub(1).min(DOUBLINGS_MAX));
+        let Ok(mut stream) = tokio::time::timeout(polling, self.stream.lock()).await else { return };
+        if let Stream::Unknown = *stream {
+            match has_change_streams(&self.database).await {
+                Ok(true) => *stream = Stream::Closed,
+                Ok(false) => *stream = Stream::Missing,
+                Err(error) => {
+                    tracing::debug!("outbox: the server does not say what it has: {}", reason(&error))
+                }
+            }
+        }
+        match &mut *stream {
+            Stream::Unknown | Stream::Missing => {
+                drop(stream);
+                tokio::time::sleep(polling).await;
+            }
+            Stream::Closed => match self.open().await {
+                // Rows may have come before it was open: the caller looks once more.
+                Ok(opened) => *stream = Stream::Open(Box::new(opened)),
+                Err(error) => {
+                    tracing::debug!("outbox: no change stream for now: {}", reason(&error));
+                    drop(stream);
+                    tokio::time::sleep(polling).await;
+                }
+            },
+            Stream::Open(open) => {
+                let longest = self.next_due().await.unwrap_or(WAIT_MAX).min(WAIT_MAX);
+                match tokio::time::timeout(longest, open.next()).await {
+                    Ok(Some(Ok(_))) | Err(_) => {}
+                    Ok(Some(Err(_)) | None) => *stream = Stream::Closed,
+                }
+            }
+        }
+    }
+
+    async fn open(&self) -> mongodb::error::Result<ChangeStream<Document>> {
+        let is_due = doc! { "$match": { "$or": [
+            { "operationType": "insert" },
+            { "operationType": { "$in": ["update", "replace"] }, "updateDescription.updatedFields.status": "pending" },
+        ] } };
+        let stages = [is_due, doc! { "$project": { "_id": 1 } }];
+        let watch = self.rows.watch().pipeline(stages);
+        Ok(watch.max_await_time(WAIT_MAX).await?.with_type::<Document>())
+    }
+
+    /// How long until a lease ends, or a row that failed is due again.
+    async fn next_due(&self) -> Option<Duration> {
+        let mut soonest: Option<Duration> = None;
+        for status in ["error", "claimed"] {
+            let stages = [
+                doc! { "$match": { "status": status, "lease_until": { "$exists": true } } },
+                doc! { "$sort": { "lease_until": 1 } },
+                doc! { "$limit": 1 },
+                doc! { "$project": { "ms": { "$subtract": ["$lease_until", "$$NOW"] } } },
+            ];
+            let found = self.rows.aggregate(stages).await.ok()?.next().await;
+            if let Some(Ok(row)) = found
+                && let Ok(ms) = row.get_i64("ms")
+            {
+                let due = Duration::from_millis(u64::try_from(ms).unwrap_or(0).max(1));
+                soonest = Some(soonest.map_or(due, |soonest| soonest.min(due)));
+            }
+        }
+        soonest
+    }
+}

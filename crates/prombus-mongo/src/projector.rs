@@ -1,0 +1,426 @@
+//! Projectors into MongoDB: events are folded into documents, and the position of the projector commits with what they changed.
+//!
+//! The position is the truth; the group only brings the events, and shows the lag. An event at or below the position is not folded
+//! again. A position that is behind its group, as after a restore of the database, moves the group back.
+//!
+//! One projector runs per group: opening one writes a new owner into the position, and an older one that still runs finds that its
+//! next transaction is refused ([`MongoProjectorError::Superseded`]).
+
+mod changelog;
+mod position;
+mod runner;
+
+pub use changelog::{ChangelogOptions, ChangelogProjector};
+pub use runner::MongoProjectorHandle;
+
+use crate::errors::reason;
+use crate::server_abilities::{ServerError, require_replica_set};
+use crate::transaction::{HandlerError, Transaction, WorkError, call};
+use mongodb::{ClientSession, Database};
+use parking_lot::Mutex;
+use position::{Position, Positions};
+use prombus::consume::Rejected;
+use prombus::{
+    BoxFuture, Bus, Clock as _, Deliveries, Event, GroupError, PublishError, Start, Subscription, SystemClock,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// More attempts than a projector ever needs: a process that dies again and again must not cost an event its place.
+const MAX_ATTEMPTS: u32 = prombus_protocol::limits::MAX_MAX_ATTEMPTS;
+/// After trouble with the database it is tried again after this time.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// How events become documents.
+pub trait MongoProjection: Send + 'static {
+    /// Folds an event in. Everything that is written with the session commits together with the projector's position. It may be
+    /// called again for the same event, after a conflict with another transaction; what it wrote before is gone then.
+    ///
+    /// An error means that the event makes no sense: it changes nothing and goes to the dead letters, and the others go on; a panic
+    /// does the same. Errors of the driver that may pass are waited for.
+    fn fold<'a>(
+        &'a mut self,
+        event: &'a Event,
+        session: &'a mut ClientSession,
+    ) -> BoxFuture<'a, Result<(), HandlerError>>;
+
+    /// Folds the events of one transaction. Default: one after the other. If it fails, they are folded one by one.
+    fn fold_all<'a>(
+        &'a mut self,
+        events: &'a [Event],
+        session: &'a mut ClientSession,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(async move {
+            for event in events {
+                self.fold(event, session).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes everything that was folded, before it is built anew.
+    fn clear(&mut self) -> BoxFuture<'_, Result<(), HandlerError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// What a projector reads.
+#[derive(Clone, Debug)]
+pub struct MongoProjectorOptions {
+    /// The topic.
+    pub topic: String,
+    /// The group that reads it.
+    pub group: String,
+    /// Where a projector without a position starts. Default: at the oldest event.
+    pub from: Start,
+    /// How many events go into one transaction at most. Default: 100.
+    pub batch_size: u32,
+    /// Removes what was folded and begins at the oldest event. Default: no.
+    pub rebuild: bool,
+    /// Where positions are kept. Default: the collection `prombus_positions`.
+    pub positions: String,
+}
+
+impl MongoProjectorOptions {
+    /// The defaults.
+    pub fn new(topic: impl Into<String>, group: impl Into<String>) -> Self {
+        Self {
+            topic: topic.into(),
+            group: group.into(),
+            from: Start::Earliest,
+            batch_size: 100,
+            rebuild: false,
+            positions: "prombus_positions".to_owned(),
+        }
+    }
+}
+
+/// Why a projector could not start or continue.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MongoProjectorError {
+    /// The server cannot do what is needed, or cannot be reached.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The group that reads the topic.
+    #[error("reading the topic: {0}")]
+    Group(#[from] GroupError),
+    /// A dead letter could not be published.
+    #[error("publishing a dead letter: {0}")]
+    Publish(#[from] PublishError),
+    /// Another projector of the group has taken over.
+    #[error("another projector of the group was opened")]
+    Superseded,
+    /// What was folded could not be removed.
+    #[error("removing what was folded: {0}")]
+    Clear(String),
+    /// The position cannot be found in the topic.
+    #[error("{0}")]
+    Position(String),
+}
+
+impl From<mongodb::error::Error> for MongoProjectorError {
+    fn from(error: mongodb::error::Error) -> Self {
+        Self::Server(error.into())
+    }
+}
+
+impl MongoProjectorError {
+    /// Whether the only cause is that the bus was closed.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Group(GroupError::Unavailable(prombus::Unavailable::Closed)))
+    }
+}
+
+/// What a projector did so far, and how it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MongoProjectorFigures {
+    /// Events that were folded.
+    pub folded: u64,
+    /// Events that came again and had been folded.
+    pub skipped: u64,
+    /// Events that made no sense.
+    pub rejected: u64,
+    /// Transactions that were committed.
+    pub transactions: u64,
+    /// Times the database did not let it work.
+    pub failures: u64,
+    /// The seq of the last event that was folded.
+    pub position: u64,
+    /// Why it cannot work at present.
+    pub trouble: Option<String>,
+}
+
+impl MongoProjectorFigures {
+    /// The figures in the text format of Prometheus.
+    pub fn to_prometheus(&self, topic: &str, group: &str) -> String {
+        crate::figures_text::prometheus(
+            "prombus_mongo_projector",
+            &[("topic", topic), ("group", group)],
+            &[
+                ("folded_total", self.folded),
+                ("skipped_total", self.skipped),
+                ("rejected_total", self.rejected),
+                ("transactions_total", self.transactions),
+                ("failures_total", self.failures),
+                ("position", self.position),
+                ("up", u64::from(self.trouble.is_none())),
+            ],
+        )
+    }
+}
+
+/// A projector: [`run_until`](Self::run_until) or [`spawn`](Self::spawn) it.
+pub struct MongoProjector<P> {
+    bus: Bus,
+    database: Database,
+    options: MongoProjectorOptions,
+    projection: P,
+    positions: Positions,
+    position: Position,
+    subscription: Subscription,
+    figures: Arc<Mutex<MongoProjectorFigures>>,
+}
+
+impl<P: MongoProjection> MongoProjector<P> {
+    /// Takes the group and the position over.
+    ///
+    /// # Errors
+    /// See [`MongoProjectorError`]; a server that runs alone has no transactions.
+    pub async fn open(
+        bus: &Bus,
+        database: &Database,
+        options: MongoProjectorOptions,
+        mut projection: P,
+    ) -> Result<Self, MongoProjectorError> {
+        require_replica_set(database, "a projector", "transactions").await?;
+        let subscribe = bus.subscribe(&options.topic, &options.group).from(options.from);
+        let subscribe = subscribe.batch_size(options.batch_size).max_attempts(MAX_ATTEMPTS).in_order();
+        let subscription = subscribe.await?;
+        subscription.take_over().await?;
+        let positions = Positions::new(database, &options);
+        let mut found = positions.take_over().await?;
+        if found.is_rebuilding || options.rebuild {
+            // Until it is done the position says so: a crash in the middle begins again.
+            positions.begin_rebuild().await?;
+            projection.clear().await.map_err(|error| MongoProjectorError::Clear(error.to_string()))?;
+            bus.seek(&options.topic, &options.group, Start::Earliest).await?;
+            found.position = positions.end_rebuild().await?;
+        } else if found.is_new && !subscription.created() {
+            // The group was used for something else, or the database is another one.
+            bus.seek(&options.topic, &options.group, options.from).await?;
+        }
+        let projector = Self {
+            bus: bus.clone(),
+            database: database.clone(),
+            options,
+            projection,
+            positions,
+            position: found.position,
+            subscription,
+            figures: Arc::default(),
+        };
+        projector.move_group_back().await?;
+        projector.figures.lock().position = projector.position.seq;
+        Ok(projector)
+    }
+
+    /// A group that is ahead of the position would leave events out.
+    async fn move_group_back(&self) -> Result<(), MongoProjectorError> {
+        let MongoProjectorOptions { topic, group, .. } = &self.options;
+        let info = self.bus.group(topic, group).await.map_err(GroupError::from)?;
+        let floor = info.and_then(|info| info.topics.first().map(|place| place.floor)).unwrap_or(0);
+        let Some(id) = self.position.id else { return Ok(()) };
+        if floor <= self.position.seq {
+            return Ok(());
+        }
+        tracing::warn!(
+            "projector {group}: the database is at seq {} and the group at {floor}: the group is moved back",
+            self.position.seq
+        );
+        self.bus.seek(topic, group, Start::AfterId(id)).await.map_err(|error| {
+            MongoProjectorError::Position(format!(
+                "the position of {group} in the database is seq {}, which {topic} no longer has ({error}): rebuild the projection",
+                self.position.seq
+            ))
+        })
+    }
+
+    /// What it did so far.
+    pub fn figures(&self) -> MongoProjectorFigures {
+        self.figures.lock().clone()
+    }
+
+    /// Waits for events and folds a batch of them. When this returns, what they changed is durable and they are acked.
+    ///
+    /// # Errors
+    /// See [`MongoProjectorError`]; the projector is to be opened anew.
+    pub async fn next(&mut self) -> Result<(), MongoProjectorError> {
+        let deliveries = self.subscription.next_batch().await.map_err(pull_error)?;
+        self.apply(&deliveries).await
+    }
+
+    async fn apply(&mut self, deliveries: &Deliveries) -> Result<(), MongoProjectorError> {
+        let all = deliveries.events().len() as u64;
+        let events: Vec<Event> =
+            deliveries.events().filter(|event| event.seq() > self.position.seq).collect();
+        self.figures.lock().skipped += all - events.len() as u64;
+        if !events.is_empty() && !self.fold_batch(&events).await? {
+            // One of them may have spoiled the transaction for all.
+            for event in events {
+                if !self.fold_batch(std::slice::from_ref(&event)).await? {
+                    self.skip(&event).await?;
+                }
+            }
+        }
+        drop(deliveries.ack());
+        Ok(())
+    }
+
+    /// Folds events in one transaction, and waits while the database is away. False: they cannot be folded.
+    async fn fold_batch(&mut self, events: &[Event]) -> Result<bool, MongoProjectorError> {
+        let Some(last) = events.last() else { return Ok(true) };
+        let to = Position { seq: last.seq(), id: Some(last.id()) };
+        match self.commit(events, to).await? {
+            None => {
+                self.figures.lock().folded += events.len() as u64;
+                Ok(true)
+            }
+            Some(why) => {
+                if events.len() == 1 {
+                    self.reject(last, &why).await?;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// The position passes an event that was rejected.
+    async fn skip(&mut self, event: &Event) -> Result<(), MongoProjectorError> {
+        let to = Position { seq: event.seq(), id: Some(event.id()) };
+        match self.commit(&[], to).await? {
+            None => Ok(()),
+            Some(why) => Err(MongoProjectorError::Position(why)),
+        }
+    }
+
+    /// Commits what events change, and the position after them. `Some`: they cannot be folded, and why.
+    async fn commit(
+        &mut self,
+        events: &[Event],
+        to: Position,
+    ) -> Result<Option<String>, MongoProjectorError> {
+        loop {
+            match self.transact(events, to).await {
+                Ok(()) => {
+                    self.position = to;
+                    let mut figures = self.figures.lock();
+                    figures.transactions += 1;
+                    figures.position = to.seq;
+                    if figures.trouble.take().is_some() {
+                        tracing::info!("projector {}: it works again", self.options.group);
+                    }
+                    return Ok(None);
+                }
+                Err(Stopped::Superseded) => return Err(MongoProjectorError::Superseded),
+                Err(Stopped::Work(WorkError::Refused(why))) => return Ok(Some(why)),
+                Err(Stopped::Work(WorkError::Driver(error) | WorkError::Conflict(error))) => {
+                    self.note_trouble(&reason(&error));
+                    tokio::time::sleep(RETRY_AFTER).await;
+                }
+            }
+        }
+    }
+
+    fn note_trouble(&self, why: &str) {
+        let mut figures = self.figures.lock();
+        figures.failures += 1;
+        if figures.trouble.replace(why.to_owned()).is_none() {
+            tracing::warn!("projector {}: it waits for the database: {why}", self.options.group);
+        }
+    }
+
+    async fn transact(&mut self, events: &[Event], to: Position) -> Result<(), Stopped> {
+        let mut transaction = Transaction::new(self.database.client()).await.map_err(WorkError::Driver)?;
+        loop {
+            transaction.start().await.map_err(WorkError::Driver)?;
+            let worked = self.work(events, to, &mut transaction.session).await;
+            match worked {
+                Ok(()) => {
+                    if transaction.commit().await.map_err(WorkError::Driver)? {
+                        return Ok(());
+                    }
+                }
+                Err(Stopped::Work(error)) => transaction.recover(error).await?,
+                Err(superseded) => {
+                    transaction.abort().await;
+                    return Err(superseded);
+                }
+            }
+        }
+    }
+
+    async fn work(
+        &mut self,
+        events: &[Event],
+        to: Position,
+        session: &mut ClientSession,
+    ) -> Result<(), Stopped> {
+        // First the position: it is what two projectors of a group would write both.
+        match self.positions.advance(self.position, to, session).await.map_err(WorkError::Driver)? {
+            position::Advanced::Yes => {}
+            position::Advanced::WasThere => return Ok(()),
+            position::Advanced::NotOurs => return Err(Stopped::Superseded),
+        }
+        Ok(call(self.projection.fold_all(events, session)).await?)
+    }
+
+    async fn reject(&mut self, event: &Event, why: &str) -> Result<(), MongoProjectorError> {
+        let (group, seq) = (&self.options.group, event.seq());
+        let is_first = {
+            let mut figures = self.figures.lock();
+            figures.rejected += 1;
+            figures.rejected == 1
+        };
+        if is_first {
+            tracing::warn!(
+                "projector {group}: {} seq {seq} makes no sense: {why}; others are only counted",
+                event.topic()
+            );
+        }
+        let now = SystemClock::default().wall_ms();
+        let Some(letter) = Rejected::new(event, group, why, now) else { return Ok(()) };
+        let mut batch = self.bus.batch();
+        // One that is too large is left out: the event itself stays in its topic.
+        if batch.push_json(letter.topic, &letter.json, &letter.options).is_ok() {
+            self.bus.publish_batch(batch).await?;
+        }
+        Ok(())
+    }
+}
+
+impl<P> std::fmt::Debug for MongoProjector<P> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "MongoProjector({:?})", self.options)
+    }
+}
+
+/// Why a transaction did not commit.
+enum Stopped {
+    Work(WorkError),
+    Superseded,
+}
+
+impl From<WorkError> for Stopped {
+    fn from(error: WorkError) -> Self {
+        Self::Work(error)
+    }
+}
+
+/// The error of a pull.
+fn pull_error(error: GroupError) -> MongoProjectorError {
+    match error {
+        GroupError::TakenOver => MongoProjectorError::Superseded,
+        other => other.into(),
+    }
+}

@@ -1,0 +1,111 @@
+//! Where a projector is: one document per topic and group, written in the projector's transactions.
+
+use super::MongoProjectorOptions;
+use crate::server_abilities::majority;
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::error::Result as MongoResult;
+use mongodb::options::ReturnDocument;
+use mongodb::{ClientSession, Collection, Database};
+use prombus::Uuid;
+
+/// The last event that was folded; seq 0 and no id at the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) seq: u64,
+    pub(super) id: Option<Uuid>,
+}
+
+impl Position {
+    fn parse(document: &Document) -> Self {
+        let seq = document.get_i64("seq").ok().and_then(|seq| u64::try_from(seq).ok()).unwrap_or(0);
+        let id = document.get_str("id").ok().and_then(|id| Uuid::try_parse(id).ok());
+        Self { seq, id }
+    }
+}
+
+/// What an opening finds.
+pub(super) struct FoundPosition {
+    pub(super) position: Position,
+    /// There was none.
+    pub(super) is_new: bool,
+    /// A rebuild was interrupted.
+    pub(super) is_rebuilding: bool,
+}
+
+/// Whether a position was moved.
+pub(super) enum Advanced {
+    Yes,
+    /// An earlier attempt had done it.
+    WasThere,
+    /// Another projector has taken over.
+    NotOurs,
+}
+
+/// The position of one projector.
+pub(super) struct Positions {
+    positions: Collection<Document>,
+    name: String,
+    /// New for every projector that is opened.
+    owner: String,
+}
+
+impl Positions {
+    pub(super) fn new(database: &Database, options: &MongoProjectorOptions) -> Self {
+        Self {
+            positions: database.collection(&options.positions),
+            name: format!("{}::{}", options.topic, options.group),
+            owner: Uuid::new_v4().to_string(),
+        }
+    }
+
+    fn own(&self) -> Document {
+        doc! { "_id": &self.name, "owner": &self.owner }
+    }
+
+    /// Makes this projector the owner.
+    pub(super) async fn take_over(&self) -> MongoResult<FoundPosition> {
+        let update = doc! { "$set": { "owner": &self.owner }, "$setOnInsert": { "seq": 0_i64 } };
+        let take = self.positions.find_one_and_update(doc! { "_id": &self.name }, update).upsert(true);
+        let before = take.return_document(ReturnDocument::Before).write_concern(majority()).await?;
+        Ok(FoundPosition {
+            is_new: before.is_none(),
+            is_rebuilding: before.as_ref().is_some_and(|it| it.get_bool("rebuilding").unwrap_or(false)),
+            position: before.as_ref().map(Position::parse).unwrap_or_default(),
+        })
+    }
+
+    pub(super) async fn begin_rebuild(&self) -> MongoResult<()> {
+        let update = doc! { "$set": { "rebuilding": true } };
+        self.positions.update_one(self.own(), update).write_concern(majority()).await?;
+        Ok(())
+    }
+
+    pub(super) async fn end_rebuild(&self) -> MongoResult<Position> {
+        let update = doc! { "$set": { "seq": 0_i64 }, "$unset": { "rebuilding": 1, "id": 1 } };
+        self.positions.update_one(self.own(), update).write_concern(majority()).await?;
+        Ok(Position::default())
+    }
+
+    /// Moves the position in a transaction.
+    pub(super) async fn advance(
+        &self,
+        from: Position,
+        to: Position,
+        session: &mut ClientSession,
+    ) -> MongoResult<Advanced> {
+        let mut filter = self.own();
+        filter.insert("seq", from.seq as i64);
+        let id = to.id.map_or(Bson::Null, |id| Bson::String(id.to_string()));
+        let update =
+            doc! { "$set": { "seq": to.seq as i64, "id": id }, "$currentDate": { "updated_at": true } };
+        let moved = self.positions.update_one(filter, update).session(&mut *session).await?;
+        if moved.matched_count == 1 {
+            return Ok(Advanced::Yes);
+        }
+        let found = self.positions.find_one(self.own()).session(session).await?;
+        Ok(match found {
+            Some(found) if Position::parse(&found) == to => Advanced::WasThere,
+            _ => Advanced::NotOurs,
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! A projector that runs by itself.
+
+use super::{MongoProjection, MongoProjector, MongoProjectorError, MongoProjectorFigures};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+impl<P: MongoProjection> MongoProjector<P> {
+    /// Folds until a future resolves or the bus is closed, and leaves the group. A batch that is under way is finished, or given
+    /// up if the database is away.
+    ///
+    /// # Errors
+    /// See [`MongoProjectorError`].
+    pub async fn run_until(mut self, shutdown: impl Future<Output = ()>) -> Result<(), MongoProjectorError> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            let deliveries = tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                deliveries = self.subscription.next_batch() => deliveries.map_err(super::pull_error),
+            };
+            let applied = match deliveries {
+                Ok(deliveries) => {
+                    let figures = Arc::clone(&self.figures);
+                    let apply = self.apply(&deliveries);
+                    let stop = async {
+                        (&mut shutdown).await;
+                        // What is under way may end, unless it waits for a database that is away.
+                        while figures.lock().trouble.is_none() {
+                            tokio::time::sleep(super::RETRY_AFTER).await;
+                        }
+                    };
+                    tokio::select! {
+                        biased;
+                        applied = apply => applied,
+                        () = stop => break,
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            match applied {
+                Ok(()) => {}
+                Err(error) if error.is_closed() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        let _ = self.subscription.unsubscribe().await;
+        Ok(())
+    }
+
+    /// Runs in a task, until [`MongoProjectorHandle::stop`] or the bus is closed.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn spawn(self) -> MongoProjectorHandle {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let figures = Arc::clone(&self.figures);
+        let (topic, group) = (self.options.topic.clone(), self.options.group.clone());
+        let named = group.clone();
+        let task = tokio::spawn(async move {
+            let shutdown = async {
+                // A handle that is dropped stops nothing.
+                if stopped.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let ran = self.run_until(shutdown).await;
+            if let Err(error) = &ran {
+                tracing::error!("projector {named} ends: {error}");
+            }
+            ran
+        });
+        MongoProjectorHandle { stop, task, figures, topic, group }
+    }
+}
+
+/// A projector at work in a task. Dropping this changes nothing: it goes on until the bus is closed.
+#[derive(Debug)]
+pub struct MongoProjectorHandle {
+    stop: oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<Result<(), MongoProjectorError>>,
+    figures: Arc<Mutex<MongoProjectorFigures>>,
+    topic: String,
+    group: String,
+}
+
+impl MongoProjectorHandle {
+    /// What it did so far, and how it is.
+    pub fn figures(&self) -> MongoProjectorFigures {
+        self.figures.lock().clone()
+    }
+
+    /// The figures in the text format of Prometheus.
+    pub fn to_prometheus(&self) -> String {
+        self.figures().to_prometheus(&self.topic, &self.group)
+    }
+
+    /// Whether it has ended, by an error or because the bus was closed.
+    pub fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Takes no more events, finishes the batch that is under way, and ends.
+    ///
+    /// # Errors
+    /// Why it had ended before, if it had.
+    pub async fn stop(self) -> Result<(), MongoProjectorError> {
+        let _ = self.stop.send(());
+        match self.task.await {
+            Ok(ran) => ran,
+            Err(error) => {
+                tracing::error!("a projector's task ended early: {error}");
+                Ok(())
+            }
+        }
+    }
+}
