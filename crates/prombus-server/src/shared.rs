@@ -62,6 +62,7 @@ impl SharedGateway {
             parts: Arc::clone(&parts),
             metrics: Arc::clone(&metrics),
             duties: duties.clone(),
+            prefaces: None,
         };
         let mut at_work = JoinSet::new();
         // The first role counts before the first connection.

@@ -82,7 +82,7 @@ async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     }
     announce(args, settings, &server);
     let drain_timeout = settings.server.connections.drain_timeout;
-    run_until_stopped(server, signals, drain_timeout, close(&*backend, CLOSE_TIMEOUT)).await
+    run_until_stopped(server, signals, drain_timeout, async |time| close(&*backend, time).await).await
 }
 
 async fn open(settings: &BusSettings, rules: Vec<TopicRule>) -> Result<Bus, OpenError> {

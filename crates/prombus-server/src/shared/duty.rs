@@ -23,7 +23,7 @@ pub(super) struct Leading {
     pub(super) term: u64,
     pub(super) gateway: Arc<Gateway>,
     pub(super) router: Router,
-    pub(super) prefaces: PrefaceCheck,
+    pub(super) prefaces: Arc<PrefaceCheck>,
     stop: StopSender,
 }
 
@@ -65,6 +65,9 @@ pub(super) struct DutyOffice {
     pub(super) parts: Arc<GatewayParts>,
     pub(super) metrics: Arc<SharedStoreMetrics>,
     pub(super) duties: watch::Sender<Duty>,
+    /// The prefaces of the newest term that this process led. It may lead the same term again after a time without renewals of the
+    /// lease, and must then refuse the prefaces that it has seen.
+    pub(super) prefaces: Option<(u64, Arc<PrefaceCheck>)>,
 }
 
 impl DutyOffice {
@@ -82,7 +85,7 @@ impl DutyOffice {
         }
     }
 
-    fn take_up(&self, role: ServerRole) {
+    fn take_up(&mut self, role: ServerRole) {
         if self.duties.borrow().is_for(&role) {
             return;
         }
@@ -96,13 +99,24 @@ impl DutyOffice {
                 let (stop, stopping) = Stopping::new();
                 let gateway = Arc::new(self.parts.gateway(backend, stopping));
                 let router = http::router(Arc::clone(&gateway));
-                let prefaces = PrefaceCheck::new(term, &secret);
+                let prefaces = self.prefaces(term, &secret);
                 Duty::Leading(Arc::new(Leading { term, gateway, router, prefaces, stop }))
             }
         };
         self.note(&duty);
         if let Duty::Leading(before) = self.duties.send_replace(duty) {
             before.stop(StopReason::Deposed);
+        }
+    }
+
+    fn prefaces(&mut self, term: u64, secret: &[u8; 32]) -> Arc<PrefaceCheck> {
+        match &self.prefaces {
+            Some((of, prefaces)) if *of == term => Arc::clone(prefaces),
+            _ => {
+                let prefaces = Arc::new(PrefaceCheck::new(term, secret));
+                self.prefaces = Some((term, Arc::clone(&prefaces)));
+                prefaces
+            }
         }
     }
 

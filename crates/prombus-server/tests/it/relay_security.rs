@@ -43,6 +43,19 @@ async fn a_leader_believes_a_preface_with_the_secret_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_leads_the_same_term_again_remembers_its_prefaces() {
+    let pair = Pair::start().await;
+    assert!(!offer(&pair.leader, preface(1)).await.is_empty());
+    // It could not renew its lease for a while.
+    pair.leader.follow(None);
+    pair.leader.wait_ready(503).await;
+    pair.leader.lead(&pair.bus, 7);
+    pair.leader.wait_ready(200).await;
+    assert_eq!(offer(&pair.leader, preface(1)).await, b"", "a replay gets nothing");
+    assert!(!offer(&pair.leader, preface(2)).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn forged_and_misdirected_prefaces_get_nothing() {
     let pair = Pair::start().await;
     let before = pair.leader.metric("prombus_relay_prefaces_refused_total").await;

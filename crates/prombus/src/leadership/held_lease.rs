@@ -58,6 +58,11 @@ impl HeldLease {
         self.is_releasing
     }
 
+    /// When the newest confirmed write was sent.
+    pub(super) fn confirmed_ms(&self) -> u64 {
+        self.confirmed_ms
+    }
+
     /// Until when events may be leased; `None`: not at all.
     pub(super) fn gate_deadline(&self, timing: &LeaseTiming) -> Option<u64> {
         (!self.is_releasing).then_some(self.confirmed_ms + timing.gate_ms)

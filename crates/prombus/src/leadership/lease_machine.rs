@@ -255,6 +255,11 @@ impl LeaseMachine {
         self.held.as_ref()?.gate_deadline(&self.timing)
     }
 
+    /// When the newest confirmed renewal of the lease was sent; `None` without a lease.
+    pub fn confirmed_ms(&self) -> Option<u64> {
+        self.held.as_ref().map(HeldLease::confirmed_ms)
+    }
+
     fn send(&mut self, sent: Sent, now: u64, step: LeaseStep) -> LeaseStep {
         self.in_flight = Some(InFlight { sent, sent_ms: now });
         step

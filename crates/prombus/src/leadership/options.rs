@@ -15,6 +15,10 @@ pub struct LeadershipOptions {
     pub call_timeout_ms: u64,
     /// How long a process rests after it could not open the engine. Doubles with each failure, up to 30 s. Default: 1 s.
     pub retry_ms: u64,
+    /// A leader that has had no confirmed renewal for [`LeaseTiming::take_after_ms`] and this time publishes
+    /// [`Role::Following`](super::Role::Following), so that a gateway sends its clients elsewhere. The bus stays open, and the
+    /// next confirmed renewal makes it lead again. Default: 10 s, as long as publishers wait for an engine.
+    pub step_aside_ms: u64,
     /// How long [`Leadership::stop`](super::Leadership::stop) tries to give the lease back. Default: 5 s; a challenger takes it
     /// after 6 s in any case.
     pub release_timeout_ms: u64,
@@ -29,6 +33,7 @@ impl LeadershipOptions {
             timing: LeaseTiming::default(),
             call_timeout_ms: 2_000,
             retry_ms: 1_000,
+            step_aside_ms: 10_000,
             release_timeout_ms: 5_000,
         }
     }

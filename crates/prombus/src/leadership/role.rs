@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What a process does on a shared store now.
 #[derive(Clone)]
 pub enum Role {
-    /// Another process leads, or nobody does.
+    /// Another process leads, or nobody does, or this one has not been able to renew its lease for too long.
     Following {
         /// The leader's record when its term was first seen; `None` if nobody leads as far as is known, or if the record is that
         /// of an earlier process at this process's own address.
@@ -21,7 +21,7 @@ pub enum Role {
     },
     /// It leads.
     Leading {
-        /// Its term.
+        /// Its term. It may be published again, with the same bus, after a time without renewals.
         term: u64,
         /// The bus. It stops when another process takes over.
         bus: Bus,

@@ -134,7 +134,9 @@ impl Runner {
                 self.ended.stopped = Err(StopError::Release(self.lease_error.clone()));
                 return self.ended;
             }
-            let wait_until = wait_until.min(self.release_until.unwrap_or(u64::MAX));
+            let wait_until = wait_until
+                .min(self.release_until.unwrap_or(u64::MAX))
+                .min(self.step_aside_at().filter(|&at| at > now).unwrap_or(u64::MAX));
             let wait = Duration::from_millis(wait_until.saturating_sub(now).min(WAIT_MS_MAX));
             tokio::select! {
                 answer = call.answer() => self.take_answer(answer),
@@ -147,6 +149,16 @@ impl Runner {
 
     fn now(&self) -> u64 {
         self.clock.steady_ms()
+    }
+
+    /// When a leader without a confirmed renewal sends its clients away. Another process may lead by then.
+    fn step_aside_at(&self) -> Option<u64> {
+        let confirmed_ms = self.machine.confirmed_ms()?;
+        Some(confirmed_ms + self.options.timing.take_after_ms + self.options.step_aside_ms)
+    }
+
+    fn is_aside(&self) -> bool {
+        self.step_aside_at().is_some_and(|at| at <= self.now())
     }
 
     fn has_work(&self) -> bool {
@@ -220,9 +232,12 @@ impl Runner {
                 Role::Following { leader: None }
             }
             (LeasePosition::Holding { record, .. }, TermWork::Leading { term, bus, .. })
-                if record.term == *term =>
+                if record.term == *term && !self.is_aside() =>
             {
                 Role::Leading { term: *term, bus: bus.clone(), secret: record.secret }
+            }
+            (LeasePosition::Holding { .. }, TermWork::Leading { .. }) if self.is_aside() => {
+                Role::Following { leader: None }
             }
             (LeasePosition::Holding { record, .. }, _) => Role::TakingOver { term: record.term },
             (LeasePosition::Following { leader }, _) => {
@@ -246,6 +261,13 @@ impl Runner {
             }
             match &role {
                 Role::Following { leader: None } if self.is_stopping => {}
+                Role::Following { leader: None }
+                    if matches!(self.work, TermWork::Leading { .. }) && self.is_aside() =>
+                {
+                    tracing::warn!(
+                        "the lease of {store} could not be renewed for too long: clients are sent elsewhere"
+                    );
+                }
                 Role::Following { leader: None } => tracing::info!("follows on {store}; no leader is known"),
                 Role::Following { leader: Some(LeaseRecord { term, address, .. }) } => {
                     tracing::info!("follows {address}, which leads {store} in term {term}");

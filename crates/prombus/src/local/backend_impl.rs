@@ -34,7 +34,9 @@ impl Backend for LocalBackend {
     fn health(&self) -> Result<(), Unavailable> {
         let commits = &self.handle.local.commits;
         commits.check_open()?;
-        commits.unavailable().cloned().or_else(|| commits.suspended()).map_or(Ok(()), Err)
+        commits.unavailable().cloned().or_else(|| commits.suspended()).map_or(Ok(()), Err)?;
+        // An idle leader that is cut off from the store notices nothing else.
+        self.handle.local.groups.check_leasing()
     }
 
     fn is_storage_full(&self) -> bool {

@@ -10,7 +10,7 @@ use prombus_server::{ServeError, Server, raise_descriptor_limit};
 use std::io::{ErrorKind, Write, stdout};
 use std::time::Duration;
 
-/// What the store has to close, when the clients have had their time.
+/// How long a store may take to close that has served nobody.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// A bus as it is configured.

@@ -3,7 +3,7 @@
 //! The order of starting: the listeners, because the lease record says where followers reach this process; then the
 //! leadership. The order of stopping: the gateway drains, the bus is closed, the lease is given back.
 
-use super::gateway::{CLOSE_TIMEOUT, announce, builder, raise_descriptors, why_not_listen};
+use super::gateway::{announce, builder, raise_descriptors, why_not_listen};
 use super::run_until_stopped::run_until_stopped;
 use super::stop_signals::Signals;
 use super::{demo, sighup_reload};
@@ -17,9 +17,6 @@ use prombus_server::{LeaderEndpoint, Server, ServerRole};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
-
-/// How much of [`CLOSE_TIMEOUT`] the release of the lease may take.
-const RELEASE_TIMEOUT_MS: u64 = 1_000;
 
 /// Serves until a signal ends it.
 ///
@@ -49,8 +46,8 @@ pub async fn serve(args: &ServeArgs, settings: &Settings, store: Arc<dyn SharedS
     sighup_reload::on_hangup(args.clone(), settings.clone(), move |new| drop(rules.send_replace(new)))
         .context("cannot watch for SIGHUP")?;
     announce(args, settings, &server);
-    let close = async move {
-        let stopped = tokio::time::timeout(CLOSE_TIMEOUT, leadership.stop()).await;
+    let close = async move |time| {
+        let stopped = tokio::time::timeout(time, leadership.stop()).await;
         let late = "the store did not close in time; another gateway leads when the lease has expired";
         stopped.map_err(|_| anyhow!(late))?.context("closing the store")
     };
@@ -62,7 +59,7 @@ fn leadership_options(settings: &Settings, server: &Server) -> anyhow::Result<Le
     let address = settings.advertise.clone().or(listen).context("there is no address to listen on")?;
     Ok(LeadershipOptions {
         cert_hash: server.cert_hash(),
-        release_timeout_ms: RELEASE_TIMEOUT_MS,
+        step_aside_ms: settings.bus.limits.engine_wait_ms,
         ..LeadershipOptions::new(address)
     })
 }
@@ -79,16 +76,19 @@ struct RoleForwarder {
 
 impl RoleForwarder {
     async fn run(mut self, mut leadership: watch::Receiver<Role>) {
+        // A term may be published twice, with the same bus.
+        let mut demo_term = 0;
         loop {
             let role = leadership.borrow_and_update().clone();
-            let bus = match &role {
-                Role::Leading { bus, .. } => Some(bus.clone()),
-                Role::Following { .. } | Role::TakingOver { .. } => None,
+            let (bus, term) = match &role {
+                Role::Leading { bus, term, .. } => (Some(bus.clone()), *term),
+                Role::Following { .. } | Role::TakingOver { .. } => (None, demo_term),
             };
             self.apply_rules(bus.as_ref());
             self.takeovers.store(self.figures.takeovers(), Ordering::Relaxed);
             self.roles.send_replace(server_role(role));
-            if let Some(bus) = bus.clone().filter(|_| self.is_demo) {
+            let is_new = std::mem::replace(&mut demo_term, term) != term;
+            if let Some(bus) = bus.clone().filter(|_| self.is_demo && is_new) {
                 tokio::spawn(start_demo(bus));
             }
             loop {

@@ -39,6 +39,7 @@ async fn no_event_is_leased_from_five_seconds_without_a_renewal_on_until_the_nex
     next(&mut orders).await.ack().await.expect("acks");
     pass(&clock, 50, &mut [&mut a]).await;
     assert!(is_silent(&mut orders).await, "5 s have passed");
+    assert!(matches!(a.bus().backend().health(), Err(Unavailable::Suspended(_))));
     a.publish(4).await.expect("publishing is the fence's affair");
     pass(&clock, 60_000, &mut [&mut a]).await;
     assert!(is_silent(&mut orders).await);
