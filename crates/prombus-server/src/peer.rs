@@ -20,6 +20,8 @@ pub(crate) struct Ends {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) ends: Ends,
+    /// Whether a follower relays it. The follower keeps serving the client when this process stops.
+    pub(crate) is_relayed: bool,
     pub(crate) rate: ConnectionRate,
     /// Released when the last user of the connection is gone.
     pub(crate) _slot: ConnectionSlot,
@@ -56,6 +58,7 @@ impl Peer {
                 local: SocketAddr::from(([127, 0, 0, 1], 8090)),
                 is_tls: false,
             },
+            is_relayed: false,
             rate,
             _slot: ConnectionSlot::new(permit.expect("one permit is free"), count),
         })

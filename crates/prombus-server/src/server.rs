@@ -113,7 +113,7 @@ async fn run_one(
     let serving = Arc::clone(&gateway);
     let accepting = listeners.accept(&slots, move |socket, remote, slot| {
         let ends = Ends { remote, local: socket.local_addr().unwrap_or(remote), is_tls: tls.is_some() };
-        let peer = Arc::new(Peer { ends, rate: serving.rates.connection(), _slot: slot });
+        let peer = Arc::new(Peer { ends, is_relayed: false, rate: serving.rates.connection(), _slot: slot });
         tokio::spawn(connection::serve(Arc::clone(&serving), router.clone(), socket, peer, tls.clone()));
     });
     shutdown.await;

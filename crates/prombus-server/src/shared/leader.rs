@@ -22,6 +22,8 @@ where
     serve_prefixed(leading, PrefixedSocket::new(read, socket), ends, slot).await;
 }
 
+/// Serves a client's own connection.
+
 pub(super) async fn serve_prefixed<S>(
     leading: &Leading,
     socket: PrefixedSocket<S>,
@@ -30,8 +32,25 @@ pub(super) async fn serve_prefixed<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    serve_peer(leading, socket, Via::Client(ends), slot).await;
+}
+
+/// Who has made a connection. The ends are the client's either way.
+enum Via {
+    Client(Ends),
+    Follower(Ends),
+}
+
+async fn serve_peer<S>(leading: &Leading, socket: PrefixedSocket<S>, via: Via, slot: ConnectionSlot)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let gateway = Arc::clone(&leading.gateway);
-    let peer = Arc::new(Peer { ends, rate: gateway.rates.connection(), _slot: slot });
+    let (ends, is_relayed) = match via {
+        Via::Client(ends) => (ends, false),
+        Via::Follower(ends) => (ends, true),
+    };
+    let peer = Arc::new(Peer { ends, is_relayed, rate: gateway.rates.connection(), _slot: slot });
     serve_http(gateway, leading.router.clone(), socket, peer).await;
 }
 
@@ -47,7 +66,10 @@ pub(super) async fn serve_relayed<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let patience = shared.parts.options.connections.head_timeout;
-    let reading = timeout(patience, read_preface(&mut socket, &mut read)).await;
+    let reading = tokio::select! {
+        reading = timeout(patience, read_preface(&mut socket, &mut read)) => reading,
+        () = shared.stopping.wait() => return,
+    };
     let preface = reading.ok().flatten().ok_or(PrefaceRefused::Incomplete);
     match preface.and_then(|preface| leading.prefaces.check(&preface)) {
         Err(refused) => note_refused(shared, ends, refused),
@@ -57,7 +79,8 @@ pub(super) async fn serve_relayed<S>(
                 socket.flush().await
             };
             if timeout(patience, confirming).await.is_ok_and(|confirmed| confirmed.is_ok()) {
-                serve(leading, socket, read.split_off(PrefaceCheck::BYTES), ends, slot).await;
+                let socket = PrefixedSocket::new(read.split_off(PrefaceCheck::BYTES), socket);
+                serve_peer(leading, socket, Via::Follower(ends), slot).await;
             }
         }
     }

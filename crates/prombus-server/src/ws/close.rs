@@ -49,6 +49,15 @@ impl Ending {
         frame
     }
 
+    /// How a connection ends because the gateway stops. A follower that relays it keeps serving the client: for that client the
+    /// leader changes.
+    pub(super) fn of_stop(reason: StopReason, is_relayed: bool) -> Self {
+        match reason {
+            StopReason::Shutdown if !is_relayed => Self::SHUTDOWN,
+            StopReason::Shutdown | StopReason::Deposed => Self::LEADER_CHANGED,
+        }
+    }
+
     /// The answer to a client's close frame: the same code, or a protocol error if no client may send it.
     pub(super) fn answer_to(code: Option<u16>) -> Self {
         let code = match code {
@@ -57,15 +66,6 @@ impl Ending {
             Some(_) => PROTOCOL_ERROR,
         };
         Self { code, reason: "" }
-    }
-}
-
-impl From<StopReason> for Ending {
-    fn from(reason: StopReason) -> Self {
-        match reason {
-            StopReason::Shutdown => Self::SHUTDOWN,
-            StopReason::Deposed => Self::LEADER_CHANGED,
-        }
     }
 }
 

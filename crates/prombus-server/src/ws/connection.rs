@@ -3,6 +3,7 @@
 //! One wake-up reads all that the socket holds (up to a limit), lets the frames be handled, and sends everything that is in the
 //! send buffer with one write.
 
+use super::close::Ending;
 use super::conversation::{Conversation, HowEnded, Phase};
 use super::frame_decoder::FrameDecoder;
 use super::permessage_deflate::Deflate;
@@ -66,7 +67,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             if self.conversation.phase == Phase::Open
                 && let Poll::Ready(reason) = stopping.as_mut().poll(context)
             {
-                self.conversation.drain(reason.into());
+                let is_relayed = self.conversation.session.is_relayed();
+                self.conversation.drain(Ending::of_stop(reason, is_relayed));
             }
             self.poll(context)
         })

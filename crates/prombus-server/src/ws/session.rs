@@ -97,6 +97,11 @@ impl Session {
         }
     }
 
+    /// Whether a follower relays the connection.
+    pub(super) fn is_relayed(&self) -> bool {
+        self.peer.is_relayed
+    }
+
     /// The name of the token; none if no auth is configured.
     fn token_name(&self) -> Option<String> {
         let principal = self.principal.as_ref().filter(|_| self.gateway.auth.is_configured());

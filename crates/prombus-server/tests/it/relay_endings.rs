@@ -2,11 +2,12 @@
 
 use crate::raw_client::Raw;
 use crate::rig::{PATIENCE, Seen};
-use crate::shared_rig::{Pair, SECRET, SharedRig, read_all, shared_options, status_of};
+use crate::shared_rig::{Certificate, Pair, SECRET, SharedRig, read_all, shared_options, status_of};
 use prombus::Bus;
-use prombus_server::LeaderEndpoint;
-use prombus_server::test_util::put_masked;
+use prombus_server::test_util::{TestPreface, put_masked};
+use prombus_server::{LeaderEndpoint, ServerOptions};
 use serde_json::json;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -29,6 +30,18 @@ async fn a_leader_that_is_deposed_closes_its_websockets_with_1012_and_follows() 
         rig.client().await.publish("after", json!(1)).await;
     }
     assert_eq!(bus.topics().await.expect("topics")[0].last_seq, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bus_whose_term_is_over_tells_its_subscribers_nothing_but_1012() {
+    let pair = Pair::start().await;
+    let mut client = pair.leader.client().await;
+    client.subscribe("t", "g", json!({})).await;
+    pair.bus.close().await.expect("closed");
+    // The subscription notices at once; the role changes later.
+    sleep(Duration::from_millis(100)).await;
+    pair.leader.follow(None);
+    assert_eq!(client.see().await, Seen::Close(Some(1012)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,14 +171,18 @@ async fn a_frame_that_is_cut_ends_the_connection_without_a_close_frame() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_leaders_own_close_frame_is_the_last_one() {
+async fn a_leader_that_stops_closes_relayed_websockets_with_1012_and_its_own_with_1001() {
     let mut pair = Pair::start().await;
-    let mut raw = Raw::connect(pair.follower.address).await;
+    let mut relayed = Raw::connect(pair.follower.address).await;
+    let mut direct = Raw::connect(pair.leader.address).await;
     pair.leader.begin_stop();
-    let (opcode, payload) = raw.frame().await.expect("a close frame");
-    assert_eq!((opcode, &payload[..2]), (8, &1001u16.to_be_bytes()[..]));
-    raw.send(0x88, &1001u16.to_be_bytes()).await;
-    assert_eq!(raw.frame().await, None, "the follower adds none of its own");
+    // Clients of the follower stay where they are: for them only the leader changes.
+    for (raw, code) in [(&mut relayed, 1012u16), (&mut direct, 1001)] {
+        let (opcode, payload) = raw.frame().await.expect("a close frame");
+        assert_eq!((opcode, &payload[..2]), (8, &code.to_be_bytes()[..]));
+        raw.send(0x88, &code.to_be_bytes()).await;
+        assert_eq!(raw.frame().await, None, "the follower adds none of its own");
+    }
     pair.leader.stop().await;
 }
 
@@ -224,6 +241,39 @@ async fn a_follower_that_stops_ends_idle_http_and_waits_for_answers() {
     assert_eq!(status_of(&String::from_utf8_lossy(&answer[..count])), 200);
     drop(uploading);
     timeout(PATIENCE, pair.follower.stop()).await.expect("it stops");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_have_not_sent_a_whole_request_do_not_hold_up_a_stop() {
+    let certificate = Certificate::make();
+    let patient = |mut options: ServerOptions| {
+        options.connections.head_timeout = PATIENCE;
+        options.connections.drain_timeout = Duration::from_secs(10);
+        options
+    };
+    let mut pair = Pair::with(patient(shared_options()), patient(shared_options())).await;
+    let mut secured = SharedRig::start(patient(certificate.options())).await;
+    let client = SocketAddr::from(([192, 0, 2, 1], 1));
+    let (preface, _) = TestPreface { secret: SECRET, term: 7, hops: 1, counter: 0, client }.encode();
+    let begin = async |rig: &SharedRig, bytes: &[u8]| {
+        let mut socket = TcpStream::connect(rig.address).await.expect("it connects");
+        socket.write_all(bytes).await.expect("sent");
+        socket
+    };
+    let mut unfinished = [
+        begin(&secured, b"").await,
+        begin(&secured, &[0x16, 3, 1]).await,
+        begin(&pair.leader, &preface[..50]).await,
+        begin(&pair.follower, b"GET /topics HTTP/1.1\r\nHost: ").await,
+    ];
+    // So that the gateways have read what came.
+    sleep(Duration::from_millis(200)).await;
+    let begun = Instant::now();
+    tokio::join!(secured.stop(), pair.follower.stop(), pair.leader.stop());
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    for socket in &mut unfinished {
+        assert_eq!(read_all(socket).await, "");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
