@@ -12,7 +12,7 @@ use crate::gateway::Gateway;
 use crate::ws::answers::put_err;
 use crate::ws::send_buffer::SendBuffer;
 use prombus::delivery::MemberSettings;
-use prombus::{Backend, GroupError, GroupSpec, Joined, PullLimit};
+use prombus::{Backend, GroupError, GroupSpec, Joined, PullLimit, Unavailable};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -208,6 +208,10 @@ impl Subscriptions {
                     subscription.slot.queue();
                     rate.take(count, now);
                 }
+                // The term is over, and the gateway is about to close the connection with 1012. Until then the slot stays: an
+                // ack gets the answer `unavailable`.
+                Err(GroupError::Unavailable(Unavailable::Deposed(_) | Unavailable::Closed))
+                    if gateway.shared_store.is_some() => {}
                 Err(error) => self.end(slot, &error, &*gateway.backend, out),
             }
         }
