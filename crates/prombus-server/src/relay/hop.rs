@@ -7,12 +7,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tokio_rustls::client::TlsStream;
 
 /// When the kernel asks whether the other end of a quiet hop is alive, and how often before it gives the connection up.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_PROBES: u32 = 3;
+
+/// An attempt to connect that takes longer than this no longer keeps the next address waiting.
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Why the leader is not reached.
 #[derive(Debug, thiserror::Error)]
@@ -48,20 +53,28 @@ pub(crate) enum Hop {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Connects to the first address that answers.
+/// Connects to the first address that answers. The attempts overlap: a network that drops packets to one address, as a broken
+/// IPv6 route does, delays the others by [`NEXT_ADDRESS_AFTER`] only.
 pub(super) async fn open(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(socket) => {
-                let _ = socket.set_nodelay(true);
-                keep_alive(&socket);
-                return Ok(socket);
-            }
-            Err(error) => last = error,
+    let mut addresses = addresses.iter().copied();
+    let mut attempts = JoinSet::new();
+    loop {
+        let has_begun = addresses.next().map(|address| attempts.spawn(TcpStream::connect(address))).is_some();
+        tokio::select! {
+            attempt = attempts.join_next() => match attempt {
+                Some(Ok(Ok(socket))) => {
+                    let _ = socket.set_nodelay(true);
+                    keep_alive(&socket);
+                    return Ok(socket);
+                }
+                Some(Ok(Err(error))) => last = error,
+                Some(Err(error)) => last = io::Error::other(error),
+                None => return Err(last),
+            },
+            () = sleep(NEXT_ADDRESS_AFTER), if has_begun => {}
         }
     }
-    Err(last)
 }
 
 /// Lets the kernel notice that the other machine is gone. An idle relayed connection has no other timer at the follower.
@@ -107,5 +120,41 @@ impl AsyncWrite for Hop {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(context),
             Self::Tls(socket) => Pin::new(socket).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::time::timeout;
+
+    /// An address that answers nothing: its queue of connections is full, so the kernel drops further attempts.
+    async fn silent_address() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+        let listener = socket.listen(1).expect("listens");
+        let address = listener.local_addr().expect("an address");
+        let mut queued = Vec::new();
+        while let Ok(connected) = timeout(Duration::from_millis(200), TcpStream::connect(address)).await {
+            queued.push(connected.expect("connects"));
+        }
+        (listener, queued, address)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_does_not_keep_the_next_one_waiting() {
+        let (_listener, _queued, silent) = silent_address().await;
+        let leader = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = leader.local_addr().expect("an address");
+        let opened = timeout(Duration::from_secs(2), open(&[silent, silent, address])).await;
+        assert_eq!(opened.expect("in time").expect("connects").peer_addr().expect("a peer"), address);
+        let refused =
+            TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
+        assert_eq!(
+            open(&[refused]).await.expect_err("nobody listens").kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+        assert!(open(&[]).await.is_err());
     }
 }
