@@ -107,7 +107,7 @@ async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Nex
     if allowed.is_none() {
         cors::note_refused(&gateway.guard, request.headers());
     }
-    let mut response = match cors::preflight(&request, allowed.as_ref()) {
+    let mut response = match cors::preflight(request.method(), request.headers(), allowed.as_ref()) {
         Some(response) => response,
         None => next.run(request).await,
     };

@@ -6,7 +6,6 @@ use super::parameters::ParameterIn;
 use super::routes::ROUTES;
 use crate::auth::Guard;
 use axum::body::Body;
-use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 
@@ -40,10 +39,13 @@ pub(super) fn note_refused(guard: &Guard, headers: &HeaderMap) {
 }
 
 /// The answer to a preflight of an origin that may.
-pub(super) fn preflight(request: &Request, allowed: Option<&HeaderValue>) -> Option<Response> {
-    let headers = request.headers();
+pub(super) fn preflight(
+    method: &Method,
+    headers: &HeaderMap,
+    allowed: Option<&HeaderValue>,
+) -> Option<Response> {
     let is_preflight =
-        request.method() == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        method == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     if !is_preflight || allowed.is_none() {
         return None;
     }

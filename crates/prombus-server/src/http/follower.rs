@@ -49,6 +49,10 @@ impl OwnRoute {
 
     /// The answer to a request.
     pub(crate) fn answer(self, parts: &Parts, gateway: &GatewayParts, leader: &LeaderView) -> Response {
+        let allowed = cors::allowed_origin(&gateway.options.cors_origins, &parts.headers);
+        if let Some(response) = cors::preflight(&parts.method, &parts.headers, allowed.as_ref()) {
+            return finish(response, parts, gateway);
+        }
         let answered = match self {
             _ if !matches!(parts.method, Method::GET | Method::HEAD) => Err(wrong_method(&parts.method)),
             Self::Health => status(leader),

@@ -2,6 +2,7 @@
 
 use crate::shared_rig::{Pair, SharedRig, json_of, shared_options, status_of};
 use prombus::Bus;
+use prombus_server::ServerOptions;
 use serde_json::json;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -46,6 +47,23 @@ async fn a_leader_says_that_it_leads() {
     assert_eq!(status_of(&rig.ask("GET /readyz").await), 503);
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     follower.wait_ready(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_answers_preflights_of_its_own_routes() {
+    let origin = "https://page.example";
+    let options = ServerOptions { cors_origins: vec![origin.to_owned()], ..shared_options() };
+    let follower = SharedRig::start(options).await;
+    let preflight =
+        |origin| format!("OPTIONS /readyz\nOrigin: {origin}\nAccess-Control-Request-Method: GET\n");
+    let answer = follower.ask(&preflight(origin)).await;
+    assert_eq!(status_of(&answer), 204, "{answer}");
+    assert!(
+        answer.to_lowercase().contains(&format!("\r\naccess-control-allow-origin: {origin}\r\n")),
+        "{answer}"
+    );
+    let answer = follower.ask(&preflight("https://other.example")).await;
+    assert!(!answer.to_lowercase().contains("\r\naccess-control-allow-origin"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
