@@ -2,28 +2,51 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells the time, twice: the calendar's, which goes into events, and one that never goes back, by which leases run.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since 1970.
     fn wall_ms(&self) -> i64;
 
-    /// Milliseconds since some start; never goes back.
+    /// Milliseconds since some start; never goes back. The time in which the process or the machine was stopped counts: a leader
+    /// must notice that its lease has expired meanwhile.
     fn steady_ms(&self) -> u64;
 }
 
 /// The system's clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
-    start: Instant,
+    start: SteadyTime,
 }
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self { start: Instant::now() }
+        Self { start: SteadyTime::now() }
     }
 }
+
+/// A time of the clock that runs on while the machine sleeps. [`std::time::Instant`] is `CLOCK_MONOTONIC` on Linux, which stands
+/// still then.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[derive(Clone, Copy, Debug)]
+struct SteadyTime(Duration);
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl SteadyTime {
+    fn now() -> Self {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Self(Duration::try_from(now).unwrap_or_default())
+    }
+
+    fn elapsed(self) -> Duration {
+        Self::now().0.saturating_sub(self.0)
+    }
+}
+
+/// The best clock that other systems offer through the standard library.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+type SteadyTime = std::time::Instant;
 
 impl Clock for SystemClock {
     fn wall_ms(&self) -> i64 {
@@ -77,5 +100,30 @@ pub(crate) struct LogClock(pub(crate) Arc<dyn Clock>);
 impl prombus_log::Clock for LogClock {
     fn now_ms(&self) -> i64 {
         self.0.wall_ms()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_steady_clock_counts_the_time_in_which_the_machine_slept() {
+        // The kernel's uptime has that time in it.
+        let uptime_ms = || {
+            let text = std::fs::read_to_string("/proc/uptime").expect("is there");
+            let seconds: f64 = text.split(' ').next().expect("a number").parse().expect("a number");
+            (seconds * 1_000.0) as u64
+        };
+        let before = uptime_ms();
+        let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        if before / 1_000 < monotonic.tv_sec as u64 {
+            return eprintln!("skipped: this container has an uptime of its own");
+        }
+        let clock = SystemClock { start: SteadyTime(Duration::ZERO) };
+        let now = clock.steady_ms();
+        assert!((before..=uptime_ms() + 10).contains(&now), "{now} is not the uptime, {before}");
+        assert!(clock.steady_ms() >= now);
     }
 }
