@@ -23,7 +23,6 @@ where
 }
 
 /// Serves a client's own connection.
-
 pub(super) async fn serve_prefixed<S>(
     leading: &Leading,
     socket: PrefixedSocket<S>,
