@@ -179,6 +179,8 @@ pub struct MongoProjector<P> {
     positions: Positions,
     position: Position,
     subscription: Subscription,
+    /// The next owner of the position ends what is open in it.
+    session: Option<ClientSession>,
     figures: Arc<Mutex<MongoProjectorFigures>>,
 }
 
@@ -199,7 +201,8 @@ impl<P: MongoProjection> MongoProjector<P> {
         let subscription = subscribe.await?;
         subscription.take_over().await?;
         let positions = Positions::new(database, &options);
-        let mut found = positions.take_over().await?;
+        let session = database.client().start_session().await?;
+        let mut found = positions.take_over(&session).await?;
         if found.is_rebuilding || options.rebuild {
             // Until it is done the position says so: a crash in the middle begins again.
             positions.begin_rebuild().await?;
@@ -218,6 +221,7 @@ impl<P: MongoProjection> MongoProjector<P> {
             positions,
             position: found.position,
             subscription,
+            session: Some(session),
             figures: Arc::default(),
         };
         projector.move_group_back().await?;
@@ -341,7 +345,22 @@ impl<P: MongoProjection> MongoProjector<P> {
     }
 
     async fn transact(&mut self, events: &[Event], to: Position) -> Result<(), Stopped> {
-        let mut transaction = Transaction::new(self.database.client()).await.map_err(WorkError::Driver)?;
+        let mut transaction = match self.session.take() {
+            Some(session) => Transaction::with_session(session),
+            // The one before was given up with a future.
+            None => Transaction::new(self.database.client()).await.map_err(WorkError::Driver)?,
+        };
+        let done = self.transact_in(&mut transaction, events, to).await;
+        self.session = Some(transaction.session);
+        done
+    }
+
+    async fn transact_in(
+        &mut self,
+        transaction: &mut Transaction,
+        events: &[Event],
+        to: Position,
+    ) -> Result<(), Stopped> {
         loop {
             transaction.start().await.map_err(WorkError::Driver)?;
             let worked = self.work(events, to, &mut transaction.session).await;

@@ -30,8 +30,11 @@ pub(crate) struct Transaction {
 
 impl Transaction {
     pub(crate) async fn new(client: &Client) -> MongoResult<Self> {
-        let session = client.start_session().await?;
-        Ok(Self { session, until: Instant::now() + PATIENCE, pause: PAUSE_MIN })
+        Ok(Self::with_session(client.start_session().await?))
+    }
+
+    pub(crate) fn with_session(session: ClientSession) -> Self {
+        Self { session, until: Instant::now() + PATIENCE, pause: PAUSE_MIN }
     }
 
     pub(crate) async fn start(&mut self) -> MongoResult<()> {

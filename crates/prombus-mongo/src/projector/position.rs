@@ -43,6 +43,7 @@ pub(super) enum Advanced {
 
 /// The position of one projector.
 pub(super) struct Positions {
+    database: Database,
     positions: Collection<Document>,
     name: String,
     /// New for every projector that is opened.
@@ -52,6 +53,7 @@ pub(super) struct Positions {
 impl Positions {
     pub(super) fn new(database: &Database, options: &MongoProjectorOptions) -> Self {
         Self {
+            database: database.clone(),
             positions: database.collection(&options.positions),
             name: format!("{}::{}", options.topic, options.group),
             owner: Uuid::new_v4().to_string(),
@@ -62,9 +64,13 @@ impl Positions {
         doc! { "_id": &self.name, "owner": &self.owner }
     }
 
-    /// Makes this projector the owner.
-    pub(super) async fn take_over(&self) -> MongoResult<FoundPosition> {
-        let update = doc! { "$set": { "owner": &self.owner }, "$setOnInsert": { "seq": 0_i64 } };
+    /// Makes this projector, which writes with this session, the owner.
+    pub(super) async fn take_over(&self, session: &ClientSession) -> MongoResult<FoundPosition> {
+        self.end_transaction_of_owner().await?;
+        let update = doc! {
+            "$set": { "owner": &self.owner, "session": session.id() },
+            "$setOnInsert": { "seq": 0_i64 },
+        };
         let take = self.positions.find_one_and_update(doc! { "_id": &self.name }, update).upsert(true);
         let before = take.return_document(ReturnDocument::Before).write_concern(majority()).await?;
         Ok(FoundPosition {
@@ -72,6 +78,18 @@ impl Positions {
             is_rebuilding: before.as_ref().is_some_and(|it| it.get_bool("rebuilding").unwrap_or(false)),
             position: before.as_ref().map(Position::parse).unwrap_or_default(),
         })
+    }
+
+    /// A projector that was killed in the middle of a transaction leaves it open, for a minute, and nobody else can write the
+    /// position before it ends.
+    async fn end_transaction_of_owner(&self) -> MongoResult<()> {
+        let Some(found) = self.positions.find_one(doc! { "_id": &self.name }).await? else { return Ok(()) };
+        let Ok(session) = found.get_document("session") else { return Ok(()) };
+        let kill = doc! { "killSessions": [session.clone()] };
+        if let Err(error) = self.database.run_command(kill).await {
+            tracing::debug!("the transaction of the projector before may take a minute to end: {error}");
+        }
+        Ok(())
     }
 
     pub(super) async fn begin_rebuild(&self) -> MongoResult<()> {

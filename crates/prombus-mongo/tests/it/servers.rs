@@ -10,6 +10,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+/// The name of a replica set that soon forgets what it did.
+pub const SHORT_OPLOG: &str = "short-oplog";
+
 /// One `mongod`. It ends when this is dropped, and also when the test process dies: a shell waits for the end of its input.
 pub struct Mongod {
     shell: Child,
@@ -61,7 +64,8 @@ impl Mongod {
         command.arg("--dbpath").arg(folder).arg("--logpath").arg(folder.join("log"));
         command.args(["--nounixsocket", "--setParameter", "diagnosticDataCollectionEnabled=false"]);
         if let Some(name) = replica_set {
-            command.args(["--replSet", name, "--oplogSize", "128"]);
+            let oplog_mb = if name == SHORT_OPLOG { "1" } else { "128" };
+            command.args(["--replSet", name, "--oplogSize", oplog_mb]);
         }
         let mut shell =
             command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

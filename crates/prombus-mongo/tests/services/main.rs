@@ -1,0 +1,18 @@
+//! The helpers for services, against real servers.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+
+mod changefeed;
+#[allow(dead_code)]
+#[path = "../../../prombus/tests/it/child.rs"]
+mod child;
+mod exactly_once;
+mod failover;
+mod kill;
+mod outbox;
+mod projectors;
+#[allow(dead_code)]
+#[path = "../it/servers.rs"]
+mod servers;
+mod setup;
+mod standalone;

@@ -1,0 +1,23 @@
+//! A server that runs alone has neither transactions nor change streams.
+
+use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
+use prombus::Bus;
+use prombus_mongo::{Changefeed, ChangefeedOptions, ChangelogOptions, ChangelogProjector, MongoExactlyOnce};
+use std::sync::Arc;
+
+#[tokio::test]
+async fn what_needs_a_replica_set_says_so_at_its_start() {
+    let name = fresh_database();
+    let _drop = DropDatabase(shared_url().to_owned(), name.clone());
+    let database = open_database(shared_url(), &name).await;
+    let bus = Bus::memory();
+    let once = MongoExactlyOnce::open(&database).await.map(|_| ()).unwrap_err().to_string();
+    let options = ChangelogOptions::new("a", "g", "documents");
+    let changelog =
+        ChangelogProjector::open(&bus, &database, options).await.map(|_| ()).unwrap_err().to_string();
+    let options = ChangefeedOptions::new("documents", "a");
+    let feed = Changefeed::open(&database, Arc::new(bus), options).await.map(|_| ()).unwrap_err().to_string();
+    for (error, needs) in [(once, "transactions"), (changelog, "transactions"), (feed, "change streams")] {
+        assert!(error.contains(needs) && error.contains("--replSet"), "{error}");
+    }
+}
