@@ -59,13 +59,10 @@ export class EventSearch {
     return found?.id === id ? seqOf(found) : undefined;
   }
 
-  /** The seq of the first event of `ts` or later. `max_ts` counts cleaned events too, so it may lead to an earlier event. */
+  /** Where events of `ts` or later begin: all events before have earlier times. */
   async seqOfTime(topic: ReadableTopic, ts: Millis): Promise<number | undefined> {
     const first = await this.#first(topic, { projection: { max_ts: 1 }, isAfter: ({ max_ts = 0 }) => max_ts >= ts });
-    if (first === undefined) return undefined;
-    const later = { ...keptIn(topic.topicNo, { ...topic, firstSeq: seqOf(first) }), ts: { $gte: ts } };
-    const found = await this.#events.findOne(later, { sort: { _id: 1 }, projection: { _id: 1 } });
-    return found === null ? undefined : seqOf(found);
+    return first && seqOf(first);
   }
 
   /** The first event at or after the wanted place. */

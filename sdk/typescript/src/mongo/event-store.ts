@@ -4,7 +4,7 @@ import { PrombusError } from "../errors.js";
 import type { EventStore } from "../promethean/types.js";
 import type { EventRecord, Millis, StoredEvent, UUID } from "../types.js";
 import { type EventDocument, eventOf } from "./event-document.js";
-import { eventKey, keptIn, seqOf } from "./event-keys.js";
+import { keptIn } from "./event-keys.js";
 import { EventSearch } from "./event-search.js";
 import { PLAIN_NUMBERS } from "./options.js";
 import { ReadableEvents, type ReadableTopic } from "./readable.js";
@@ -15,8 +15,9 @@ const SCAN_LIMIT = 1_000;
 const KEYS_INDEX = "keys";
 /** Keys whose newest events are looked up at once. */
 const KEYS_AT_ONCE = 32;
-/** Events of one query by `_id`. */
-const SEQS_AT_ONCE = 1_000;
+/** Events of one query for the newest of all keys. */
+const EVENTS_AT_ONCE = 200;
+const FIND = { projection: { payload: 0 }, ...PLAIN_NUMBERS } as const;
 
 /**
  * Reads the collections that `prombus serve --store mongodb://…` writes. It never writes to them: publish through the server.
@@ -51,8 +52,8 @@ export class MongoEventStore implements EventStore {
   }
 
   /**
-   * Events in commit order, after `afterId` or from the first event of `ts` or later; `afterId` takes precedence. At most `limit`,
-   * 1,000 by default. Rejects with `unknown_id` if the topic has no event `afterId`.
+   * Events in commit order: those after `afterId`, or those of `ts` or later, or all. `afterId` takes precedence over `ts`. At most
+   * `limit`, 1,000 by default. Rejects with `unknown_id` if the topic has no event `afterId`.
    */
   async scan(topic: string, params: { afterId?: UUID; ts?: Millis; limit?: number } = {}): Promise<StoredEvent[]> {
     const { afterId, ts, limit = SCAN_LIMIT } = params;
@@ -62,7 +63,10 @@ export class MongoEventStore implements EventStore {
       throw new PrombusError("unknown_id", `${topic} has no event with the id ${afterId}`);
     }
     if (readable === undefined || firstSeq === undefined || limit <= 0) return [];
-    return this.#find(keptIn(readable.topicNo, { ...readable, firstSeq }), limit);
+    const kept = keptIn(readable.topicNo, { ...readable, firstSeq });
+    const filter = afterId === undefined && ts !== undefined ? { ...kept, ts: { $gte: ts } } : kept;
+    const documents = await this.#readable.events.find(filter, { ...FIND, sort: { _id: 1 }, limit }).toArray();
+    return documents.map(eventOf);
   }
 
   /** The first seq of a scan; `undefined` if there is no such event. */
@@ -78,47 +82,44 @@ export class MongoEventStore implements EventStore {
   async latestByKey(topic: string, keys: string[] = []): Promise<Record<string, EventRecord | undefined>> {
     const readable = await this.#readable.topic(topic);
     if (readable === undefined) return {};
-    const seqs = keys.length === 0 ? await this.#newestOfAll(readable) : await this.#newestOf(readable, [...new Set(keys)]);
-    const latest: [string, EventRecord][] = [];
-    for (const part of chunks(seqs, SEQS_AT_ONCE)) {
-      const ids = part.map((seq) => eventKey(readable.topicNo, seq));
-      for (const event of await this.#find({ _id: { $in: ids }, expire_at: { $exists: false } }, ids.length)) {
-        if (event.payload !== null) latest.push([event.key as string, event]);
-      }
-    }
-    return Object.fromEntries(latest);
+    const documents = keys.length === 0 ? await this.#newestOfAll(readable) : await this.#newestOf(readable, [...new Set(keys)]);
+    const latest = documents.map(eventOf).filter(({ payload }) => payload !== null);
+    return Object.fromEntries(latest.map((event) => [event.key as string, event]));
   }
 
-  /** The seqs of the newest events of these keys. */
-  async #newestOf(topic: ReadableTopic, keys: string[]): Promise<number[]> {
-    const newest = (key: string): Promise<EventDocument | null> => this.#readable.events.findOne(
-      { topic_no: topic.topicNo, key, seq: { $gte: topic.firstSeq, $lte: topic.lastSeq } } as Record<string, unknown>,
-      { sort: { seq: -1 }, projection: { _id: 1 }, hint: KEYS_INDEX },
-    );
-    const seqs: number[] = [];
+  async #newestOf(topic: ReadableTopic, keys: string[]): Promise<EventDocument[]> {
+    const newest = (key: string): Promise<EventDocument | null> =>
+      this.#readable.events.findOne(keyed(topic, { key }), { ...FIND, sort: { seq: -1 }, hint: KEYS_INDEX });
+    const documents: EventDocument[] = [];
     for (const part of chunks(keys, KEYS_AT_ONCE)) {
       for (const found of await Promise.all(part.map(newest))) {
-        if (found !== null) seqs.push(seqOf(found));
+        if (found !== null) documents.push(found);
       }
     }
-    return seqs;
+    return documents;
   }
 
-  /** The same for all keys. It reads the topic's part of the index, and no events. */
-  async #newestOfAll(topic: ReadableTopic): Promise<number[]> {
+  /** First reads the topic's part of the index, without any event, and then one event for each key. */
+  async #newestOfAll(topic: ReadableTopic): Promise<EventDocument[]> {
     const stages = [
-      { $match: { topic_no: topic.topicNo, key: { $gte: "" }, seq: { $gte: topic.firstSeq, $lte: topic.lastSeq } } },
+      { $match: keyed(topic, { key: { $gte: "" } }) },
       { $group: { _id: "$key", seq: { $max: "$seq" } } },
     ];
     const options = { hint: KEYS_INDEX, allowDiskUse: true, ...PLAIN_NUMBERS };
-    const found = await this.#readable.events.aggregate<{ seq: number }>(stages, options).toArray();
-    return found.map(({ seq }) => seq).sort((one, other) => one - other);
+    const found = await this.#readable.events.aggregate<{ _id: string; seq: number }>(stages, options).toArray();
+    const documents: EventDocument[] = [];
+    for (const part of chunks(found, EVENTS_AT_ONCE)) {
+      // On a clustered collection, `$in` on `_id` would read all of it.
+      const $or = part.map(({ _id: key, seq }) => ({ topic_no: topic.topicNo, key, seq }));
+      documents.push(...await this.#readable.events.find({ $or }, { ...FIND, hint: KEYS_INDEX }).toArray());
+    }
+    return documents;
   }
+}
 
-  async #find(filter: Record<string, unknown>, limit: number): Promise<StoredEvent[]> {
-    const options = { sort: { _id: 1 }, limit, projection: { payload: 0 }, ...PLAIN_NUMBERS } as const;
-    return (await this.#readable.events.find(filter, options).toArray()).map(eventOf);
-  }
+/** Events with keys, as the index of keys finds them. */
+function keyed({ topicNo, firstSeq, lastSeq }: ReadableTopic, filter: Record<string, unknown>): Record<string, unknown> {
+  return { topic_no: topicNo, ...filter, seq: { $gte: firstSeq, $lte: lastSeq } };
 }
 
 function chunks<T>(list: T[], size: number): T[][] {

@@ -1,7 +1,9 @@
 /** Tells an idle drainer that there may be rows: a change stream on the outbox, where the server has change streams. */
 import type { ChangeStream, Collection, Db, Document, Timestamp } from "mongodb";
 import { Backoff } from "../backoff.js";
+import { messageOf, PrombusError } from "../errors.js";
 import type { Millis } from "../types.js";
+import { MAJORITY } from "./options.js";
 import type { OutboxRow } from "./row.js";
 
 /** Rows that become due: new ones, and those that are pending again. Only the stream's own fields are sent. */
@@ -17,8 +19,6 @@ const BECAME_PENDING: Document[] = [
   },
   { $project: { _id: 1, operationType: 1 } },
 ];
-/** How long the server holds an empty answer. */
-const AWAIT_MS = 5_000;
 /** A stream that lives this long is taken to work. */
 const WORKING_MS = 10_000;
 
@@ -42,6 +42,8 @@ export class RowWatch {
   #isClosed = false;
   /** A standalone server has no change streams. */
   #isUnsupported = false;
+  /** Why the stream broke, if that was not reported yet. */
+  #failure: PrombusError | undefined;
   /** A change came after `open` while nobody waited. */
   #isChanged = false;
   readonly #waiting = new Set<() => void>();
@@ -51,9 +53,15 @@ export class RowWatch {
     this.#collection = collection;
   }
 
-  /** Opens the stream if it is not open. False: there is none, at least for now. Changes from now on end the next wait. */
+  /**
+   * Opens the stream if it is not open. False: there is none, at least for now. Changes from now on end the next wait. Rejects once if
+   * the stream broke, so that the drainer reports it.
+   */
   async open(): Promise<boolean> {
     this.#isChanged = false;
+    const failure = this.#failure;
+    this.#failure = undefined;
+    if (failure !== undefined) throw failure;
     if (this.#stream !== undefined) return true;
     if (this.#isClosed || this.#isUnsupported || performance.now() < this.#nextOpen) return false;
     const { setName, msg, operationTime } = (await this.#db.command({ hello: 1 })) as Hello;
@@ -70,19 +78,23 @@ export class RowWatch {
   /** From `startAtOperationTime` on nothing is missed, although the stream is opened a moment later. */
   #start(startAtOperationTime: Timestamp | undefined): void {
     const stream = this.#collection.watch<OutboxRow>(BECAME_PENDING, {
-      maxAwaitTimeMS: AWAIT_MS, readPreference: "primary", ...(startAtOperationTime === undefined ? {} : { startAtOperationTime }),
+      ...MAJORITY, ...(startAtOperationTime === undefined ? {} : { startAtOperationTime }),
     });
     this.#stream = stream;
     this.#openedAt = performance.now();
     stream.on("change", () => this.#wake());
-    stream.on("error", () => this.#broke(stream));
+    stream.on("error", (error) => this.#broke(stream, error));
     stream.on("close", () => this.#broke(stream));
   }
 
   /** The driver resumes streams by itself after a failover. What arrives here is final, e.g. the collection was dropped. */
-  #broke(stream: ChangeStream<OutboxRow>): void {
+  #broke(stream: ChangeStream<OutboxRow>, error?: unknown): void {
     if (this.#stream !== stream) return;
     this.#stream = undefined;
+    if (error !== undefined) {
+      const message = `the change stream of the outbox broke; the drainer polls until it is open again: ${messageOf(error)}`;
+      this.#failure = new PrombusError("unavailable", message, { cause: error });
+    }
     if (performance.now() - this.#openedAt > WORKING_MS) this.#backoff.reset();
     this.#nextOpen = performance.now() + this.#backoff.next();
     stream.close().catch(() => {});
