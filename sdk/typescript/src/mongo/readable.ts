@@ -5,6 +5,9 @@
  * middle, some of its events are there although the commit is not. So events count only up to the newest commit whose last
  * document is there. Only the newest commit can be incomplete: the next one is sent when it is known to be whole, or when its fence is
  * marked void. Snapshots replace records, and a snapshot contains only whole commits.
+ *
+ * One case remains: a bulk that takes longer than its fence allows can be voided by a new leader at the moment at which it ends. A
+ * reader that looks at that moment sees it.
  */
 import type { Collection, Db } from "mongodb";
 import type { EventDocument } from "./event-document.js";

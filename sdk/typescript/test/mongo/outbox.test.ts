@@ -30,8 +30,8 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     return made;
   }
 
-  const rows = (): Collection<Document & { _id: unknown }> => db.collection("outbox");
-  const row = async (id: unknown): Promise<Document> => (await rows().findOne({ _id: id })) as Document;
+  const rows = (): Collection<Document & { _id: string | number | ObjectId }> => db.collection("outbox");
+  const row = async (id: string): Promise<Document> => (await rows().findOne({ _id: id })) as Document;
 
   test("add is part of the caller's transaction", async () => {
     const shop = await outbox();

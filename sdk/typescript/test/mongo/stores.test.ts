@@ -1,5 +1,5 @@
 /** `MongoEventStore`, `MongoCursorStore` and `MongoDedupe` against a real MongoDB server that a prombus server stores in. */
-import { type CommandStartedEvent, type Db, type Document, Long, MongoClient, UUID } from "mongodb";
+import { type Binary, type CommandStartedEvent, type Db, type Document, Long, MongoClient, UUID } from "mongodb";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Client, connect } from "../../src/client.js";
 import { subscribeExactlyOnce } from "../../src/exactly-once.js";
@@ -193,7 +193,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       await known("cut");
       await bus.close();
       await server.stop();
-      const documents = db.collection<Document & { _id: unknown }>("events");
+      const documents = db.collection<Document & { _id: Binary }>("events");
       const { _id: topicNo } = await db.collection<Document & { _id: number }>("topics").findOne({ name: "cut" }) as { _id: number };
       const newest = async (number: number, count = 1): Promise<Document[]> => documents
         .find({ _id: { $gte: eventKey(number, 0), $lt: eventKey(number + 1, 0) } }, { promoteLongs: false }).sort({ _id: -1 }).limit(count).toArray();
@@ -202,7 +202,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       const [newestFence] = await newest(FENCES) as [Document];
       const next = Number(newestFence["_id"].buffer.readBigUInt64BE(4)) + 1;
       const { client_id: _, ...fields } = last;
-      const event = (seq: number, commit: number): Document & { _id: unknown } =>
+      const event = (seq: number, commit: number): Document & { _id: Binary } =>
         ({ ...fields, _id: eventKey(topicNo, seq), seq: Long.fromNumber(seq), id: uuidv7(), commit: Long.fromNumber(commit), payload_json: `"cut ${seq}"`, key: "k0" });
       const whole = [0, 1, 2, 3, 4];
       expect(payloads(await events.scan("cut"))).toEqual(whole);
@@ -230,7 +230,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       // A snapshot replaces records and older fences.
       await documents.deleteMany({ _id: { $gte: eventKey(RECORDS, 0), $lt: eventKey(RECORDS + 1, 0) } });
       await documents.deleteMany({ _id: { $gte: eventKey(FENCES, 0), $lt: eventKey(FENCES, next + 2) } });
-      await db.collection<Document & { _id: unknown }>("snapshots").insertOne({ _id: { n: Long.fromNumber(next + 2), piece: 0 }, pieces: 1 });
+      await db.collection<Document & { _id: Document }>("snapshots").insertOne({ _id: { n: Long.fromNumber(next + 2), piece: 0 }, pieces: 1 });
       expect(payloads(await events.scan("cut"))).toEqual([...whole, "cut 6", "cut 7"]);
       await documents.insertOne({ ...fence, _id: eventKey(FENCES, next + 3) });
       await documents.insertOne(event(8, next + 3));

@@ -24,12 +24,17 @@ export interface TestMongod {
   remove(): Promise<void>;
 }
 
+/** Looks for the server. `missing` explains why it cannot be started. */
+export function findMongod(): { missing?: string } {
+  return existsSync(BINARY) ? {} : { missing: `${BINARY} does not exist: run tests/mongodb/install, or set PROMBUS_TEST_MONGOD` };
+}
+
 /** Whether there is a server to test with. Without one, tests are skipped with a line in the output, and fail under CI. */
 export function hasMongod(): boolean {
-  if (existsSync(BINARY)) return true;
-  const why = `${BINARY} does not exist: run tests/mongodb/install, or set PROMBUS_TEST_MONGOD`;
-  if (process.env["CI"] === "true") throw new Error(why);
-  console.error(`SKIPPED: tests of MongoDB: ${why}`);
+  const { missing } = findMongod();
+  if (missing === undefined) return true;
+  if (process.env["CI"] === "true") throw new Error(missing);
+  console.error(`SKIPPED: tests of MongoDB: ${missing}`);
   return false;
 }
 
