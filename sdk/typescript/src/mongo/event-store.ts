@@ -69,7 +69,7 @@ export class MongoEventStore implements EventStore {
     return documents.map(eventOf);
   }
 
-  /** The first seq of a scan; `undefined` if there is no such event. */
+  /** The first seq of a scan; `undefined` if no event qualifies. */
   async #start(topic: ReadableTopic, afterId: UUID | undefined, ts: Millis | undefined): Promise<number | undefined> {
     if (afterId !== undefined) {
       const seq = await this.#search.seqOfId(topic, afterId);

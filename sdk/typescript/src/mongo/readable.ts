@@ -44,7 +44,7 @@ export class ReadableEvents {
     this.#snapshots = db.collection(`${prefix}snapshots`, MAJORITY);
   }
 
-  /** `undefined` if there is no such topic, or if nothing of it is readable. */
+  /** `undefined` if the topic does not exist or has no readable event. */
   async topic(name: string): Promise<ReadableTopic | undefined> {
     // A topic that was deleted and created again may be there twice for a moment.
     const [topic, commit] = await Promise.all([

@@ -44,7 +44,7 @@ export class RowWatch {
   #isUnsupported = false;
   /** Why the stream broke, if that was not reported yet. */
   #failure: PrombusError | undefined;
-  /** A change came after `open` while nobody waited. */
+  /** A change arrived after `open` and before `wait`. */
   #isChanged = false;
   readonly #waiting = new Set<() => void>();
 

@@ -175,7 +175,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     await sleep(250);
     expect(await two.requeueExpired()).toBe(3);
     expect(await row("1")).toEqual({ _id: "1", id: "1", topic: "t", payload: 1, ts: expect.any(Number), status: "pending", attempts: 0 });
-    // Nobody has them: the claim is void all the same.
+    // No drainer has claimed them since, but the old claim no longer applies.
     await one.markSent("3");
     expect(await two.claimBatch(10)).toMatchObject([{ id: "1", payload: 1, attempts: 0 }, { id: "2" }, { id: "3" }]);
     await one.markSent("1");
@@ -190,7 +190,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     expect(sent["expireAt"] - sent["sent_at"]).toBe(24 * 3_600_000);
   });
 
-  test("a claim that expired and that nobody took can still be settled", async () => {
+  test("an expired claim that no other drainer took can still be settled", async () => {
     const shop = await outbox({ leaseMs: 20 });
     await shop.add({ id: "a", topic: "t", payload: 1 });
     await shop.claimBatch(1);

@@ -55,7 +55,10 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       db, server, bus,
       events: new MongoEventStore(db, `${prefix}events`),
       cursors: new MongoCursorStore(db, `${prefix}cursors`),
-      known: (topic) => until(async () => (await db.collection(`${prefix}topics`).findOne({ name: topic })) !== null, `the topic ${topic}`),
+      known: (topic) => {
+        const topics = db.collection(`${prefix}topics`, { readConcern: { level: "majority" } });
+        return until(async () => (await topics.findOne({ name: topic })) !== null, `the topic ${topic}`);
+      },
     };
     opened.push(store);
     return store;
@@ -126,6 +129,21 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       const first = await events.scan("thousand");
       expect(first).toHaveLength(1_000);
       expect(payloads(await events.scan("thousand", { afterId: first.at(-1)?.id as string }))).toEqual([1_000, 1_001, 1_002, 1_003, 1_004]);
+    });
+
+    test("a reader beside a busy server sees every event once and in order", { timeout: 60_000 }, async () => {
+      const { bus, events, known } = shared;
+      await bus.publish("busy", 0);
+      await known("busy");
+      const publishing = (async () => {
+        for (let n = 1; n < 5_000; n += 250) await bus.publishMany("busy", Array.from({ length: Math.min(250, 5_000 - n) }, (_, at) => n + at));
+      })();
+      const seen = await events.scan("busy");
+      const end = Date.now() + 40_000;
+      while (seen.length < 5_000 && Date.now() < end) seen.push(...await events.scan("busy", { afterId: seen.at(-1)?.id as string, limit: 300 }));
+      await publishing;
+      expect(payloads(seen)).toEqual(Array.from({ length: 5_000 }, (_, n) => n));
+      expect(seen.map(({ seq }) => seq)).toEqual(seen.map((_, at) => at + 1));
     });
 
     test("latestByKey returns the newest event of each key, without deleted keys", async () => {
@@ -235,6 +253,10 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       await documents.insertOne({ ...fence, _id: eventKey(FENCES, next + 3) });
       await documents.insertOne(event(8, next + 3));
       expect(payloads(await events.scan("cut"))).toEqual([...whole, "cut 6", "cut 7"]);
+      // A damaged document is an error, not a missing event.
+      await documents.updateOne({ _id: eventKey(topicNo, 7) }, { $set: { payload_json: "{" } });
+      await expect(events.scan("cut")).rejects.toMatchObject({ code: "internal", message: "the document of seq 7 in cut is damaged" });
+      expect(payloads(await events.scan("cut", { limit: 5 }))).toEqual(whole);
     });
 
     test("ids of cleaned events are not events, and a scan can start after one", async () => {
