@@ -39,6 +39,11 @@ export interface OutboxStore<T = unknown> {
   requeueExpired?(): Promise<number>;
   /** Deletes rows that were sent long ago. Returns how many. */
   purgeSent?(): Promise<number>;
+  /**
+   * Waits while no row is due: resolves when one may be, and at once when `signal` aborts. The drainer calls this instead of
+   * waiting for `intervalMs`, so it may resolve earlier or later than that.
+   */
+  waitForRows?(intervalMs: Millis, signal: AbortSignal): Promise<void>;
 }
 
 /** What the drainer needs of a bus; the client and the sketch's `EventBus` have it. */
@@ -64,7 +69,7 @@ export interface OutboxPublishOptions {
 
 /** Options of `runOutboxDrainer`. */
 export interface DrainerOptions {
-  /** Wait when nothing is due; default 250. */
+  /** Wait when nothing is due; default 250. A store that is told of new rows decides itself how long to wait. */
   intervalMs?: Millis;
   /** Rows that are claimed at once; default 100. */
   batchSize?: number;
@@ -121,17 +126,34 @@ class Drainer<T> {
     const { intervalMs = 250 } = this.#options;
     const backoff = new Backoff(100, 30_000);
     while (!this.#isOver()) {
-      let isProgress = false;
       try {
-        isProgress = await this.#pass();
+        const pass = await this.#pass();
+        if (pass === "empty") await this.#waitForRows(intervalMs);
         backoff.reset();
+        if (pass === "failed") await this.#rest(intervalMs);
       } catch (error) {
         if (this.#isStopped() || this.#isRefused) return;
         this.#report(error);
         await this.#rest(backoff.next());
-        continue;
       }
-      if (!isProgress) await this.#rest(intervalMs);
+    }
+  }
+
+  /** Waits until a row may be due, unless the drainer is over before. */
+  async #waitForRows(intervalMs: Millis): Promise<void> {
+    const outbox = this.#outbox;
+    if (outbox.waitForRows === undefined) return this.#rest(intervalMs);
+    const { signal } = this.#options;
+    const over = new AbortController();
+    const stop = (): void => over.abort();
+    const look = setInterval(() => this.#isOver() && stop(), LOOK_MS);
+    signal?.addEventListener("abort", stop);
+    if (this.#isOver()) stop();
+    try {
+      await unlessAborted(outbox.waitForRows(intervalMs, over.signal), over.signal);
+    } finally {
+      clearInterval(look);
+      signal?.removeEventListener("abort", stop);
     }
   }
 
@@ -145,8 +167,8 @@ class Drainer<T> {
     } while (left > 0 && !this.#isOver());
   }
 
-  /** Publishes one batch. False: nothing was published. */
-  async #pass(): Promise<boolean> {
+  /** Publishes one batch. */
+  async #pass(): Promise<Pass> {
     const outbox = this.#outbox;
     if (outbox.purgeSent !== undefined && Date.now() >= this.#nextPurge) {
       this.#nextPurge = Date.now() + PURGE_INTERVAL_MS;
@@ -155,7 +177,7 @@ class Drainer<T> {
     await outbox.requeueExpired?.();
     const rows = this.#held.length > 0 ? this.#held : await outbox.claimBatch(this.#options.batchSize ?? 100);
     this.#held = [];
-    if (rows.length === 0) return false;
+    if (rows.length === 0) return "empty";
     return this.#settle(rows, await this.#publish(rows));
   }
 
@@ -200,7 +222,7 @@ class Drainer<T> {
     }
   }
 
-  async #settle(rows: OutboxRecord<T>[], outcomes: (Failure | undefined)[]): Promise<boolean> {
+  async #settle(rows: OutboxRecord<T>[], outcomes: (Failure | undefined)[]): Promise<Pass> {
     const outbox = this.#outbox;
     const sent: UUID[] = [];
     const waiting: OutboxRecord<T>[] = [];
@@ -227,7 +249,7 @@ class Drainer<T> {
     const failed = (await Promise.allSettled(settling)).find((result) => result.status === "rejected");
     if (failed !== undefined) throw failed.reason;
     if (unavailable !== undefined) throw unavailable.error;
-    return sent.length > 0;
+    return sent.length > 0 ? "sent" : "failed";
   }
 
   #isStopped(): boolean {
@@ -248,6 +270,9 @@ class Drainer<T> {
     }
   }
 }
+
+/** No row was due, rows were published, or none of the rows could be. */
+type Pass = "empty" | "sent" | "failed";
 
 interface Failure {
   /** `refused` counts as an attempt. */

@@ -3,7 +3,7 @@
  *
  * - `ts file=NAME`: a part of the program NAME. All parts are type-checked and run together. `token=TOKEN` starts a server with that
  *   token, `node=newest` runs it in the newest Node, `launcher` means that it needs the package `prombus` and no server, `worker` that
- *   it runs until it is stopped.
+ *   it runs until it is stopped, `mongodb` that it needs a MongoDB server, `mongodb=store` that the prombus server stores in that one.
  * - `text output=NAME`: what the program NAME prints; several such blocks are one output. `sorted` ignores the order of lines.
  * - `toml file=NAME`, `html file=NAME`: the server's configuration and the page, which Chromium opens.
  * - `sh run`: commands that are run. `sh package`: installs packages or runs a server, which `scripts/package` checks.
@@ -17,6 +17,7 @@ import { transform } from "esbuild";
 import { afterAll, beforeAll, describe, expect, it, type TestContext } from "vitest";
 import { launchBrowser } from "./support/browser.js";
 import { bundleForBrowser, ROOT } from "./support/bundle.js";
+import { findMongod, startMongod, type TestMongod } from "./support/mongod.js";
 import { fixedPort } from "./support/ports.js";
 import { findRuntime } from "./support/runtimes.js";
 import { startServer, type TestServer } from "./support/server.js";
@@ -25,6 +26,7 @@ import { killPrograms, makeWorkspace, REPOSITORY, runProgram, type Workspace } f
 const BINARY = process.env["PROMBUS_BIN"] ?? join(REPOSITORY, "target/debug/prombus");
 const PAGE_TOKEN = "page-token-of-the-guide";
 const ADDRESS = "127.0.0.1:8090";
+const MONGODB = "mongodb://127.0.0.1:27017/?replicaSet=rs0";
 const PAGE_ORIGIN = "http://127.0.0.1:8000";
 
 interface Block {
@@ -40,12 +42,14 @@ const blocks = blocksOf(guide);
 const programs = [...new Set(blocks.filter(({ language }) => language === "ts").map(({ marks }) => marks["file"] ?? ""))];
 
 let workspace: Workspace;
+let mongod: Promise<TestMongod> | undefined;
 const servers: TestServer[] = [];
 
 beforeAll(async () => { workspace = await makeWorkspace(); });
 afterAll(async () => {
   killPrograms();
   await Promise.all(servers.map((server) => server.remove()));
+  await (await mongod)?.remove();
   await workspace.remove();
 });
 
@@ -138,9 +142,18 @@ describe("docs/typescript.md", { timeout: 120_000 }, () => {
       }
       let source = partsOf(name).map(({ text }) => text).join("\n");
       const env: Record<string, string> = {};
+      const settings: Record<string, string> = {};
       let server: TestServer | undefined;
+      if (marks["mongodb"] !== undefined) {
+        const { missing: why } = findMongod();
+        if (why !== undefined) missing(context, `${name}: ${why}`);
+        const { url } = await (mongod ??= startMongod("replica set"));
+        expect(source).toContain(MONGODB);
+        source = source.replaceAll(MONGODB, url);
+        if (marks["mongodb"] === "store") settings["PROMBUS_STORE"] = url;
+      }
       if (marks["launcher"] === undefined) {
-        server = await startServer(marks["token"] === undefined ? {} : { token: marks["token"] });
+        server = await startServer({ env: settings, ...(marks["token"] === undefined ? {} : { token: marks["token"] }) });
         servers.push(server);
         source = source.replaceAll(ADDRESS, new URL(server.http).host);
       } else {

@@ -287,6 +287,52 @@ describe("runOutboxDrainer", () => {
     expect(errors).toHaveLength(2);
   });
 
+  test("a store that can wait for rows replaces the interval, but not after a failed row", async () => {
+    const outbox = new SketchOutbox() as SketchOutbox & Pick<OutboxStore, "waitForRows">;
+    const waits: number[] = [];
+    let wake = (): void => {};
+    outbox.waitForRows = (intervalMs, signal) => new Promise((resolve) => {
+      waits.push(intervalMs);
+      wake = resolve;
+      signal.addEventListener("abort", () => resolve());
+    });
+    const published: unknown[] = [];
+    const stop = drain(outbox, {
+      publish: async (topic, payload) => {
+        published.push(payload);
+        if (topic === "refused") throw new Error("refused");
+      },
+    });
+    await until(() => waits.length === 1, "the first wait");
+    await outbox.add({ id: "1", topic: "t", payload: 1 });
+    await sleep(50);
+    expect(published).toEqual([]);
+    wake();
+    await until(() => waits.length === 2, "the second wait");
+    expect([published, waits]).toEqual([[1], [10, 10]]);
+    await outbox.add({ id: "2", topic: "refused", payload: 2 });
+    wake();
+    await until(() => published.length > 1, "the refused row");
+    await stop();
+  });
+
+  test("a wait that fails is reported; a wait ends when the bus is closed", async () => {
+    const outbox = new SketchOutbox() as SketchOutbox & Pick<OutboxStore, "waitForRows">;
+    let waits = 0;
+    outbox.waitForRows = () => {
+      waits += 1;
+      if (waits === 1) throw new Error("thrown");
+      return waits === 2 ? Promise.reject(new Error("rejected")) : new Promise(() => {});
+    };
+    const errors: unknown[] = [];
+    const bus = { publish: async () => {}, status: "connected" };
+    const done = runOutboxDrainer(outbox, bus, { onError: (error) => errors.push(error) });
+    await until(() => waits === 3, "the third wait");
+    expect(errors).toMatchObject([{ message: "thrown" }, { message: "rejected" }]);
+    bus.status = "closed";
+    await done;
+  });
+
   test("resolves when the client is closed, idle or with rows that wait", async () => {
     const errors: unknown[] = [];
     const onError = (error: unknown): void => { errors.push(error); };

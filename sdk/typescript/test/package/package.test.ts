@@ -1,5 +1,5 @@
 /** The package as npm installs it: every entry, both module formats, their types, and other runtimes. */
-import { copyFile, mkdir, readFile, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { publint } from "publint";
 import { formatMessage } from "publint/utils";
@@ -29,13 +29,16 @@ void main();
 `;
 
 let packed: Packed;
-/** A project with the package, `ws` and `@opentelemetry/api`. */
+/** A project with the package, `ws` and `@opentelemetry/api`; and with `mongodb`, linked because it has dependencies of its own. */
 let project: string;
 let entries: string[];
+/** The entry that needs the package `mongodb`, which is for Node. */
+const MONGO = "@prombus/client/mongo";
 
 beforeAll(async () => {
   packed = await packPackage();
   project = await packed.install(["ws", "@opentelemetry/api"]);
+  await symlink(join(ROOT, "node_modules/mongodb"), join(project, "node_modules/mongodb"));
   const manifest = await readFile(join(packed.folder, "package.json"), "utf8");
   const { exports } = JSON.parse(manifest) as { exports: Record<string, unknown> };
   entries = Object.keys(exports).filter((name) => name !== "./package.json").map((name) => posix.join("@prombus/client", name));
@@ -44,6 +47,10 @@ beforeAll(async () => {
 afterAll(async () => {
   await packed?.remove();
 });
+
+function withoutMongo(): string[] {
+  return entries.filter((name) => name !== MONGO);
+}
 
 /** Runs `work` with a new server. */
 async function withServer<R>(work: (server: TestServer) => Promise<R>): Promise<R> {
@@ -115,16 +122,33 @@ describe("every entry", () => {
     expect(await runOk(process.execPath, ["entries.cjs"], { cwd: project })).toBe("true\n".repeat(entries.length));
   });
 
-  const imports = (): string =>
-    entries.map((name, index) => `import * as entry${index} from "${name}";\nvoid entry${index};`).join("\n");
+  const imports = (names: string[]): string =>
+    names.map((name, index) => `import * as entry${index} from "${name}";\nvoid entry${index};`).join("\n");
 
   test("type-checks in a project for browsers, without the types of Node", { timeout: TIMEOUT_MS }, async () => {
-    await typeCheck("entries-browser", imports(), { lib: ["es2022", "dom", "dom.iterable"], types: [] });
+    await typeCheck("entries-browser", imports(withoutMongo()), { lib: ["es2022", "dom", "dom.iterable"], types: [] });
   });
 
   test("type-checks in a project for Node, without the types of browsers", { timeout: TIMEOUT_MS }, async () => {
     const typeRoots = [join(ROOT, "node_modules/@types")];
-    await typeCheck("entries-node", imports(), { lib: ["es2022"], types: ["node"], typeRoots });
+    await typeCheck("entries-node", imports(entries), { lib: ["es2022"], types: ["node"], typeRoots });
+  });
+});
+
+describe("a project without mongodb", () => {
+  test("can import and type-check every other entry, and is told what is missing", { timeout: TIMEOUT_MS }, async () => {
+    const link = join(project, "node_modules/mongodb");
+    await rm(link);
+    try {
+      expect(entries).toContain(MONGO);
+      const code = withoutMongo().map((name, index) => `import * as entry${index} from "${name}";\nvoid entry${index};`).join("\n");
+      await typeCheck("without-mongodb", code, { lib: ["es2022", "dom", "dom.iterable"], types: [] });
+      for (const ending of ["mjs", "cjs"]) await runOk(process.execPath, [join(project, `without-mongodb/without-mongodb.${ending}`)]);
+      await writeFile(join(project, "missing.mjs"), `import(${JSON.stringify(MONGO)}).catch(({ message }) => console.log(message));`);
+      expect(await runOk(process.execPath, ["missing.mjs"], { cwd: project })).toMatch(/Cannot find package 'mongodb'/);
+    } finally {
+      await symlink(join(ROOT, "node_modules/mongodb"), link);
+    }
   });
 });
 

@@ -36,7 +36,7 @@ export async function makeWorkspace(): Promise<Workspace> {
   await cp(join(client, "dist/esm"), join(client, "dist/browser"), { recursive: true });
   await cp(join(client, "dist/esm/browser-socket.js"), join(client, "dist/browser/node-socket.js"));
   await writeFile(join(folder, "package.json"), '{"type":"module"}\n');
-  for (const name of ["ws", "zod", "@opentelemetry", "@types", "undici-types"]) {
+  for (const name of ["mongodb", "ws", "zod", "@opentelemetry", "@types", "undici-types"]) {
     await symlink(join(ROOT, "node_modules", name), join(modules, name));
   }
   const hasLauncher = existsSync(LAUNCHER);
@@ -71,6 +71,7 @@ async function typeCheck(folder: string, files: string[]): Promise<string> {
       types: ["node"], rootDir: "/", baseUrl: ".", noUnusedLocals: false,
       paths: {
         "@prombus/client": source("index.ts"),
+        "@prombus/client/mongo": source("mongo.ts"),
         "@prombus/client/opentelemetry": source("opentelemetry.ts"),
         "@prombus/client/promethean": source("promethean/index.ts"),
         "@prombus/client/sqlite": source("sqlite.ts"),

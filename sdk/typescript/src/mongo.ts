@@ -1,0 +1,10 @@
+/**
+ * Outbox, marks, events and cursors in MongoDB, over the official driver (`mongodb`, version 6 or newer).
+ *
+ * The collections are those of the Rust library and of `prombus serve --store mongodb://…`, so Rust and Node programs can share
+ * them.
+ */
+export { MongoCursorStore } from "./mongo/cursor-store.js";
+export { MongoDedupe } from "./mongo/dedupe.js";
+export { MongoEventStore } from "./mongo/event-store.js";
+export { MongoOutbox, type MongoOutboxAddOptions, type MongoOutboxOptions } from "./mongo/outbox.js";

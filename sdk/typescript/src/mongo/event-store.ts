@@ -1,0 +1,127 @@
+/** Events of a server that stores in MongoDB, read from the database. */
+import type { Db } from "mongodb";
+import { PrombusError } from "../errors.js";
+import type { EventStore } from "../promethean/types.js";
+import type { EventRecord, Millis, StoredEvent, UUID } from "../types.js";
+import { type EventDocument, eventOf } from "./event-document.js";
+import { keptIn } from "./event-keys.js";
+import { EventSearch } from "./event-search.js";
+import { PLAIN_NUMBERS } from "./options.js";
+import { ReadableEvents, type ReadableTopic } from "./readable.js";
+
+const EVENTS = "events";
+const SCAN_LIMIT = 1_000;
+/** The index of events with keys. */
+const KEYS_INDEX = "keys";
+/** Keys whose newest events are looked up at once. */
+const KEYS_AT_ONCE = 32;
+/** Events of one query for the newest of all keys. */
+const EVENTS_AT_ONCE = 200;
+const FIND = { projection: { payload: 0 }, ...PLAIN_NUMBERS } as const;
+
+/**
+ * Reads the collections that `prombus serve --store mongodb://…` writes. It never writes to them: publish through the server.
+ *
+ * A reader sees events of whole commits that a majority of the replica set has: never a part of a commit, nothing that a failover
+ * takes back, and not the ids that cleaned events leave behind. It may see an event a moment before its publish is answered. A new
+ * topic appears, and a deleted one disappears, within about a second. All reads go to the primary and use indexes. Where the gateway
+ * can answer, `HttpEventStore` asks it instead.
+ */
+export class MongoEventStore implements EventStore {
+  readonly #readable: ReadableEvents;
+  readonly #search: EventSearch;
+
+  /** With `mongodb.prefix`, the name of the collection is the prefix and `events`. */
+  constructor(db: Db, collectionName = EVENTS) {
+    if (!collectionName.endsWith(EVENTS)) {
+      throw new PrombusError("bad_request", `the name of the collection is mongodb.prefix and "${EVENTS}": ${collectionName}`);
+    }
+    this.#readable = new ReadableEvents(db, collectionName.slice(0, -EVENTS.length));
+    this.#search = new EventSearch(this.#readable.events);
+  }
+
+  /** Does nothing: the server creates the collections and their indexes. */
+  static async ensureIndexes(_db: Db, _name = EVENTS): Promise<void> {}
+
+  /** Always rejects: the server owns the collection. */
+  async insert<T>(_e: EventRecord<T>): Promise<void> {
+    throw new PrombusError(
+      "method_not_allowed",
+      "MongoEventStore only reads: publish through the server, with client.publish() or HttpEventStore",
+    );
+  }
+
+  /**
+   * Events in commit order: those after `afterId`, or those of `ts` or later, or all. `afterId` takes precedence over `ts`. At most
+   * `limit`, 1,000 by default. Rejects with `unknown_id` if the topic has no event `afterId`.
+   */
+  async scan(topic: string, params: { afterId?: UUID; ts?: Millis; limit?: number } = {}): Promise<StoredEvent[]> {
+    const { afterId, ts, limit = SCAN_LIMIT } = params;
+    const readable = await this.#readable.topic(topic);
+    const firstSeq = readable && await this.#start(readable, afterId, ts);
+    if (afterId !== undefined && firstSeq === undefined) {
+      throw new PrombusError("unknown_id", `${topic} has no event with the id ${afterId}`);
+    }
+    if (readable === undefined || firstSeq === undefined || limit <= 0) return [];
+    const kept = keptIn(readable.topicNo, { ...readable, firstSeq });
+    const filter = afterId === undefined && ts !== undefined ? { ...kept, ts: { $gte: ts } } : kept;
+    const documents = await this.#readable.events.find(filter, { ...FIND, sort: { _id: 1 }, limit }).toArray();
+    return documents.map(eventOf);
+  }
+
+  /** The first seq of a scan; `undefined` if no event qualifies. */
+  async #start(topic: ReadableTopic, afterId: UUID | undefined, ts: Millis | undefined): Promise<number | undefined> {
+    if (afterId !== undefined) {
+      const seq = await this.#search.seqOfId(topic, afterId);
+      return seq === undefined ? undefined : Math.max(seq + 1, topic.firstSeq);
+    }
+    return ts === undefined ? topic.firstSeq : this.#search.seqOfTime(topic, ts);
+  }
+
+  /** The newest event of each key; of all keys if none are given. A key whose newest payload is `null` is deleted and left out. */
+  async latestByKey(topic: string, keys: string[] = []): Promise<Record<string, EventRecord | undefined>> {
+    const readable = await this.#readable.topic(topic);
+    if (readable === undefined) return {};
+    const documents = keys.length === 0 ? await this.#newestOfAll(readable) : await this.#newestOf(readable, [...new Set(keys)]);
+    const latest = documents.map(eventOf).filter(({ payload }) => payload !== null);
+    return Object.fromEntries(latest.map((event) => [event.key as string, event]));
+  }
+
+  async #newestOf(topic: ReadableTopic, keys: string[]): Promise<EventDocument[]> {
+    const newest = (key: string): Promise<EventDocument | null> =>
+      this.#readable.events.findOne(keyed(topic, { key }), { ...FIND, sort: { seq: -1 }, hint: KEYS_INDEX });
+    const documents: EventDocument[] = [];
+    for (const part of chunks(keys, KEYS_AT_ONCE)) {
+      for (const found of await Promise.all(part.map(newest))) {
+        if (found !== null) documents.push(found);
+      }
+    }
+    return documents;
+  }
+
+  /** First reads the topic's part of the index, without any event, and then one event for each key. */
+  async #newestOfAll(topic: ReadableTopic): Promise<EventDocument[]> {
+    const stages = [
+      { $match: keyed(topic, { key: { $gte: "" } }) },
+      { $group: { _id: "$key", seq: { $max: "$seq" } } },
+    ];
+    const options = { hint: KEYS_INDEX, allowDiskUse: true, ...PLAIN_NUMBERS };
+    const found = await this.#readable.events.aggregate<{ _id: string; seq: number }>(stages, options).toArray();
+    const documents: EventDocument[] = [];
+    for (const part of chunks(found, EVENTS_AT_ONCE)) {
+      // On a clustered collection, `$in` on `_id` would read all of it.
+      const $or = part.map(({ _id: key, seq }) => ({ topic_no: topic.topicNo, key, seq }));
+      documents.push(...await this.#readable.events.find({ $or }, { ...FIND, hint: KEYS_INDEX }).toArray());
+    }
+    return documents;
+  }
+}
+
+/** Events with keys, as the index of keys finds them. */
+function keyed({ topicNo, firstSeq, lastSeq }: ReadableTopic, filter: Record<string, unknown>): Record<string, unknown> {
+  return { topic_no: topicNo, ...filter, seq: { $gte: firstSeq, $lte: lastSeq } };
+}
+
+function chunks<T>(list: T[], size: number): T[][] {
+  return Array.from({ length: Math.ceil(list.length / size) }, (_, part) => list.slice(part * size, (part + 1) * size));
+}
