@@ -37,5 +37,5 @@ pub use projector::{
     ChangelogOptions, ChangelogProjector, MongoProjection, MongoProjector, MongoProjectorError,
     MongoProjectorFigures, MongoProjectorHandle, MongoProjectorOptions,
 };
-pub use server_abilities::ServerError;
+pub use server_abilities::{ServerError, open_database};
 pub use transaction::HandlerError;

@@ -11,7 +11,7 @@ mod wake;
 use crate::json::json_of;
 use crate::payload_bson::bson_of_json;
 use crate::server_abilities::{ServerError, majority};
-use claims::Claims;
+use claims::Rows;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::IndexOptions;
 use mongodb::{ClientSession, Collection, Database, IndexModel};
@@ -39,10 +39,7 @@ const KEEP_SENT_MS: u64 = 24 * 3_600_000;
 /// A service in another language adds rows with `id`, `topic`, `payload`, `ts` and `status: "pending"`.
 #[derive(Clone)]
 pub struct MongoOutbox {
-    rows: Collection<Document>,
-    keep_sent_ms: u64,
-    max_attempts: u32,
-    claims: Arc<Claims>,
+    rows: Rows,
     wake: Arc<Wake>,
 }
 
@@ -70,26 +67,22 @@ impl MongoOutbox {
         ])
         .await?;
         let wake = Arc::new(Wake::new(rows.clone(), database.clone()));
-        Ok(Self {
-            rows,
-            keep_sent_ms: KEEP_SENT_MS,
-            max_attempts: MAX_ATTEMPTS,
-            claims: Arc::default(),
-            wake,
-        })
+        let rows =
+            Rows { rows, keep_sent_ms: KEEP_SENT_MS, max_attempts: MAX_ATTEMPTS, claims: Arc::default() };
+        Ok(Self { rows, wake })
     }
 
     /// How long rows that were sent are kept. Default: a day. 0 deletes a row when it is sent.
     #[must_use]
     pub fn keep_sent_ms(mut self, keep_ms: u64) -> Self {
-        self.keep_sent_ms = keep_ms;
+        self.rows.keep_sent_ms = keep_ms;
         self
     }
 
     /// How many attempts may fail before a row is given up. Default: 10. A bus that cannot be reached is no attempt.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = attempts.max(1);
+        self.rows.max_attempts = attempts.max(1);
         self
     }
 
@@ -105,8 +98,8 @@ impl MongoOutbox {
     ) -> mongodb::error::Result<()> {
         let row = row_of(record);
         match session {
-            Some(session) => self.rows.insert_one(row).session(session).await?,
-            None => self.rows.insert_one(row).write_concern(majority()).await?,
+            Some(session) => self.rows.rows.insert_one(row).session(session).await?,
+            None => self.rows.rows.insert_one(row).write_concern(majority()).await?,
         };
         Ok(())
     }
@@ -118,7 +111,7 @@ impl MongoOutbox {
     pub async fn counts(&self) -> mongodb::error::Result<BTreeMap<String, u64>> {
         use futures_util::TryStreamExt as _;
         let stages = [doc! { "$group": { "_id": "$status", "rows": { "$sum": 1 } } }];
-        let groups: Vec<Document> = self.rows.aggregate(stages).await?.try_collect().await?;
+        let groups: Vec<Document> = self.rows.rows.aggregate(stages).await?.try_collect().await?;
         let count = |group: &Document| {
             let rows = group.get_i32("rows").map(i64::from).or_else(|_| group.get_i64("rows"));
             u64::try_from(rows.unwrap_or(0)).unwrap_or(0)
@@ -164,7 +157,7 @@ impl OutboxStore for MongoOutbox {
         rows: u32,
         lease_ms: u64,
     ) -> BoxFuture<'a, Result<Vec<ClaimedRow>, OutboxError>> {
-        Box::pin(async move { self.claim(worker, rows, lease_ms).await.map_err(outbox_error) })
+        Box::pin(async move { self.rows.claim(worker, rows, lease_ms).await.map_err(outbox_error) })
     }
 
     fn mark_sent<'a>(
@@ -172,7 +165,7 @@ impl OutboxStore for MongoOutbox {
         worker: &'a str,
         rows: &'a [String],
     ) -> BoxFuture<'a, Result<u64, OutboxError>> {
-        Box::pin(async move { self.sent(worker, rows).await.map_err(outbox_error) })
+        Box::pin(async move { self.rows.sent(worker, rows).await.map_err(outbox_error) })
     }
 
     fn mark_error<'a>(
@@ -180,7 +173,7 @@ impl OutboxStore for MongoOutbox {
         worker: &'a str,
         rows: &'a [FailedRow],
     ) -> BoxFuture<'a, Result<Failed, OutboxError>> {
-        Box::pin(async move { self.failed(worker, rows).await.map_err(outbox_error) })
+        Box::pin(async move { self.rows.failed(worker, rows).await.map_err(outbox_error) })
     }
 
     fn release<'a>(
@@ -189,16 +182,16 @@ impl OutboxStore for MongoOutbox {
         rows: &'a [String],
         reason: &'a str,
     ) -> BoxFuture<'a, Result<(), OutboxError>> {
-        Box::pin(async move { self.give_back(worker, rows, reason).await.map_err(outbox_error) })
+        Box::pin(async move { self.rows.give_back(worker, rows, reason).await.map_err(outbox_error) })
     }
 
     fn requeue_expired(&self) -> BoxFuture<'_, Result<u64, OutboxError>> {
-        Box::pin(async move { self.requeue().await.map_err(outbox_error) })
+        Box::pin(async move { self.rows.requeue().await.map_err(outbox_error) })
     }
 
     /// MongoDB does this too, once in a minute.
     fn purge_sent(&self) -> BoxFuture<'_, Result<u64, OutboxError>> {
-        Box::pin(async move { self.purge().await.map_err(outbox_error) })
+        Box::pin(async move { self.rows.purge().await.map_err(outbox_error) })
     }
 
     fn wait_for_rows(&self, interval: Duration, idle_passes: u32) -> BoxFuture<'_, ()> {
@@ -208,7 +201,7 @@ impl OutboxStore for MongoOutbox {
 
 impl std::fmt::Debug for MongoOutbox {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "MongoOutbox({})", self.rows.namespace())
+        write!(formatter, "MongoOutbox({})", self.rows.rows.namespace())
     }
 }
 

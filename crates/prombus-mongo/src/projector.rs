@@ -200,7 +200,8 @@ impl<P: MongoProjection> MongoProjector<P> {
         let subscribe = subscribe.batch_size(options.batch_size).max_attempts(MAX_ATTEMPTS).in_order();
         let subscription = subscribe.await?;
         subscription.take_over().await?;
-        let positions = Positions::new(database, &options);
+        let name = format!("{}::{}", options.topic, options.group);
+        let positions = Positions::new(database, &options.positions, name);
         let session = database.client().start_session().await?;
         let mut found = positions.take_over(&session).await?;
         if found.is_rebuilding || options.rebuild {

@@ -1,8 +1,13 @@
 //! What the server can do: transactions and change streams need a replica set.
 
 use crate::errors::reason;
-use mongodb::Database;
 use mongodb::bson::doc;
+use mongodb::options::ClientOptions;
+use mongodb::{Client, Database};
+use std::time::Duration;
+
+/// Unless the connection string says otherwise: an operation fails after this time without a server.
+const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The server cannot do what a helper needs, or cannot be asked.
 #[derive(Debug, thiserror::Error)]
@@ -18,9 +23,33 @@ pub enum ServerError {
         /// What is needed.
         needs: &'static str,
     },
+    /// The connection string is wrong. The message has no credentials.
+    #[error("{0}")]
+    ConnectionString(String),
     /// It did not answer, or refused.
     #[error("{}", reason(.0))]
     Driver(#[from] mongodb::error::Error),
+}
+
+/// Opens a database by a connection string, for programs that have no client of their own. Without a name, it is the database that
+/// the connection string names.
+///
+/// # Errors
+/// [`ServerError`]: the connection string is wrong, or names no database. Nothing is sent to the server yet.
+pub async fn open_database(url: &str, name: Option<&str>) -> Result<Database, ServerError> {
+    let parsed = ClientOptions::parse(url).await;
+    let mut options = parsed.map_err(|error| {
+        // The driver's messages may quote the connection string.
+        let text = reason(&error).replace(url, "<connection string>");
+        ServerError::ConnectionString(format!("the MongoDB connection string is not valid: {text}"))
+    })?;
+    options.app_name.get_or_insert_with(|| "prombus".to_owned());
+    options.server_selection_timeout.get_or_insert(SERVER_SELECTION_TIMEOUT);
+    let Some(name) = name.map(str::to_owned).or_else(|| options.default_database.clone()) else {
+        let why = "the connection string names no database: mongodb://host/NAME";
+        return Err(ServerError::ConnectionString(why.to_owned()));
+    };
+    Ok(Client::with_options(options)?.database(&name))
 }
 
 /// Whether the server has transactions and change streams.

@@ -96,12 +96,13 @@ pub struct BackupArgs {
 }
 
 pub(super) const OUTBOX_HELP: &str = "\
-A service writes events into the table `outbox` of its own database, in the transaction of its business. \
+A service writes events into the table or collection `outbox` of its own database, in the transaction of its business. \
 This publishes them, each once: under the row's id, so that a crash in between makes no second event.
 
 Examples:
   prombus outbox drain --sqlite shop.db --to ws://127.0.0.1:8090
   prombus outbox drain --sqlite shop.db --init --once
+  prombus outbox drain --mongodb mongodb://127.0.0.1/shop --to ws://127.0.0.1:8090
   sqlite3 shop.db \"INSERT INTO outbox (id, topic, payload) VALUES ('order-17', 'orders', '{}')\"";
 
 /// What can be done with an outbox.
@@ -115,9 +116,18 @@ pub enum OutboxCommand {
 /// What `outbox drain` takes.
 #[derive(Debug, ClapArgs)]
 pub struct OutboxArgs {
-    /// The database of the service
-    #[arg(long, value_name = "FILE")]
-    pub sqlite: PathBuf,
+    /// The SQLite database of the service
+    #[arg(long, value_name = "FILE", required_unless_present = "mongodb", conflicts_with = "mongodb")]
+    pub sqlite: Option<PathBuf>,
+    /// The MongoDB server of the service, as a connection string
+    #[arg(long, value_name = "URL", env = "PROMBUS_OUTBOX_MONGODB", hide_env_values = true)]
+    pub mongodb: Option<String>,
+    /// The database there [default: the one in the connection string]
+    #[arg(long, value_name = "NAME", requires = "mongodb")]
+    pub database: Option<String>,
+    /// The collection there
+    #[arg(long, value_name = "NAME", default_value = "outbox", requires = "mongodb")]
+    pub collection: String,
     /// The server to publish to
     #[arg(long, value_name = "URL", env = "PROMBUS_URL", default_value = "http://127.0.0.1:8090")]
     pub to: String,
@@ -139,7 +149,7 @@ pub struct OutboxArgs {
     /// Publish what is there, and end
     #[arg(long)]
     pub once: bool,
-    /// Make the database and its table, if they are not there
+    /// Make the table or the collection, if it is not there
     #[arg(long)]
     pub init: bool,
 }

@@ -184,7 +184,7 @@ mod tests {
         );
         assert_eq!((insert.key.as_deref(), insert.ts, insert.topic.as_str()), (Some("7"), Some(5), "t"));
         assert_eq!(insert.id, item("update").expect("a change").record.expect("an event").id);
-        assert_eq!(insert.id.to_string(), "f55ac1a9-0f6f-5d7b-8a3e-000000000000");
+        assert_eq!(insert.id.to_string(), "2544af55-f89c-5c44-af9a-9dd404deedda");
     }
 
     #[test]

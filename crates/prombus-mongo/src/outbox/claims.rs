@@ -1,9 +1,9 @@
 //! Claiming rows and settling them, by token and by the server's time.
 
-use super::MongoOutbox;
 use super::row::{parse_row, row_name};
 use crate::server_abilities::majority;
 use futures_util::TryStreamExt as _;
+use mongodb::Collection;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::error::Result as MongoResult;
 use mongodb::options::ReturnDocument;
@@ -11,11 +11,21 @@ use parking_lot::Mutex;
 use prombus::Uuid;
 use prombus::outbox::{ClaimedRow, Failed, FailedRow};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// How often a claim is tried when other drainers were faster.
 const CLAIM_ATTEMPTS: u32 = 5;
 /// An error is kept up to this length.
 const ERROR_CHARS_MAX: usize = 1_000;
+
+/// The rows of an outbox. A handle: clones share what they hold.
+#[derive(Clone)]
+pub(super) struct Rows {
+    pub(super) rows: Collection<Document>,
+    pub(super) keep_sent_ms: u64,
+    pub(super) max_attempts: u32,
+    pub(super) claims: Arc<Claims>,
+}
 
 /// The rows that drainers of this process hold, by worker and name.
 #[derive(Debug, Default)]
@@ -64,7 +74,7 @@ fn still_held(ids: &[Bson], token: &str) -> Document {
     doc! { "_id": { "$in": ids }, "status": "claimed", "claim": token }
 }
 
-impl MongoOutbox {
+impl Rows {
     pub(super) async fn claim(&self, worker: &str, rows: u32, lease_ms: u64) -> MongoResult<Vec<ClaimedRow>> {
         for attempt in 0..CLAIM_ATTEMPTS {
             // Where other drainers are at work too, each begins at another place.

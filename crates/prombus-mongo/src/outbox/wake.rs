@@ -43,7 +43,7 @@ impl Wake {
                 Ok(true) => *stream = Stream::Closed,
                 Ok(false) => *stream = Stream::Missing,
                 Err(error) => {
-                    tracing::debug!("outbox: the server does not say what it has: {}", reason(&error))
+                    tracing::debug!("outbox: the server does not say what it has: {}", reason(&error));
                 }
             }
         }

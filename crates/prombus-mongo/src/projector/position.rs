@@ -1,12 +1,19 @@
 //! Where a projector is: one document per topic and group, written in the projector's transactions.
 
-use super::MongoProjectorOptions;
+use crate::errors::is_code;
 use crate::server_abilities::majority;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::error::Result as MongoResult;
 use mongodb::options::ReturnDocument;
 use mongodb::{ClientSession, Collection, Database};
 use prombus::Uuid;
+use std::time::Duration;
+
+/// How long the server tries a take-over, and how often it is sent.
+const TAKE_OVER_TIME: Duration = Duration::from_secs(2);
+const TAKE_OVERS_MAX: u32 = 60;
+/// An operation took longer than it may.
+const MAX_TIME_EXPIRED: i32 = 50;
 
 /// The last event that was folded; seq 0 and no id at the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,11 +58,12 @@ pub(super) struct Positions {
 }
 
 impl Positions {
-    pub(super) fn new(database: &Database, options: &MongoProjectorOptions) -> Self {
+    /// The position `name` in a collection.
+    pub(super) fn new(database: &Database, collection: &str, name: String) -> Self {
         Self {
             database: database.clone(),
-            positions: database.collection(&options.positions),
-            name: format!("{}::{}", options.topic, options.group),
+            positions: database.collection(collection),
+            name,
             owner: Uuid::new_v4().to_string(),
         }
     }
@@ -71,13 +79,27 @@ impl Positions {
             "$set": { "owner": &self.owner, "session": session.id() },
             "$setOnInsert": { "seq": 0_i64 },
         };
-        let take = self.positions.find_one_and_update(doc! { "_id": &self.name }, update).upsert(true);
-        let before = take.return_document(ReturnDocument::Before).write_concern(majority()).await?;
+        let before = self.take(update).await?;
         Ok(FoundPosition {
             is_new: before.is_none(),
             is_rebuilding: before.as_ref().is_some_and(|it| it.get_bool("rebuilding").unwrap_or(false)),
             position: before.as_ref().map(Position::parse).unwrap_or_default(),
         })
+    }
+
+    /// A take-over that waits for an open transaction is given up by the server after a while: one of a process that has died
+    /// meanwhile must not come through later.
+    async fn take(&self, update: Document) -> MongoResult<Option<Document>> {
+        for _ in 1..TAKE_OVERS_MAX {
+            let filter = doc! { "_id": &self.name };
+            let take = self.positions.find_one_and_update(filter, update.clone()).upsert(true);
+            let take = take.return_document(ReturnDocument::Before).max_time(TAKE_OVER_TIME);
+            match take.write_concern(majority()).await {
+                Err(error) if is_code(&error, MAX_TIME_EXPIRED) => {}
+                taken => return taken,
+            }
+        }
+        Err(mongodb::error::Error::custom("a transaction of another projector does not end"))
     }
 
     /// A projector that was killed in the middle of a transaction leaves it open, for a minute, and nobody else can write the

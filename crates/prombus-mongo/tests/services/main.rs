@@ -8,6 +8,7 @@ mod changefeed;
 mod child;
 mod exactly_once;
 mod failover;
+mod guide;
 mod kill;
 mod outbox;
 mod projectors;

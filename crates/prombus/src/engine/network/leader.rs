@@ -268,8 +268,10 @@ impl Leader {
     /// Takes in the database's answer; the observer has not been told yet.
     pub(super) fn applied(&mut self, commit: &PendingCommit, answer: &CommitAnswer) {
         self.durable_commit = commit.number;
-        while let Some((_, firsts)) = self.cuts.pop_front_if(|(number, _)| *number <= commit.number) {
-            self.raise_durable_firsts(&firsts);
+        while self.cuts.front().is_some_and(|(number, _)| *number <= commit.number) {
+            if let Some((_, firsts)) = self.cuts.pop_front() {
+                self.raise_durable_firsts(&firsts);
+            }
         }
         let batches = commit.changes.iter().filter_map(|change| match change {
             Change::Batch { events, .. } => Some(events),
