@@ -66,6 +66,10 @@ impl Mongod {
         if let Some(name) = replica_set {
             let oplog_mb = if name == SHORT_OPLOG { "1" } else { "128" };
             command.args(["--replSet", name, "--oplogSize", oplog_mb]);
+            if name == SHORT_OPLOG {
+                // It is kept up to the newest checkpoint, and there is one in a minute otherwise.
+                command.args(["--syncdelay", "1"]);
+            }
         }
         let mut shell =
             command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
