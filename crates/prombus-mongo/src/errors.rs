@@ -23,7 +23,7 @@ pub(crate) fn reason(error: &Error) -> String {
             format!("no MongoDB server that takes writes can be reached: {short}")
         }
         ErrorKind::Authentication { message, .. } => format!("MongoDB refused the login: {message}"),
-        _ => error.to_string(),
+        kind => kind.to_string(),
     }
 }
 

@@ -28,7 +28,14 @@ pub enum ServerError {
     ConnectionString(String),
     /// It did not answer, or refused.
     #[error("{}", reason(.0))]
-    Driver(#[from] mongodb::error::Error),
+    Driver(mongodb::error::Error),
+}
+
+impl From<mongodb::error::Error> for ServerError {
+    /// Not as a source: the message has all of it.
+    fn from(error: mongodb::error::Error) -> Self {
+        Self::Driver(error)
+    }
 }
 
 /// Opens a database by a connection string, for programs that have no client of their own. Without a name, it is the database that
@@ -46,7 +53,8 @@ pub async fn open_database(url: &str, name: Option<&str>) -> Result<Database, Se
     options.app_name.get_or_insert_with(|| "prombus".to_owned());
     options.server_selection_timeout.get_or_insert(SERVER_SELECTION_TIMEOUT);
     let Some(name) = name.map(str::to_owned).or_else(|| options.default_database.clone()) else {
-        let why = "the connection string names no database: mongodb://host/NAME";
+        let why =
+            "the connection string names no database: write mongodb://host/NAME, or use --database NAME";
         return Err(ServerError::ConnectionString(why.to_owned()));
     };
     Ok(Client::with_options(options)?.database(&name))

@@ -115,12 +115,19 @@ pub enum OutboxCommand {
 
 /// What `outbox drain` takes.
 #[derive(Debug, ClapArgs)]
+#[command(group(clap::ArgGroup::new("outbox").required(true)))]
 pub struct OutboxArgs {
     /// The SQLite database of the service
-    #[arg(long, value_name = "FILE", required_unless_present = "mongodb", conflicts_with = "mongodb")]
+    #[arg(long, value_name = "FILE", group = "outbox")]
     pub sqlite: Option<PathBuf>,
     /// The MongoDB server of the service, as a connection string
-    #[arg(long, value_name = "URL", env = "PROMBUS_OUTBOX_MONGODB", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "PROMBUS_OUTBOX_MONGODB",
+        hide_env_values = true,
+        group = "outbox"
+    )]
     pub mongodb: Option<String>,
     /// The database there [default: the one in the connection string]
     #[arg(long, value_name = "NAME", requires = "mongodb")]

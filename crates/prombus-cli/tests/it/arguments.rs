@@ -27,7 +27,7 @@ fn without_a_command_the_help_is_printed() {
 
 #[test]
 fn bad_arguments_exit_with_2_and_say_what_is_wrong() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["serve", "--lisen", "x"], "--listen"),
         (&["serv"], "serve"),
         (&["serve", "--listen", "nowhere"], "prombus: --listen: \"nowhere\" is not an address"),
@@ -37,6 +37,8 @@ fn bad_arguments_exit_with_2_and_say_what_is_wrong() {
         (&["serve", "--log-format", "xml"], "prombus: --log-format: \"xml\""),
         (&["serve", "--config", "/no/such.toml"], "prombus: --config: cannot read /no/such.toml"),
         (&["serve", "--listen", "0.0.0.0:0"], "prombus: --listen: 0.0.0.0:0 is open to other machines"),
+        (&["outbox", "drain"], "--mongodb"),
+        (&["outbox", "drain", "--sqlite", "a.db", "--mongodb", "mongodb://a/b"], "--mongodb"),
     ];
     for (arguments, word) in cases {
         let ran = run(arguments);

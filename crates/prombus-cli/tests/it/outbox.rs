@@ -107,3 +107,18 @@ fn a_drainer_waits_for_a_server_and_ends_in_order() {
     let ends = ["2 events published, 0 were there already", "1 events published, 1 were there already"];
     assert!(ends.iter().any(|end| said.contains(end)), "{said}");
 }
+
+#[test]
+fn a_mongodb_outbox_that_cannot_be_opened_says_why_without_the_password() {
+    let server = Server::start();
+    let away = "mongodb://u:hunter2@127.0.0.1:1/shop?serverSelectionTimeoutMS=200";
+    for (url, why) in [
+        ("mongodb://u:hunter2@127.0.0.1:1", "--database NAME"),
+        ("u:hunter2@127.0.0.1", "connection string is not valid"),
+        (away, "no MongoDB server that takes writes can be reached"),
+    ] {
+        let refused = server.run(&["outbox", "drain", "--mongodb", url, "--once"]);
+        assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+        assert!(refused.stderr.contains(why) && !refused.stderr.contains("hunter2"), "{}", refused.stderr);
+    }
+}
