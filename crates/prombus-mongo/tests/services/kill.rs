@@ -20,7 +20,7 @@ const URL: &str = "PROMBUS_SERVICE_URL";
 const DATABASE: &str = "PROMBUS_SERVICE_DATABASE";
 const FOLDER: &str = "PROMBUS_SERVICE_FOLDER";
 const KIND: &str = "PROMBUS_SERVICE_KIND";
-const ROUNDS: u64 = 12;
+const ROUNDS: u64 = 6;
 /// Events for the consumers.
 const EVENTS: u64 = 6_000;
 

@@ -85,7 +85,8 @@ async fn twins_are_not_slow() {
     }
     client.ok(json!({"op": "AUTH"})).await;
     println!("delivered in {delivered:?}, acked in {:?}", begun.elapsed() - delivered);
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?} {:?}", delivered, begun.elapsed());
+    // Many times what it takes on an idle machine.
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?} {:?}", delivered, begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
