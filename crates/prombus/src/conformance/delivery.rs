@@ -272,7 +272,9 @@ pub async fn members_that_race_lose_nothing(bus: Bus) {
     }
     until("all acks", || async { acked.load(Ordering::SeqCst) == 1_000 }).await;
     until_floor(&bus, "orders", "billing", 1_000).await;
-    bus.close().await.expect("closes");
+    // On a bad network an outage may be under way.
+    let closed = bus.close().await;
+    assert!(matches!(closed, Ok(()) | Err(crate::Unavailable::Closed)), "{closed:?}");
     let ended = tokio::time::timeout(SOON, tasks.join_all()).await;
     ended.expect("the members end with the bus");
 }
