@@ -5,7 +5,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 
-const BINARY = resolve(process.env.PROMBUS_BIN ?? join(import.meta.dirname, "../../target/debug/prombus"));
+export const BINARY = resolve(process.env.PROMBUS_BIN ?? join(import.meta.dirname, "../../target/debug/prombus"));
 
 /** How long the server has to start, and to stop. */
 const PATIENCE_MS = 15_000;

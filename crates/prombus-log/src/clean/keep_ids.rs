@@ -41,11 +41,11 @@ fn has_ids(summary: &Summary) -> bool {
 }
 
 impl SegmentLiveness<'_> {
-    /// When ids of events up to this commit time may be forgotten; `None` when that is over.
-    pub(crate) fn ids_expire_ms(&self, commit_ms: i64) -> Option<i64> {
+    /// Until when the ids that cleaning removes now stay known; `None` if they are not kept.
+    pub(crate) fn ids_expire_ms(&self) -> Option<i64> {
         let context = &self.maintenance.context;
-        let expires_ms = commit_ms.saturating_add(context.options.dedupe_ms);
-        (expires_ms > context.now_ms()).then_some(expires_ms)
+        let dedupe_ms = context.options.dedupe_ms;
+        (dedupe_ms > 0).then(|| context.now_ms().saturating_add(dedupe_ms))
     }
 
     /// Keeps the index file of a segment without a live event, if it has an id that counts.
@@ -58,7 +58,7 @@ impl SegmentLiveness<'_> {
                 SegmentIndex::Memory(index) => (index.summary, None),
                 SegmentIndex::Growing => return Ok(Keep::NotYet),
             };
-            let expires_ms = self.ids_expire_ms(summary.last_commit_ms);
+            let expires_ms = self.ids_expire_ms();
             let Some(expires_ms) = expires_ms.filter(|_| has_ids(&summary)) else { return Ok(Keep::Nothing) };
             let Some(file) = file else {
                 let mut work = maintenance.work().ok_or(CleanStop::Stopped)?;
@@ -101,7 +101,7 @@ impl SegmentLiveness<'_> {
 
     /// Writes removed ids to a file of their own; nothing names it yet.
     pub(crate) fn keep_removed(&self, removed: &Index) -> Result<Option<Arc<KeptIds>>, CleanStop> {
-        match self.ids_expire_ms(removed.summary.last_commit_ms) {
+        match self.ids_expire_ms() {
             Some(expires_ms) if !removed.ids.is_empty() => {
                 write_kept(self.maintenance, removed, expires_ms).map(Some)
             }

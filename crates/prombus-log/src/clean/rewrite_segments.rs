@@ -147,7 +147,7 @@ fn gather(
             } else {
                 rewritten.events_removed += 1;
                 let counts = header.flags & FLAG_CLIENT_ID != 0 && topic.is_kept;
-                if counts && live.ids_expire_ms(header.commit_ms).is_some() {
+                if counts && live.ids_expire_ms().is_some() {
                     rewritten.keep_id(header, position);
                 }
             }

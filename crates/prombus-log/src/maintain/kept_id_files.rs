@@ -91,7 +91,8 @@ fn oldest_over(kept: &[Arc<KeptIds>], limit_bytes: u64) -> Vec<u64> {
         return numbers;
     }
     let mut oldest_first: Vec<&Arc<KeptIds>> = kept.iter().collect();
-    oldest_first.sort_by_key(|kept| kept.row.expires_ms);
+    // Files of one cleaning run expire together: their numbers tell which events are older.
+    oldest_first.sort_by_key(|kept| (kept.row.expires_ms, kept.row.number));
     for kept in oldest_first {
         if bytes <= limit_bytes {
             break;

@@ -125,17 +125,41 @@ fn the_oldest_kept_ids_are_forgotten_when_their_files_are_over_the_limit() {
 }
 
 #[test]
-fn ids_that_are_over_when_their_events_go_are_not_kept() {
+fn ids_of_old_events_are_kept_from_the_time_of_cleaning() {
     let disk = Disk::new(3);
     let clock = HandClock::at(1_700_000_000_000);
     let (rig, topic) = filled(&disk, &clock);
-    clock.move_by(DEDUPE_MS + 1);
-    let report = clean(&rig.log, &Lives(|id, seq| id != topic || seq % 100 == 7)).unwrap();
-    assert!(report.segments_rewritten > 1, "{report:?}");
+    clock.move_by(10 * DEDUPE_MS);
+    // The first segments keep one event in a hundred; the first of them have none and are retired.
+    let liveness = Lives(|id, seq| id != topic || seq > 100 && seq % 100 == 7);
+    let report = clean(&rig.log, &liveness).unwrap();
+    assert!(report.events_removed > 200, "{report:?}");
+    rig.settle();
+    clock.move_by(DEDUPE_MS - 1);
+    rig.settle();
+    check(&rig, topic, "before dedupe_ms after cleaning");
+    clock.move_by(1);
+    rig.settle();
+    assert_eq!(kept_files(&rig), 0, "{:?}", rig.disk.names());
+    assert!(!publish(&rig, topic, 1).duplicate);
+    assert!(publish(&rig, topic, 107).duplicate, "the event still exists");
+}
+
+#[test]
+fn without_a_dedupe_time_no_id_of_a_cleaned_event_is_kept() {
+    let disk = Disk::new(9);
+    let clock = HandClock::at(1_700_000_000_000);
+    let rig = Rig::open(&disk, Options { dedupe_ms: 0, ..options(&clock) }).unwrap();
+    let topic = rig.topic("t");
+    for number in 1..=300 {
+        publish(&rig, topic, number);
+    }
+    rig.fill("rest", 150);
+    clean(&rig.log, &Lives(|id, seq| id != topic || seq % 100 == 7)).unwrap();
     rig.settle();
     assert_eq!(kept_files(&rig), 0);
     assert!(!publish(&rig, topic, 1).duplicate);
-    assert!(publish(&rig, topic, 107).duplicate, "it is still there");
+    assert!(publish(&rig, topic, 107).duplicate, "the event still exists");
 }
 
 #[test]

@@ -38,8 +38,6 @@ const SPARSE: [&str; 2] = ["heartbeat.received", "process.state"];
 #[derive(Clone)]
 struct Appended {
     ticket: Option<Ticket>,
-    /// When, by the clock; the log's commit time is this or later.
-    at_ms: i64,
     events: Vec<Expected>,
     states: Vec<u64>,
 }

@@ -120,9 +120,9 @@ impl History {
         let mut kept = Vec::new();
         for ((mut expected, chosen), outcome) in events.into_iter().zip(outcomes.iter()) {
             let there = chosen.then(|| self.find(&kept, expected.topic, expected.id)).flatten();
-            if let Some((seq, at_ms)) = there {
-                let expires_ms = at_ms + self.options.dedupe_ms;
-                let is_over = self.dead.has(expected.topic, seq) && self.latest_ms >= expires_ms;
+            if let Some(seq) = there {
+                let dead_since_ms = self.dead.since_ms.get(&(expected.topic, seq));
+                let is_over = dead_since_ms.is_some_and(|&ms| self.latest_ms >= ms + self.options.dedupe_ms);
                 let right = outcome.duplicate && outcome.seq == seq || !outcome.duplicate && is_over;
                 ensure(right, || format!("id {} of seq {seq} was answered {outcome:?}", expected.id))?;
             } else {
@@ -141,8 +141,7 @@ impl History {
             expected.seq = outcome.seq;
             kept.push(expected);
         }
-        let at_ms = self.clock.now_ms();
-        self.appended.push(Appended { ticket: Some(ticket), at_ms, events: kept, states });
+        self.appended.push(Appended { ticket: Some(ticket), events: kept, states });
         Ok(())
     }
 
@@ -201,14 +200,14 @@ impl History {
     }
 
     /// The seq that has an id, and since when, among what may be there and what this append added before.
-    pub(super) fn find(&self, kept: &[Expected], topic: &str, id: EventId) -> Option<(u64, i64)> {
+    pub(super) fn find(&self, kept: &[Expected], topic: &str, id: EventId) -> Option<u64> {
         let is_it = |event: &&Expected| event.topic == topic && event.id == id;
         if let Some(event) = kept.iter().rfind(is_it) {
-            return Some((event.seq, self.clock.now_ms()));
+            return Some(event.seq);
         }
         self.appended.iter().rev().find_map(|appended| {
             let event = appended.events.iter().rfind(is_it)?;
-            Some((event.seq, appended.at_ms))
+            Some(event.seq)
         })
     }
 
@@ -251,6 +250,13 @@ impl History {
                 if self.random.one_in(2) {
                     let cut = self.dead.cuts.entry(topic).or_insert(1);
                     *cut = (*cut).max(self.random.below(last + 2));
+                }
+                for seq in 1..=last {
+                    // The clock also goes back: an event that is still there may be removed at an earlier time.
+                    if self.dead.has(topic, seq) && !self.removed.contains(&(topic, seq)) {
+                        let since_ms = self.dead.since_ms.entry((topic, seq)).or_insert(i64::MAX);
+                        *since_ms = (*since_ms).min(self.clock.now_ms());
+                    }
                 }
             }
         }

@@ -9,6 +9,8 @@ pub(super) struct Dead {
     pub(super) cuts: BTreeMap<&'static str, u64>,
     /// In compacted topics: up to here only every fifth event lives.
     pub(super) floors: BTreeMap<&'static str, u64>,
+    /// The earliest time at which cleaning can have removed a dead event.
+    pub(super) since_ms: HashMap<(&'static str, u64), i64>,
 }
 
 impl Dead {
