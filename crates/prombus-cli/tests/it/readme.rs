@@ -37,20 +37,15 @@ fn has_curl() -> bool {
 fn normalized(output: &str) -> String {
     let is_part = |char: char| char.is_ascii_hexdigit() || "-:.TZ".contains(char);
     let mut text = String::new();
-    let mut rest = output;
-    while let Some(char) = rest.chars().next() {
-        let end = rest.find(|char| !is_part(char)).unwrap_or(rest.len());
-        let token = &rest[..end];
-        if token.len() >= 13 && token.starts_with(|char: char| char.is_ascii_hexdigit()) {
-            text.push('…');
-            rest = &rest[end..];
-        } else {
-            let end = end.max(char.len_utf8());
-            text.push_str(&rest[..end]);
-            rest = &rest[end..];
-        }
+    let mut rest = output.trim_end();
+    while let Some(first) = rest.chars().next() {
+        let token_bytes = rest.find(|char| !is_part(char)).unwrap_or(rest.len());
+        let is_id_or_time = first.is_ascii_hexdigit() && token_bytes >= 13;
+        let taken_bytes = if is_id_or_time { token_bytes } else { first.len_utf8() };
+        text.push_str(if is_id_or_time { "…" } else { &rest[..taken_bytes] });
+        rest = &rest[taken_bytes..];
     }
-    text.trim_end().to_owned()
+    text
 }
 
 /// Runs the commands of a page in order. The output of each block must be that of the `text` block that follows it, if there is one.
