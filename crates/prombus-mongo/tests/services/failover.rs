@@ -87,7 +87,7 @@ async fn a_failover_loses_nothing_and_doubles_nothing() {
                 *outage = killed.elapsed();
             }
         }
-        assert!(killed.elapsed() < Duration::from_secs(60), "no progress: {is_again:?}");
+        assert!(killed.elapsed() < Duration::from_secs(180), "no progress: {is_again:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     println!(
