@@ -8,14 +8,14 @@
 //!
 //! | part | owns |
 //! |---|---|
-//! | `registry` | which topics and groups there are, and who reads what |
-//! | `publish_queue` | the way of a publish into the engine |
-//! | `groups`, `member` | groups and their members; `groups/act.rs` is how a group is changed |
-//! | `record_writer` | the way of group records into the engine |
+//! | `registry` | the topics and groups, and which groups read which topics |
+//! | `publish_queue` | appends publishes to the engine; a publish waits here while the engine has no room |
+//! | `groups`, `member` | groups and their members; every change of a group goes through `groups/act.rs` |
+//! | `record_writer` | writes group records to the engine |
 //! | `dead_letters` | the thread that writes dead letters |
-//! | `timer`, `timer_thread`, `stop_clock` | when groups are looked at; the clock by which leases run |
-//! | `reading`, `arrival`, `merged` | reading outside of groups |
-//! | `latest_by_key` | the newest events by key |
+//! | `timer`, `timer_thread`, `stop_clock` | when groups need attention; the clock by which leases run |
+//! | `reading`, `arrival`, `merged` | reading without a group |
+//! | `latest_by_key` | the newest event of each key |
 //! | `maintenance` | retention, compaction, tombstones, snapshots |
 //!
 //! Locks are taken in the order of `lock_order`.
@@ -91,7 +91,7 @@ struct Local {
 }
 
 impl Local {
-    /// Nothing is written any more: everyone who waits is told.
+    /// Reports to all waiting callers that the engine has permanently stopped writing.
     fn fail(&self, reason: Unavailable) {
         self.commits.fail(reason);
         self.registry.all_groups().iter().for_each(|cell| cell.waiters.wake_all());

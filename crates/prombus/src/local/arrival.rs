@@ -1,4 +1,4 @@
-//! Waiting for the next event of a topic, also of a topic that does not exist yet.
+//! A future that waits for the next event of a topic, even if the topic does not exist yet.
 
 use super::reading::Reading;
 use crate::engine::TopicId;
@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-/// Ready when a topic has a durable event at or past a seq.
+/// Ready when a topic has a durable event at or after a seq.
 pub(super) struct Arrival {
     reading: Arc<Reading>,
     topic: Topic,
     from: u64,
     number: u64,
-    /// Whether it is in the list, and as what.
+    /// How it is registered: by topic id, or by name (`Some(None)`) if the topic does not exist. `None` while it is not
+    /// registered.
     place: Option<Option<TopicId>>,
 }
 
@@ -77,7 +78,7 @@ impl Future for Arrival {
         arrivals.count.fetch_add(1, Ordering::SeqCst);
         drop(waiting);
         self.place = Some(id);
-        // Checked again: from here on a commit finds the waker.
+        // Checked again after registering: from here on a commit finds the waker.
         let id = self.reading.registry.topic_id(&self.topic);
         if self.place != Some(id) {
             context.waker().wake_by_ref();

@@ -1,6 +1,8 @@
-//! Dead letters: a worker writes them on a thread of its own, never the thread that nacked, nor the timer's: a read may block on
-//! a failing disk, and leases must end meanwhile. The letter and the settling of its event are one commit.
-//! The letter's id is made from topic, group and event, so a second attempt after a crash adds nothing.
+//! The writer of dead letters. It has its own thread, and never runs on the thread that nacked nor on the timer's: a read may
+//! block on a failing disk, and leases must expire meanwhile.
+//!
+//! A dead letter and the settling of its event are one commit. The dead letter's id is derived from topic, group and event id, so
+//! a retry after a crash adds no second one.
 
 use super::groups::act::GroupRuntime;
 use super::groups::cell::{GroupCell, GroupTopic};
@@ -18,19 +20,19 @@ use std::io::Write as _;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Wake, Waker};
 
-/// A letter that could not be written is tried again after this time.
+/// The wait before a dead letter that could not be written is retried.
 const RETRY_MS: Millis = 1_000;
-/// The same when the event itself could not be read.
+/// The wait before a retry if the event itself could not be read.
 const UNREADABLE_RETRY_MS: Millis = 10_000;
-/// A group logs at most this often that dead letters could not be written.
+/// The minimum interval at which a group logs that dead letters could not be written.
 const NOTICE_MS: Millis = 60_000;
-/// Ids of dead letters are UUIDv5 in this namespace, chosen once.
+/// Ids of dead letters are UUIDv5 in this namespace. It must never change.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f1c_2a7e_93d4_5b08_a1e7_30c9_54d2_8e6b);
 
 /// Writes the dead letters of all groups, one after the other.
 pub(super) struct DeadLetterWriter {
     writing: Arc<Writing>,
-    /// The letter that is being written: the engine may have to be waited for.
+    /// The dead letter that is being written; it may have to wait for the engine.
     current: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
@@ -51,14 +53,15 @@ impl DeadLetterWriter {
         Self { writing: Arc::new(Writing { engine, runtime, registry }), current: Mutex::default() }
     }
 
-    /// Writes letters until none is left or the engine has to be waited for; then the worker is woken when it can continue.
+    /// Writes dead letters until none is left or one has to wait for the engine. In that case the worker is woken when it can
+    /// continue.
     pub(super) fn work(&self) {
         self.work_while(|| true);
     }
 
     fn work_while(&self, may_continue: impl Fn() -> bool) {
         let waker = Waker::from(Arc::new(WorkerWaker(Arc::downgrade(&self.writing.runtime))));
-        // Another thread is at it, or this one further up.
+        // The lock is taken if another thread writes, or this thread further up the stack.
         while let Some(mut current) = self.current.try_lock() {
             if current.is_none() {
                 let Some((cell, give_up)) = self.writing.runtime.dead_letters.pop() else { return };
@@ -80,7 +83,7 @@ impl DeadLetterWriter {
     }
 }
 
-/// Wakes the worker, for a letter whose event had to be waited for.
+/// Wakes the worker when the event of a dead letter has been read.
 struct WorkerWaker(Weak<GroupRuntime>);
 
 impl Wake for WorkerWaker {
@@ -94,7 +97,7 @@ impl Wake for WorkerWaker {
     }
 }
 
-/// The thread's work, until the queue is stopped.
+/// The loop of the thread, until the queue is stopped.
 pub(super) fn run(writer: &Weak<DeadLetterWriter>) {
     let may_block = MayBlock::on_this_thread();
     loop {
@@ -132,7 +135,7 @@ impl Writing {
         match written {
             Ok(()) => {}
             Err(error @ StoreError::TooLarge(_)) => {
-                // It will never fit; the event itself stays in its topic.
+                // The dead letter will never fit. The event itself stays in its topic.
                 tracing::error!(
                     "group {group} on {topic}: seq {seq} is given up without a dead letter: {error}"
                 );
@@ -142,31 +145,31 @@ impl Writing {
         }
     }
 
-    /// Settles an event without a letter.
+    /// Settles an event without a dead letter.
     fn park(&self, cell: &Arc<GroupCell>, give_up: &GiveUp) {
         self.runtime.act(cell, |core, _| core.machine.park(give_up.position));
     }
 
-    /// Tries again later.
+    /// Schedules a retry.
     fn put_off(&self, cell: &Arc<GroupCell>, give_up: GiveUp, topic: &Topic, error: &StoreError) {
         let group = &cell.spec.group;
         let now = self.runtime.clock.steady_ms();
         let mut notice = cell.letter_notice.lock();
         notice.count += 1;
-        // Each letter is tried every second, and there may be thousands.
+        // Each dead letter is retried every second, and there may be thousands.
         if now >= notice.next_at {
             let count = std::mem::take(&mut notice.count);
             notice.next_at = now + NOTICE_MS;
             tracing::warn!(
-                "group {group} on {topic}: dead letters could not be written {count} times: {error}; they are tried \
-                 again, and this is logged at most once a minute"
+                "group {group} on {topic}: dead letters could not be written {count} times: {error}; retrying; this is \
+                 logged at most once a minute"
             );
         }
         drop(notice);
-        // A failed read may take the disk seconds.
+        // A failed read may occupy the disk for seconds.
         let is_read = matches!(error, StoreError::Lookup(_));
         let retry_at = now + if is_read { UNREADABLE_RETRY_MS } else { RETRY_MS };
-        // The attempts that were used are written down with it.
+        // This also records the attempts that were used.
         self.runtime.act(cell, |core, _| core.machine.put_off(give_up, retry_at));
         self.runtime.timer.arm(cell, retry_at);
     }
@@ -201,7 +204,7 @@ impl Writing {
         let settled = StateRecord::Progress { group: cell.number, topics: vec![settled] };
         let _deferred = DeferredWakes::enter();
         self.runtime.act_and_append(cell, |core, sending| {
-            // After a seek the event is not to be given up any more.
+            // After a seek the event must not be given up.
             if core.machine.is_giving_up(give_up.position) {
                 let records = &self.runtime.records;
                 records.append_last(sending, &[letter], (vec![settled], cell), false)?;
@@ -211,7 +214,7 @@ impl Writing {
         })
     }
 
-    /// The event, as it is stored; `None` if it is gone.
+    /// The stored event; `None` if it was removed.
     async fn original(&self, topic: TopicId, seq: u64) -> Result<Option<Original>, StoreError> {
         let mut scanner = self.engine.scanner();
         let mut original = None;
@@ -243,7 +246,8 @@ fn letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
     Uuid::new_v5(&NAMESPACE, &name)
 }
 
-/// The letter's JSON, `{topic, group, original, err, attempts, ts}` as the payload. The original goes in as it is kept.
+/// The dead letter's JSON, with the payload `{topic, group, original, err, attempts, ts}`. The original is included as it is
+/// stored.
 fn letter_body(
     letters: &Topic,
     topic: &Topic,
@@ -272,7 +276,7 @@ fn letter_body(
     body.extend_from_slice(record);
     body.extend_from_slice(b",\"err\":");
     put_string(&mut body, &give_up.error);
-    write!(body, ",\"attempts\":{},\"ts\":{ts}}}", give_up.attempts).expect("a vector takes everything");
+    write!(body, ",\"attempts\":{},\"ts\":{ts}}}", give_up.attempts).expect("writing to a vector cannot fail");
     put_body_end(&mut body);
     body
 }

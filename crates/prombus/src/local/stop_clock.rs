@@ -1,12 +1,12 @@
-//! A clock for leases that stands still while the whole process does.
+//! A clock for leases that stands still while the whole process is stopped.
 //!
-//! After a SIGSTOP, a debugger's break or a machine without a free core, acks that arrived meanwhile lie unread in their
-//! sockets. If the stopped time counted, all leases would be over before the first of those acks is read, and their events would
-//! be delivered again. So it does not count: each lease has as much time left as when the process was stopped.
+//! After a SIGSTOP, a breakpoint in a debugger or a lack of CPU time, acks that arrived meanwhile are still unread in their
+//! sockets. If the stopped time counted, all leases would expire before the first of these acks is read, and their events would
+//! be redelivered. So the stopped time does not count: each lease has as much time left as when the process was stopped.
 //!
-//! A stop shows as a gap between two looks at the clock. The timer thread looks several times a second while anything is timed,
-//! and the first look after a gap subtracts it, before any lease is judged. A lease still ends: time counts whenever the process
-//! runs.
+//! A stop shows as a gap between two readings of the clock. The timer thread reads the clock several times a second while any
+//! timer is set. The first reading after a gap subtracts the gap, before any lease is checked. A lease still expires, because the
+//! time in which the process runs counts.
 
 use crate::clock::Clock;
 use crate::delivery::Millis;
@@ -14,21 +14,22 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A gap between two looks that is at least this long is a stop.
+/// The minimum gap between two readings that counts as a stop.
 const STOP_MS: Millis = 1_000;
-/// The timer thread looks this often.
+/// How often the timer thread reads the clock.
 pub(crate) const LOOK_EVERY_MS: Millis = 250;
-/// No regular looks are made, so a gap means nothing.
+/// The clock is not read regularly, so a gap does not mean a stop.
 const UNWATCHED: u64 = u64::MAX;
 
-/// See the module.
+/// A clock that subtracts the time in which the process was stopped; see the module.
 pub(crate) struct StopClock {
     inner: Arc<dyn Clock>,
-    /// The last look, by the inner clock.
+    /// The last reading of the inner clock.
     seen_ms: AtomicU64,
-    /// How long the process was stopped, in all.
+    /// The total time in which the process was stopped.
     stopped_ms: AtomicU64,
-    /// The newest time that was told. A thread that was stopped between its look and its answer must not tell an older one.
+    /// The newest time that was returned. A thread that was stopped between its reading and its return must not return an older
+    /// time.
     told_ms: AtomicU64,
     taking_out: Mutex<()>,
 }
@@ -44,14 +45,14 @@ impl StopClock {
         }
     }
 
-    /// The timer thread looks every [`LOOK_EVERY_MS`] from now on.
+    /// Starts regular readings: the timer thread reads the clock every [`LOOK_EVERY_MS`] from now on.
     pub(crate) fn watch(&self) {
         let now = self.inner.steady_ms();
-        // A gap that shows only now is found by the next look.
+        // If the clock is watched already, the next reading finds any gap.
         let _ = self.seen_ms.compare_exchange(UNWATCHED, now, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// The timer thread stops looking.
+    /// Ends regular readings.
     pub(crate) fn unwatch(&self) {
         self.seen_ms.store(UNWATCHED, Ordering::Release);
     }
@@ -61,10 +62,10 @@ impl StopClock {
         let _alone = self.taking_out.lock();
         let seen = self.seen_ms.load(Ordering::Acquire);
         if seen != UNWATCHED && now.saturating_sub(seen) >= STOP_MS {
-            // Before the look is stored: a thread that sees the new look must see the gap removed.
+            // Added before the reading is stored: a thread that sees the new reading must also see the gap subtracted.
             self.stopped_ms.fetch_add(now - seen, Ordering::AcqRel);
             self.seen_ms.store(now, Ordering::Release);
-            tracing::warn!("the process did not run for {} ms; leases are longer by that time", now - seen);
+            tracing::warn!("the process did not run for {} ms; leases are extended by that time", now - seen);
         }
     }
 }
@@ -81,7 +82,7 @@ impl Clock for StopClock {
             if now - seen >= STOP_MS {
                 self.take_out_gap(now);
             } else {
-                // If another thread has looked since, that look will do.
+                // If another thread has stored a reading since, that one is sufficient.
                 let _ = self.seen_ms.compare_exchange(seen, now, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -100,7 +101,7 @@ mod tests {
     use crate::clock::ManualClock;
 
     #[test]
-    fn time_in_which_the_process_was_stopped_does_not_count() {
+    fn the_time_in_which_the_process_was_stopped_does_not_count() {
         let manual = ManualClock::new(0);
         let clock = StopClock::new(Arc::new(manual.clone()));
         clock.watch();
@@ -110,14 +111,14 @@ mod tests {
         }
         assert_eq!(clock.steady_ms(), 2_500);
         manual.advance_ms(40_000);
-        assert_eq!(clock.steady_ms(), 2_500, "it was stopped");
+        assert_eq!(clock.steady_ms(), 2_500, "the process was stopped");
         assert_eq!(clock.wall_ms(), 42_500, "wall time continues");
         manual.advance_ms(STOP_MS - 1);
-        assert_eq!(clock.steady_ms(), 2_500 + STOP_MS - 1, "and then it ran");
+        assert_eq!(clock.steady_ms(), 2_500 + STOP_MS - 1, "the process runs again");
     }
 
     #[test]
-    fn a_gap_counts_while_nobody_watches() {
+    fn a_gap_counts_while_the_clock_is_not_watched() {
         let manual = ManualClock::new(0);
         let clock = StopClock::new(Arc::new(manual.clone()));
         manual.advance_ms(5_000);

@@ -1,4 +1,4 @@
-//! A suspension of the engine: publishers wait for `engine_wait_ms`, then they get `unavailable`.
+//! A suspension of the engine. Publishers wait for `engine_wait_ms` before they fail with `unavailable`.
 
 use crate::commit_watch::CommitWatch;
 use crate::deferred_wakes::DeferredWakes;
@@ -28,15 +28,16 @@ impl Suspension {
         *self.0.lock() = None;
     }
 
-    /// Tells everyone who waits, once the suspension has lasted for `wait_ms`. Returns when to ask again, and whether waiters
-    /// were told just now.
+    /// Fails all waiting callers once the suspension has lasted for `wait_ms`. Returns when to check again, and the reason if the
+    /// callers were failed by this call.
     pub(super) fn check(
         &self,
         now: Millis,
         wait_ms: Millis,
         commits: &CommitWatch,
     ) -> (Option<Millis>, Option<Unavailable>) {
-        // A waker may end the suspension. They run when the lock is free; the lock keeps an end from coming before its begin.
+        // A waker may end the suspension, so wakers run after the lock is released. The lock ensures that `end` is not overtaken
+        // by this report.
         let _deferred = DeferredWakes::enter();
         let mut suspended = self.0.lock();
         let Some(it) = suspended.as_mut().filter(|it| !it.is_told) else { return (None, None) };

@@ -1,5 +1,4 @@
-//! Sends commits to the database, one at a time, and reports what becomes of them. All calls of the observer come from this
-//! task.
+//! Sends commits to the database, one at a time, and reports their outcomes. Only this task calls the observer.
 
 use super::change::CommitAnswer;
 use super::connection::Connection;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How long to wait before a commit is sent again to a database that does not say that it is away.
+/// The wait before a commit is retried while the database does not report an outage.
 const RETRY: Duration = Duration::from_millis(2);
 
 pub(super) struct Committer<D: RemoteDatabase> {
@@ -21,9 +20,9 @@ pub(super) struct Committer<D: RemoteDatabase> {
     outage: watch::Receiver<Option<String>>,
 }
 
-/// Why nothing is committed any more.
+/// Why the committer has ended.
 enum Ended {
-    /// The engine is closed during an outage.
+    /// The engine was closed during an outage.
     Closed,
     Deposed(String),
     Stopped(Unavailable),
@@ -64,7 +63,7 @@ impl<D: RemoteDatabase> Committer<D> {
         self.connection.ended.notify_all();
     }
 
-    /// Waits for something to commit. `None` when the engine has ended.
+    /// Waits for a commit to send. Returns `None` when the engine has ended.
     async fn next_commit(&mut self) -> Option<PendingCommit> {
         loop {
             let is_available = self.tell_availability();
@@ -86,11 +85,11 @@ impl<D: RemoteDatabase> Committer<D> {
         }
     }
 
-    /// Waits for an append, an outage or its end, or the end of the engine.
+    /// Waits for an append, for the begin or the end of an outage, or for the end of the engine.
     async fn wait_for_change(&mut self) {
         tokio::select! {
             () = self.connection.changed.notified() => {}
-            // The sender lives as long as the database.
+            // The channel cannot be closed: the sender lives as long as the database.
             _ = self.outage.changed() => {}
         }
     }
@@ -99,7 +98,7 @@ impl<D: RemoteDatabase> Committer<D> {
         self.connection.leader.lock().availability.is_closing
     }
 
-    /// Sends a commit until it is known to be applied.
+    /// Sends a commit, repeatedly if necessary, until it is known to be applied.
     async fn send(&mut self, commit: &PendingCommit) -> Result<CommitAnswer, Ended> {
         let connection = Arc::clone(&self.connection);
         loop {
@@ -124,7 +123,7 @@ impl<D: RemoteDatabase> Committer<D> {
     }
 
     async fn wait_for_database(&mut self, reason: &str) -> Result<(), Ended> {
-        tracing::debug!("a commit is sent again: {reason}");
+        tracing::debug!("retrying a commit: {reason}");
         if self.tell_availability() {
             tokio::time::sleep(RETRY).await;
         }
@@ -137,7 +136,7 @@ impl<D: RemoteDatabase> Committer<D> {
         Ok(())
     }
 
-    /// Tells the observer about suspension, resumption and room, as far as it does not know. Returns whether the database is
+    /// Reports suspension, resumption and room to the observer, unless it has been told already. Returns whether the database is
     /// available.
     fn tell_availability(&mut self) -> bool {
         let Some(observer) = self.connection.observer.get().cloned() else { return true };
@@ -193,7 +192,7 @@ impl<D: RemoteDatabase> Committer<D> {
         }
     }
 
-    /// Nothing is committed any more: refuses what waits.
+    /// Ends the engine: refuses all queued commits and waiting lookups.
     fn stop(&self, ended: Ended) {
         let mut leader = self.connection.leader.lock();
         let askers = leader.stop(&ended.reason());

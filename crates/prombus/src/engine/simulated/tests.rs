@@ -1,4 +1,4 @@
-//! The simulated engine itself, without a bus above it.
+//! Tests of the simulated engine itself, without a bus.
 
 use super::topic_events::TopicEvents;
 use super::*;
@@ -29,7 +29,7 @@ impl Heard {
 
     fn wait_for(&self, call: &str) {
         let mut calls = self.calls.lock();
-        while !calls.iter().any(|heard| heard.starts_with(call)) {
+        while !calls.iter().any(|seen| seen.starts_with(call)) {
             assert!(
                 !self.changed.wait_for(&mut calls, Duration::from_secs(10)).timed_out(),
                 "{call}: {calls:?}"
@@ -97,7 +97,7 @@ impl Wake for Flag {
     }
 }
 
-/// Scans until it is ready. Returns the seqs, the result, and how often the scan was pending.
+/// Repeats a scan until it is ready. Returns the seqs, the result, and how often the scan was pending.
 fn scan(
     scanner: &mut dyn EventScanner,
     topic: TopicId,
@@ -115,7 +115,7 @@ fn scan(
         match polled {
             Poll::Ready(scanned) => return (seqs, scanned, pending),
             Poll::Pending => {
-                assert!(seqs.is_empty(), "events were shown by a scan that is pending");
+                assert!(seqs.is_empty(), "a pending scan visited events");
                 pending += 1;
                 for _ in 0..20_000 {
                     if flag.0.swap(false, Ordering::SeqCst) {
@@ -140,7 +140,7 @@ fn read_all(engine: &SimulatedEngine, topic: TopicId) -> Vec<u64> {
 }
 
 #[test]
-fn faults_of_the_network_neither_lose_nor_double_events() {
+fn network_faults_neither_lose_nor_duplicate_events() {
     let options = NetworkOptions {
         commit_latency_us: 0..=200,
         answer_timeout_us: 300,
@@ -176,7 +176,7 @@ fn faults_of_the_network_neither_lose_nor_double_events() {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     engine.close(MayBlock::on_this_thread()).unwrap();
-    // 4 * 500 own ids, 4 * 333 own ids in place of chosen ones, 2 * 167 chosen ids.
+    // 4 * 500 events without a chosen id, 4 * 333 more where no id was chosen, 2 * 167 chosen ids.
     let last_seq = 4 * 500 + 4 * 333 + 2 * 167;
     assert_eq!(engine.last_seq(topic), last_seq);
     let appended = engine.appended_seq(topic).wait(MayBlock::on_this_thread());
@@ -193,12 +193,12 @@ fn faults_of_the_network_neither_lose_nor_double_events() {
 }
 
 #[test]
-fn the_appended_seq_is_exact_though_duplicates_are_decided_later() {
+fn the_appended_seq_is_exact_although_duplicates_are_detected_later() {
     let (engine, _) = open(&Database::new(), NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
     for round in 1..=20 {
         for number in 1..=5 {
-            // Of each round one event is new, and four are known.
+            // In each round one event is new and four are duplicates.
             append(&engine, &[event(topic, Some(round + number), b"x")]).unwrap();
         }
         let lookup = engine.appended_seq(topic);
@@ -212,7 +212,7 @@ fn the_appended_seq_is_exact_though_duplicates_are_decided_later() {
 }
 
 #[test]
-fn a_second_engine_deposes_the_first_whose_commits_are_refused() {
+fn a_second_engine_deposes_the_first_and_its_commits_are_refused() {
     let database = Database::new();
     let (first, heard) = open(&database, NetworkOptions::default());
     let topic = first.ensure_topic(&name("a")).unwrap();
@@ -258,7 +258,7 @@ fn nothing_is_committed_or_read_during_an_outage() {
 }
 
 #[test]
-fn closing_during_an_outage_refuses_what_waits() {
+fn closing_during_an_outage_refuses_queued_appends() {
     let database = Database::new();
     let (engine, _) =
         open(&database, NetworkOptions { commit_latency_us: 5_000..=5_000, ..Default::default() });
@@ -271,7 +271,7 @@ fn closing_during_an_outage_refuses_what_waits() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_tells_when_there_is_room() {
+fn a_full_queue_refuses_appends_and_reports_when_there_is_room() {
     let options = NetworkOptions {
         queue_batches_max: 4,
         commit_latency_us: 2_000..=3_000,
@@ -300,7 +300,7 @@ fn scans_of_several_topics_are_pending_at_the_same_time() {
     let mut pending = 0;
     for topic in topics {
         let mut context = Context::from_waker(Waker::noop());
-        let polled = scanner.poll_scan(topic, 1, 30, &mut context, &mut |_| panic!("nothing was read"));
+        let polled = scanner.poll_scan(topic, 1, 30, &mut context, &mut |_| panic!("the scan is pending"));
         assert!(polled.is_pending());
     }
     let mut next = [1, 1];
@@ -319,7 +319,7 @@ fn scans_of_several_topics_are_pending_at_the_same_time() {
 }
 
 #[test]
-fn a_scan_counts_what_was_cleaned_and_starts_where_retention_says() {
+fn a_scan_counts_cleaned_events_and_respects_retention() {
     struct Odd(TopicId);
     impl Liveness for Odd {
         fn first_live(&self, _topic: TopicId) -> u64 {
@@ -350,7 +350,7 @@ fn a_scan_counts_what_was_cleaned_and_starts_where_retention_says() {
     let (seqs, scanned, _) = scan(&mut *scanner, topic, (1, 8));
     assert_eq!((seqs.as_slice(), scanned.unwrap().cleaned), ([7].as_slice(), 7));
     assert_eq!(engine.first_seq(topic).wait(MayBlock::on_this_thread()), Ok(Some(7)));
-    // Ids are known after their events are gone, also to the next engine.
+    // Ids are known after their events are removed, even to the next engine.
     engine.close(MayBlock::on_this_thread()).unwrap();
     let (engine, _) = open(&database, NetworkOptions::default());
     assert_eq!(engine.retained_from(topic), 6);
@@ -361,7 +361,7 @@ fn a_scan_counts_what_was_cleaned_and_starts_where_retention_says() {
 }
 
 #[test]
-fn a_deleted_topic_is_gone_and_its_number_is_not_used_again() {
+fn a_deleted_topic_is_gone_and_its_number_is_not_reused() {
     let database = Database::new();
     let (engine, _) = open(&database, NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
@@ -375,7 +375,7 @@ fn a_deleted_topic_is_gone_and_its_number_is_not_used_again() {
 }
 
 #[test]
-fn commit_times_are_complete_when_the_observer_was_told() {
+fn commit_times_are_complete_after_the_observer_was_told() {
     let (engine, heard) = open(&Database::new(), NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
     let appended = append(&engine, &[event(topic, None, b"x")]).unwrap();
@@ -390,6 +390,6 @@ fn commit_times_are_complete_when_the_observer_was_told() {
     let next = append(&engine, &[event(topic, None, b"x")]).unwrap();
     wait_durable(&engine, next.commit);
     let head = engine.head_at_or_after(topic, 2).wait(MayBlock::on_this_thread()).unwrap().unwrap();
-    assert_eq!(head.commit_ms, 1_001, "a closed time is not used again");
+    assert_eq!(head.commit_ms, 1_001, "a closed commit time is not assigned again");
     assert!(engine.is_own_id(head.id) && !engine.is_own_id(EventId::from_u128(7)));
 }

@@ -1,4 +1,4 @@
-//! Acting on a group: lock, change, write down, unlock, follow up, wake. One function does all of it, so no step is left out.
+//! Changes a group: lock, change, record, unlock, follow up, wake. One function does all steps, so none is left out.
 
 use super::cell::{GroupCell, GroupCore};
 use super::dead_letter_queue::DeadLetterQueue;
@@ -8,10 +8,10 @@ use crate::local::record_writer::{RecordWriter, Sending};
 use crate::local::timer::Timer;
 use std::sync::Arc;
 
-/// A woken member that does not pull is passed over after this time.
+/// If a woken member does not pull within this time, the other members are woken.
 const CALL_AGAIN_MS: Millis = 20;
 
-/// What acting on groups needs: the clock, the writer of records, timers, and the queue of dead letters.
+/// The parts that changes of groups need: the clock, the record writer, the timer, and the queue of dead letters.
 pub(in crate::local) struct GroupRuntime {
     pub(in crate::local) clock: Arc<dyn Clock>,
     pub(in crate::local) records: RecordWriter,
@@ -19,17 +19,17 @@ pub(in crate::local) struct GroupRuntime {
     pub(in crate::local) dead_letters: DeadLetterQueue,
 }
 
-/// What is left to do when a group's lock is free again.
+/// The work that remains after the group's lock is released.
 #[derive(Clone, Copy, Default)]
 struct FollowUp {
     /// The number of the last dead letter that was queued.
     last_letter: Option<u64>,
-    /// Events wait for records to be durable.
+    /// Deliveries wait until records are durable.
     is_urgent: bool,
 }
 
 impl GroupRuntime {
-    /// Changes a group. What changed is written down; if there is work for a waiting member, the next one is woken.
+    /// Changes a group and records the changes. If there is work for a waiting member, wakes the next one.
     pub(in crate::local) fn act<T>(
         &self,
         cell: &Arc<GroupCell>,
@@ -38,7 +38,7 @@ impl GroupRuntime {
         self.act_noting_letters(cell, change).0
     }
 
-    /// Like [`act`](Self::act). Also returns the number of the last dead letter that this queued.
+    /// Like [`act`](Self::act), but also returns the number of the last dead letter that the change queued.
     pub(in crate::local) fn act_noting_letters<T>(
         &self,
         cell: &Arc<GroupCell>,
@@ -57,8 +57,8 @@ impl GroupRuntime {
         (result, follow_up.last_letter)
     }
 
-    /// Changes a group until `change` returns something. If it returns nothing and nothing is left to do, `wait` runs under the
-    /// same lock; when it returns true the caller waits and this returns `None`. No member is woken.
+    /// Repeats `change` until it returns a value. When it returns none and no follow-up work remains, `wait` runs under the same
+    /// lock; if `wait` returns true, this returns `None` and the caller waits. Wakes no member.
     pub(in crate::local) fn act_or_wait<T>(
         &self,
         cell: &Arc<GroupCell>,
@@ -83,7 +83,7 @@ impl GroupRuntime {
         }
     }
 
-    /// Changes a group together with an append of its own: no record of another thread comes in between.
+    /// Changes a group together with its own append, so that no record of another thread comes in between.
     pub(in crate::local) fn act_and_append<T>(
         &self,
         cell: &Arc<GroupCell>,
@@ -104,19 +104,19 @@ impl GroupRuntime {
         result
     }
 
-    /// Wakes the member that waits longest. If it does not pull, all are woken a moment later.
+    /// Wakes the member that has waited longest. If it does not pull, all members are woken a moment later.
     pub(in crate::local) fn wake_next(&self, cell: &Arc<GroupCell>) {
         if cell.waiters.wake_one() {
             self.call_again_later(cell);
         }
     }
 
-    /// Others wait besides a member that was just woken.
+    /// Schedules waking the other waiting members, in case the member that was just woken does not pull.
     pub(in crate::local) fn call_again_later(&self, cell: &Arc<GroupCell>) {
         self.timer.arm(cell, self.clock.steady_ms() + CALL_AGAIN_MS);
     }
 
-    /// Takes from the machine what it wants done. Called with the group locked.
+    /// Takes the changes, the next timer and the given-up events from the machine, and queues them. Called with the group locked.
     fn write_down(&self, cell: &Arc<GroupCell>, core: &mut GroupCore) -> FollowUp {
         let mut is_urgent = false;
         let changes = core.machine.changes_mut();
@@ -148,7 +148,7 @@ impl GroupRuntime {
         FollowUp { last_letter, is_urgent }
     }
 
-    /// Does what was left, without the group's lock.
+    /// Does the remaining work, without the group's lock.
     fn follow_up(&self, cell: &GroupCell, follow_up: FollowUp) {
         if follow_up.is_urgent && !cell.is_deleted() {
             self.records.demand();

@@ -20,7 +20,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Deletes a group; with `deserted_at` only if no member joined since then.
+    /// Deletes a group. With `deserted_at`, only if no member has joined since then.
     pub(super) fn try_delete(
         &self,
         cell: &Arc<GroupCell>,
@@ -37,7 +37,7 @@ impl Groups {
         deserted_at: Option<Millis>,
         creation: &Creation,
     ) -> Result<Tried<u64>, GroupError> {
-        // A member joins under this lock, and checks afterwards whether the group is still there.
+        // A member joins under this lock, and checks afterwards whether the group still exists.
         let core = cell.lock();
         let is_wanted = deserted_at.is_some_and(|seen| {
             core.machine.member_count() > 0 || cell.deserted_at.load(Ordering::Acquire) != seen

@@ -11,8 +11,8 @@ use prombus_protocol::limits::MAX_REASON_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Applies verdicts, one outcome each. The ticket resolves when they are durable. It fails if a lease was to be extended that
-/// another process may have by now: that extension is stale.
+/// Applies verdicts, with one outcome each. The ticket resolves when they are durable. If a lease cannot be extended because
+/// another process may have leased the event, the extension is stale and the ticket fails.
 pub(in crate::local) fn settle(
     groups: &Groups,
     records: &Arc<GroupRecords>,
@@ -92,14 +92,14 @@ fn apply(
     }
 }
 
-/// The start of a reason, in whole characters.
+/// Cuts a reason to its maximum size, at a character boundary.
 fn short_reason(text: &str) -> &str {
     let end = (0..=MAX_REASON_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }
 
 impl Groups {
-    /// Settles by id, for the member that had the event last. Resolves when that is durable.
+    /// Settles an event by its id, on behalf of its last holder. Resolves when that is durable.
     pub(in crate::local) async fn settle_by_id(
         &self,
         subscription: &str,
@@ -124,7 +124,7 @@ impl Groups {
             let verdicts = [(position, verdict)];
             let ticket = settle(self, &records, &cell, Sender::LastHolder, &verdicts, &mut outcomes);
             if outcomes[0] == SettleOutcome::Stale {
-                // Another topic may have the id too, if its publisher chose it.
+                // Another topic may have the same id, if publishers chose it.
                 continue;
             }
             ticket.await?;

@@ -1,4 +1,5 @@
-//! Compaction: removes events that newer ones of the same key replaced, when that is worth it or was not done for a while.
+//! Compaction: removes events that newer events of the same key replaced, when enough of them are dead or when the last
+//! compaction is long ago.
 
 use super::memory::{CleaningMemory, KeptTopic, Memory};
 use super::tombstone_sweep::{OldTombstones, SweepBudget};
@@ -13,12 +14,12 @@ use std::sync::atomic::Ordering;
 
 /// Replaced events are removed after this time, even if they are few.
 const COMPACT_AFTER_MS: Millis = 60_000;
-/// They are removed this early if many of them are tombstones.
+/// Replaced events are removed after this shorter time if many tombstones were dropped.
 const COMPACT_TOMBSTONES_AFTER_MS: Millis = 15_000;
-/// How many tombstones are many.
+/// The number of dropped tombstones that counts as many.
 const TOMBSTONES_MANY: u64 = 1_000;
 
-/// The maps of compacted topics, up to date, and what they say.
+/// The up-to-date maps of compacted topics, and the sizes of their live and dead events.
 #[derive(Default)]
 struct CompactedMaps {
     maps: HashMap<TopicId, Arc<SharedMap>>,
@@ -57,7 +58,8 @@ impl Maintenance {
             let own = memory.topics.entry(topic.id).or_default();
             match self.latest.up_to_date(topic.id, &topic.name).await {
                 Ok(map) => {
-                    // Deletions that the snapshots do not have yet would be kept there indefinitely.
+                    // Keeps tombstones that no snapshot includes yet; otherwise the snapshots would keep the deleted keys
+                    // indefinitely.
                     let to_seq = if settings.has_snapshots() { own.snapshot_to } else { u64::MAX };
                     let old_seq = own.ages.seq_of_age(clock.steady_ms(), settings.tombstone_ms);
                     let by_ms = clock.wall_ms().saturating_sub_unsigned(settings.tombstone_ms);
@@ -78,10 +80,10 @@ impl Maintenance {
         compacted_maps
     }
 
-    /// Whether something asks for a cleaning besides the topics: a deletion, a cleaning that did not finish, a full disk.
+    /// Whether there is another reason for a cleaning: a deletion, a cleaning that did not finish, or a full disk.
     fn is_cleaning_wanted(&self, cleaning: &mut CleaningMemory, now: Millis) -> bool {
         let is_again = cleaning.clean_again_at.take_if(|at| *at <= now).is_some();
-        // Segments with nothing but old group records are dead without any retention.
+        // Segments that contain only outdated group records are dead, even without retention.
         let is_refused = self.groups.runtime.records.is_refused();
         let is_full = (is_refused || self.reading.engine.is_full()) && now >= cleaning.clean_full_at;
         if is_full {
@@ -107,7 +109,7 @@ impl Maintenance {
         let live = LiveEvents { engine: &*self.reading.engine, compacted: maps };
         let cleaned = self.reading.engine.clean(&live, compact, may_block);
         if !matches!(&cleaned, Ok(cleaned) if !cleaned.is_cut_short) {
-            // What is dead still takes room, even if nothing dies any more.
+            // The dead events still take space, so they must trigger another compaction even if no more events die.
             taken.iter().for_each(|(map, bytes)| map.state.lock().map.put_back_dead_bytes(*bytes));
             memory.cleaning.clean_again_at = Some(now.saturating_add(COMPACT_AFTER_MS));
         }
@@ -116,11 +118,11 @@ impl Maintenance {
                 self.cleaned_events.fetch_add(cleaned.events, Ordering::Relaxed);
                 self.cleaned_bytes.fetch_add(cleaned.bytes, Ordering::Relaxed);
                 if cleaned.events > 0 && compact {
-                    // Older events of a key may be gone with that, and nothing keeps its tombstone any more.
+                    // The older events of a key may be removed by that, so its tombstone may not be needed any more.
                     memory.topics.values_mut().for_each(|own| own.tombstones.restart());
                 }
             }
-            Err(error) if !self.reading.commits.is_closed() => tracing::error!("cleaning: {error}"),
+            Err(error) if !self.reading.commits.is_closed() => tracing::error!("cleaning failed: {error}"),
             Err(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! What rounds of maintenance remember.
+//! The state that maintenance keeps between rounds.
 
 use super::age_samples::AgeSamples;
 use super::tombstone_sweep::TombstoneSweep;
@@ -8,57 +8,57 @@ use crate::settings::TopicSettings;
 use prombus_protocol::Topic;
 use std::collections::HashMap;
 
-/// A topic about which something is set that matters here.
+/// A topic that has compaction or retention.
 pub(super) struct KeptTopic {
     pub(super) topic: StoredTopic,
     pub(super) settings: TopicSettings,
 }
 
-/// What rounds remember.
+/// The state that is kept between rounds.
 #[derive(Default)]
 pub(super) struct Memory {
     pub(super) topics: HashMap<TopicId, TopicMemory>,
     pub(super) cleaning: CleaningMemory,
-    /// It was logged that the disk has no room for the records of retention.
+    /// It was logged that the disk has no space for retention records.
     pub(super) has_told_full: bool,
 }
 
 #[derive(Default)]
 pub(super) struct TopicMemory {
-    /// Its oldest event is kept until then, by the wall clock, at this setting.
+    /// The wall clock time until which the oldest event is kept, with the retention setting that it was computed for.
     pub(super) expires: Option<(u64, i64)>,
-    /// Its newest seq when its bytes were measured, at this setting.
+    /// The newest seq when the size of the topic was measured, with the retention setting at that time.
     pub(super) measured: Option<(u64, u64)>,
-    /// When its next snapshot is due.
+    /// When the next snapshot is due.
     pub(super) snapshot_at: Option<Millis>,
-    /// Up to which seq its snapshots are complete.
+    /// The seq up to which the snapshots are complete.
     pub(super) snapshot_to: u64,
-    /// How old its events are, for when their commit times do not tell.
+    /// The ages of the events, for when their commit times say nothing about them.
     pub(super) ages: AgeSamples,
-    /// How far its old tombstones were looked at.
+    /// The progress of the sweep of old tombstones.
     pub(super) tombstones: TombstoneSweep,
-    /// A fault is logged once.
+    /// Whether a fault was logged; it is logged once.
     pub(super) has_complained: bool,
 }
 
 impl TopicMemory {
     pub(super) fn complain(&mut self, topic: &Topic, what: &str, error: &dyn std::fmt::Display) {
         if !std::mem::replace(&mut self.has_complained, true) {
-            tracing::error!("{what} of {topic}: {error}; it is tried again");
+            tracing::error!("{what} of {topic} failed: {error}; it will be retried");
         }
     }
 }
 
-/// What rounds remember of cleaning.
+/// The state of cleaning between rounds.
 #[derive(Default)]
 pub(super) struct CleaningMemory {
     pub(super) compacted_at: Millis,
-    /// The last cleaning did not finish; the next one begins then.
+    /// When to clean again, if the last cleaning did not finish.
     pub(super) clean_again_at: Option<Millis>,
-    /// When a full disk is cleaned next, whatever the topics say.
+    /// When a full disk is cleaned next, whatever the topics need.
     pub(super) clean_full_at: Millis,
-    /// Tombstones that were dropped since the last compaction.
+    /// The number of tombstones that were dropped since the last compaction.
     pub(super) tombstones_dropped: u64,
-    /// Old tombstones are left that were not looked at: the next round begins soon.
+    /// Some old tombstones were not examined yet, so the next round begins at once.
     pub(super) has_more_tombstones: bool,
 }

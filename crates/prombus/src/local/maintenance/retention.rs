@@ -1,4 +1,4 @@
-//! Retention by age and by bytes: topics begin later from now on, and groups that have not read so far continue there.
+//! Retention by age and by size: raises the first seqs of topics, and moves groups that have not received the removed events.
 
 use super::Maintenance;
 use super::memory::{KeptTopic, Memory, TopicMemory};
@@ -7,11 +7,11 @@ use crate::engine::{EventHead, TopicId};
 use crate::error::{ReadError, StoreError};
 use crate::settings::TopicSettings;
 
-/// The most topics that are cut with one record: a record of very many would not fit into a small segment.
+/// The maximum number of topics in one retention record: a larger record might not fit into a small segment.
 const CUTS_MAX: usize = 250;
 
 impl Maintenance {
-    /// Cuts off what retention removes. Returns whether that was anything.
+    /// Applies retention to these topics. Returns whether it removed anything.
     pub(super) async fn apply_retention(&self, topics: &[KeptTopic], memory: &mut Memory) -> bool {
         let engine = &self.reading.engine;
         let mut firsts = Vec::new();
@@ -38,14 +38,14 @@ impl Maintenance {
                     memory.has_told_full = false;
                 }
                 Err(error) => {
-                    // The next round tries again.
+                    // The next round retries.
                     for (id, _) in part {
                         memory.topics.entry(*id).or_default().measured = None;
                     }
                     let is_full = matches!(error, StoreError::Full);
-                    let is_told = is_full && std::mem::replace(&mut memory.has_told_full, true);
-                    if !matches!(error, StoreError::Busy) && !is_told && !self.reading.commits.is_closed() {
-                        tracing::error!("retention: {error}; it is tried again");
+                    let is_logged = is_full && std::mem::replace(&mut memory.has_told_full, true);
+                    if !matches!(error, StoreError::Busy) && !is_logged && !self.reading.commits.is_closed() {
+                        tracing::error!("retention failed: {error}; it will be retried");
                     }
                 }
             }
@@ -53,7 +53,7 @@ impl Maintenance {
         is_cut
     }
 
-    /// Has topics begin at these seqs, for readers and for groups.
+    /// Makes topics begin at these seqs, for readers and for groups.
     fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
         let _deferred = DeferredWakes::enter();
         self.reading.engine.retain_from(firsts)?;
@@ -66,7 +66,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// The first seq of a topic that retention leaves; zero when it leaves all.
+    /// The first seq of a topic that retention keeps; zero if it keeps all events.
     async fn first_kept(
         &self,
         id: TopicId,
@@ -87,7 +87,7 @@ impl Maintenance {
                     memory.expires = None;
                 }
             }
-            // Where the wall clock was set back, commit times are in its future and nothing would expire.
+            // If the wall clock was set back, commit times are in the future, and nothing would expire by them.
             let old_seq = memory.ages.seq_of_age(clock.steady_ms(), retention_ms);
             if old_seq > 0 && old_seq >= first && engine.retained_from(id) <= old_seq {
                 first = old_seq + 1;
@@ -104,8 +104,8 @@ impl Maintenance {
         Ok(first)
     }
 
-    /// The first readable event at or after a seq. Commit times never fall, so unreadable events before it are not younger:
-    /// retention may remove them without reading them.
+    /// The first readable event at or after a seq. Commit times never decrease, so unreadable events before it are at least as
+    /// old. Retention may remove them without reading them.
     async fn readable_head(&self, id: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
         let mut seq = seq;
         loop {
@@ -116,13 +116,13 @@ impl Maintenance {
         }
     }
 
-    /// The first seq whose event was committed after this time. Commit times never fall.
+    /// The first seq whose event was committed after this time. Commit times never decrease.
     async fn first_committed_after(&self, id: TopicId, from: u64, ms: i64) -> Result<u64, ReadError> {
         let old_seq = async |seq| {
             let head = self.readable_head(id, seq).await?;
             Ok::<_, ReadError>(head.filter(|head| head.commit_ms <= ms).map(|head| head.seq))
         };
-        // Mostly little has expired since the last time: leaps that grow find the end of it.
+        // Usually only a few events have expired since the last round, so growing steps find the boundary quickly.
         let (mut low, mut leap) = (from, 64);
         let end = self.reading.engine.last_seq(id) + 1;
         let mut high = end;

@@ -1,4 +1,4 @@
-//! Taking snapshots when they are due.
+//! Takes snapshots when they are due.
 
 use super::Maintenance;
 use super::memory::{KeptTopic, Memory};
@@ -13,11 +13,12 @@ use prombus_protocol::{Start, Topic};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A new topic with snapshots is durable after this time, or its snapshots begin with the round that finds it.
+/// How long a new topic with snapshots may take to become durable. After that, its first interval begins with the round that
+/// finds it.
 const CREATED_MAX_MS: Millis = 10_000;
 
 impl Maintenance {
-    /// Takes the snapshots that are due. Returns when the next one is.
+    /// Takes the snapshots that are due. Returns when the next one is due.
     pub(super) async fn take_snapshots(
         &self,
         compacted: &[&KeptTopic],
@@ -53,7 +54,7 @@ impl Maintenance {
             let at = own.snapshot_at.unwrap_or(now);
             next = Some(next.map_or(at, |next| next.min(at)));
         }
-        // Topics that are not durable yet are not in the list.
+        // Topics that are not durable yet are not in `compacted`.
         let now = clock.steady_ms();
         created.retain(|_, since| now.saturating_sub(*since) < CREATED_MAX_MS);
         if !created.is_empty() {

@@ -1,10 +1,11 @@
-//! Pulling: reserve under the group's lock, read and filter without it, lease under it again. So a slow disk or a costly filter
-//! delays nobody else. Leases run from the hand-out, however long the read took.
+//! Pulling: reserves events under the group's lock, reads and filters them without it, and leases them under it. So a slow disk
+//! or a costly filter does not delay other members. Leases run from the time they are handed out, however long the read took.
 //!
-//! A read may be pending. If nothing was read, the member keeps its reservation and the pull is pending too; leaving, a pause, a
-//! seek, or a caller that stops waiting releases it. If something was read, that is delivered and the rest is given back.
+//! A read may be pending. If nothing was read, the member keeps its reservation and the pull is pending too. The reservation is
+//! released when the member leaves or pauses, when the group is moved, or when the caller stops waiting. If some events were
+//! read, they are delivered and the rest of the reservation is returned.
 //!
-//! On a store that several processes share, the gate is asked twice: before events are reserved, and before they are leased.
+//! On a store that several processes share, the gate is checked twice: before events are reserved, and before they are leased.
 
 use super::LocalMember;
 use super::merge_topics::{MergeRead, MergedReading};
@@ -17,13 +18,13 @@ use crate::local::groups::cell::GroupCore;
 use std::cell::Cell;
 use std::task::{Context, Poll};
 
-/// Seqs that a member with a filter reserves at once.
+/// The number of seqs that a member with a filter reserves at once.
 const SCAN_AHEAD: u32 = 4_096;
-/// The most that one without a filter reserves at once to pass a gap.
+/// The maximum number of seqs that a member without a filter reserves at once, to pass a gap.
 const GAP_AHEAD: u32 = 65_536;
-/// The most redeliveries that may be unreadable in one pull.
+/// The maximum number of unreadable redeliveries in one pull.
 const FAILED_READS_MAX: usize = 4;
-/// How often a pull that finds nothing continues before it lets other tasks run.
+/// How many rounds a pull that finds no events runs before it lets other tasks run.
 const ROUNDS_MAX: usize = 8;
 
 impl LocalMember {
@@ -39,7 +40,7 @@ impl LocalMember {
             self.check()?;
             let reserved = pull.pending.take().or_else(|| self.reserve(pull, limit, round, context));
             let Some(allowed) = reserved else {
-                // Closed or deleted in between: nobody would wake us.
+                // If the bus was closed or the group was deleted in between, no waker would be called.
                 self.check()?;
                 pull.rest();
                 return Poll::Pending;
@@ -56,14 +57,14 @@ impl LocalMember {
                     self.put_back(pull);
                     into.clear();
                     if let ReadError::UnknownTopic(_) = error {
-                        // Deleted since its events were reserved; the group continues with its other topics.
+                        // The topic was deleted after its events were reserved; the group continues with its other topics.
                         continue;
                     }
                     return Poll::Ready(Err(error.into()));
                 }
             }
             if self.is_gate_closed() {
-                // It closed during the read, or while this process was stopped.
+                // The gate closed during the read, or while this process was stopped.
                 self.put_back(pull);
                 into.clear();
                 continue;
@@ -77,10 +78,10 @@ impl LocalMember {
         Poll::Pending
     }
 
-    /// Reserves redeliveries and fresh seqs. Returns how many of the reserved events it may have; `None` when there is nothing and the
-    /// member is queued, or was removed.
+    /// Reserves redeliveries and new seqs. Returns how many of the reserved events the pull may take. `None` means that there is
+    /// nothing to read: the member is queued, or was removed.
     fn reserve(&self, pull: &mut Pull, limit: PullLimit, round: usize, context: &Context<'_>) -> Option<u32> {
-        // A pull that found nothing but gaps continues in larger steps: a gap costs little to pass, whatever its size.
+        // A pull that found only gaps continues with larger reservations, because passing a gap is cheap whatever its size.
         let has_filter = self.filter.is_any();
         let scan = (has_filter || round > 0).then_some(SCAN_AHEAD);
         let scan = if has_filter { scan } else { scan.map(|scan| (scan << round).min(GAP_AHEAD)) };
@@ -113,7 +114,7 @@ impl LocalMember {
         };
         let wait = |core: &GroupCore| {
             if is_gate_closed.get() && core.machine.has_member(self.id) {
-                // Whoever opens the gate wakes those who wait for their window.
+                // Opening the gate wakes all members that wait for their window.
                 waiters.wait_for_window(self.id, context.waker());
                 return self.groups.gate.get().is_none_or(|gate| gate.wait());
             }
@@ -130,8 +131,8 @@ impl LocalMember {
         self.runtime().act_or_wait(&self.cell, reserve, wait)
     }
 
-    /// Reads what was reserved, as far as the limits allow. Unreadable events are noted and are not an error. Pending
-    /// when nothing could be read yet.
+    /// Reads the reserved events, within the limits. Unreadable events are recorded and are not an error. Pending when nothing
+    /// could be read yet.
     fn poll_read(
         &self,
         pull: &mut Pull,
@@ -166,7 +167,7 @@ impl LocalMember {
             let is_pending = matches!(merged, Ok(MergeRead::Pending));
             merge.end(reserved, is_pending);
             return match merged? {
-                // What was passed is settled first, so that it is not read again.
+                // Passed events are settled before the pull waits, so that they are not read again.
                 MergeRead::Pending if !has_read && !merge.has_moved(reserved) => Poll::Pending,
                 _ => Poll::Ready(Ok(())),
             };
@@ -175,13 +176,13 @@ impl LocalMember {
             return Poll::Ready(Ok(()));
         }
         match self.read_reserved(pull, is_full, allowed, limit, into, context)? {
-            // Nothing of the reservation was looked at.
+            // No event of the reservation was examined.
             true if !has_read && pull.read[0].0 + 1 == pull.reserved[0].first_seq => Poll::Pending,
             _ => Poll::Ready(Ok(())),
         }
     }
 
-    /// Reads redeliveries one by one. Returns whether one of them is pending; it and later ones are left for the next pull.
+    /// Reads redeliveries one by one. Returns whether one of them is pending; that one and later ones are left for the next pull.
     fn read_redelivered(
         &self,
         pull: &mut Pull,
@@ -194,15 +195,15 @@ impl LocalMember {
         for (&position, (topic_id, topic)) in redelivered.iter().zip(topics.iter()) {
             let seq = position.seq;
             let is_full = !into.is_empty() && into.byte_count() >= limit.bytes;
-            // A failed read may take the disk seconds: the rest is for the next pull.
+            // A failed read may occupy the disk for seconds, so the remaining redeliveries are left for the next pull.
             if is_pending || is_full || unreadable_again.len() >= FAILED_READS_MAX {
                 too_many.push(position);
                 continue;
             }
-            let mut is_there = false;
+            let mut is_wanted = false;
             let scanned = scanner.poll_scan(*topic_id, seq, seq, context, &mut |event| {
-                is_there = self.filter.wants(topic, event);
-                if is_there {
+                is_wanted = self.filter.wants(topic, event);
+                if is_wanted {
                     into.push(topic, position, event);
                 }
                 Visit::Next
@@ -215,7 +216,7 @@ impl LocalMember {
                 Poll::Ready(Err(error)) if error.is_unreadable() => unreadable_again.push(position),
                 Poll::Ready(scanned) => {
                     scanned?;
-                    let list = if is_there { &mut *read_again } else { &mut *dropped };
+                    let list = if is_wanted { &mut *read_again } else { &mut *dropped };
                     list.push(position);
                 }
             }
@@ -223,7 +224,7 @@ impl LocalMember {
         Ok(is_pending)
     }
 
-    /// Reads the one reserved range. Returns whether it ended because a read is pending.
+    /// Reads the only reserved range. Returns whether it ended because a read is pending.
     fn read_reserved(
         &self,
         pull: &mut Pull,
@@ -266,7 +267,7 @@ impl LocalMember {
         Ok(is_pending)
     }
 
-    /// Turns what was read into leases.
+    /// Leases the events that were read.
     fn lease(&self, pull: &mut Pull, into: &mut DeliveryBatch) {
         let (last_errors, now, epoch) = self.runtime().act(&self.cell, |core, now| {
             let leased = &mut pull.leased;
@@ -280,7 +281,7 @@ impl LocalMember {
             for &position in &pull.dropped {
                 core.machine.pass_over_redelivery(self.id, position);
             }
-            // A seek, or a late ack, may have made reservations void while the lock was free.
+            // A seek or a late ack may have voided reservations while the lock was free.
             let read_again = pull.read_again.iter();
             leased.extend(read_again.filter_map(|&position| core.machine.hand_out(self.id, position, now)));
             if pull.reserved.len() > 1 {
@@ -294,7 +295,7 @@ impl LocalMember {
         into.lease(&pull.leased, last_errors, now, epoch);
     }
 
-    /// Turns what was read of several topics into leases, in the order in which it was read.
+    /// Leases the events that were read from several topics, in the order in which they were read.
     fn lease_merged(&self, core: &mut GroupCore, pull: &mut Pull, now: Millis) {
         let Pull { leased, reserved, merge, unreadable, .. } = pull;
         let first = leased.len();
@@ -308,8 +309,8 @@ impl LocalMember {
         merge.sort(leased, first);
     }
 
-    /// Tells the machine what of a reservation could not be read. A void reservation says nothing: its seqs may be with another
-    /// member by now.
+    /// Reports the unreadable seqs of a reservation to the machine. Those of a void reservation are not reported, because another
+    /// member may have reserved them meanwhile.
     fn note_in_machine(
         &self,
         core: &mut GroupCore,
@@ -325,14 +326,14 @@ impl LocalMember {
         }
     }
 
-    /// Gives back what a pending read was to get. What has been read for it stays with the scanner.
+    /// Releases the reservation of a pending read. The scanner keeps what it has already read.
     pub(super) fn release_pending(&self, pull: &mut Pull) {
         if pull.pending.take().is_some() {
             self.put_back(pull);
         }
     }
 
-    /// Reading failed: nobody got anything, and others may try.
+    /// Returns the reserved events after a failed read, so that other members may read them.
     fn put_back(&self, pull: &mut Pull) {
         self.runtime().act(&self.cell, |core, now| {
             for &range in &pull.reserved {
