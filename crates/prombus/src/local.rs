@@ -22,7 +22,6 @@
 
 mod ack_bound;
 mod arrival;
-mod arrivals;
 mod backend_impl;
 mod dead_letters;
 mod engine_events;
@@ -46,6 +45,7 @@ mod timer_thread;
 mod topic_admin;
 mod topic_info;
 mod topic_settings;
+mod waiting_readers;
 
 pub use lifecycle::LocalBackend;
 
@@ -53,7 +53,6 @@ use crate::clock::Clock;
 use crate::commit_watch::CommitWatch;
 use crate::engine::Engine;
 use crate::error::Unavailable;
-use arrivals::Arrivals;
 use dead_letters::DeadLetterWriter;
 use groups::Groups;
 use groups::act::GroupRuntime;
@@ -67,6 +66,7 @@ use std::sync::Arc;
 use suspension::Suspension;
 use topic_info::TopicLists;
 use topic_settings::TopicSettingsTable;
+use waiting_readers::WaitingReaders;
 
 /// The parts of a bus in this process. Each owns its state and its locks.
 struct Local {
@@ -76,7 +76,7 @@ struct Local {
     runtime: Arc<GroupRuntime>,
     registry: Arc<Registry>,
     settings: Arc<TopicSettingsTable>,
-    arrivals: Arc<Arrivals>,
+    waiting_readers: Arc<WaitingReaders>,
     groups: Arc<Groups>,
     publishing: Arc<PublishQueue>,
     reading: Arc<Reading>,
@@ -95,6 +95,6 @@ impl Local {
     fn fail(&self, reason: Unavailable) {
         self.commits.fail(reason);
         self.registry.all_groups().iter().for_each(|cell| cell.waiters.wake_all());
-        self.arrivals.wake_all();
+        self.waiting_readers.wake_all();
     }
 }

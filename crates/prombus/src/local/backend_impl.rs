@@ -4,7 +4,7 @@ use super::Local;
 use super::arrival::Arrival;
 use super::lifecycle::LocalBackend;
 use super::member::LocalMember;
-use super::merged::reader::Merged;
+use super::merged::reader::LocalMergedReader;
 use crate::backend::{
     Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
     MemberOptions, Problem, PullLimit, SettleOutcome, TopicDetails, UnreadableRange, Verdict,
@@ -92,7 +92,7 @@ impl Backend for LocalBackend {
         let reading = Arc::clone(&self.handle.local.reading);
         // Opening it lists the topics, and there may be many.
         Box::pin(off_async_threads(move |_may_block| {
-            Ok(Box::new(Merged::new(reading, query)?) as Box<dyn MergedReader>)
+            Ok(Box::new(LocalMergedReader::new(reading, query)?) as Box<dyn MergedReader>)
         }))
     }
 

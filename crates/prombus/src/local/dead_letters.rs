@@ -68,11 +68,11 @@ impl DeadLetterWriter {
                 let writing = Arc::clone(&self.writing);
                 *current = Some(Box::pin(async move {
                     writing.write(&cell, give_up).await;
-                    cell.waiters.letter_done();
+                    cell.waiters.dead_letter_done();
                 }));
             }
-            let Some(letter) = current.as_mut() else { return };
-            if letter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            let Some(dead_letter) = current.as_mut() else { return };
+            if dead_letter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
                 return;
             }
             *current = None;
@@ -128,7 +128,7 @@ impl Writing {
             return self.park(cell, &give_up);
         }
         let written = match self.original(topic_id, seq).await {
-            Ok(Some(original)) => self.write_letter(cell, topic_id, &topic, &give_up, &original),
+            Ok(Some(original)) => self.write_dead_letter(cell, topic_id, &topic, &give_up, &original),
             Ok(None) => return self.park(cell, &give_up),
             Err(error) => Err(error),
         };
@@ -154,7 +154,7 @@ impl Writing {
     fn put_off(&self, cell: &Arc<GroupCell>, give_up: GiveUp, topic: &Topic, error: &StoreError) {
         let group = &cell.spec.group;
         let now = self.runtime.clock.steady_ms();
-        let mut notice = cell.letter_notice.lock();
+        let mut notice = cell.dead_letter_notice.lock();
         notice.count += 1;
         // Each dead letter is retried every second, and there may be thousands.
         if now >= notice.next_at {
@@ -174,7 +174,7 @@ impl Writing {
         self.runtime.timer.arm(cell, retry_at);
     }
 
-    fn write_letter(
+    fn write_dead_letter(
         &self,
         cell: &Arc<GroupCell>,
         topic_id: TopicId,
@@ -182,13 +182,20 @@ impl Writing {
         give_up: &GiveUp,
         original: &Original,
     ) -> Result<(), StoreError> {
-        let letters = topic.dead_letter();
-        let letters_id = self.registry.ensure_dead_letter_topic(&letters)?;
+        let dead_letter_topic = topic.dead_letter();
+        let dead_letter_topic_id = self.registry.ensure_dead_letter_topic(&dead_letter_topic)?;
         let ts = self.runtime.clock.wall_ms();
-        let body = letter_body(&letters, topic, cell.spec.group.as_str(), &original.record, give_up, ts);
-        let letter = NewEvent {
-            topic: letters_id,
-            id: Some(event_id_of(letter_id(cell, topic, original.id))),
+        let body = dead_letter_body(
+            &dead_letter_topic,
+            topic,
+            cell.spec.group.as_str(),
+            &original.record,
+            give_up,
+            ts,
+        );
+        let dead_letter = NewEvent {
+            topic: dead_letter_topic_id,
+            id: Some(event_id_of(dead_letter_id(cell, topic, original.id))),
             ts,
             key: None,
             body: &body,
@@ -207,7 +214,7 @@ impl Writing {
             // After a seek the event must not be given up.
             if core.machine.is_giving_up(give_up.position) {
                 let records = &self.runtime.records;
-                records.append_last(sending, &[letter], (vec![settled], cell), false)?;
+                records.append_last(sending, &[dead_letter], (vec![settled], cell), false)?;
                 core.machine.gave_up(give_up.position);
             }
             Ok(())
@@ -236,7 +243,7 @@ impl Writing {
     }
 }
 
-fn letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
+fn dead_letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
     let mut name = Vec::new();
     for part in [topic.as_str(), cell.spec.subscription.as_str(), cell.spec.group.as_str()] {
         name.extend_from_slice(part.as_bytes());
@@ -248,8 +255,8 @@ fn letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
 
 /// The dead letter's JSON, with the payload `{topic, group, original, err, attempts, ts}`. The original is included as it is
 /// stored.
-fn letter_body(
-    letters: &Topic,
+fn dead_letter_body(
+    dead_letter_topic: &Topic,
     topic: &Topic,
     group: &str,
     record: &[u8],
@@ -259,7 +266,7 @@ fn letter_body(
     let mut body = Vec::with_capacity(record.len() + 256);
     let fields = BodyFields {
         ts,
-        topic: letters.as_str(),
+        topic: dead_letter_topic.as_str(),
         sid: None,
         key: None,
         partition: None,
@@ -276,7 +283,8 @@ fn letter_body(
     body.extend_from_slice(record);
     body.extend_from_slice(b",\"err\":");
     put_string(&mut body, &give_up.error);
-    write!(body, ",\"attempts\":{},\"ts\":{ts}}}", give_up.attempts).expect("writing to a vector cannot fail");
+    write!(body, ",\"attempts\":{},\"ts\":{ts}}}", give_up.attempts)
+        .expect("writing to a vector cannot fail");
     put_body_end(&mut body);
     body
 }

@@ -22,10 +22,10 @@ pub(super) struct EngineEvents {
 }
 
 impl EngineEvents {
-    fn tell(&self, what: impl FnOnce(&Local)) {
+    fn with_local(&self, work: impl FnOnce(&Local)) {
         let Some(local) = self.local.upgrade() else { return };
         let was = IS_ENGINE_THREAD.replace(true);
-        what(&local);
+        work(&local);
         drop(local);
         IS_ENGINE_THREAD.set(was);
     }
@@ -33,16 +33,16 @@ impl EngineEvents {
 
 impl EngineObserver for EngineEvents {
     fn committed(&self, commit: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>) {
-        self.tell(|local| {
+        self.with_local(|local| {
             // Called when no lock is held, because a waker may run any code.
             let mut woken = Vec::new();
             local.registry.each_reader(newest, |topic, newest_seq, readers| {
-                local.arrivals.committed(topic, &mut woken);
+                local.waiting_readers.committed(topic, &mut woken);
                 for (cell, source) in readers {
-                    let (waker, others_wait) = cell.waiters.notice(*source, newest_seq);
+                    let (waker, others_wait) = cell.waiters.note_newest_seq(*source, newest_seq);
                     woken.extend(waker);
                     if others_wait {
-                        local.runtime.call_again_later(cell);
+                        local.runtime.wake_others_later(cell);
                     }
                 }
             });
@@ -57,7 +57,7 @@ impl EngineObserver for EngineEvents {
     }
 
     fn room(&self) {
-        self.tell(|local| {
+        self.with_local(|local| {
             local.commits.room();
             if local.runtime.records.is_demanded() {
                 local.runtime.records.flush();
@@ -66,7 +66,7 @@ impl EngineObserver for EngineEvents {
     }
 
     fn suspended(&self, reason: String) {
-        self.tell(|local| {
+        self.with_local(|local| {
             tracing::warn!("the engine cannot commit: {reason}; retrying");
             local.suspension.begin(reason, local.clock.steady_ms());
             local.runtime.timer.wake();
@@ -74,7 +74,7 @@ impl EngineObserver for EngineEvents {
     }
 
     fn resumed(&self) {
-        self.tell(|local| {
+        self.with_local(|local| {
             tracing::info!("the engine commits again");
             local.suspension.end();
             local.commits.resume();
@@ -90,6 +90,6 @@ impl EngineObserver for EngineEvents {
     }
 
     fn stopped(&self, reason: Unavailable) {
-        self.tell(|local| local.fail(reason));
+        self.with_local(|local| local.fail(reason));
     }
 }

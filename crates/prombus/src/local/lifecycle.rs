@@ -1,7 +1,6 @@
 //! Opening and closing the backend, and starting its threads.
 
 use super::Local;
-use super::arrivals::Arrivals;
 use super::dead_letters::{self, DeadLetterWriter};
 use super::engine_events::{EngineEvents, is_engine_thread};
 use super::groups::Groups;
@@ -21,6 +20,7 @@ use super::timer::Timer;
 use super::timer_thread;
 use super::topic_info::TopicLists;
 use super::topic_settings::TopicSettingsTable;
+use super::waiting_readers::WaitingReaders;
 use crate::clock::Clock;
 use crate::commit_watch::CommitWatch;
 use crate::config::Limits;
@@ -135,7 +135,7 @@ impl LocalBackend {
 /// The parts that all other parts use.
 struct Foundation {
     commits: Arc<CommitWatch>,
-    arrivals: Arc<Arrivals>,
+    waiting_readers: Arc<WaitingReaders>,
     schedule: Arc<MaintenanceSchedule>,
     settings: Arc<TopicSettingsTable>,
     runtime: Arc<GroupRuntime>,
@@ -151,7 +151,7 @@ impl Foundation {
         restored: &RestoredState,
     ) -> Result<Self, OpenError> {
         let commits: Arc<CommitWatch> = Arc::default();
-        let arrivals: Arc<Arrivals> = Arc::default();
+        let waiting_readers: Arc<WaitingReaders> = Arc::default();
         let schedule: Arc<MaintenanceSchedule> = Arc::default();
         let settings = Arc::new(TopicSettingsTable::restore(restored)?);
         let runtime = Arc::new(GroupRuntime {
@@ -163,7 +163,7 @@ impl Foundation {
         let registry = Arc::new(Registry::new(
             Arc::clone(engine),
             Arc::clone(&runtime),
-            Arc::clone(&arrivals),
+            Arc::clone(&waiting_readers),
             Arc::clone(&settings),
             Arc::clone(&schedule),
             limits.max_topics,
@@ -175,7 +175,7 @@ impl Foundation {
             Arc::clone(&commits),
             limits.max_payload_bytes,
         ));
-        Ok(Self { commits, arrivals, schedule, settings, runtime, registry, publishing })
+        Ok(Self { commits, waiting_readers, schedule, settings, runtime, registry, publishing })
     }
 }
 
@@ -183,7 +183,8 @@ impl Local {
     fn open(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, limits: &Limits) -> Result<Arc<Self>, OpenError> {
         let restored = engine.restored();
         let foundation = Foundation::new(&engine, &clock, limits, &restored)?;
-        let Foundation { commits, arrivals, schedule, settings, runtime, registry, publishing } = foundation;
+        let Foundation { commits, waiting_readers, schedule, settings, runtime, registry, publishing } =
+            foundation;
         let groups = Arc::new(Groups {
             engine: Arc::clone(&engine),
             runtime: Arc::clone(&runtime),
@@ -201,7 +202,7 @@ impl Local {
             clock: Arc::clone(&clock),
             registry: Arc::clone(&registry),
             commits: Arc::clone(&commits),
-            arrivals: Arc::clone(&arrivals),
+            waiting_readers: Arc::clone(&waiting_readers),
         });
         let latest = Arc::new(LatestByKey::new(
             Arc::clone(&engine),
@@ -232,7 +233,7 @@ impl Local {
             runtime,
             registry,
             settings,
-            arrivals,
+            waiting_readers,
             groups,
             publishing,
             reading,

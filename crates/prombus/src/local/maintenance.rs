@@ -3,8 +3,8 @@
 
 mod age_samples;
 mod cleaning;
-mod memory;
 mod retention;
+mod round_state;
 pub(super) mod schedule;
 mod snapshot_schedule;
 mod tombstone_sweep;
@@ -18,7 +18,7 @@ use super::topic_settings::TopicSettingsTable;
 use crate::delivery::Millis;
 use crate::engine::{MayBlock, TopicId};
 use crate::settings::TopicSettings;
-use memory::{KeptTopic, Memory};
+use round_state::{MaintainedTopic, RoundState};
 use schedule::MaintenanceSchedule;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,7 +39,7 @@ pub(super) struct Maintenance {
     latest: Arc<LatestByKey>,
     publishing: Arc<PublishQueue>,
     pub(super) schedule: Arc<MaintenanceSchedule>,
-    memory: Mutex<Memory>,
+    round_state: Mutex<RoundState>,
     cleaned_events: AtomicU64,
     cleaned_bytes: AtomicU64,
 }
@@ -62,7 +62,7 @@ impl Maintenance {
             latest,
             publishing,
             schedule,
-            memory: Mutex::default(),
+            round_state: Mutex::default(),
             cleaned_events: AtomicU64::new(0),
             cleaned_bytes: AtomicU64::new(0),
         }
@@ -79,34 +79,34 @@ impl Maintenance {
             return ROUND_MS;
         }
         let clock = &self.reading.clock;
-        let mut memory = self.memory.lock().await;
+        let mut round_state = self.round_state.lock().await;
         if let Some(files) = self.reading.engine.local_files() {
             files.probe_unreadable(may_block);
         }
         let topics = self.maintained_topics();
-        let is_cut = self.apply_retention(&topics, &mut memory).await;
-        let compacted: Vec<&KeptTopic> = topics.iter().filter(|it| it.settings.compaction).collect();
-        self.clean_if_due(&compacted, is_cut, &mut memory, may_block).await;
+        let is_cut = self.apply_retention(&topics, &mut round_state).await;
+        let compacted: Vec<&MaintainedTopic> = topics.iter().filter(|it| it.settings.compaction).collect();
+        self.clean_if_due(&compacted, is_cut, &mut round_state, may_block).await;
         let compacted_ids: HashSet<TopicId> = compacted.iter().map(|it| it.topic.id).collect();
         let unused_before = clock.steady_ms().saturating_sub(STATE_UNUSED_MS);
         self.latest.forget_unused(unused_before, |id| compacted_ids.contains(&id));
-        let next = self.take_snapshots(&compacted, &mut memory).await;
+        let next = self.take_snapshots(&compacted, &mut round_state).await;
         let known: HashSet<TopicId> = topics.iter().map(|it| it.topic.id).collect();
-        memory.topics.retain(|id, _| known.contains(id));
-        if memory.cleaning.has_more_tombstones {
+        round_state.topics.retain(|id, _| known.contains(id));
+        if round_state.cleaning.has_more_tombstones {
             return 0;
         }
         next.map_or(ROUND_MS, |at| at.saturating_sub(clock.steady_ms()).min(ROUND_MS))
     }
 
     /// The topics that have compaction or retention.
-    fn maintained_topics(&self) -> Vec<KeptTopic> {
+    fn maintained_topics(&self) -> Vec<MaintainedTopic> {
         if self.settings.is_empty() {
             return Vec::new();
         }
         let topics = self.reading.engine.topics().into_iter().map(|topic| {
             let settings = self.settings.of(topic.name.as_str());
-            KeptTopic { topic, settings }
+            MaintainedTopic { topic, settings }
         });
         let matters = |settings: &TopicSettings| {
             settings.compaction || settings.retention_ms.is_some() || settings.retention_bytes.is_some()

@@ -1,10 +1,10 @@
 //! A member of a group: pulls, settles, pauses and leaves.
 
 mod filter;
-mod merge_state;
-mod merge_topics;
+mod multi_topic_read;
 mod pull;
 mod pull_state;
+mod topic_cursors;
 
 use super::groups::act::GroupRuntime;
 use super::groups::cell::{GroupCell, GroupCore};
@@ -93,7 +93,7 @@ impl LocalMember {
     }
 
     /// Called when the machine does not know this member. Unless the member left by itself, another member took the group over.
-    fn was_removed(&self) {
+    fn note_removal(&self) {
         if !self.is_gone.load(Ordering::Acquire) {
             self.is_taken_over.store(true, Ordering::Release);
         }
@@ -108,7 +108,7 @@ impl LocalMember {
             core.forget_member(self.id);
             self.cell.waiters.remove(self.id);
             if core.machine.member_count() == 0 {
-                self.groups.deserted(&self.cell, now);
+                self.groups.start_expiry(&self.cell, now);
             }
         });
         let generation = self.cell.changes.lock().current_generation();

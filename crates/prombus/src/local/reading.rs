@@ -1,9 +1,9 @@
 //! Reading without a group: one topic, from a seq on.
 
-use super::arrivals::Arrivals;
 use super::groups::start_position::ResolvedStart;
 use super::registry::Registry;
 use super::run_reads::run_reads;
+use super::waiting_readers::WaitingReaders;
 use crate::backend::{EventChunk, PullLimit};
 use crate::clock::Clock;
 use crate::commit_watch::CommitWatch;
@@ -23,7 +23,7 @@ pub(super) struct Reading {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) registry: Arc<Registry>,
     pub(super) commits: Arc<CommitWatch>,
-    pub(super) arrivals: Arc<Arrivals>,
+    pub(super) waiting_readers: Arc<WaitingReaders>,
 }
 
 impl Reading {

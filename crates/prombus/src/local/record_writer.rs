@@ -26,7 +26,7 @@ pub(super) struct RecordWriter {
     is_demanded: AtomicBool,
     sending: RankedMutex<SENDING, Sending>,
     /// Records that were appended and are not durable yet, with their commits.
-    under_way: RankedMutex<LEAF, VecDeque<(u64, Arc<GroupCell>, RecordInFlight)>>,
+    in_flight: RankedMutex<LEAF, VecDeque<(u64, Arc<GroupCell>, RecordInFlight)>>,
     /// The newest commit that has appends.
     newest_commit: AtomicU64,
     /// Records wait because the disk is full, including its reserve.
@@ -63,7 +63,7 @@ impl Sending {
         self.owners.extend(from.owners.drain(..half));
     }
 
-    fn put_in_front(&mut self, part: Self) {
+    fn prepend(&mut self, part: Self) {
         self.records.splice(0..0, part.records);
         self.owners.splice(0..0, part.owners);
     }
@@ -94,7 +94,7 @@ impl RecordWriter {
             is_dirty: AtomicBool::new(false),
             is_demanded: AtomicBool::new(false),
             sending: RankedMutex::default(),
-            under_way: RankedMutex::default(),
+            in_flight: RankedMutex::default(),
             newest_commit: AtomicU64::new(0),
             is_refused: AtomicBool::new(false),
         }
@@ -162,10 +162,10 @@ impl RecordWriter {
                 if self.is_refused() {
                     sending.owners.iter().for_each(|(cell, _)| cell.waiters.records_accepted());
                 }
-                let mut under_way = self.under_way.lock();
+                let mut in_flight = self.in_flight.lock();
                 let owners = sending.owners.drain(..);
-                under_way.extend(owners.map(|(cell, record)| (appended.commit, cell, record)));
-                drop(under_way);
+                in_flight.extend(owners.map(|(cell, record)| (appended.commit, cell, record)));
+                drop(in_flight);
                 self.appended(appended.commit);
                 Ok(appended)
             }
@@ -285,12 +285,12 @@ impl RecordWriter {
             part.take_half(sending);
             while let Err(error) = self.send(&mut part, &[], &mut Vec::new(), true) {
                 if !matches!(error, StoreError::TooLarge(_)) {
-                    sending.put_in_front(part);
+                    sending.prepend(part);
                     return Err(error);
                 }
                 let mut smaller = Sending::default();
                 smaller.take_half(&mut part);
-                sending.put_in_front(part);
+                sending.prepend(part);
                 part = smaller;
             }
         }
@@ -322,13 +322,13 @@ impl RecordWriter {
     /// Reports the records up to this commit as durable.
     pub(super) fn committed(&self, commit: u64) {
         loop {
-            let mut under_way = self.under_way.lock();
-            match under_way.front() {
+            let mut in_flight = self.in_flight.lock();
+            match in_flight.front() {
                 Some((carrier, ..)) if *carrier <= commit => {}
                 _ => return,
             }
-            let done = under_way.pop_front();
-            drop(under_way);
+            let done = in_flight.pop_front();
+            drop(in_flight);
             if let Some((_, cell, record)) = done {
                 cell.waiters.record_durable(&record);
             }

@@ -4,12 +4,12 @@
 mod group_table;
 mod topic_table;
 
-use super::arrivals::Arrivals;
 use super::groups::act::GroupRuntime;
 use super::groups::cell::GroupCell;
 use super::lock_order::{CREATION, RankedGuard, RankedMutex};
 use super::maintenance::schedule::MaintenanceSchedule;
 use super::topic_settings::TopicSettingsTable;
+use super::waiting_readers::WaitingReaders;
 use crate::deferred_wakes::DeferredWakes;
 use crate::delivery::{Restored, SourceId};
 use crate::engine::{Engine, NewEvent, TopicId};
@@ -26,7 +26,7 @@ use topic_table::{TopicLimitReached, TopicReader, TopicTable};
 pub(super) struct Registry {
     engine: Arc<dyn Engine>,
     runtime: Arc<GroupRuntime>,
-    arrivals: Arc<Arrivals>,
+    waiting_readers: Arc<WaitingReaders>,
     settings: Arc<TopicSettingsTable>,
     schedule: Arc<MaintenanceSchedule>,
     topics: RwLock<TopicTable>,
@@ -72,7 +72,7 @@ impl Registry {
     pub(super) fn new(
         engine: Arc<dyn Engine>,
         runtime: Arc<GroupRuntime>,
-        arrivals: Arc<Arrivals>,
+        waiting_readers: Arc<WaitingReaders>,
         settings: Arc<TopicSettingsTable>,
         schedule: Arc<MaintenanceSchedule>,
         max_topics: usize,
@@ -84,7 +84,7 @@ impl Registry {
         Self {
             engine,
             runtime,
-            arrivals,
+            waiting_readers,
             settings,
             schedule,
             topics: RwLock::new(topics),
@@ -220,7 +220,7 @@ impl Registry {
             return Ok(id);
         }
         let id = self.engine.ensure_topic(topic)?;
-        let cells = self.groups.read().wanting(topic);
+        let cells = self.groups.read().readers_of(topic);
         let readers = cells.into_iter().map(|cell| {
             let source = cell.add_topic(id, topic, Restored::default());
             // The lease mark of the new topic is in the commit of its first event, so no pull has to wait for the mark.
@@ -229,9 +229,9 @@ impl Registry {
         });
         let readers = readers.collect();
         // Readers of patterns come first: as soon as the table contains the topic, events may be published to it.
-        self.arrivals.tell_feeds(id, topic);
+        self.waiting_readers.announce_to_feeds(id, topic);
         self.topics.write().add(topic.clone(), id, readers);
-        self.arrivals.created(topic);
+        self.waiting_readers.created(topic);
         if self.settings.of(topic.as_str()).has_snapshots() {
             self.schedule.topic_created(id, self.runtime.clock.steady_ms());
         }
@@ -274,7 +274,7 @@ impl Registry {
         drop(table);
         // Commits are noticed from here on. Events that were durable before are reported now.
         for ((id, _), source) in topics.iter().zip(sources) {
-            let (woken, _) = cell.waiters.notice(source, self.engine.last_seq(*id));
+            let (woken, _) = cell.waiters.note_newest_seq(source, self.engine.last_seq(*id));
             debug_assert!(woken.is_none(), "a group that was just created has no members");
         }
         self.groups.write().insert(cell);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The minimum gap between two readings that counts as a stop.
 const STOP_MS: Millis = 1_000;
 /// How often the timer thread reads the clock.
-pub(crate) const LOOK_EVERY_MS: Millis = 250;
+pub(crate) const READ_EVERY_MS: Millis = 250;
 /// The clock is not read regularly, so a gap does not mean a stop.
 const UNWATCHED: u64 = u64::MAX;
 
@@ -25,47 +25,50 @@ const UNWATCHED: u64 = u64::MAX;
 pub(crate) struct StopClock {
     inner: Arc<dyn Clock>,
     /// The last reading of the inner clock.
-    seen_ms: AtomicU64,
+    last_reading_ms: AtomicU64,
     /// The total time in which the process was stopped.
     stopped_ms: AtomicU64,
     /// The newest time that was returned. A thread that was stopped between its reading and its return must not return an older
     /// time.
-    told_ms: AtomicU64,
-    taking_out: Mutex<()>,
+    returned_ms: AtomicU64,
+    subtracting: Mutex<()>,
 }
 
 impl StopClock {
     pub(crate) fn new(inner: Arc<dyn Clock>) -> Self {
         Self {
             inner,
-            seen_ms: AtomicU64::new(UNWATCHED),
+            last_reading_ms: AtomicU64::new(UNWATCHED),
             stopped_ms: AtomicU64::new(0),
-            told_ms: AtomicU64::new(0),
-            taking_out: Mutex::new(()),
+            returned_ms: AtomicU64::new(0),
+            subtracting: Mutex::new(()),
         }
     }
 
-    /// Starts regular readings: the timer thread reads the clock every [`LOOK_EVERY_MS`] from now on.
+    /// Starts regular readings: the timer thread reads the clock every [`READ_EVERY_MS`] from now on.
     pub(crate) fn watch(&self) {
         let now = self.inner.steady_ms();
         // If the clock is watched already, the next reading finds any gap.
-        let _ = self.seen_ms.compare_exchange(UNWATCHED, now, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.last_reading_ms.compare_exchange(UNWATCHED, now, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Ends regular readings.
     pub(crate) fn unwatch(&self) {
-        self.seen_ms.store(UNWATCHED, Ordering::Release);
+        self.last_reading_ms.store(UNWATCHED, Ordering::Release);
     }
 
     #[cold]
-    fn take_out_gap(&self, now: u64) {
-        let _alone = self.taking_out.lock();
-        let seen = self.seen_ms.load(Ordering::Acquire);
-        if seen != UNWATCHED && now.saturating_sub(seen) >= STOP_MS {
+    fn subtract_gap(&self, now: u64) {
+        let _alone = self.subtracting.lock();
+        let last_reading = self.last_reading_ms.load(Ordering::Acquire);
+        if last_reading != UNWATCHED && now.saturating_sub(last_reading) >= STOP_MS {
             // Added before the reading is stored: a thread that sees the new reading must also see the gap subtracted.
-            self.stopped_ms.fetch_add(now - seen, Ordering::AcqRel);
-            self.seen_ms.store(now, Ordering::Release);
-            tracing::warn!("the process did not run for {} ms; leases are extended by that time", now - seen);
+            self.stopped_ms.fetch_add(now - last_reading, Ordering::AcqRel);
+            self.last_reading_ms.store(now, Ordering::Release);
+            tracing::warn!(
+                "the process did not run for {} ms; leases are extended by that time",
+                now - last_reading
+            );
         }
     }
 }
@@ -77,21 +80,26 @@ impl Clock for StopClock {
 
     fn steady_ms(&self) -> u64 {
         let now = self.inner.steady_ms();
-        let seen = self.seen_ms.load(Ordering::Acquire);
-        if seen != UNWATCHED && now > seen {
-            if now - seen >= STOP_MS {
-                self.take_out_gap(now);
+        let last_reading = self.last_reading_ms.load(Ordering::Acquire);
+        if last_reading != UNWATCHED && now > last_reading {
+            if now - last_reading >= STOP_MS {
+                self.subtract_gap(now);
             } else {
                 // If another thread has stored a reading since, that one is sufficient.
-                let _ = self.seen_ms.compare_exchange(seen, now, Ordering::AcqRel, Ordering::Relaxed);
+                let _ = self.last_reading_ms.compare_exchange(
+                    last_reading,
+                    now,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
             }
         }
         let running = now.saturating_sub(self.stopped_ms.load(Ordering::Acquire));
-        let told = self.told_ms.load(Ordering::Acquire);
-        if running > told {
-            self.told_ms.fetch_max(running, Ordering::AcqRel);
+        let returned = self.returned_ms.load(Ordering::Acquire);
+        if running > returned {
+            self.returned_ms.fetch_max(running, Ordering::AcqRel);
         }
-        running.max(told)
+        running.max(returned)
     }
 }
 
@@ -106,7 +114,7 @@ mod tests {
         let clock = StopClock::new(Arc::new(manual.clone()));
         clock.watch();
         for _ in 0..10 {
-            manual.advance_ms(LOOK_EVERY_MS);
+            manual.advance_ms(READ_EVERY_MS);
             clock.steady_ms();
         }
         assert_eq!(clock.steady_ms(), 2_500);

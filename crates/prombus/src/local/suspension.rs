@@ -13,14 +13,14 @@ pub(super) struct Suspension(Mutex<Option<Suspended>>);
 struct Suspended {
     reason: String,
     since: Millis,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Suspension {
     pub(super) fn begin(&self, reason: String, now: Millis) {
         let mut suspended = self.0.lock();
         if suspended.is_none() {
-            *suspended = Some(Suspended { reason, since: now, is_told: false });
+            *suspended = Some(Suspended { reason, since: now, is_reported: false });
         }
     }
 
@@ -40,12 +40,12 @@ impl Suspension {
         // by this report.
         let _deferred = DeferredWakes::enter();
         let mut suspended = self.0.lock();
-        let Some(it) = suspended.as_mut().filter(|it| !it.is_told) else { return (None, None) };
-        let tell_at = it.since.saturating_add(wait_ms);
-        if now < tell_at {
-            return (Some(tell_at), None);
+        let Some(it) = suspended.as_mut().filter(|it| !it.is_reported) else { return (None, None) };
+        let report_at = it.since.saturating_add(wait_ms);
+        if now < report_at {
+            return (Some(report_at), None);
         }
-        it.is_told = true;
+        it.is_reported = true;
         let reason = Unavailable::Suspended(it.reason.clone());
         commits.suspend(reason.clone());
         (None, Some(reason))

@@ -3,7 +3,7 @@
 
 use super::ack_bound::FLUSH_AFTER_MS;
 use super::groups::cell::GroupCell;
-use super::stop_clock::{LOOK_EVERY_MS, StopClock};
+use super::stop_clock::{READ_EVERY_MS, StopClock};
 use crate::clock::Clock as _;
 use crate::delivery::Millis;
 use crate::engine::MayBlock;
@@ -150,7 +150,7 @@ impl Timer {
             }
             Some(at) => {
                 clock.watch();
-                let wait = at.saturating_sub(clock.steady_ms()).min(LOOK_EVERY_MS);
+                let wait = at.saturating_sub(clock.steady_ms()).min(READ_EVERY_MS);
                 if wait > 0 {
                     self.changed.wait_for(&mut state, Duration::from_millis(wait));
                 }

@@ -33,7 +33,7 @@ pub(super) struct Leader {
     /// First seqs of retention whose records are not durable yet, with their commits.
     cuts: VecDeque<(u64, Vec<(TopicId, u64)>)>,
     /// Callers of [`appended_seq`](Self::appended_seq), in the order of the commits that they wait for.
-    seq_askers: VecDeque<SeqAsker>,
+    seq_waiters: VecDeque<SeqWaiter>,
     ids: IdMaker,
     /// Queued commits, the oldest first. Appends are added to the newest.
     queue: VecDeque<PendingCommit>,
@@ -44,8 +44,8 @@ pub(super) struct Leader {
     /// The newest commit that the database has confirmed.
     pub(super) durable_commit: u64,
     /// The newest commit that was reported to the observer, and the newest commit time in it.
-    told_commit: u64,
-    told_ms: i64,
+    reported_commit: u64,
+    reported_ms: i64,
     /// The commit time of the next append is at least this.
     commit_ms: i64,
     /// The newest durable events.
@@ -60,9 +60,9 @@ pub(super) struct Leader {
 pub(super) struct Availability {
     /// Nothing can be committed at the moment.
     pub(super) is_suspended: bool,
-    pub(super) is_suspension_told: bool,
+    pub(super) is_suspension_reported: bool,
     /// An append was refused with `Busy`, so the observer must be told when there is room.
-    pub(super) owes_room: bool,
+    pub(super) must_report_room: bool,
     pub(super) is_closing: bool,
     /// Why the engine has permanently stopped committing.
     pub(super) stopped: Option<Unavailable>,
@@ -81,13 +81,13 @@ pub(super) struct LeaderTopic {
 }
 
 /// A caller that waits to learn a seq.
-pub(super) struct SeqAsker {
+pub(super) struct SeqWaiter {
     commit: u64,
     topic: TopicId,
     sender: oneshot::Sender<Result<u64, ReadError>>,
 }
 
-impl SeqAsker {
+impl SeqWaiter {
     /// Sends the result. The caller may have stopped waiting.
     pub(super) fn answer(self, answer: Result<u64, ReadError>) {
         let _ = self.sender.send(answer);
@@ -108,15 +108,15 @@ impl Leader {
             topics: topics.collect(),
             by_name: found.topics.iter().map(|(id, name, _)| (name.clone(), *id)).collect(),
             topic_number: found.topic_number,
-            seq_askers: VecDeque::new(),
+            seq_waiters: VecDeque::new(),
             cuts: VecDeque::new(),
             queue: VecDeque::new(),
             queue_bytes: 0,
             queue_batches: 0,
             newest_commit: found.commit,
             durable_commit: found.commit,
-            told_commit: found.commit,
-            told_ms: found.newest_commit_ms,
+            reported_commit: found.commit,
+            reported_ms: found.newest_commit_ms,
             commit_ms: found.newest_commit_ms,
             tail: Tail::new(limits.tail_bytes),
             limits,
@@ -159,7 +159,7 @@ impl Leader {
         self.check_room(bytes)?;
         if prepared.len() != batch.events.len() {
             // The queue had no room when the events were to be prepared, and has room now: the caller must retry.
-            self.availability.owes_room = true;
+            self.availability.must_report_room = true;
             return Err(StoreError::Busy);
         }
         self.commit_ms = self.commit_ms.max(now_ms);
@@ -192,7 +192,7 @@ impl Leader {
     /// Whether appends are refused. After a suspension was reported, its end must be reported before the next append: until then
     /// the observer fails all callers that wait for a commit.
     fn refuses_appends(&self) -> bool {
-        self.outage.borrow().is_some() || self.availability.is_suspension_told
+        self.outage.borrow().is_some() || self.availability.is_suspension_reported
     }
 
     /// Fails if an append of this size is not possible now.
@@ -205,13 +205,15 @@ impl Leader {
         }
         if bytes > self.limits.commit_bytes_max {
             let limit = self.limits.commit_bytes_max;
-            return Err(StoreError::TooLarge(format!("a batch of {bytes} bytes; a commit takes at most {limit}")));
+            return Err(StoreError::TooLarge(format!(
+                "a batch of {bytes} bytes; a commit takes at most {limit}"
+            )));
         }
         let is_full = !self.queue.is_empty()
             && (self.queue_bytes + bytes > self.limits.queue_bytes_max
                 || self.queue_batches >= self.limits.queue_batches_max);
         if is_full || self.refuses_appends() {
-            self.availability.owes_room = true;
+            self.availability.must_report_room = true;
             return Err(StoreError::Busy);
         }
         Ok(())
@@ -289,18 +291,18 @@ impl Leader {
     }
 
     /// Records that the commit was reported to the observer.
-    pub(super) fn told(&mut self, commit: &PendingCommit) {
-        self.told_commit = commit.number;
-        self.told_ms = self.told_ms.max(commit.newest_ms);
+    pub(super) fn reported(&mut self, commit: &PendingCommit) {
+        self.reported_commit = commit.number;
+        self.reported_ms = self.reported_ms.max(commit.newest_ms);
     }
 
     pub(super) fn commit_times(&mut self, closing: i64, now_ms: i64) -> CommitTimes {
         self.commit_ms = self.commit_ms.max(now_ms).max(closing.saturating_add(1));
         let closed_ms = self.commit_ms.saturating_sub(1);
         // Queued commits have at least the newest commit time that was reported.
-        let is_all_told = self.told_commit == self.newest_commit;
-        let complete_ms = if is_all_told { closed_ms } else { self.told_ms.saturating_sub(1) };
-        CommitTimes { closed_ms, complete_ms, durable_batch: self.told_commit }
+        let is_all_reported = self.reported_commit == self.newest_commit;
+        let complete_ms = if is_all_reported { closed_ms } else { self.reported_ms.saturating_sub(1) };
+        CommitTimes { closed_ms, complete_ms, durable_batch: self.reported_commit }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -388,26 +390,26 @@ impl Leader {
             newest.is_complete = true;
         }
         let (sender, lookup) = Lookup::pending();
-        self.seq_askers.push_back(SeqAsker { commit: self.newest_commit, topic, sender });
+        self.seq_waiters.push_back(SeqWaiter { commit: self.newest_commit, topic, sender });
         lookup
     }
 
     /// Removes the callers that wait for this commit or an earlier one, and returns them with their seqs. Called when the commit
     /// is applied and no later one is. The caller of this function answers them without the lock.
-    pub(super) fn answered_seqs(&mut self, commit: u64) -> Vec<(SeqAsker, u64)> {
-        let count = self.seq_askers.partition_point(|asker| asker.commit <= commit);
-        let askers: Vec<SeqAsker> = self.seq_askers.drain(..count).collect();
-        let answer = |asker: SeqAsker| {
-            let last_seq = self.last_seq(asker.topic);
-            (asker, last_seq)
+    pub(super) fn resolved_seqs(&mut self, commit: u64) -> Vec<(SeqWaiter, u64)> {
+        let count = self.seq_waiters.partition_point(|waiter| waiter.commit <= commit);
+        let waiters: Vec<SeqWaiter> = self.seq_waiters.drain(..count).collect();
+        let answer = |waiter: SeqWaiter| {
+            let last_seq = self.last_seq(waiter.topic);
+            (waiter, last_seq)
         };
-        askers.into_iter().map(answer).collect()
+        waiters.into_iter().map(answer).collect()
     }
 
     /// Marks the engine as stopped. Returns the callers that wait for a seq.
-    pub(super) fn stop(&mut self, reason: &Unavailable) -> VecDeque<SeqAsker> {
+    pub(super) fn stop(&mut self, reason: &Unavailable) -> VecDeque<SeqWaiter> {
         self.availability.stopped = Some(reason.clone());
-        std::mem::take(&mut self.seq_askers)
+        std::mem::take(&mut self.seq_waiters)
     }
 
     pub(super) fn last_seq(&self, topic: TopicId) -> u64 {

@@ -16,12 +16,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 #[derive(Default)]
-struct Heard {
+struct RecordingObserver {
     calls: Mutex<Vec<String>>,
     changed: Condvar,
 }
 
-impl Heard {
+impl RecordingObserver {
     fn push(&self, call: String) {
         self.calls.lock().push(call);
         self.changed.notify_all();
@@ -38,7 +38,7 @@ impl Heard {
     }
 }
 
-impl EngineObserver for Heard {
+impl EngineObserver for RecordingObserver {
     fn committed(&self, commit: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>) {
         let newest: Vec<_> = newest.map(|(topic, seq)| (topic.number(), seq)).collect();
         self.push(format!("committed {commit} {newest:?}"));
@@ -60,11 +60,11 @@ impl EngineObserver for Heard {
     }
 }
 
-fn open(database: &Database, options: NetworkOptions) -> (SimulatedEngine, Arc<Heard>) {
+fn open(database: &Database, options: NetworkOptions) -> (SimulatedEngine, Arc<RecordingObserver>) {
     let engine = SimulatedEngine::open(database, options, Arc::new(ManualClock::new(1_000))).unwrap();
-    let heard = Arc::new(Heard::default());
-    engine.observe(Arc::clone(&heard) as Arc<dyn EngineObserver>);
-    (engine, heard)
+    let observer = Arc::new(RecordingObserver::default());
+    engine.observe(Arc::clone(&observer) as Arc<dyn EngineObserver>);
+    (engine, observer)
 }
 
 fn name(topic: &str) -> Topic {
@@ -214,14 +214,14 @@ fn the_appended_seq_is_exact_although_duplicates_are_detected_later() {
 #[test]
 fn a_second_engine_deposes_the_first_and_its_commits_are_refused() {
     let database = Database::new();
-    let (first, heard) = open(&database, NetworkOptions::default());
+    let (first, observer) = open(&database, NetworkOptions::default());
     let topic = first.ensure_topic(&name("a")).unwrap();
     let appended = append(&first, &[event(topic, None, b"1")]).unwrap();
     wait_durable(&first, appended.commit);
     let (second, _) = open(&database, NetworkOptions::default());
     assert_eq!(second.last_seq(topic), 1);
     let refused = append(&first, &[event(topic, None, b"2")]).unwrap();
-    heard.wait_for("deposed simulated engine of term 2");
+    observer.wait_for("deposed simulated engine of term 2");
     assert!(matches!(refused.late.unwrap().take(), Err(StoreError::Unavailable(_))));
     assert!(matches!(append(&first, &[event(topic, None, b"3")]), Err(StoreError::Unavailable(_))));
     assert!(!first.wait_for_room(MayBlock::on_this_thread()));
@@ -234,13 +234,13 @@ fn a_second_engine_deposes_the_first_and_its_commits_are_refused() {
 
 #[test]
 fn nothing_is_committed_or_read_during_an_outage() {
-    let (engine, heard) = open(&Database::new(), NetworkOptions::default());
+    let (engine, observer) = open(&Database::new(), NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
     let appended = append(&engine, &[event(topic, None, b"1")]).unwrap();
     wait_durable(&engine, appended.commit);
     engine.suspend("unplugged");
     let commit = engine.database().database().commit();
-    heard.wait_for("suspended unplugged");
+    observer.wait_for("suspended unplugged");
     assert!(matches!(append(&engine, &[event(topic, None, b"2")]), Err(StoreError::Busy)));
     assert!(matches!(engine.ensure_topic(&name("b")), Err(StoreError::Busy)));
     assert_eq!(engine.ensure_topic(&name("a")), Ok(topic));
@@ -248,8 +248,8 @@ fn nothing_is_committed_or_read_during_an_outage() {
     std::thread::sleep(Duration::from_millis(10));
     assert_eq!(engine.database().database().commit(), commit);
     engine.resume();
-    heard.wait_for("room");
-    let calls = heard.calls.lock().clone();
+    observer.wait_for("room");
+    let calls = observer.calls.lock().clone();
     assert!(calls.ends_with(&["resumed".to_owned(), "room".to_owned()]), "{calls:?}");
     assert_eq!(lookup.wait(MayBlock::on_this_thread()), Ok(Some(1)));
     append(&engine, &[event(topic, None, b"2")]).unwrap();
@@ -277,7 +277,7 @@ fn a_full_queue_refuses_appends_and_reports_when_there_is_room() {
         commit_latency_us: 2_000..=3_000,
         ..NetworkOptions::default()
     };
-    let (engine, heard) = open(&Database::new(), options);
+    let (engine, observer) = open(&Database::new(), options);
     let topic = engine.ensure_topic(&name("a")).unwrap();
     let mut is_refused = false;
     for _ in 0..20 {
@@ -285,7 +285,7 @@ fn a_full_queue_refuses_appends_and_reports_when_there_is_room() {
             append(&engine, &[event(topic, None, b"1")]).is_err_and(|error| error == StoreError::Busy);
     }
     assert!(is_refused);
-    heard.wait_for("room");
+    observer.wait_for("room");
     append(&engine, &[event(topic, None, b"1")]).unwrap();
 }
 
@@ -376,7 +376,7 @@ fn a_deleted_topic_is_gone_and_its_number_is_not_reused() {
 
 #[test]
 fn commit_times_are_complete_after_the_observer_was_told() {
-    let (engine, heard) = open(&Database::new(), NetworkOptions::default());
+    let (engine, observer) = open(&Database::new(), NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
     let appended = append(&engine, &[event(topic, None, b"x")]).unwrap();
     let times = engine.commit_times(1_000);
@@ -386,7 +386,7 @@ fn commit_times_are_complete_after_the_observer_was_told() {
     }
     wait_durable(&engine, appended.commit);
     assert_eq!(engine.commit_times(i64::MIN).complete_ms, 1_000);
-    heard.wait_for(&format!("committed {}", appended.commit));
+    observer.wait_for(&format!("committed {}", appended.commit));
     let next = append(&engine, &[event(topic, None, b"x")]).unwrap();
     wait_durable(&engine, next.commit);
     let head = engine.head_at_or_after(topic, 2).wait(MayBlock::on_this_thread()).unwrap().unwrap();

@@ -9,7 +9,7 @@ use crate::local::timer::Timer;
 use std::sync::Arc;
 
 /// If a woken member does not pull within this time, the other members are woken.
-const CALL_AGAIN_MS: Millis = 20;
+const WAKE_OTHERS_AFTER_MS: Millis = 20;
 
 /// The parts that changes of groups need: the clock, the record writer, the timer, and the queue of dead letters.
 pub(in crate::local) struct GroupRuntime {
@@ -23,7 +23,7 @@ pub(in crate::local) struct GroupRuntime {
 #[derive(Clone, Copy, Default)]
 struct FollowUp {
     /// The number of the last dead letter that was queued.
-    last_letter: Option<u64>,
+    last_dead_letter: Option<u64>,
     /// Deliveries wait until records are durable.
     is_urgent: bool,
 }
@@ -35,11 +35,11 @@ impl GroupRuntime {
         cell: &Arc<GroupCell>,
         change: impl FnOnce(&mut GroupCore, Millis) -> T,
     ) -> T {
-        self.act_noting_letters(cell, change).0
+        self.act_counting_dead_letters(cell, change).0
     }
 
     /// Like [`act`](Self::act), but also returns the number of the last dead letter that the change queued.
-    pub(in crate::local) fn act_noting_letters<T>(
+    pub(in crate::local) fn act_counting_dead_letters<T>(
         &self,
         cell: &Arc<GroupCell>,
         change: impl FnOnce(&mut GroupCore, Millis) -> T,
@@ -47,14 +47,14 @@ impl GroupRuntime {
         let now = self.clock.steady_ms();
         let mut core = cell.lock();
         let result = change(&mut core, now);
-        let follow_up = self.write_down(cell, &mut core);
+        let follow_up = self.record_changes(cell, &mut core);
         let has_work = core.machine.has_work();
         drop(core);
         self.follow_up(cell, follow_up);
         if has_work {
             self.wake_next(cell);
         }
-        (result, follow_up.last_letter)
+        (result, follow_up.last_dead_letter)
     }
 
     /// Repeats `change` until it returns a value. When it returns none and no follow-up work remains, `wait` runs under the same
@@ -69,8 +69,8 @@ impl GroupRuntime {
         let mut core = cell.lock();
         loop {
             let result = change(&mut core, now);
-            let follow_up = self.write_down(cell, &mut core);
-            if result.is_some() || follow_up.last_letter.is_some() || follow_up.is_urgent {
+            let follow_up = self.record_changes(cell, &mut core);
+            if result.is_some() || follow_up.last_dead_letter.is_some() || follow_up.is_urgent {
                 drop(core);
                 self.follow_up(cell, follow_up);
                 if result.is_some() {
@@ -92,7 +92,7 @@ impl GroupRuntime {
         let mut sending = self.records.lock();
         let mut core = cell.lock();
         let result = change(&mut core, &mut sending);
-        let follow_up = self.write_down(cell, &mut core);
+        let follow_up = self.record_changes(cell, &mut core);
         let has_work = core.machine.has_work();
         drop(core);
         drop(sending);
@@ -107,23 +107,23 @@ impl GroupRuntime {
     /// Wakes the member that has waited longest. If it does not pull, all members are woken a moment later.
     pub(in crate::local) fn wake_next(&self, cell: &Arc<GroupCell>) {
         if cell.waiters.wake_one() {
-            self.call_again_later(cell);
+            self.wake_others_later(cell);
         }
     }
 
     /// Schedules waking the other waiting members, in case the member that was just woken does not pull.
-    pub(in crate::local) fn call_again_later(&self, cell: &Arc<GroupCell>) {
-        self.timer.arm(cell, self.clock.steady_ms() + CALL_AGAIN_MS);
+    pub(in crate::local) fn wake_others_later(&self, cell: &Arc<GroupCell>) {
+        self.timer.arm(cell, self.clock.steady_ms() + WAKE_OTHERS_AFTER_MS);
     }
 
     /// Takes the changes, the next timer and the given-up events from the machine, and queues them. Called with the group locked.
-    fn write_down(&self, cell: &Arc<GroupCell>, core: &mut GroupCore) -> FollowUp {
+    fn record_changes(&self, cell: &Arc<GroupCell>, core: &mut GroupCore) -> FollowUp {
         let mut is_urgent = false;
         let changes = core.machine.changes_mut();
         if !changes.is_empty() {
             let is_wanted = changes.is_wanted;
             let mut pending = cell.changes.lock();
-            let generation = pending.take_in(changes);
+            let generation = pending.add(changes);
             if !std::mem::replace(&mut pending.is_queued, true) {
                 self.records.enqueue(cell);
             }
@@ -138,14 +138,14 @@ impl GroupRuntime {
             self.timer.arm(cell, at);
         }
         let given_up = core.machine.take_given_up();
-        let mut last_letter = None;
+        let mut last_dead_letter = None;
         if !given_up.is_empty() {
-            core.letters_queued += given_up.len() as u64;
-            let letters = given_up.into_iter().map(|give_up| (Arc::clone(cell), give_up));
-            self.dead_letters.extend(letters);
-            last_letter = Some(core.letters_queued);
+            core.dead_letters_queued += given_up.len() as u64;
+            let dead_letters = given_up.into_iter().map(|give_up| (Arc::clone(cell), give_up));
+            self.dead_letters.extend(dead_letters);
+            last_dead_letter = Some(core.dead_letters_queued);
         }
-        FollowUp { last_letter, is_urgent }
+        FollowUp { last_dead_letter, is_urgent }
     }
 
     /// Does the remaining work, without the group's lock.
@@ -153,7 +153,7 @@ impl GroupRuntime {
         if follow_up.is_urgent && !cell.is_deleted() {
             self.records.demand();
         }
-        if follow_up.last_letter.is_some() {
+        if follow_up.last_dead_letter.is_some() {
             self.dead_letters.work();
         }
     }

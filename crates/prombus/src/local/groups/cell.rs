@@ -21,19 +21,19 @@ pub(in crate::local) struct GroupCell {
     pub(in crate::local) spec: GroupSpec,
     pub(in crate::local) made_ms: i64,
     /// The commit that created the group; zero if the group was restored at open.
-    pub(in crate::local) made_in: u64,
+    pub(in crate::local) creation_commit: u64,
     core: RankedMutex<GROUP, GroupCore>,
     pub(in crate::local) waiters: Waiters,
     pub(in crate::local) changes: RankedMutex<CHANGES, PendingChanges>,
     /// Rate limit of the log line about dead letters that could not be written.
-    pub(in crate::local) letter_notice: RankedMutex<LEAF, LetterNotice>,
+    pub(in crate::local) dead_letter_notice: RankedMutex<LEAF, DeadLetterNotice>,
     /// When the timer works on this group next; `u64::MAX` for never.
     pub(in crate::local) armed_at: AtomicU64,
     is_deleted: AtomicBool,
     /// Rises when leases become void: with a seek, and when the group or one of its topics is deleted.
     epoch: AtomicU64,
     /// Since when the group has no members, by the steady clock; `u64::MAX` while it has some.
-    pub(in crate::local) deserted_at: AtomicU64,
+    pub(in crate::local) empty_since: AtomicU64,
 }
 
 /// The state that the group's lock guards.
@@ -42,13 +42,13 @@ pub(in crate::local) struct GroupCore {
     /// The topics, indexed by source.
     pub(in crate::local) topics: Vec<GroupTopic>,
     /// Topics from which retention removed events before the group received them, and for which that was logged.
-    pub(in crate::local) told_missed: HashSet<SourceId>,
+    pub(in crate::local) logged_missed: HashSet<SourceId>,
     /// The addresses of members outside this process.
     pub(in crate::local) labels: HashMap<MemberId, String>,
     /// The names of members.
     pub(in crate::local) names: HashMap<MemberId, String>,
     /// The number of dead letters that were ever queued.
-    pub(in crate::local) letters_queued: u64,
+    pub(in crate::local) dead_letters_queued: u64,
 }
 
 /// A topic that a group reads.
@@ -62,7 +62,7 @@ pub(in crate::local) struct GroupTopic {
 
 /// Counts the dead letters that could not be written since that was last logged.
 #[derive(Default)]
-pub(in crate::local) struct LetterNotice {
+pub(in crate::local) struct DeadLetterNotice {
     pub(in crate::local) next_at: Millis,
     pub(in crate::local) count: u64,
 }
@@ -81,7 +81,7 @@ impl GroupCore {
     pub(in crate::local) fn drop_source(&mut self, source: SourceId) {
         self.machine.drop_source(source);
         self.topics[source.0 as usize].is_deleted = true;
-        self.told_missed.remove(&source);
+        self.logged_missed.remove(&source);
     }
 
     pub(in crate::local) fn forget_member(&mut self, member: MemberId) {
@@ -95,31 +95,31 @@ impl GroupCell {
         number: u32,
         spec: GroupSpec,
         made_ms: i64,
-        made_in: u64,
+        creation_commit: u64,
         error_budget: &ErrorBudget,
     ) -> Self {
         Self {
             number,
             spec,
             made_ms,
-            made_in,
+            creation_commit,
             core: RankedMutex::new(GroupCore {
                 machine: Group::new(u64::from(number) << 20)
                     .with_topics_side_by_side(TOPICS_SIDE_BY_SIDE)
                     .with_error_budget(error_budget.clone()),
                 topics: Vec::new(),
-                told_missed: HashSet::new(),
+                logged_missed: HashSet::new(),
                 labels: HashMap::new(),
                 names: HashMap::new(),
-                letters_queued: 0,
+                dead_letters_queued: 0,
             }),
             waiters: Waiters::default(),
             changes: RankedMutex::default(),
-            letter_notice: RankedMutex::default(),
+            dead_letter_notice: RankedMutex::default(),
             armed_at: AtomicU64::new(u64::MAX),
             is_deleted: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
-            deserted_at: AtomicU64::new(u64::MAX),
+            empty_since: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -129,7 +129,7 @@ impl GroupCell {
     }
 
     /// Whether the group reads a topic.
-    pub(in crate::local) fn wants(&self, topic: &Topic) -> bool {
+    pub(in crate::local) fn reads(&self, topic: &Topic) -> bool {
         self.patterns().any(|pattern| pattern.matches(topic.as_str()))
     }
 

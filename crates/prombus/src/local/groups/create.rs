@@ -39,13 +39,13 @@ impl Groups {
         loop {
             let (cell, created) = self.find_or_create(spec).await?;
             // A member that joins a group which another member has just created gets its OK only when the creation is durable.
-            poll_fn(|context| self.commits.poll_durable(cell.made_in, context)).await?;
+            poll_fn(|context| self.commits.poll_durable(cell.creation_commit, context)).await?;
             self.commits.check_open()?;
             let id = self.runtime.act(&cell, |core, _| {
                 let id = core.machine.join(options.settings);
                 core.labels.extend(options.label.clone().map(|label| (id, label)));
                 core.names.extend(options.name.clone().map(|name| (id, name)));
-                cell.deserted_at.store(u64::MAX, Ordering::Release);
+                cell.empty_since.store(u64::MAX, Ordering::Release);
                 id
             });
             // The group may have been deleted in between: because it had no members for too long, or on request.
@@ -117,13 +117,14 @@ impl Groups {
         let made_ms = self.runtime.clock.wall_ms();
         let number = creation.next_group;
         let records = creation_records(number, spec, made_ms, &ids, &floors);
-        let made_in = match self.engine.append(&AppendBatch::of_records(&records), &mut Vec::new()) {
+        let creation_commit = match self.engine.append(&AppendBatch::of_records(&records), &mut Vec::new()) {
             Ok(appended) => appended.commit,
             Err(error) => return busy_or(error),
         };
-        self.runtime.records.appended(made_in);
+        self.runtime.records.appended(creation_commit);
         creation.next_group += 1;
-        let cell = Arc::new(GroupCell::new(number, spec.clone(), made_ms, made_in, &self.error_budget));
+        let cell =
+            Arc::new(GroupCell::new(number, spec.clone(), made_ms, creation_commit, &self.error_budget));
         let restored = floors.into_iter().map(|floor| Restored {
             settled: SettledSeqs::up_to(floor),
             leased_to: first_mark(floor),
@@ -131,7 +132,7 @@ impl Groups {
         });
         self.registry.add_group(&cell, &topics, restored, &creation);
         // The client that creates the group may disconnect before it joins.
-        self.deserted(&cell, self.runtime.clock.steady_ms().saturating_add(JOIN_MS));
+        self.start_expiry(&cell, self.runtime.clock.steady_ms().saturating_add(JOIN_MS));
         Ok(Tried::Done(Found::Group { cell, created: true }))
     }
 
@@ -165,7 +166,7 @@ impl Groups {
             for (source, id) in cell.sources() {
                 self.cut_group(&cell, source, self.engine.retained_from(id));
             }
-            self.deserted(&cell, steady);
+            self.start_expiry(&cell, steady);
         }
         Ok(())
     }

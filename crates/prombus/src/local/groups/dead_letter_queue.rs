@@ -35,8 +35,8 @@ impl DeadLetterQueue {
         self.without_worker.get().is_none()
     }
 
-    pub(super) fn extend(&self, letters: impl Iterator<Item = (Arc<GroupCell>, GiveUp)>) {
-        self.queue.lock().extend(letters);
+    pub(super) fn extend(&self, dead_letters: impl Iterator<Item = (Arc<GroupCell>, GiveUp)>) {
+        self.queue.lock().extend(dead_letters);
     }
 
     pub(in crate::local) fn pop(&self) -> Option<(Arc<GroupCell>, GiveUp)> {

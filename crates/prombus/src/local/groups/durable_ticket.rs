@@ -46,19 +46,19 @@ impl Durability for GroupRecords {
 }
 
 /// Tells when a verdict that gave an event up is durable: when the dead letter is, which a worker writes.
-pub(in crate::local) struct LetterRecords {
+pub(in crate::local) struct DeadLetterRecords {
     pub(in crate::local) records: Arc<GroupRecords>,
     /// The number of the dead letter.
-    pub(in crate::local) letter: u64,
+    pub(in crate::local) dead_letter: u64,
     /// The generation of the record; zero until the dead letter was processed.
     pub(in crate::local) generation: AtomicU64,
 }
 
-impl Durability for LetterRecords {
+impl Durability for DeadLetterRecords {
     fn poll_generation(&self, _generation: u64, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
         let cell = &self.records.cell;
         if self.generation.load(Ordering::Acquire) == 0 {
-            if cell.waiters.wait_for_letter(self.letter, context.waker()) {
+            if cell.waiters.wait_for_dead_letter(self.dead_letter, context.waker()) {
                 // A deleted group writes no dead letters.
                 if cell.is_deleted() {
                     return Poll::Ready(Ok(()));

@@ -17,9 +17,9 @@ impl Groups {
     }
 
     /// Records that a group has no members from this time on, and starts its expiry.
-    pub(in crate::local) fn deserted(&self, cell: &Arc<GroupCell>, now: Millis) {
+    pub(in crate::local) fn start_expiry(&self, cell: &Arc<GroupCell>, now: Millis) {
         if let Some(after) = self.expires_after(cell) {
-            cell.deserted_at.store(now, Ordering::Release);
+            cell.empty_since.store(now, Ordering::Release);
             self.runtime.timer.arm(cell, now.saturating_add(after));
         }
     }
@@ -27,18 +27,21 @@ impl Groups {
     /// Deletes a group that had no members for too long. Returns whether it is deleted.
     pub(super) fn expire(&self, cell: &Arc<GroupCell>, now: Millis) -> bool {
         let Some(after) = self.expires_after(cell) else { return false };
-        let deserted_at = cell.deserted_at.load(Ordering::Acquire);
-        let due = deserted_at.saturating_add(after);
+        let empty_since = cell.empty_since.load(Ordering::Acquire);
+        let due = empty_since.saturating_add(after);
         if due > now {
             if due < u64::MAX {
                 self.runtime.timer.arm(cell, due);
             }
             return false;
         }
-        match self.try_delete(cell, Some(deserted_at)) {
+        match self.try_delete(cell, Some(empty_since)) {
             Ok(Tried::Done(_)) => {
                 let GroupSpec { subscription, group, .. } = &cell.spec;
-                tracing::info!("group {group} on {}: deleted because it had no members", subscription.as_str());
+                tracing::info!(
+                    "group {group} on {}: deleted because it had no members",
+                    subscription.as_str()
+                );
                 true
             }
             // There is no room, or a member has just joined.
@@ -59,7 +62,7 @@ impl Groups {
         }
         let has_work = self.runtime.act(cell, |core, _| {
             core.machine.advance(now);
-            cell.waiters.grant_noticed(&mut core.machine);
+            cell.waiters.grant_new_events(&mut core.machine);
             core.machine.has_work()
         });
         // Expired leases have made room.

@@ -146,7 +146,7 @@ impl Groups {
     fn describe(&self, cell: &Arc<GroupCell>, leases_max: usize) -> Described {
         self.runtime.act(cell, |core, now| {
             // This includes events that were stored before a restart and that no member has pulled since.
-            cell.waiters.grant_noticed(&mut core.machine);
+            cell.waiters.grant_new_events(&mut core.machine);
             core.machine.advance(now);
             let mut topics = Vec::new();
             let mut oldest = Vec::new();

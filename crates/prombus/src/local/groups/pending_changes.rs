@@ -35,7 +35,7 @@ impl PendingChanges {
     }
 
     /// Adds changes of the machine. Returns the generation that they belong to.
-    pub(in crate::local) fn take_in(&mut self, changes: &mut Changes) -> u64 {
+    pub(in crate::local) fn add(&mut self, changes: &mut Changes) -> u64 {
         if self.changes.is_empty() {
             std::mem::swap(&mut self.changes, changes);
         } else {

@@ -80,7 +80,7 @@ impl Groups {
             SeekTo::Floor { .. } => None,
         };
         let sought: Result<u64, StoreError> = self.runtime.act_and_append(cell, |core, sending| {
-            cell.waiters.grant_noticed(&mut core.machine);
+            cell.waiters.grant_new_events(&mut core.machine);
             let floor = |&source: &SourceId| core.machine.status(source).floor;
             let floors = floors.unwrap_or_else(|| sources.iter().map(floor).collect());
             let record = StateRecord::Sought {
@@ -120,10 +120,10 @@ impl Groups {
     /// Applies retention to a group: if it has not received the events below `first_seq`, it continues at the oldest kept event.
     pub(in crate::local) fn cut_group(&self, cell: &Arc<GroupCell>, source: SourceId, first_seq: u64) {
         let (missed, topic, is_first) = self.runtime.act(cell, |core, _| {
-            cell.waiters.grant_noticed(&mut core.machine);
+            cell.waiters.grant_new_events(&mut core.machine);
             let missed = core.machine.cut(source, first_seq);
             // Logged only once, because a group that lags would be logged with every cut.
-            let is_first = missed > 0 && core.told_missed.insert(source);
+            let is_first = missed > 0 && core.logged_missed.insert(source);
             (missed, core.topic(source).name.clone(), is_first)
         });
         if is_first {

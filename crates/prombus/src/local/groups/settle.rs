@@ -2,7 +2,7 @@
 
 use super::Groups;
 use super::cell::{GroupCell, GroupCore};
-use super::durable_ticket::{GroupRecords, LetterRecords};
+use super::durable_ticket::{DeadLetterRecords, GroupRecords};
 use crate::backend::{DurableTicket, SettleOutcome, Verdict, event_id_of};
 use crate::delivery::{AckOutcome, Millis, Position, Sender};
 use crate::error::GroupError;
@@ -26,7 +26,7 @@ pub(in crate::local) fn settle(
         return DurableTicket::done();
     }
     let (mut has_room, mut refused) = (false, None);
-    let ((), last_letter) = groups.runtime.act_noting_letters(cell, |core, now| {
+    let ((), last_dead_letter) = groups.runtime.act_counting_dead_letters(cell, |core, now| {
         core.machine.advance(now);
         for &(position, verdict) in verdicts {
             let may_extend = || groups.check_leasing().map_err(|reason| refused = Some(reason)).is_ok();
@@ -45,11 +45,14 @@ pub(in crate::local) fn settle(
     if let Some(reason) = refused {
         return DurableTicket::failed(reason);
     }
-    match last_letter {
-        Some(letter) => {
-            let letter =
-                LetterRecords { records: Arc::clone(records), letter, generation: AtomicU64::new(0) };
-            DurableTicket::new(Arc::new(letter), 0)
+    match last_dead_letter {
+        Some(dead_letter) => {
+            let dead_letter = DeadLetterRecords {
+                records: Arc::clone(records),
+                dead_letter,
+                generation: AtomicU64::new(0),
+            };
+            DurableTicket::new(Arc::new(dead_letter), 0)
         }
         None => {
             let generation = cell.changes.lock().current_generation();

@@ -134,12 +134,12 @@ async fn gap_of(engine: &dyn Engine, topic: TopicId, id: EventId) -> Result<Opti
     // Ids that the engine generated rise with the seqs. All such ids below `low` are at most `id`, and those from `high` on are
     // greater.
     let (mut low, mut high) = (first, last_seq + 1);
-    let mut looks = HEADS_MAX;
+    let mut lookups_left = HEADS_MAX;
     while low < high {
         let middle = low + (high - low) / 2;
-        match own_head(engine, topic, middle, high, &mut looks).await? {
+        match own_head(engine, topic, middle, high, &mut lookups_left).await? {
             Some(head) if head.id <= id => low = head.seq + 1,
-            _ if looks == 0 => return Ok(None),
+            _ if lookups_left == 0 => return Ok(None),
             _ => high = middle,
         }
     }
@@ -161,19 +161,19 @@ async fn has_gap(engine: &dyn Engine, topic: TopicId, from: u64, last_seq: u64) 
     Ok(true)
 }
 
-/// The first event in a range whose id the engine generated, with at most `looks` lookups.
+/// The first event in a range whose id the engine generated, with at most `lookups_left` lookups.
 async fn own_head(
     engine: &dyn Engine,
     topic: TopicId,
     from: u64,
     end: u64,
-    looks: &mut u32,
+    lookups_left: &mut u32,
 ) -> Result<Option<EventHead>, ReadError> {
     let mut from = from;
-    while let Some(left) = looks.checked_sub(1)
+    while let Some(left) = lookups_left.checked_sub(1)
         && let Some(head) = engine.head_at_or_after(topic, from).await?.filter(|head| head.seq < end)
     {
-        *looks = left;
+        *lookups_left = left;
         if !head.is_client_id {
             return Ok(Some(head));
         }

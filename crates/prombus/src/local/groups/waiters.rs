@@ -17,7 +17,7 @@ pub(in crate::local) struct Waiters {
     /// The oldest generation whose record found no space on the disk; `u64::MAX` for none.
     refused_from: AtomicU64,
     /// The number of dead letters that were written, postponed or dropped, in the order in which they were queued.
-    letters_done: AtomicU64,
+    dead_letters_done: AtomicU64,
 }
 
 #[derive(Default)]
@@ -25,8 +25,8 @@ struct Lists {
     /// The newest durable seq, by source.
     newest: Vec<u64>,
     /// Sources whose newest seq was not passed to the machine yet.
-    noticed: Vec<SourceId>,
-    is_noticed: Vec<bool>,
+    changed: Vec<SourceId>,
+    is_changed: Vec<bool>,
     /// Members that found no events, in the order of their turns: the one that has waited longest is first.
     for_events: VecDeque<WaitingMember>,
     /// The newest turn that was assigned to a member.
@@ -36,7 +36,7 @@ struct Lists {
     /// Callers that wait until a generation is durable.
     for_generation: Vec<(u64, Waker)>,
     /// Callers that wait until a dead letter was processed.
-    for_letter: Vec<(u64, Waker)>,
+    for_dead_letter: Vec<(u64, Waker)>,
 }
 
 /// A member that waits for events.
@@ -52,7 +52,7 @@ impl Default for Waiters {
             lists: RankedMutex::default(),
             durable: AtomicU64::new(0),
             refused_from: AtomicU64::new(u64::MAX),
-            letters_done: AtomicU64::new(0),
+            dead_letters_done: AtomicU64::new(0),
         }
     }
 }
@@ -61,7 +61,7 @@ impl Waiters {
     pub(in crate::local) fn add_source(&self) {
         let mut lists = self.lists.lock();
         lists.newest.push(0);
-        lists.is_noticed.push(false);
+        lists.is_changed.push(false);
     }
 
     pub(in crate::local) fn durable_generation(&self) -> u64 {
@@ -70,26 +70,30 @@ impl Waiters {
 
     /// Records that a topic has durable events up to this seq. Called by commits. Returns the waker to call, and whether other
     /// members still wait.
-    pub(in crate::local) fn notice(&self, source: SourceId, newest_seq: u64) -> (Option<Waker>, bool) {
+    pub(in crate::local) fn note_newest_seq(
+        &self,
+        source: SourceId,
+        newest_seq: u64,
+    ) -> (Option<Waker>, bool) {
         let mut lists = self.lists.lock();
         let at = source.0 as usize;
         if newest_seq <= lists.newest[at] {
             return (None, false);
         }
         lists.newest[at] = newest_seq;
-        if !std::mem::replace(&mut lists.is_noticed[at], true) {
-            lists.noticed.push(source);
+        if !std::mem::replace(&mut lists.is_changed[at], true) {
+            lists.changed.push(source);
         }
         let woken = lists.for_events.pop_front().map(|waiting| waiting.waker);
         (woken, !lists.for_events.is_empty())
     }
 
     /// Passes the events that became durable since the last call to the machine.
-    pub(in crate::local) fn grant_noticed(&self, machine: &mut Group) {
+    pub(in crate::local) fn grant_new_events(&self, machine: &mut Group) {
         let mut lists = self.lists.lock();
-        while let Some(source) = lists.noticed.pop() {
+        while let Some(source) = lists.changed.pop() {
             let at = source.0 as usize;
-            lists.is_noticed[at] = false;
+            lists.is_changed[at] = false;
             machine.grant(source, lists.newest[at]);
         }
     }
@@ -106,7 +110,7 @@ impl Waiters {
     ) -> bool {
         let mut lists = self.lists.lock();
         // A record that becomes durable after this check finds the member in the queue, because it takes the same lock.
-        if !lists.noticed.is_empty() || self.durable_generation() != durable {
+        if !lists.changed.is_empty() || self.durable_generation() != durable {
             return false;
         }
         if let Some(waiting) = lists.for_events.iter_mut().find(|waiting| waiting.member == member) {
@@ -174,11 +178,11 @@ impl Waiters {
     pub(in crate::local) fn wake_all(&self) {
         self.wake_windows(None);
         self.wake_members();
-        let (generations, letters) = {
+        let (generations, dead_letters) = {
             let mut lists = self.lists.lock();
-            (std::mem::take(&mut lists.for_generation), std::mem::take(&mut lists.for_letter))
+            (std::mem::take(&mut lists.for_generation), std::mem::take(&mut lists.for_dead_letter))
         };
-        generations.into_iter().chain(letters).for_each(|(_, waker)| wake(waker));
+        generations.into_iter().chain(dead_letters).for_each(|(_, waker)| wake(waker));
     }
 
     /// Reports that a record is durable.
@@ -231,24 +235,24 @@ impl Waiters {
     }
 
     /// Reports that one more dead letter was processed.
-    pub(in crate::local) fn letter_done(&self) {
+    pub(in crate::local) fn dead_letter_done(&self) {
         let mut lists = self.lists.lock();
-        let done = self.letters_done.fetch_add(1, Ordering::AcqRel) + 1;
-        let woken = take_due(&mut lists.for_letter, |letter| letter <= done);
+        let done = self.dead_letters_done.fetch_add(1, Ordering::AcqRel) + 1;
+        let woken = take_due(&mut lists.for_dead_letter, |dead_letter| dead_letter <= done);
         drop(lists);
         woken.into_iter().for_each(wake);
     }
 
     /// Registers a waker for the dead letter with this number. Returns false when it was already processed.
-    pub(in crate::local) fn wait_for_letter(&self, letter: u64, waker: &Waker) -> bool {
-        if self.letters_done.load(Ordering::Acquire) >= letter {
+    pub(in crate::local) fn wait_for_dead_letter(&self, dead_letter: u64, waker: &Waker) -> bool {
+        if self.dead_letters_done.load(Ordering::Acquire) >= dead_letter {
             return false;
         }
         let mut lists = self.lists.lock();
-        if self.letters_done.load(Ordering::Acquire) >= letter {
+        if self.dead_letters_done.load(Ordering::Acquire) >= dead_letter {
             return false;
         }
-        push_waker(&mut lists.for_letter, letter, waker);
+        push_waker(&mut lists.for_dead_letter, dead_letter, waker);
         true
     }
 }

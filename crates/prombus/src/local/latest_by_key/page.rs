@@ -121,7 +121,7 @@ impl PageRead {
         while at < seqs.len() && !self.is_full {
             let gap = seqs[at..].windows(2).position(|pair| pair[1] - pair[0] > GAP_MAX);
             let end = at + gap.unwrap_or(seqs.len() - at - 1);
-            self.read_close_ones(&seqs[at..=end]).await?;
+            self.read_cluster(&seqs[at..=end]).await?;
             at = end + 1;
         }
         let next_after = match (self.is_full, self.picked.has_more) {
@@ -134,7 +134,7 @@ impl PageRead {
     }
 
     /// Reads events whose seqs are close to each other.
-    async fn read_close_ones(&mut self, seqs: &[u64]) -> Result<(), ReadError> {
+    async fn read_cluster(&mut self, seqs: &[u64]) -> Result<(), ReadError> {
         let (Some(&first), Some(&end)) = (seqs.first(), seqs.last()) else { return Ok(()) };
         let (mut wanted, mut from) = (seqs, first);
         while from <= end && !self.is_full {

@@ -57,7 +57,10 @@ mod tests {
                 let exact = now.saturating_sub(age) / 10;
                 let known = samples.seq_of_age(now, age);
                 assert!(known <= exact, "at {now}: seq {known} is not yet {age} ms old, only up to {exact}");
-                assert!(known + 20 >= exact, "at {now}: seq {exact} is {age} ms old, but only {known} is known");
+                assert!(
+                    known + 20 >= exact,
+                    "at {now}: seq {exact} is {age} ms old, but only {known} is known"
+                );
             }
             assert!(samples.samples.len() < 300, "{} samples", samples.samples.len());
         }

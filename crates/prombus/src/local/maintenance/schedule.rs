@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The minimum interval between two rounds, so that frequent wake-ups cost little.
-const REST_MS: Millis = 50;
+const INTERVAL_MIN_MS: Millis = 50;
 
 /// Requests for rounds of maintenance.
 #[derive(Default)]
 pub(in crate::local) struct MaintenanceSchedule {
-    wishes: Mutex<Wishes>,
+    requests: Mutex<Requests>,
     changed: Condvar,
-    wants_clean: AtomicBool,
+    is_cleaning_requested: AtomicBool,
     /// Topics with snapshots that were created since the last round, with their creation times.
     created: Mutex<Vec<(TopicId, Millis)>>,
 }
 
 #[derive(Default)]
-struct Wishes {
+struct Requests {
     is_woken: bool,
     is_stopped: bool,
 }
@@ -28,7 +28,7 @@ struct Wishes {
 impl MaintenanceSchedule {
     /// Makes a round begin soon.
     pub(in crate::local) fn wake(&self) {
-        self.wishes.lock().is_woken = true;
+        self.requests.lock().is_woken = true;
         self.changed.notify_all();
     }
 
@@ -54,36 +54,37 @@ impl MaintenanceSchedule {
 
     /// Makes the next round clean.
     pub(in crate::local) fn clean_next(&self) {
-        self.wants_clean.store(true, Ordering::Release);
+        self.is_cleaning_requested.store(true, Ordering::Release);
     }
 
-    pub(super) fn take_clean(&self) -> bool {
-        self.wants_clean.swap(false, Ordering::AcqRel)
+    pub(super) fn take_cleaning_request(&self) -> bool {
+        self.is_cleaning_requested.swap(false, Ordering::AcqRel)
     }
 
     pub(in crate::local) fn stop(&self) {
-        self.wishes.lock().is_stopped = true;
+        self.requests.lock().is_stopped = true;
         self.changed.notify_all();
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.wishes.lock().is_stopped
+        self.requests.lock().is_stopped
     }
 
     /// Sleeps until the next round. Returns false when maintenance was stopped.
     pub(super) fn sleep(&self, wait_ms: Millis, _may_block: MayBlock) -> bool {
-        let mut wishes = self.wishes.lock();
-        if wishes.is_stopped {
+        let mut requests = self.requests.lock();
+        if requests.is_stopped {
             return false;
         }
-        self.changed.wait_for(&mut wishes, Duration::from_millis(REST_MS));
-        while !wishes.is_stopped && !wishes.is_woken {
-            let waited = self.changed.wait_for(&mut wishes, Duration::from_millis(wait_ms.max(REST_MS)));
+        self.changed.wait_for(&mut requests, Duration::from_millis(INTERVAL_MIN_MS));
+        while !requests.is_stopped && !requests.is_woken {
+            let waited =
+                self.changed.wait_for(&mut requests, Duration::from_millis(wait_ms.max(INTERVAL_MIN_MS)));
             if waited.timed_out() {
                 break;
             }
         }
-        wishes.is_woken = false;
-        !wishes.is_stopped
+        requests.is_woken = false;
+        !requests.is_stopped
     }
 }

@@ -1,7 +1,7 @@
 //! Takes snapshots when they are due.
 
 use super::Maintenance;
-use super::memory::{KeptTopic, Memory};
+use super::round_state::{MaintainedTopic, RoundState};
 use crate::backend::{BoxFuture, LatestPage, LatestQuery};
 use crate::delivery::Millis;
 use crate::engine::TopicId;
@@ -21,19 +21,19 @@ impl Maintenance {
     /// Takes the snapshots that are due. Returns when the next one is due.
     pub(super) async fn take_snapshots(
         &self,
-        compacted: &[&KeptTopic],
-        memory: &mut Memory,
+        compacted: &[&MaintainedTopic],
+        round_state: &mut RoundState,
     ) -> Option<Millis> {
         let clock = &self.reading.clock;
         let mut next: Option<Millis> = None;
         let mut created: HashMap<TopicId, Millis> = self.schedule.take_created().into_iter().collect();
-        for KeptTopic { topic, settings } in compacted {
+        for MaintainedTopic { topic, settings } in compacted {
             let Some(snapshots) = &settings.snapshot_topic else { continue };
             if !settings.has_snapshots() || self.schedule.is_stopped() {
                 continue;
             }
             let now = clock.steady_ms();
-            let own = memory.topics.entry(topic.id).or_default();
+            let own = round_state.topics.entry(topic.id).or_default();
             let since = created.remove(&topic.id).unwrap_or(now);
             let at = own.snapshot_at.get_or_insert(since.saturating_add(settings.snapshot_interval_ms));
             *at = (*at).min(now.saturating_add(settings.snapshot_interval_ms));
@@ -42,11 +42,11 @@ impl Maintenance {
                 let last_seq = self.reading.engine.last_seq(topic.id);
                 match snapshot_of(self, &topic.name, snapshots).await {
                     Ok(_) => {
-                        own.has_complained = false;
+                        own.has_logged_fault = false;
                         own.snapshot_to = last_seq;
                     }
                     Err(error) if !self.reading.commits.is_closed() => {
-                        own.complain(&topic.name, "snapshot", &error);
+                        own.log_fault_once(&topic.name, "snapshot", &error);
                     }
                     Err(_) => {}
                 }

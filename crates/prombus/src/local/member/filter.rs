@@ -18,7 +18,7 @@ impl MemberFilter {
 
     /// Whether an event passes both filters. A filter that panics counts as passed, so that no event is lost.
     #[inline]
-    pub(super) fn wants(&self, topic: &Topic, event: &StoredEvent<'_>) -> bool {
+    pub(super) fn passes(&self, topic: &Topic, event: &StoredEvent<'_>) -> bool {
         let key = || event.key.and_then(|key| std::str::from_utf8(key).ok());
         if self.group.as_ref().is_some_and(|filter| !filter.matches(key(), &Body::new(event.body))) {
             return false;

@@ -8,8 +8,8 @@
 //! On a store that several processes share, the gate is checked twice: before events are reserved, and before they are leased.
 
 use super::LocalMember;
-use super::merge_topics::{MergeRead, MergedReading};
-use super::pull_state::{Pull, UnreadableSeqs, note_unreadable, report_gone};
+use super::multi_topic_read::{MultiTopicOutcome, MultiTopicRead};
+use super::pull_state::{Pull, UnreadableSeqs, log_missing, note_unreadable};
 use crate::backend::{DeliveryBatch, PullLimit};
 use crate::delivery::{Millis, Position, ReservedRange};
 use crate::engine::Visit;
@@ -91,7 +91,7 @@ impl LocalMember {
         let (seen_durable, is_gate_closed) = (Cell::new(0), Cell::new(false));
         let Pull { redelivered, reserved, topics, share, turn, .. } = pull;
         let reserve = |core: &mut GroupCore, now: Millis| {
-            waiters.grant_noticed(&mut core.machine);
+            waiters.grant_new_events(&mut core.machine);
             let durable = waiters.durable_generation();
             seen_durable.set(durable);
             is_gate_closed.set(self.is_gate_closed());
@@ -124,7 +124,7 @@ impl LocalMember {
             if core.machine.has_member(self.id) {
                 waiters.wait_for_window(self.id, context.waker());
             } else {
-                self.was_removed();
+                self.note_removal();
             }
             true
         };
@@ -143,17 +143,19 @@ impl LocalMember {
     ) -> Poll<Result<(), ReadError>> {
         pull.clear_read();
         let is_pending = self.read_redelivered(pull, limit, into, context)?;
-        let is_full = !pull.too_many.is_empty();
-        let has_read = !into.is_empty() || !pull.dropped.is_empty() || !pull.unreadable_again.is_empty();
+        let is_full = !pull.postponed.is_empty();
+        let has_read = !into.is_empty()
+            || !pull.dropped_redeliveries.is_empty()
+            || !pull.unreadable_redeliveries.is_empty();
         if is_pending && !has_read {
             return Poll::Pending;
         }
         let has_read = has_read || is_full;
         if pull.reserved.len() > 1 {
-            let Pull { merge, reserved, topics, redelivered, unreadable, .. } = pull;
-            merge.begin(reserved, &*pull.engine);
+            let Pull { topic_cursors, reserved, topics, redelivered, unreadable, .. } = pull;
+            topic_cursors.begin(reserved, &*pull.engine);
             let topics = &topics[redelivered.len()..];
-            let reading = MergedReading {
+            let reading = MultiTopicRead {
                 filter: &self.filter,
                 group: &self.cell.spec.group,
                 reserved,
@@ -162,13 +164,18 @@ impl LocalMember {
                 allowed,
                 share: pull.share,
             };
-            let merged =
-                if is_full { Ok(MergeRead::Done) } else { reading.run(merge, unreadable, into, context) };
-            let is_pending = matches!(merged, Ok(MergeRead::Pending));
-            merge.end(reserved, is_pending);
-            return match merged? {
+            let outcome = if is_full {
+                Ok(MultiTopicOutcome::Done)
+            } else {
+                reading.run(topic_cursors, unreadable, into, context)
+            };
+            let is_pending = matches!(outcome, Ok(MultiTopicOutcome::Pending));
+            topic_cursors.end(reserved, is_pending);
+            return match outcome? {
                 // Passed events are settled before the pull waits, so that they are not read again.
-                MergeRead::Pending if !has_read && !merge.has_moved(reserved) => Poll::Pending,
+                MultiTopicOutcome::Pending if !has_read && !topic_cursors.has_moved(reserved) => {
+                    Poll::Pending
+                }
                 _ => Poll::Ready(Ok(())),
             };
         }
@@ -191,18 +198,27 @@ impl LocalMember {
         context: &mut Context<'_>,
     ) -> Result<bool, ReadError> {
         let mut is_pending = false;
-        let Pull { scanner, redelivered, read_again, dropped, too_many, unreadable_again, topics, .. } = pull;
+        let Pull {
+            scanner,
+            redelivered,
+            read_redeliveries,
+            dropped_redeliveries,
+            postponed,
+            unreadable_redeliveries,
+            topics,
+            ..
+        } = pull;
         for (&position, (topic_id, topic)) in redelivered.iter().zip(topics.iter()) {
             let seq = position.seq;
             let is_full = !into.is_empty() && into.byte_count() >= limit.bytes;
             // A failed read may occupy the disk for seconds, so the remaining redeliveries are left for the next pull.
-            if is_pending || is_full || unreadable_again.len() >= FAILED_READS_MAX {
-                too_many.push(position);
+            if is_pending || is_full || unreadable_redeliveries.len() >= FAILED_READS_MAX {
+                postponed.push(position);
                 continue;
             }
             let mut is_wanted = false;
             let scanned = scanner.poll_scan(*topic_id, seq, seq, context, &mut |event| {
-                is_wanted = self.filter.wants(topic, event);
+                is_wanted = self.filter.passes(topic, event);
                 if is_wanted {
                     into.push(topic, position, event);
                 }
@@ -211,12 +227,12 @@ impl LocalMember {
             match scanned {
                 Poll::Pending => {
                     is_pending = true;
-                    too_many.push(position);
+                    postponed.push(position);
                 }
-                Poll::Ready(Err(error)) if error.is_unreadable() => unreadable_again.push(position),
+                Poll::Ready(Err(error)) if error.is_unreadable() => unreadable_redeliveries.push(position),
                 Poll::Ready(scanned) => {
                     scanned?;
-                    let list = if is_wanted { &mut *read_again } else { &mut *dropped };
+                    let list = if is_wanted { &mut *read_redeliveries } else { &mut *dropped_redeliveries };
                     list.push(position);
                 }
             }
@@ -240,7 +256,7 @@ impl LocalMember {
         let mut is_pending = false;
         while !is_full && next_seq <= range.last_seq {
             let scanned = scanner.poll_scan(*topic_id, next_seq, range.last_seq, context, &mut |event| {
-                if !self.filter.wants(topic, event) {
+                if !self.filter.passes(topic, event) {
                     return Visit::Next;
                 }
                 is_full = kept.len() >= allowed as usize
@@ -257,7 +273,7 @@ impl LocalMember {
                 break;
             };
             let Some(scanned) = note_unreadable(scanned, 0, next_seq, range, unreadable)? else { break };
-            report_gone(&self.cell.spec.group, topic, scanned);
+            log_missing(&self.cell.spec.group, topic, scanned);
             if scanned.next_seq <= next_seq {
                 break;
             }
@@ -272,23 +288,25 @@ impl LocalMember {
         let (last_errors, now, epoch) = self.runtime().act(&self.cell, |core, now| {
             let leased = &mut pull.leased;
             leased.clear();
-            for &position in &pull.too_many {
+            for &position in &pull.postponed {
                 core.machine.put_back_redelivery(self.id, position, now);
             }
-            for &position in &pull.unreadable_again {
+            for &position in &pull.unreadable_redeliveries {
                 core.machine.unreadable_redelivery(self.id, position, now);
             }
-            for &position in &pull.dropped {
+            for &position in &pull.dropped_redeliveries {
                 core.machine.pass_over_redelivery(self.id, position);
             }
             // A seek or a late ack may have voided reservations while the lock was free.
-            let read_again = pull.read_again.iter();
-            leased.extend(read_again.filter_map(|&position| core.machine.hand_out(self.id, position, now)));
+            let read_redeliveries = pull.read_redeliveries.iter();
+            leased.extend(
+                read_redeliveries.filter_map(|&position| core.machine.hand_out(self.id, position, now)),
+            );
             if pull.reserved.len() > 1 {
-                self.lease_merged(core, pull, now);
+                self.lease_multi_topic(core, pull, now);
             } else if let (Some(&range), Some(&(read_to, _))) = (pull.reserved.first(), pull.read.first()) {
                 let is_valid = core.machine.deliver(self.id, range, read_to, &pull.kept, now, leased);
-                self.note_in_machine(core, range, 0, is_valid, &pull.unreadable, now);
+                self.report_unreadable(core, range, 0, is_valid, &pull.unreadable, now);
             }
             (core.machine.last_errors(&pull.leased), now, self.cell.epoch())
         });
@@ -296,22 +314,22 @@ impl LocalMember {
     }
 
     /// Leases the events that were read from several topics, in the order in which they were read.
-    fn lease_merged(&self, core: &mut GroupCore, pull: &mut Pull, now: Millis) {
-        let Pull { leased, reserved, merge, unreadable, .. } = pull;
+    fn lease_multi_topic(&self, core: &mut GroupCore, pull: &mut Pull, now: Millis) {
+        let Pull { leased, reserved, topic_cursors, unreadable, .. } = pull;
         let first = leased.len();
         for (at, &range) in reserved.iter().enumerate().rev() {
             let from = leased.len();
-            let (read_to, kept) = merge.part(at);
+            let (read_to, kept) = topic_cursors.part(at);
             let is_valid = core.machine.deliver(self.id, range, read_to, kept, now, leased);
-            merge.set_leases(at, from, leased.len());
-            self.note_in_machine(core, range, at, is_valid, unreadable, now);
+            topic_cursors.set_leases(at, from, leased.len());
+            self.report_unreadable(core, range, at, is_valid, unreadable, now);
         }
-        merge.sort(leased, first);
+        topic_cursors.sort(leased, first);
     }
 
     /// Reports the unreadable seqs of a reservation to the machine. Those of a void reservation are not reported, because another
     /// member may have reserved them meanwhile.
-    fn note_in_machine(
+    fn report_unreadable(
         &self,
         core: &mut GroupCore,
         range: ReservedRange,

@@ -1,6 +1,6 @@
 //! The state of a member's pulls, reused by the next pull.
 
-use super::merge_state::Merge;
+use super::topic_cursors::TopicCursors;
 use crate::delivery::{Leased, Position, ReservedRange};
 use crate::engine::{Engine, EventScanner, Scanned, TopicId};
 use crate::error::ReadError;
@@ -33,17 +33,17 @@ pub(super) struct Pull {
     pub(super) read: Vec<(u64, usize)>,
     pub(super) kept: Vec<u64>,
     /// Redeliveries that were read.
-    pub(super) read_again: Vec<Position>,
+    pub(super) read_redeliveries: Vec<Position>,
     /// Redeliveries that are not delivered: the event is gone, or a filter rejects it.
-    pub(super) dropped: Vec<Position>,
+    pub(super) dropped_redeliveries: Vec<Position>,
     /// Redeliveries that do not fit into this pull.
-    pub(super) too_many: Vec<Position>,
+    pub(super) postponed: Vec<Position>,
     /// Redeliveries that are unreadable.
-    pub(super) unreadable_again: Vec<Position>,
+    pub(super) unreadable_redeliveries: Vec<Position>,
     pub(super) unreadable: Vec<UnreadableSeqs>,
     /// The topics of the reserved events, those of redeliveries first.
     pub(super) topics: Vec<(TopicId, Topic)>,
-    pub(super) merge: Merge,
+    pub(super) topic_cursors: TopicCursors,
     /// The maximum length of a reservation. A topic whose reservation has this length may have more events.
     pub(super) share: u64,
 }
@@ -60,13 +60,13 @@ impl Pull {
             reserved: Vec::new(),
             read: Vec::new(),
             kept: Vec::new(),
-            read_again: Vec::new(),
-            dropped: Vec::new(),
-            too_many: Vec::new(),
-            unreadable_again: Vec::new(),
+            read_redeliveries: Vec::new(),
+            dropped_redeliveries: Vec::new(),
+            postponed: Vec::new(),
+            unreadable_redeliveries: Vec::new(),
             unreadable: Vec::new(),
             topics: Vec::new(),
-            merge: Merge::default(),
+            topic_cursors: TopicCursors::default(),
             share: 0,
         }
     }
@@ -74,26 +74,28 @@ impl Pull {
     /// Frees the read-ahead.
     pub(super) fn rest(&mut self) {
         self.scanner.rest();
-        self.merge.rest();
+        self.topic_cursors.rest();
     }
 
     pub(super) fn clear_read(&mut self) {
         self.read.clear();
         self.kept.clear();
-        self.dropped.clear();
-        self.too_many.clear();
+        self.dropped_redeliveries.clear();
+        self.postponed.clear();
         self.unreadable.clear();
-        self.unreadable_again.clear();
-        self.read_again.clear();
+        self.unreadable_redeliveries.clear();
+        self.read_redeliveries.clear();
     }
 }
 
 /// Logs events that a group does not receive.
-pub(super) fn report_gone(group: &GroupName, topic: &Topic, scanned: Scanned) {
+pub(super) fn log_missing(group: &GroupName, topic: &Topic, scanned: Scanned) {
     let Scanned { cleaned, corrupt, .. } = scanned;
     if cleaned > 0 {
         // Newer events of the same keys replace them.
-        tracing::debug!("group {group} on {topic}: {cleaned} events were cleaned before the group received them");
+        tracing::debug!(
+            "group {group} on {topic}: {cleaned} events were cleaned before the group received them"
+        );
     }
     if corrupt > 0 {
         tracing::error!("group {group} on {topic}: {corrupt} damaged events are left out");

@@ -18,16 +18,16 @@ pub(in crate::local) struct Feed {
 #[derive(Default)]
 struct FeedState {
     /// The topics that match the pattern.
-    wanted: HashSet<TopicId>,
-    /// Whether `wanted` is complete. Until then the feed receives the changes of every topic.
-    is_narrow: bool,
-    news: News,
+    followed: HashSet<TopicId>,
+    /// Whether `followed` is complete. Until then the feed receives the changes of every topic.
+    is_complete: bool,
+    changes: TopicChanges,
     waker: Option<Waker>,
 }
 
 /// Changes since the last call of `take`.
 #[derive(Default)]
-pub(in crate::local) struct News {
+pub(in crate::local) struct TopicChanges {
     /// Topics with new events.
     pub(in crate::local) topics: HashSet<TopicId>,
     /// Topics that were created.
@@ -61,8 +61,8 @@ impl Feeds {
     pub(in crate::local) fn committed(&self, topic: TopicId, woken: &mut Vec<Waker>) {
         self.each(|feed| {
             let mut state = feed.state.lock();
-            if !state.is_narrow || state.wanted.contains(&topic) {
-                state.news.topics.insert(topic);
+            if !state.is_complete || state.followed.contains(&topic) {
+                state.changes.topics.insert(topic);
                 woken.extend(state.waker.take());
             }
         });
@@ -74,8 +74,8 @@ impl Feeds {
         self.each(|feed| {
             if feed.pattern.matches(topic.as_str()) {
                 let mut state = feed.state.lock();
-                state.wanted.insert(id);
-                state.news.created.push((id, topic.clone()));
+                state.followed.insert(id);
+                state.changes.created.push((id, topic.clone()));
                 woken.extend(state.waker.take());
             }
         });
@@ -102,23 +102,23 @@ impl Feeds {
 }
 
 impl Feed {
-    pub(in crate::local) fn want(&self, topic: TopicId) {
-        self.state.lock().wanted.insert(topic);
+    pub(in crate::local) fn add_topic(&self, topic: TopicId) {
+        self.state.lock().followed.insert(topic);
     }
 
     /// From now on the feed receives only changes of the added topics and of new ones.
-    pub(in crate::local) fn narrow(&self) {
-        self.state.lock().is_narrow = true;
+    pub(in crate::local) fn follow_only_added(&self) {
+        self.state.lock().is_complete = true;
     }
 
-    pub(in crate::local) fn take(&self) -> News {
-        std::mem::take(&mut self.state.lock().news)
+    pub(in crate::local) fn take(&self) -> TopicChanges {
+        std::mem::take(&mut self.state.lock().changes)
     }
 
     /// Ready when there are changes to take.
     pub(in crate::local) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
-        if !state.news.topics.is_empty() || !state.news.created.is_empty() {
+        if !state.changes.topics.is_empty() || !state.changes.created.is_empty() {
             return Poll::Ready(());
         }
         state.waker = Some(context.waker().clone());

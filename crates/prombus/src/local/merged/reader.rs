@@ -27,16 +27,16 @@ const TOPIC_AHEAD_BYTES: usize = 256 << 10;
 /// When the read-ahead of all topics together exceeds this size, some of it is dropped.
 const AHEAD_BYTES_MAX: usize = 2 * AHEAD_BYTES;
 /// The maximum size of the events that one read examines; with a filter it may return none of them.
-const LOOKED_AT_BYTES: usize = 1 << 20;
+const EXAMINED_BYTES_MAX: usize = 1 << 20;
 /// How often an incomplete commit time is checked before it is closed explicitly, because the clock may stand still.
-const PATIENCE: u32 = 5;
+const CHECKS_BEFORE_CLOSING: u32 = 5;
 /// The maximum number of topics that one poll checks without a result.
-const LOOKS_MAX: u32 = 256;
+const TOPIC_CHECKS_MAX: u32 = 256;
 
 /// The lookup of the first seq of a topic, while it is pending.
 type Locating = (TopicId, BoxFuture<'static, Result<u64, ReadError>>);
 
-pub(in crate::local) struct Merged {
+pub(in crate::local) struct LocalMergedReader {
     reading: Arc<Reading>,
     query: MergedQuery,
     position: BusPosition,
@@ -110,11 +110,11 @@ impl MergedTopic {
     }
 }
 
-impl Merged {
+impl LocalMergedReader {
     pub(in crate::local) fn new(reading: Arc<Reading>, query: MergedQuery) -> Result<Self, ReadError> {
         reading.commits.check_open()?;
         // The feed is created before the topics are listed: a topic that is created in between is in both.
-        let feed = reading.arrivals.feeds.feed(query.pattern.clone());
+        let feed = reading.waiting_readers.feeds.feed(query.pattern.clone());
         let closed_ms = match query.after {
             Some(_) => reading.engine.commit_times(i64::MIN).closed_ms,
             None => reading.close_commit_time(),
@@ -144,7 +144,7 @@ impl Merged {
         for (id, topic) in merged.reading.registry.topics_matching(&merged.query.pattern) {
             merged.add(id, topic, is_due);
         }
-        merged.feed.narrow();
+        merged.feed.follow_only_added();
         Ok(merged)
     }
 
@@ -153,16 +153,16 @@ impl Merged {
         if is_due && !std::mem::replace(&mut known.is_due, true) {
             self.due.push(Reverse((self.position.commit_ms, id.number())));
         }
-        self.feed.want(id);
+        self.feed.add_topic(id);
     }
 
     /// Applies the changes of the feed.
-    fn take_news(&mut self) {
-        let news = self.feed.take();
-        for (id, topic) in news.created {
+    fn apply_feed(&mut self) {
+        let changes = self.feed.take();
+        for (id, topic) in changes.created {
             self.add(id, topic, true);
         }
-        for id in news.topics {
+        for id in changes.topics {
             if let Some(source) = self.sources.get_mut(&id)
                 && !std::mem::replace(&mut source.is_due, true)
             {
@@ -213,15 +213,15 @@ impl Merged {
         self.ahead_bytes += source.bytes.len();
         let next_ms = source.ahead.front().map(|first| first.head.commit_ms);
         if self.ahead_bytes > AHEAD_BYTES_MAX {
-            self.forget_some(id);
+            self.drop_latest_ahead(id);
         }
         Poll::Ready(Ok(next_ms))
     }
 
     /// Drops the read-ahead of the topics whose next events are the latest, until at most half of the limit is used.
-    fn forget_some(&mut self, but: TopicId) {
+    fn drop_latest_ahead(&mut self, except: TopicId) {
         let next_ms = |source: &MergedTopic| source.ahead.front().map(|first| first.head.commit_ms);
-        let full = self.sources.iter().filter(|(id, _)| **id != but);
+        let full = self.sources.iter().filter(|(id, _)| **id != except);
         let mut full: Vec<_> = full.filter_map(|(id, source)| Some((next_ms(source)?, *id))).collect();
         full.sort_unstable_by_key(|&(ms, id)| Reverse((ms, id.number())));
         for (_, id) in full {
@@ -238,12 +238,12 @@ impl Merged {
     /// other tasks can run.
     fn poll_next_topic(
         &mut self,
-        looks: &mut u32,
+        checks: &mut u32,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<(i64, TopicId)>, ReadError>> {
         while let Some(&Reverse((ms, number))) = self.due.peek() {
-            *looks += 1;
-            if *looks > LOOKS_MAX {
+            *checks += 1;
+            if *checks > TOPIC_CHECKS_MAX {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -275,13 +275,14 @@ impl Merged {
         Poll::Ready(Ok(None))
     }
 
-    fn complete_ms(&mut self, wanted: i64) -> i64 {
-        let closing = if self.incomplete >= (wanted, PATIENCE) { wanted } else { i64::MIN };
+    fn complete_ms(&mut self, wanted_ms: i64) -> i64 {
+        let closing =
+            if self.incomplete >= (wanted_ms, CHECKS_BEFORE_CLOSING) { wanted_ms } else { i64::MIN };
         let complete_ms = self.reading.engine.commit_times(closing).complete_ms;
         self.incomplete = match self.incomplete {
-            _ if complete_ms >= wanted => (i64::MIN, 0),
-            (ms, count) if ms == wanted => (ms, count.saturating_add(1)),
-            _ => (wanted, 1),
+            _ if complete_ms >= wanted_ms => (i64::MIN, 0),
+            (ms, count) if ms == wanted_ms => (ms, count.saturating_add(1)),
+            _ => (wanted_ms, 1),
         };
         complete_ms
     }
@@ -311,7 +312,7 @@ fn poll_first(
     Poll::Ready(first)
 }
 
-impl Merged {
+impl LocalMergedReader {
     fn poll_read(
         &mut self,
         limit: PullLimit,
@@ -323,16 +324,16 @@ impl Merged {
         }
         // Read before the topics are examined: every topic has its complete events by then.
         let mut complete_ms = self.reading.engine.commit_times(i64::MIN).complete_ms;
-        self.take_news();
+        self.apply_feed();
         let mut chunk = MergedChunk {
             events: Default::default(),
             places: Vec::new(),
             position: self.position,
             more: More::Now,
         };
-        let (mut looked_at, mut looks) = (0, 0);
+        let (mut examined_bytes, mut checks) = (0, 0);
         loop {
-            let next = match self.poll_next_topic(&mut looks, context) {
+            let next = match self.poll_next_topic(&mut checks, context) {
                 // Returns the events that were read; the next read waits.
                 Poll::Pending if self.position > chunk.position => break,
                 Poll::Pending => return Poll::Pending,
@@ -354,16 +355,16 @@ impl Merged {
                     break;
                 }
                 // Other topics may have received earlier events meanwhile.
-                self.take_news();
+                self.apply_feed();
                 continue;
             }
             let Some(source) = self.sources.get_mut(&id) else { break };
             let Some(first) = source.ahead.front() else { break };
             let size = first.body.len() + first.key.as_ref().map_or(0, Range::len);
-            if is_full(&chunk, size, limit) || looked_at >= LOOKED_AT_BYTES {
+            if is_full(&chunk, size, limit) || examined_bytes >= EXAMINED_BYTES_MAX {
                 break;
             }
-            looked_at += size;
+            examined_bytes += size;
             let place = BusPosition { commit_ms: ms, topic: id.number(), seq: first.head.seq };
             let event = source.event(first);
             let key = || event.key.and_then(|key| std::str::from_utf8(key).ok());
@@ -380,7 +381,7 @@ impl Merged {
     }
 }
 
-impl MergedReader for Merged {
+impl MergedReader for LocalMergedReader {
     fn read(mut self: Box<Self>, limit: PullLimit) -> BoxFuture<'static, MergedRead> {
         let engine = Arc::clone(&self.reading.engine);
         let reading = async move {

@@ -78,8 +78,8 @@ impl GroupTable {
     }
 
     /// The groups that read a topic of this name, in the order of their creation.
-    pub(in crate::local) fn wanting(&self, topic: &Topic) -> Vec<Arc<GroupCell>> {
-        let wildcards = self.with_wildcards.values().filter(|cell| cell.wants(topic));
+    pub(in crate::local) fn readers_of(&self, topic: &Topic) -> Vec<Arc<GroupCell>> {
+        let wildcards = self.with_wildcards.values().filter(|cell| cell.reads(topic));
         let named = self.by_topic.get(topic).into_iter().flatten();
         let mut cells: Vec<Arc<GroupCell>> = wildcards.chain(named).cloned().collect();
         cells.sort_unstable_by_key(|cell| cell.number);

@@ -5,8 +5,8 @@
 //! topics that it does not include.
 
 use super::filter::MemberFilter;
-use super::merge_state::{Merge, Part, READ_AHEAD_BYTES, TopicCursor};
-use super::pull_state::{UnreadableSeqs, note_unreadable, report_gone};
+use super::pull_state::{UnreadableSeqs, log_missing, note_unreadable};
+use super::topic_cursors::{Part, READ_AHEAD_BYTES, TopicCursor, TopicCursors};
 use crate::backend::{DeliveryBatch, PullLimit};
 use crate::delivery::{Position, ReservedRange};
 use crate::engine::{TopicId, Visit};
@@ -16,14 +16,14 @@ use std::cmp::Reverse;
 use std::task::{Context, Poll};
 
 /// Whether a read of several topics is complete.
-pub(super) enum MergeRead {
+pub(super) enum MultiTopicOutcome {
     Done,
     /// No event was read, and a read is pending.
     Pending,
 }
 
 /// A read of several topics.
-pub(super) struct MergedReading<'a> {
+pub(super) struct MultiTopicRead<'a> {
     pub(super) filter: &'a MemberFilter,
     pub(super) group: &'a GroupName,
     pub(super) reserved: &'a [ReservedRange],
@@ -49,24 +49,24 @@ enum Ended {
     Full,
 }
 
-impl MergedReading<'_> {
+impl MultiTopicRead<'_> {
     /// Reads in the order of commit times, within the limits.
     pub(super) fn run(
         &self,
-        merge: &mut Merge,
+        topic_cursors: &mut TopicCursors,
         unreadable: &mut Vec<UnreadableSeqs>,
         into: &mut DeliveryBatch,
         context: &mut Context<'_>,
-    ) -> Result<MergeRead, ReadError> {
+    ) -> Result<MultiTopicOutcome, ReadError> {
         let mut is_pending = false;
-        for at in 0..merge.used {
-            let part = &merge.parts[at];
+        for at in 0..topic_cursors.used {
+            let part = &topic_cursors.parts[at];
             let head = part.cursor.as_ref().and_then(|cursor| cursor.head);
             match head.filter(|&(seq, _)| seq == part.next_seq) {
-                Some((_, commit_ms)) => merge.heads.push(Reverse((commit_ms, at))),
+                Some((_, commit_ms)) => topic_cursors.heads.push(Reverse((commit_ms, at))),
                 // Reads only up to its first event.
-                None => match self.read_to(at, i64::MIN, merge, unreadable, into, context)? {
-                    Ended::Before(commit_ms) => merge.heads.push(Reverse((commit_ms, at))),
+                None => match self.read_to(at, i64::MIN, topic_cursors, unreadable, into, context)? {
+                    Ended::Before(commit_ms) => topic_cursors.heads.push(Reverse((commit_ms, at))),
                     Ended::Pending => is_pending = true,
                     Ended::Empty | Ended::Unreadable | Ended::Full => {}
                 },
@@ -74,20 +74,24 @@ impl MergedReading<'_> {
         }
         if is_pending {
             // The first event of the pending topic may come before those of the others. All topics were requested meanwhile.
-            return Ok(MergeRead::Pending);
+            return Ok(MultiTopicOutcome::Pending);
         }
-        while let Some(Reverse((_, at))) = merge.heads.pop() {
-            let to_ms = merge.heads.peek().map_or(i64::MAX, |Reverse((commit_ms, _))| *commit_ms);
-            match self.read_to(at, to_ms, merge, unreadable, into, context)? {
-                Ended::Before(commit_ms) => merge.heads.push(Reverse((commit_ms, at))),
+        while let Some(Reverse((_, at))) = topic_cursors.heads.pop() {
+            let to_ms = topic_cursors.heads.peek().map_or(i64::MAX, |Reverse((commit_ms, _))| *commit_ms);
+            match self.read_to(at, to_ms, topic_cursors, unreadable, into, context)? {
+                Ended::Before(commit_ms) => topic_cursors.heads.push(Reverse((commit_ms, at))),
                 // The topic's events beyond its reservation may come before the events of other topics.
-                Ended::Empty if self.reserved[at].count() == self.share && !merge.order.is_empty() => break,
+                Ended::Empty
+                    if self.reserved[at].count() == self.share && !topic_cursors.order.is_empty() =>
+                {
+                    break;
+                }
                 Ended::Empty | Ended::Unreadable => {}
-                Ended::Pending if merge.order.is_empty() => return Ok(MergeRead::Pending),
+                Ended::Pending if topic_cursors.order.is_empty() => return Ok(MultiTopicOutcome::Pending),
                 Ended::Pending | Ended::Full => break,
             }
         }
-        Ok(MergeRead::Done)
+        Ok(MultiTopicOutcome::Done)
     }
 
     /// Reads one topic up to a commit time.
@@ -95,13 +99,13 @@ impl MergedReading<'_> {
         &self,
         at: usize,
         to_ms: i64,
-        merge: &mut Merge,
+        topic_cursors: &mut TopicCursors,
         unreadable: &mut Vec<UnreadableSeqs>,
         into: &mut DeliveryBatch,
         context: &mut Context<'_>,
     ) -> Result<Ended, ReadError> {
         let (range, (topic_id, topic)) = (self.reserved[at], &self.topics[at]);
-        let Merge { parts, order, .. } = merge;
+        let TopicCursors { parts, order, .. } = topic_cursors;
         let Part { cursor: Some(TopicCursor { scanner, head, has_large }), next_seq, kept, .. } =
             &mut parts[at]
         else {
@@ -114,7 +118,7 @@ impl MergedReading<'_> {
                 *has_large |= event.body.len() > READ_AHEAD_BYTES;
                 // The filters are called only once per event.
                 let is_known = known.is_some_and(|(seq, _)| seq == event.seq);
-                if !is_known && !self.filter.wants(topic, event) {
+                if !is_known && !self.filter.passes(topic, event) {
                     return Visit::Next;
                 }
                 is_full = order.len() >= self.allowed as usize
@@ -132,7 +136,7 @@ impl MergedReading<'_> {
             let Some(scanned) = note_unreadable(scanned, at, *next_seq, range, unreadable)? else {
                 return Ok(Ended::Unreadable);
             };
-            report_gone(self.group, topic, scanned);
+            log_missing(self.group, topic, scanned);
             let has_moved = scanned.next_seq > *next_seq;
             *next_seq = scanned.next_seq.max(*next_seq);
             match *head {

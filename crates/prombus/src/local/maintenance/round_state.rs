@@ -9,22 +9,22 @@ use prombus_protocol::Topic;
 use std::collections::HashMap;
 
 /// A topic that has compaction or retention.
-pub(super) struct KeptTopic {
+pub(super) struct MaintainedTopic {
     pub(super) topic: StoredTopic,
     pub(super) settings: TopicSettings,
 }
 
 /// The state that is kept between rounds.
 #[derive(Default)]
-pub(super) struct Memory {
-    pub(super) topics: HashMap<TopicId, TopicMemory>,
-    pub(super) cleaning: CleaningMemory,
+pub(super) struct RoundState {
+    pub(super) topics: HashMap<TopicId, TopicRoundState>,
+    pub(super) cleaning: CleaningState,
     /// It was logged that the disk has no space for retention records.
-    pub(super) has_told_full: bool,
+    pub(super) has_logged_full: bool,
 }
 
 #[derive(Default)]
-pub(super) struct TopicMemory {
+pub(super) struct TopicRoundState {
     /// The wall clock time until which the oldest event is kept, with the retention setting that it was computed for.
     pub(super) expires: Option<(u64, i64)>,
     /// The newest seq when the size of the topic was measured, with the retention setting at that time.
@@ -38,12 +38,12 @@ pub(super) struct TopicMemory {
     /// The progress of the sweep of old tombstones.
     pub(super) tombstones: TombstoneSweep,
     /// Whether a fault was logged; it is logged once.
-    pub(super) has_complained: bool,
+    pub(super) has_logged_fault: bool,
 }
 
-impl TopicMemory {
-    pub(super) fn complain(&mut self, topic: &Topic, what: &str, error: &dyn std::fmt::Display) {
-        if !std::mem::replace(&mut self.has_complained, true) {
+impl TopicRoundState {
+    pub(super) fn log_fault_once(&mut self, topic: &Topic, what: &str, error: &dyn std::fmt::Display) {
+        if !std::mem::replace(&mut self.has_logged_fault, true) {
             tracing::error!("{what} of {topic} failed: {error}; it will be retried");
         }
     }
@@ -51,7 +51,7 @@ impl TopicMemory {
 
 /// The state of cleaning between rounds.
 #[derive(Default)]
-pub(super) struct CleaningMemory {
+pub(super) struct CleaningState {
     pub(super) compacted_at: Millis,
     /// When to clean again, if the last cleaning did not finish.
     pub(super) clean_again_at: Option<Millis>,

@@ -14,7 +14,7 @@ const KEPT_CURSORS: usize = 16;
 
 /// The state of pulls from several topics, reused by the next pull.
 #[derive(Default)]
-pub(super) struct Merge {
+pub(super) struct TopicCursors {
     cursors: HashMap<SourceId, TopicCursor, foldhash::fast::RandomState>,
     pub(super) parts: Vec<Part>,
     /// The number of parts that this pull uses.
@@ -45,7 +45,7 @@ pub(super) struct Part {
     leases: (usize, usize),
 }
 
-impl Merge {
+impl TopicCursors {
     /// Begins a pull.
     pub(super) fn begin(&mut self, reserved: &[ReservedRange], engine: &dyn Engine) {
         self.heads.clear();

@@ -11,8 +11,8 @@ use std::task::Waker;
 
 /// Waiting readers, by the topics that they wait for.
 #[derive(Default)]
-pub(super) struct Arrivals {
-    pub(super) waiting: Mutex<Waiting>,
+pub(super) struct WaitingReaders {
+    pub(super) wakers: Mutex<ReaderWakers>,
     /// Lets commits skip the lock when no reader waits.
     pub(super) count: AtomicUsize,
     pub(super) next: AtomicU64,
@@ -21,15 +21,15 @@ pub(super) struct Arrivals {
 }
 
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct ReaderWakers {
     pub(super) by_topic: HashMap<TopicId, HashMap<u64, Waker>>,
     /// For topics that do not exist yet.
     pub(super) by_name: HashMap<Topic, HashMap<u64, Waker>>,
 }
 
-impl Arrivals {
+impl WaitingReaders {
     /// Announces a topic that is about to be created to the readers of patterns.
-    pub(super) fn tell_feeds(&self, id: TopicId, topic: &Topic) {
+    pub(super) fn announce_to_feeds(&self, id: TopicId, topic: &Topic) {
         self.feeds.created(id, topic);
     }
 
@@ -37,7 +37,7 @@ impl Arrivals {
     pub(super) fn committed(&self, topic: TopicId, woken: &mut Vec<Waker>) {
         self.feeds.committed(topic, woken);
         if self.count.load(Ordering::SeqCst) > 0
-            && let Some(waiting) = self.waiting.lock().by_topic.remove(&topic)
+            && let Some(waiting) = self.wakers.lock().by_topic.remove(&topic)
         {
             self.count.fetch_sub(waiting.len(), Ordering::SeqCst);
             woken.extend(waiting.into_values());
@@ -47,7 +47,7 @@ impl Arrivals {
     /// Wakes the readers that wait for a topic to be created.
     pub(super) fn created(&self, topic: &Topic) {
         if self.count.load(Ordering::SeqCst) > 0
-            && let Some(waiting) = self.waiting.lock().by_name.remove(topic)
+            && let Some(waiting) = self.wakers.lock().by_name.remove(topic)
         {
             self.count.fetch_sub(waiting.len(), Ordering::SeqCst);
             waiting.into_values().for_each(wake);
@@ -57,7 +57,7 @@ impl Arrivals {
     /// Wakes all readers, because the bus failed or closed.
     pub(super) fn wake_all(&self) {
         self.feeds.wake_all();
-        let waiting = std::mem::take(&mut *self.waiting.lock());
+        let waiting = std::mem::take(&mut *self.wakers.lock());
         let all = waiting.by_topic.into_values().chain(waiting.by_name.into_values());
         for waiting in all {
             self.count.fetch_sub(waiting.len(), Ordering::SeqCst);
