@@ -91,7 +91,7 @@ pub trait Membership: Send + Sync + 'static {
     fn hold(&self, is_held: bool);
 
     /// Makes this the only member: all others are removed and get [`GroupError::TakenOver`], all leases are void, and every
-    /// event above the floor is delivered again, in order. Resolves when that is durable.
+    /// event above the floor is redelivered, in order. Resolves when that is durable.
     fn take_over(&self) -> BoxFuture<'_, Result<(), GroupError>>;
 
     /// Leaves the group: unsettled events go to other members at once, and the attempt does not count.
@@ -104,7 +104,7 @@ pub trait Membership: Send + Sync + 'static {
 /// Receives the progress of a backup: bytes copied and bytes in total.
 pub type BackupProgress = Box<dyn FnMut(u64, u64) + Send>;
 
-/// What a backend can do.
+/// The capabilities of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Acknowledged writes survive a restart.
@@ -121,7 +121,7 @@ pub trait Backend: Send + Sync + 'static {
     /// An empty batch to publish, with this backend's limits and time.
     fn batch(&self) -> PublishBatch;
 
-    /// Whether it can still write.
+    /// Checks whether the backend can write.
     ///
     /// # Errors
     /// [`Unavailable`] says why not.
@@ -259,7 +259,7 @@ pub trait Backend: Send + Sync + 'static {
     /// The settings that apply to topics of this name, whether or not one exists.
     fn topic_settings(&self, name: &str) -> TopicSettings;
 
-    /// Replaces the rules for topics. They apply from now on.
+    /// Replaces the rules for topics. They apply at once.
     fn set_topic_rules(&self, rules: Vec<TopicRule>);
 
     /// A number that rises whenever rules or settings of topics change.

@@ -82,7 +82,7 @@ pub enum OpenError {
     Store(String),
 }
 
-/// Why a store did not accept an append.
+/// Why a store refused a write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {

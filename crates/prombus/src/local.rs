@@ -6,7 +6,7 @@
 //!                └─── records ◄── record_writer ◄── changes ◄── group machine ◄─┘ settle
 //! ```
 //!
-//! | part | owns |
+//! | part | responsibility |
 //! |---|---|
 //! | `registry` | the topics and groups, and which groups read which topics |
 //! | `publish_queue` | appends publishes to the engine; a publish waits here while the engine has no room |

@@ -34,7 +34,7 @@ pub struct DeliveryBatch {
     items: Vec<DeliveryItem>,
     /// The error of the previous attempt, for events that have one.
     last_errors: HashMap<Position, Arc<str>>,
-    /// The group's epoch at the time of the lease. Leases of earlier epochs are void.
+    /// The group's epoch at the time of the lease. Leases of earlier epochs may be void.
     epoch: u64,
 }
 

@@ -47,8 +47,8 @@ const OPEN_RETRIES: u32 = 6;
 /// Segments of a log in memory are an eighth of its limit, within these bounds.
 const MEMORY_SEGMENT_BYTES_MIN: u64 = 72 << 10;
 const MEMORY_SEGMENT_BYTES_MAX: u64 = 64 << 20;
-/// Below a certain limit segments have this size, or half the limit if that is less: a batch that a connection gathered must fit
-/// into one segment.
+/// If an eighth of the limit is less than this, segments have this size, or half the limit if that is even less: a batch that a
+/// connection gathered must fit into one segment.
 const MEMORY_SEGMENT_BYTES_USUAL: u64 = 2 << 20;
 /// The size of the small files of a log in memory.
 const MEMORY_FILES_BYTES: u64 = 32 << 10;

@@ -58,7 +58,7 @@ pub struct NetworkEngine<D: RemoteDatabase> {
     connection: Arc<Connection<D>>,
     clock: Arc<dyn Clock>,
     restored: RestoredState,
-    /// Taken when the engine is dropped, because dropping a runtime in place would block.
+    /// Taken when the engine is dropped, because dropping a runtime blocks, and the thread may not allow that.
     runtime: Option<Runtime>,
 }
 

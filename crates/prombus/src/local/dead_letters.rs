@@ -1,5 +1,6 @@
 //! The writer of dead letters. It has its own thread, and never runs on the thread that nacked nor on the timer's: a read may
-//! block on a failing disk, and leases must expire meanwhile.
+//! block on a failing disk, and leases must expire meanwhile. Only a bus without threads writes dead letters on the calling
+//! thread.
 //!
 //! A dead letter and the settling of its event are one commit. The dead letter's id is derived from topic, group and event id, so
 //! a retry after a crash adds no second one.

@@ -39,7 +39,7 @@ impl EngineObserver for EngineEvents {
             local.registry.each_reader(newest, |topic, newest_seq, readers| {
                 local.waiting_readers.committed(topic, &mut woken);
                 for (cell, source) in readers {
-                    let (waker, others_wait) = cell.waiters.note_newest_seq(*source, newest_seq);
+                    let (waker, others_wait) = cell.waiters.notice(*source, newest_seq);
                     woken.extend(waker);
                     if others_wait {
                         local.runtime.wake_others_later(cell);

@@ -274,7 +274,7 @@ impl Registry {
         drop(table);
         // Commits are noticed from here on. Events that were durable before are reported now.
         for ((id, _), source) in topics.iter().zip(sources) {
-            let (woken, _) = cell.waiters.note_newest_seq(source, self.engine.last_seq(*id));
+            let (woken, _) = cell.waiters.notice(source, self.engine.last_seq(*id));
             debug_assert!(woken.is_none(), "a group that was just created has no members");
         }
         self.groups.write().insert(cell);

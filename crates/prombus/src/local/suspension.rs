@@ -36,8 +36,8 @@ impl Suspension {
         wait_ms: Millis,
         commits: &CommitWatch,
     ) -> (Option<Millis>, Option<Unavailable>) {
-        // A waker may end the suspension, so wakers run after the lock is released. The lock ensures that `end` is not overtaken
-        // by this report.
+        // A waker may end the suspension, so wakers run after the lock is released. The lock is held during the
+        // report, so that a suspension cannot be reported after its end.
         let _deferred = DeferredWakes::enter();
         let mut suspended = self.0.lock();
         let Some(it) = suspended.as_mut().filter(|it| !it.is_reported) else { return (None, None) };

@@ -54,7 +54,7 @@ impl WaitingReaders {
         }
     }
 
-    /// Wakes all readers, because the bus failed or closed.
+    /// Wakes all readers to check again: the bus failed or closed, or a topic was deleted.
     pub(super) fn wake_all(&self) {
         self.feeds.wake_all();
         let waiting = std::mem::take(&mut *self.wakers.lock());

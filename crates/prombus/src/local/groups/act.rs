@@ -47,7 +47,7 @@ impl GroupRuntime {
         let now = self.clock.steady_ms();
         let mut core = cell.lock();
         let result = change(&mut core, now);
-        let follow_up = self.record_changes(cell, &mut core);
+        let follow_up = self.write_down(cell, &mut core);
         let has_work = core.machine.has_work();
         drop(core);
         self.follow_up(cell, follow_up);
@@ -69,7 +69,7 @@ impl GroupRuntime {
         let mut core = cell.lock();
         loop {
             let result = change(&mut core, now);
-            let follow_up = self.record_changes(cell, &mut core);
+            let follow_up = self.write_down(cell, &mut core);
             if result.is_some() || follow_up.last_dead_letter.is_some() || follow_up.is_urgent {
                 drop(core);
                 self.follow_up(cell, follow_up);
@@ -92,7 +92,7 @@ impl GroupRuntime {
         let mut sending = self.records.lock();
         let mut core = cell.lock();
         let result = change(&mut core, &mut sending);
-        let follow_up = self.record_changes(cell, &mut core);
+        let follow_up = self.write_down(cell, &mut core);
         let has_work = core.machine.has_work();
         drop(core);
         drop(sending);
@@ -117,7 +117,7 @@ impl GroupRuntime {
     }
 
     /// Takes the changes, the next timer and the given-up events from the machine, and queues them. Called with the group locked.
-    fn record_changes(&self, cell: &Arc<GroupCell>, core: &mut GroupCore) -> FollowUp {
+    fn write_down(&self, cell: &Arc<GroupCell>, core: &mut GroupCore) -> FollowUp {
         let mut is_urgent = false;
         let changes = core.machine.changes_mut();
         if !changes.is_empty() {

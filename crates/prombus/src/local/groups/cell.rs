@@ -174,7 +174,7 @@ impl GroupCell {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Voids leases.
+    /// Marks that leases became void: leases of earlier epochs must be checked against the machine.
     pub(in crate::local) fn raise_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }

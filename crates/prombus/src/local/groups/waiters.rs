@@ -70,11 +70,7 @@ impl Waiters {
 
     /// Records that a topic has durable events up to this seq. Called by commits. Returns the waker to call, and whether other
     /// members still wait.
-    pub(in crate::local) fn note_newest_seq(
-        &self,
-        source: SourceId,
-        newest_seq: u64,
-    ) -> (Option<Waker>, bool) {
+    pub(in crate::local) fn notice(&self, source: SourceId, newest_seq: u64) -> (Option<Waker>, bool) {
         let mut lists = self.lists.lock();
         let at = source.0 as usize;
         if newest_seq <= lists.newest[at] {
@@ -174,7 +170,7 @@ impl Waiters {
         woken.into_iter().for_each(|waiting| wake(waiting.waker));
     }
 
-    /// Wakes all waiters, because the group was deleted, or the bus failed or closed.
+    /// Wakes all waiters to check again: the group or a topic was deleted, or the bus is suspended, failed or closed.
     pub(in crate::local) fn wake_all(&self) {
         self.wake_windows(None);
         self.wake_members();

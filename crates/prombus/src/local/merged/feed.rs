@@ -82,7 +82,7 @@ impl Feeds {
         woken.into_iter().for_each(wake);
     }
 
-    /// Wakes all readers, because the bus failed or closed.
+    /// Wakes all readers to check again: the bus failed or closed, or a topic was deleted.
     pub(in crate::local) fn wake_all(&self) {
         let mut woken = Vec::new();
         self.each(|feed| woken.extend(feed.state.lock().waker.take()));
