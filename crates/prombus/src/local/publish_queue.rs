@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const LINE_BYTES_MAX: usize = 64 << 20;
 /// The maximum number of batches that are kept for reuse.
 const SPARES_MAX: usize = 64;
-/// The maximum number of attempts for a publish whose topics keep being deleted.
+/// The maximum number of retries of a publish whose topics keep being deleted.
 const RETRIES_MAX: usize = 100;
 
 /// Appends publishes in the order of calls.
