@@ -1,10 +1,10 @@
-//! The interface between the bus or the gateway and what runs beneath them.
+//! The interface between the bus or the gateway and the implementation beneath them.
 //!
 //! [`LocalBackend`](crate::LocalBackend) implements it for every [`Engine`](crate::engine::Engine) and runs the group machine
-//! in this process; a system with leases of its own implements [`Backend`] itself.
+//! in this process; a system with its own leases implements [`Backend`] directly.
 //!
-//! Publishes, pulls and settlements are batches; a batch of one event is a batch, too. The files of this folder contain the
-//! types of the interface and depend neither on [`Backend`] nor on [`Membership`].
+//! Publishes, pulls and settlements are batches, even for a single event. The files of this folder contain the types of the
+//! interface and depend neither on [`Backend`] nor on [`Membership`].
 
 mod durable_ticket;
 mod event_chunk;
@@ -48,10 +48,10 @@ pub struct Joined {
     pub created: bool,
 }
 
-/// One member of a group. Dropped without [`leave`](Self::leave) it counts as lost.
+/// One member of a group. A member that is dropped without [`leave`](Self::leave) counts as lost.
 pub trait Membership: Send + Sync + 'static {
-    /// Waits for at least one lease and takes as many as there are within the limits. The batch is emptied first, also if this is
-    /// pending. Nothing is lost when the caller stops waiting. There is one puller at a time.
+    /// Waits for at least one lease, then takes as many as are available within the limits. The batch is emptied first, even if
+    /// the result is pending. Nothing is lost when the caller stops waiting. A membership has one puller at a time.
     fn poll_pull(
         &self,
         limit: PullLimit,
@@ -59,50 +59,52 @@ pub trait Membership: Send + Sync + 'static {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), GroupError>>;
 
-    /// The caller of [`poll_pull`](Self::poll_pull) stops waiting for now: events that are being read for it can go to others.
+    /// The caller of [`poll_pull`](Self::poll_pull) stops waiting for now, so the events that are being read for it may go to
+    /// other members.
     fn stop_waiting(&self) {}
 
-    /// Acks, nacks and extensions: applied at once, one outcome each.
+    /// Applies acks, nacks and extensions at once, with one outcome each.
     fn settle(
         &self,
         verdicts: &[(Position, Verdict<'_>)],
         outcomes: &mut Vec<SettleOutcome>,
     ) -> DurableTicket;
 
-    /// Counts an ack or nack of an event that this member does not have; after a reconnect it usually belongs to the previous
-    /// connection's member.
+    /// Counts an ack or nack of an event that this member does not hold. After a reconnect the event usually belongs to the
+    /// member of the previous connection.
     fn count_stale(&self);
 
-    /// The time of the steady clock.
+    /// The current time of the steady clock.
     fn now_ms(&self) -> Millis;
 
-    /// Whether a delivery that was pulled and not handed out yet is still this member's.
+    /// Whether this member still holds the lease of a delivery that was pulled and not handed out yet.
     fn is_live(&self, item: &DeliveryItem, batch: &DeliveryBatch) -> bool;
 
-    /// The group's cursor, as far as it can be read.
+    /// The group's cursor; `None` if it cannot be read.
     fn cursor(&self) -> BoxFuture<'_, Option<CursorPosition>>;
 
     /// Stops or starts deliveries to this member; its leases keep running.
     fn pause(&self, is_paused: bool);
 
-    /// Says whether this process has stopped reading what the member sends. While it has, leases do not expire.
+    /// Reports whether this process has stopped reading from the member's connection. While it has, the member's leases do not
+    /// expire.
     fn hold(&self, is_held: bool);
 
     /// Makes this the only member: all others are removed and get [`GroupError::TakenOver`], all leases are void, and every
-    /// event above the floor is delivered again, in order. Resolves when that is durable.
+    /// event above the floor is redelivered, in order. Resolves when that is durable.
     fn take_over(&self) -> BoxFuture<'_, Result<(), GroupError>>;
 
-    /// Leaves: what is unsettled goes to others at once, and the attempt does not count.
+    /// Leaves the group: unsettled events go to other members at once, and the attempt does not count.
     fn leave(&self) -> DurableTicket;
 
-    /// Is lost: what is unsettled goes to others at once, and the attempt counts.
+    /// Removes the member as lost: unsettled events go to other members at once, and the attempt counts.
     fn lose(&self);
 }
 
-/// Called with the progress of a backup: bytes done, bytes in all.
+/// Receives the progress of a backup: bytes copied and bytes in total.
 pub type BackupProgress = Box<dyn FnMut(u64, u64) + Send>;
 
-/// What a backend can do.
+/// The capabilities of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Acknowledged writes survive a restart.
@@ -113,34 +115,34 @@ pub struct Capabilities {
 
 /// The interface that the bus and the gateway use.
 pub trait Backend: Send + Sync + 'static {
-    /// What it can do.
+    /// The capabilities of this backend.
     fn capabilities(&self) -> Capabilities;
 
     /// An empty batch to publish, with this backend's limits and time.
     fn batch(&self) -> PublishBatch;
 
-    /// Whether it can still write.
+    /// Checks whether the backend can write.
     ///
     /// # Errors
     /// [`Unavailable`] says why not.
     fn health(&self) -> Result<(), Unavailable>;
 
-    /// Whether the disk is full, so that publishes, or even group records, are refused for now. Two atomic loads.
+    /// Whether the disk is full, so that publishes, or even group records, are refused. The cost is two atomic loads.
     fn is_storage_full(&self) -> bool {
         false
     }
 
-    /// Current problems that do not stop the bus. Cheap to call.
+    /// Current problems that do not stop the bus. The call is cheap.
     fn problems(&self) -> Vec<Problem> {
         Vec::new()
     }
 
-    /// Events that readers have failed to read and that are still unreadable.
+    /// Events that a reader failed to read and that are still unreadable.
     fn unreadable(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Marks the unreadable events as damaged. Resolves with them when the mark is durable.
+    /// Marks the unreadable events as damaged. Resolves with their ranges when the mark is durable.
     fn accept_losses(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
@@ -148,10 +150,10 @@ pub trait Backend: Send + Sync + 'static {
     /// The topic of this name, if it exists.
     fn topic(&self, name: &str) -> Option<Topic>;
 
-    /// Puts a batch in line, all or nothing, in the order of calls. Resolves when it is durable, with one outcome per event.
+    /// Queues a batch: all of its events or none, in the order of calls. Resolves when it is durable, with one outcome per event.
     fn publish(&self, batch: PublishBatch) -> Publishing;
 
-    /// The seq of the first event that a group which starts there would get.
+    /// The seq of the first event that a group with this start position would receive.
     fn locate<'a>(&'a self, topic: &'a Topic, start: Start) -> BoxFuture<'a, Result<u64, ReadError>>;
 
     /// Reads durable events of a topic.
@@ -162,21 +164,21 @@ pub trait Backend: Send + Sync + 'static {
         limit: PullLimit,
     ) -> BoxFuture<'a, Result<EventChunk, ReadError>>;
 
-    /// Reads the topics of a pattern as one sequence, in the order of commit time. Where it begins and ends is decided when the
-    /// future resolves.
+    /// Reads the topics of a pattern as one sequence, in the order of commit time. The first and the last position are fixed when
+    /// the future resolves.
     ///
     /// # Errors
-    /// [`ReadError`] when the bus is closed, or the place to read after is ahead of all events.
+    /// [`ReadError`] when the bus is closed, or when the position to read after is ahead of all events.
     fn merged(&self, query: MergedQuery) -> BoxFuture<'_, Result<Box<dyn MergedReader>, ReadError>>;
 
-    /// The place in the sequence that a start means. It may read a lot.
+    /// The position in the sequence that a start position means. Finding it may read many events.
     fn place_of<'a>(
         &'a self,
         pattern: &'a Pattern,
         start: Start,
     ) -> BoxFuture<'a, Result<BusPosition, ReadError>>;
 
-    /// The place in the sequence before a seq of a topic, even if the topic does not exist yet.
+    /// The position in the sequence just before a seq of a topic, even if the topic does not exist yet.
     fn place_before(&self, topic: &Topic, next_seq: u64) -> BusPosition;
 
     /// The first seq of a topic after a position.
@@ -186,20 +188,20 @@ pub trait Backend: Send + Sync + 'static {
         place: BusPosition,
     ) -> BoxFuture<'a, Result<u64, ReadError>>;
 
-    /// The newest events by key.
+    /// The newest event of each key.
     fn latest<'a>(
         &'a self,
         topic: &'a Topic,
         query: LatestQuery,
     ) -> BoxFuture<'a, Result<LatestPage, ReadError>>;
 
-    /// Resolves when a topic has a durable event at or past this seq, even if the topic does not exist yet.
+    /// Resolves when a topic has a durable event at or after this seq, even if the topic does not exist yet.
     fn arrival<'a>(&'a self, topic: &'a Topic, from: u64) -> BoxFuture<'a, Result<(), ReadError>>;
 
     /// Joins a group, which is created if it does not exist. Resolves when that is durable.
     fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>>;
 
-    /// Settles by id, on behalf of the last holder of the event.
+    /// Settles an event by its id, on behalf of its last holder.
     fn settle<'a>(
         &'a self,
         subscription: &'a str,
@@ -208,14 +210,14 @@ pub trait Backend: Send + Sync + 'static {
         verdict: Verdict<'a>,
     ) -> BoxFuture<'a, Result<SettleOutcome, GroupError>>;
 
-    /// The event at the floor of a group; `None` when there is no such group.
+    /// The event at the floor of a group; `None` when the group does not exist.
     fn cursor<'a>(
         &'a self,
         subscription: &'a str,
         group: &'a str,
     ) -> BoxFuture<'a, Result<Option<CursorPosition>, GroupError>>;
 
-    /// Moves a group; all its leases are void. Resolves when that is durable.
+    /// Moves a group to a position and voids all its leases. Resolves when that is durable.
     fn seek<'a>(
         &'a self,
         subscription: &'a str,
@@ -230,16 +232,16 @@ pub trait Backend: Send + Sync + 'static {
         group: &'a str,
     ) -> BoxFuture<'a, Result<(), GroupError>>;
 
-    /// Names of topics that begin with `prefix`, past `after`, in order and at most `limit`.
+    /// The names of topics that begin with `prefix` and sort after `after`, in order, at most `limit`.
     fn topic_names(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Topic>;
 
-    /// The topics of these names that are there, in full and in their order.
+    /// The details of those of these topics that exist, in the given order.
     fn topics_by_name(&self, names: Vec<Topic>) -> BoxFuture<'_, Result<Vec<TopicDetails>, ReadError>>;
 
-    /// Subscriptions and names of groups whose subscription begins with `prefix`, past `after`, in order and at most `limit`.
+    /// The subscriptions and names of groups whose subscription begins with `prefix`, after `after`, in order, at most `limit`.
     fn group_names(&self, prefix: &str, after: Option<(&str, &str)>, limit: usize) -> Vec<(String, String)>;
 
-    /// The groups of these names that are there, in their order and without their leases.
+    /// Those of these groups that exist, in the given order and without their leases.
     fn groups_by_name(
         &self,
         names: Vec<(String, String)>,
@@ -248,7 +250,7 @@ pub trait Backend: Send + Sync + 'static {
     /// All topics.
     fn topics(&self) -> BoxFuture<'_, Result<Vec<TopicInfo>, ReadError>>;
 
-    /// One topic in full; `None` when there is no such topic.
+    /// The details of one topic; `None` when the topic does not exist.
     fn topic_details<'a>(
         &'a self,
         topic: &'a Topic,
@@ -257,59 +259,59 @@ pub trait Backend: Send + Sync + 'static {
     /// The settings that apply to topics of this name, whether or not one exists.
     fn topic_settings(&self, name: &str) -> TopicSettings;
 
-    /// Replaces the rules for topics. They apply from now on.
+    /// Replaces the rules for topics. They apply at once.
     fn set_topic_rules(&self, rules: Vec<TopicRule>);
 
-    /// Rises whenever rules or settings of topics change.
+    /// A number that rises whenever rules or settings of topics change.
     fn settings_version(&self) -> u64;
 
-    /// How fast each topic may be published to: the first entry that matches a topic applies.
+    /// The publish rate limit of each topic: the first entry whose pattern matches applies.
     fn publish_rates(&self) -> Vec<(Pattern, Option<PublishRate>)>;
 
-    /// Replaces the settings of one topic, which override the rules. A topic that does not exist is created. Resolves when that
-    /// is durable, with whether the topic was created.
+    /// Replaces the settings of one topic, which override the rules, and creates the topic if it does not exist. Resolves when
+    /// that is durable, with whether the topic was created.
     fn set_topic<'a>(
         &'a self,
         topic: &'a Topic,
         options: TopicOptions,
     ) -> BoxFuture<'a, Result<bool, TopicAdminError>>;
 
-    /// Deletes a topic, its events, its settings, and the groups that read only this topic. Resolves when that is durable. A topic
-    /// created later under the same name is another one and starts at seq 1.
+    /// Deletes a topic, its events, its settings, and the groups that read only this topic. Resolves when that is durable. A
+    /// topic that is created later under the same name is a new topic and starts at seq 1.
     fn delete_topic<'a>(&'a self, topic: &'a Topic) -> BoxFuture<'a, Result<(), TopicAdminError>>;
 
-    /// A small value that [`keep_first`](Self::keep_first) has kept under this name.
+    /// The value that [`keep_first`](Self::keep_first) stored under this name.
     fn kept(&self, name: &str) -> Option<Vec<u8>>;
 
-    /// Keeps a small value with the events, unless there is one under this name. Resolves with the one that is kept, when it is
-    /// durable.
+    /// Stores a small value next to the events, unless this name already has one. Resolves when the stored value is durable, and
+    /// returns it.
     fn keep_first<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<Vec<u8>, StoreError>>;
 
-    /// Copies everything that is durable now to a new folder, while the bus keeps running.
+    /// Copies everything that is durable at this time to a new folder, while the bus keeps running.
     fn backup(&self, folder: PathBuf, progress: BackupProgress) -> BoxFuture<'_, Result<(), BackupError>>;
 
     /// All groups, with their leases.
     fn groups(&self) -> BoxFuture<'_, Result<Vec<GroupInfo>, ReadError>>;
 
-    /// One group, with its leases; `None` when there is no such group.
+    /// One group, with its leases; `None` when the group does not exist.
     fn group<'a>(
         &'a self,
         subscription: &'a str,
         group: &'a str,
     ) -> BoxFuture<'a, Result<Option<GroupInfo>, ReadError>>;
 
-    /// Figures for operators: of the store, and of each topic and group.
+    /// Figures for operators: those of the store, and of each topic and group.
     fn figures(&self) -> Figures;
 
     /// The size of the store in bytes, all topics together.
     fn stored_bytes(&self) -> u64;
 
-    /// Resolves when nothing will be written any more, with the reason: another process leads the store, the engine failed, or
-    /// the backend was closed.
+    /// Resolves when the backend has permanently stopped writing, with the reason: another process leads the store, the engine
+    /// failed, or the backend was closed.
     fn stopped(&self) -> BoxFuture<'_, Unavailable> {
         Box::pin(std::future::pending())
     }
 
-    /// Makes everything durable and closes. Members leave.
+    /// Makes everything durable and closes the backend. All members leave their groups.
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>>;
 }

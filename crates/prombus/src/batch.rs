@@ -1,5 +1,5 @@
-//! Batches of events on their way out of the bus: [`EventBatch`] for reads, [`DeliveryBatch`] for pulls, whose events are
-//! leased. How large one may be is a [`PullLimit`].
+//! Batches of events that leave the bus: [`EventBatch`] for reads, and [`DeliveryBatch`] for pulls, whose events are leased. A
+//! [`PullLimit`] bounds their size.
 
 mod delivery_batch;
 mod event_batch;

@@ -1,6 +1,6 @@
-//! The future that the methods of backends return.
+//! The future type that the methods of backends return.
 
 use std::pin::Pin;
 
-/// A future that can be kept and sent.
+/// A boxed future that can be sent between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

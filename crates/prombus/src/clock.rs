@@ -1,16 +1,16 @@
-//! Time. Nothing else in this crate asks the system for it, so a test can own it.
+//! Time. Only this module reads the system's clocks, so a test can replace them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Tells the time, twice: the calendar's, which goes into events, and one that never goes back, by which leases run.
+/// Provides two times: the wall clock, which is recorded in events, and a steady clock, by which leases run.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since 1970.
     fn wall_ms(&self) -> i64;
 
-    /// Milliseconds since some start; never goes back. The time in which the process or the machine was stopped counts: a leader
-    /// must notice that its lease has expired meanwhile.
+    /// Milliseconds since an arbitrary start; never goes back. The steady clock includes the time in which the process or the
+    /// machine was suspended: a leader must notice that its lease has expired meanwhile.
     fn steady_ms(&self) -> u64;
 }
 
@@ -26,8 +26,8 @@ impl Default for SystemClock {
     }
 }
 
-/// A time of the clock that runs on while the machine sleeps. [`std::time::Instant`] is `CLOCK_MONOTONIC` on Linux, which stands
-/// still then.
+/// A time of a clock that keeps running while the machine is suspended. [`std::time::Instant`] uses `CLOCK_MONOTONIC` on Linux,
+/// which stops during a suspend.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[derive(Clone, Copy, Debug)]
 struct SteadyTime(Duration);
@@ -44,7 +44,7 @@ impl SteadyTime {
     }
 }
 
-/// The best clock that other systems offer through the standard library.
+/// The best clock that the standard library offers on other systems.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 type SteadyTime = std::time::Instant;
 
@@ -59,7 +59,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock that a test moves; it does not move by itself.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     wall_ms: Arc<AtomicI64>,
@@ -67,18 +67,18 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at this time.
+    /// A clock that is set to this time.
     pub fn new(wall_ms: i64) -> Self {
         Self { wall_ms: Arc::new(AtomicI64::new(wall_ms)), steady_ms: Arc::default() }
     }
 
-    /// Moves both clocks.
+    /// Advances both clocks.
     pub fn advance_ms(&self, by: u64) {
         self.wall_ms.fetch_add(by as i64, Ordering::SeqCst);
         self.steady_ms.fetch_add(by, Ordering::SeqCst);
     }
 
-    /// Sets the calendar's clock, as an operator may do.
+    /// Sets the wall clock, as an operator may do.
     pub fn set_wall_ms(&self, to: i64) {
         self.wall_ms.store(to, Ordering::SeqCst);
     }
@@ -94,7 +94,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// Hands the calendar's time to the log.
+/// Provides the wall clock to the log.
 pub(crate) struct LogClock(pub(crate) Arc<dyn Clock>);
 
 impl prombus_log::Clock for LogClock {
@@ -109,10 +109,10 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_steady_clock_counts_the_time_in_which_the_machine_slept() {
-        // The kernel's uptime has that time in it.
+    fn the_steady_clock_includes_the_time_in_which_the_machine_was_suspended() {
+        // The kernel's uptime includes that time.
         let uptime_ms = || {
-            let text = std::fs::read_to_string("/proc/uptime").expect("is there");
+            let text = std::fs::read_to_string("/proc/uptime").expect("/proc/uptime is readable");
             let seconds: f64 = text.split(' ').next().expect("a number").parse().expect("a number");
             (seconds * 1_000.0) as u64
         };

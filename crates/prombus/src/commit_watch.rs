@@ -1,4 +1,5 @@
-//! Who waits for a commit: one number that rises, and wakers. Also whether the bus is open, and whether its engine can commit.
+//! Tracks the newest durable commit and wakes the futures that wait for a commit. Also records whether the bus is open, and
+//! whether its engine can commit.
 
 use crate::deferred_wakes::wake;
 use crate::error::Unavailable;
@@ -13,13 +14,13 @@ use tokio::sync::Notify;
 pub(crate) struct CommitWatch {
     durable: AtomicU64,
     waiters: Mutex<Vec<(u64, Waker)>>,
-    /// Appends that found the queue full.
+    /// Appends that found the queue full and wait for room.
     room: Mutex<Vec<Waker>>,
     wants_room: AtomicBool,
     failed: OnceLock<Unavailable>,
-    /// Told when `failed` is set.
+    /// Notified when `failed` is set.
     has_failed: Notify,
-    /// The engine has been suspended for too long: waiters are told, until it resumes.
+    /// Set once the engine has been suspended for `engine_wait_ms`: waiters fail with this reason until it resumes.
     suspended: Mutex<Option<Unavailable>>,
     is_closed: AtomicBool,
 }
@@ -44,7 +45,7 @@ impl CommitWatch {
         woken.into_iter().for_each(wake);
     }
 
-    /// Nothing new begins from now on. Returns whether it was closed before.
+    /// Marks the bus as closed: new operations are refused. Returns whether it was closed before.
     pub(crate) fn set_closed(&self) -> bool {
         self.is_closed.swap(true, Ordering::AcqRel)
     }
@@ -57,13 +58,13 @@ impl CommitWatch {
         if self.is_closed() { Err(Unavailable::Closed) } else { Ok(()) }
     }
 
-    /// Fails everyone who waits, until [`resume`](Self::resume).
+    /// Fails all waiters with this reason, until [`resume`](Self::resume).
     pub(crate) fn suspend(&self, reason: Unavailable) {
         *self.suspended.lock() = Some(reason);
         self.wake_all();
     }
 
-    /// Waiting makes sense again.
+    /// Ends the suspension, so that waiters wait again.
     pub(crate) fn resume(&self) {
         *self.suspended.lock() = None;
     }
@@ -92,7 +93,7 @@ impl CommitWatch {
         self.wake_all();
     }
 
-    /// Resolves when nothing will be committed any more.
+    /// Resolves when the engine has permanently stopped committing.
     pub(crate) async fn stopped(&self) -> Unavailable {
         loop {
             let has_failed = self.has_failed.notified();
@@ -117,7 +118,7 @@ impl CommitWatch {
             return Poll::Ready(Ok(()));
         }
         let mut waiters = self.waiters.lock();
-        // Again under the lock: whoever advances takes it after the number.
+        // Checked again under the lock, because `advance` raises the number before it takes the lock.
         if self.durable.load(Ordering::SeqCst) >= commit {
             return Poll::Ready(Ok(()));
         }
@@ -132,7 +133,7 @@ impl CommitWatch {
         Poll::Pending
     }
 
-    /// Wakes the caller when there may be room. The caller registers first and then tries once more.
+    /// Wakes the caller when there may be room. The caller must register before it tries once more.
     pub(crate) fn register_for_room(&self, context: &Context<'_>) {
         let mut room = self.room.lock();
         if !room.iter().rev().take(8).any(|other| other.will_wake(context.waker())) {

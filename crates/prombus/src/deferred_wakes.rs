@@ -1,5 +1,5 @@
-//! Wakers are called when no lock is held: an executor may poll or drop a task inside the call, and that may come back here.
-//! Code that holds a lock while an engine may call back keeps a [`DeferredWakes`] around it, created before the lock.
+//! Calls wakers only when no lock is held: an executor may poll or drop a task inside the call, and that may re-enter this crate.
+//! Code that holds a lock while an engine may call back keeps a [`DeferredWakes`] in scope, created before it takes the lock.
 
 use std::cell::RefCell;
 use std::task::Waker;
@@ -13,7 +13,7 @@ struct Deferred {
     wakers: Vec<Waker>,
 }
 
-/// While it lives, this thread's wakers are held back; when the last one is dropped, they are called.
+/// While one of these exists, the wakers of this thread are deferred. They are called when the last one is dropped.
 pub(crate) struct DeferredWakes(());
 
 impl DeferredWakes {
@@ -33,7 +33,7 @@ impl Drop for DeferredWakes {
     }
 }
 
-/// Calls a waker, now or when the thread's [`DeferredWakes`] end.
+/// Calls a waker, either now or when the last [`DeferredWakes`] of this thread is dropped.
 pub(crate) fn wake(waker: Waker) {
     let now = DEFERRED.with_borrow_mut(|deferred| {
         if deferred.depth == 0 {

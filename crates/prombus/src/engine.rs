@@ -1,17 +1,17 @@
-//! The seam between the bus and what keeps its events: an [`Engine`] stores events and group records; groups, leases and
-//! redelivery are the work of [`LocalBackend`](crate::LocalBackend), which runs over any engine.
+//! The interface between the bus and its storage. An [`Engine`] stores events and group records.
+//! [`LocalBackend`](crate::LocalBackend) runs over any engine and adds groups, leases and redelivery.
 //!
-//! An engine may be a log in this process or a database behind a network, so the seam is honest about waiting:
+//! An engine may be a log in this process or a database on the network, so the interface shows where a call may wait:
 //!
 //! - [`EventScanner::poll_scan`] may be pending; a local engine is always ready.
-//! - Questions about single events and topics return a [`Lookup`], which may be pending too.
-//! - [`Engine::append`] returns a commit number at once. Ids and seqs are known at once, or with the commit
+//! - Lookups of single events and topics return a [`Lookup`], which may be pending as well.
+//! - [`Engine::append`] returns a commit number at once. Ids and seqs are known at once, or when the commit completes
 //!   ([`LateOutcomes`]).
-//! - A call that may block its thread takes [`MayBlock`], the proof that the thread may be blocked.
-//! - Availability can end and return: see [`EngineObserver`].
+//! - A call that may block its thread takes a [`MayBlock`], the proof that the thread may be blocked.
+//! - An engine can become unavailable and recover: see [`EngineObserver`].
 //!
-//! **Atomicity:** a batch is events, then records. Records are never durable without the events before them. Batches become
-//! durable in the order of their commit numbers.
+//! **Atomicity:** a batch consists of events, followed by records. Records never become durable without the events before them.
+//! Batches become durable in the order of their commit numbers.
 
 mod log;
 mod lookup;
@@ -41,32 +41,32 @@ use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// What an engine can do.
+/// The capabilities of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineCapabilities {
     /// An event that was reported as committed survives a restart.
     pub is_durable: bool,
-    /// [`LocalFiles`] is there: backups, and a list of unreadable events.
+    /// [`Engine::local_files`] returns [`LocalFiles`]: backups, and a list of unreadable events.
     pub has_local_files: bool,
-    /// Scans and lookups are always ready. They read files of this machine on the calling thread, at most a megabyte per call.
+    /// Scans and lookups are always ready. They read local files on the calling thread, at most a megabyte per call.
     pub reads_locally: bool,
     /// Compaction is worth its cost when this many bytes of events are dead.
     pub compaction_unit_bytes: u64,
 }
 
-/// A batch to append: all of it becomes durable, or nothing.
+/// A batch to append. Either all of it becomes durable or none of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AppendBatch<'a> {
-    /// Events, in order.
+    /// The events, in order.
     pub events: &'a [NewEvent<'a>],
-    /// Group records, in order. They follow the events.
+    /// The group records, in order. They follow the events.
     pub records: &'a [StateRecord],
-    /// Whether it may use the room that is reserved on a full disk.
+    /// Whether the batch may use the space that is reserved for when the disk is full.
     pub use_reserve: bool,
 }
 
 impl<'a> AppendBatch<'a> {
-    /// A batch of records alone. It may use the reserve.
+    /// A batch of records only. It may use the reserve.
     pub fn of_records(records: &'a [StateRecord]) -> Self {
         Self { records, use_reserve: true, events: &[] }
     }
@@ -75,31 +75,31 @@ impl<'a> AppendBatch<'a> {
 /// A topic of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredTopic {
-    /// Its number. Numbers are never used again.
+    /// Its number. Numbers are never reused.
     pub id: TopicId,
     /// Its name.
     pub name: Topic,
-    /// The newest durable seq; zero for none.
+    /// The newest durable seq; zero if the topic has no events.
     pub last_seq: u64,
 }
 
-/// What a topic takes.
+/// The storage that a topic uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TopicUsage {
-    /// Events that are stored, including dead ones that are not cleaned yet.
+    /// The number of stored events, including dead ones that are not cleaned yet.
     pub events: u64,
-    /// The bytes they take.
+    /// The size of these events.
     pub bytes: u64,
 }
 
 /// The result of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scanned {
-    /// The first seq that was not visited.
+    /// The first seq that the scan did not visit.
     pub next_seq: u64,
-    /// Seqs in between that retention, compaction or deletion removed.
+    /// How many seqs of the scanned range retention, compaction or deletion removed.
     pub cleaned: u64,
-    /// Seqs in between that are damaged.
+    /// How many seqs of the scanned range are damaged.
     pub corrupt: u64,
 }
 
@@ -112,7 +112,7 @@ pub struct EventHead {
     pub id: EventId,
     /// The publisher's time.
     pub ts: i64,
-    /// When the engine took it; never falls within a topic.
+    /// When the engine committed it. Within a topic commit times never decrease.
     pub commit_ms: i64,
     /// Whether the publisher chose the id.
     pub is_client_id: bool,
@@ -125,25 +125,26 @@ impl From<&StoredEvent<'_>> for EventHead {
     }
 }
 
-/// A visitor's answer to an event.
+/// A visitor's decision about an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// The event is taken; continue with the next.
+    /// The visitor takes the event; the scan continues with the next one.
     Next,
-    /// The event is not taken; the scan ends before it.
+    /// The visitor does not take the event; the scan ends before it.
     Stop,
 }
 
-/// Reads events in order. It keeps what it read ahead, so each reader has its own.
+/// Reads events in order. A scanner keeps its read-ahead, so each reader has its own scanner.
 pub trait EventScanner: Send {
-    /// Shows the durable events `from..=to` of a topic, in order, to `visit`, until it returns [`Visit::Stop`] or no more are at
-    /// hand. A scan may end before `to`, but makes progress when there is something to read.
+    /// Passes the durable events `from..=to` of a topic to `visit`, in order, until `visit` returns [`Visit::Stop`] or no more
+    /// events are available. A scan may end before `to`, but it makes progress when there is something to read.
     ///
-    /// Pending: no event was visited, and the context is woken when the same scan can make progress. What was read for it is
-    /// kept until then, also if other scans come in between. One waker is kept.
+    /// When this is pending, no event was visited, and the context is woken when the same scan can make progress. The events that
+    /// were read for it are kept until then, even if other scans come in between. Only the latest waker is kept.
     ///
     /// # Errors
-    /// [`ReadError`] when the events cannot be read now. Damaged events are not an error: they are left out and counted.
+    /// [`ReadError`] when the events cannot be read at the moment. Damaged events are not an error: they are left out and
+    /// counted.
     fn poll_scan(
         &mut self,
         topic: TopicId,
@@ -153,83 +154,87 @@ pub trait EventScanner: Send {
         visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
     ) -> Poll<Result<Scanned, ReadError>>;
 
-    /// Whether a scan of a topic from this seq on takes microseconds and so may run on any thread: the newest events, which are in
-    /// memory, include it.
+    /// Whether the events of a topic from this seq on are in memory. A scan of them takes microseconds, so it may run on any
+    /// thread.
     fn is_in_memory(&self, _topic: TopicId, _from: u64) -> bool {
         false
     }
 
-    /// Limits how many bytes are read ahead.
+    /// Limits the size of the read-ahead.
     fn read_ahead(&mut self, _bytes: usize) {}
 
-    /// The reader takes at most this many more events and bytes: no more need be fetched for it.
+    /// The reader will take at most this many more events and bytes, so the scanner need not fetch more.
     fn expect(&mut self, _events: usize, _bytes: usize) {}
 
-    /// Frees what was read ahead.
+    /// Frees the read-ahead.
     fn rest(&mut self);
 }
 
-/// What an engine reports. Calls may come from a thread of the engine, one at a time, and must return soon.
+/// Receives reports of an engine. The engine may call from one of its threads, makes one call at a time, and each call must
+/// return soon.
 pub trait EngineObserver: Send + Sync + 'static {
-    /// All batches up to this commit are durable, with these topics' newest seqs. [`LateOutcomes`] of the batches were filled
-    /// before.
+    /// All batches up to this commit are durable. `newest` has the newest seqs of the topics that changed. The engine has filled
+    /// the batches' [`LateOutcomes`] before this call.
     fn committed(&self, commit: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>);
 
-    /// Appends that were refused with [`StoreError::Busy`] may be tried again.
+    /// Appends that were refused with [`StoreError::Busy`] may be retried.
     fn room(&self);
 
-    /// The engine cannot commit for now, and tries to. Appends are refused with [`StoreError::Busy`] meanwhile.
+    /// The engine cannot commit at the moment and keeps trying. Until it resumes, appends are refused with [`StoreError::Busy`].
     fn suspended(&self, reason: String);
 
-    /// The engine commits again; `room` follows. Appends are refused with [`StoreError::Busy`] until this returns.
+    /// The engine commits again; a call of `room` follows. Appends are refused with [`StoreError::Busy`] until this returns.
     fn resumed(&self);
 
-    /// Another process leads this store now. Nothing is committed any more.
+    /// Another process leads this store. The engine commits nothing more.
     fn deposed(&self, leader: String);
 
-    /// Writing stopped for good.
+    /// The engine has permanently stopped writing.
     fn stopped(&self, reason: Unavailable);
 }
 
-/// What a cleaning removed.
+/// The result of a cleaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Events.
+    /// The number of removed events.
     pub events: u64,
-    /// The bytes they took.
+    /// The size of the removed events.
     pub bytes: u64,
-    /// A full or unreadable disk kept it from removing all that is dead.
+    /// A full or unreadable disk prevented the removal of some dead events.
     pub is_cut_short: bool,
 }
 
 /// Stores events and group records.
 pub trait Engine: Send + Sync + 'static {
-    /// What it can do.
+    /// The capabilities of this engine.
     fn capabilities(&self) -> EngineCapabilities;
 
-    /// Sets the observer. Called once, before anything is appended.
+    /// Sets the observer. Called once, before the first append.
     fn observe(&self, observer: Arc<dyn EngineObserver>);
 
     /// Groups, settings and small values as they were when the engine was opened.
     fn restored(&self) -> RestoredState;
 
-    /// Appends a batch. Never waits. Outcomes are added to `outcomes` now, or come with the commit
-    /// ([`Appended::late`]). The batch is durable and its events are visible when the commit is reported. A commit of which
-    /// nothing was stored (its outcomes are an error) must never be reported, nor may [`durable_commit`](Self::durable_commit)
-    /// reach it: its group records would count as durable.
+    /// Appends a batch; never waits. The outcomes are added to `outcomes` at once, or are known with the commit
+    /// ([`Appended::late`]). The batch is durable and its events are visible when the commit is reported.
+    ///
+    /// If nothing of a batch was stored (its outcomes are an error), its commit must never be reported, and
+    /// [`durable_commit`](Self::durable_commit) must never reach it. Otherwise the group records of the batch would count as
+    /// durable.
     ///
     /// # Errors
-    /// [`StoreError`]: nothing was appended. After [`StoreError::Busy`] the observer is told when to try again.
+    /// [`StoreError`]: nothing was appended. After [`StoreError::Busy`] the engine tells the observer when to retry.
     fn append(&self, batch: &AppendBatch<'_>, outcomes: &mut Vec<Published>) -> Result<Appended, StoreError>;
 
     /// The newest durable commit.
     fn durable_commit(&self) -> u64;
 
-    /// Which commit times are over. `closing` closes the time that it names, even if the clock is behind it. The observer has
-    /// been told of everything that is complete; while it is being told, `complete_ms` may be `i64::MIN`.
+    /// The commit times that are closed and complete. `closing` closes this time even if the clock has not reached it yet.
+    /// `complete_ms` covers only commits that the observer was told of; it may be `i64::MIN` while such a report is in progress.
     fn commit_times(&self, closing: i64) -> CommitTimes;
 
-    /// Waits until an append that was refused with [`StoreError::Busy`] may be tried again. False if there will never be room.
+    /// Waits until an append that was refused with [`StoreError::Busy`] may be retried. Returns false if there will never be
+    /// room.
     fn wait_for_room(&self, may_block: MayBlock) -> bool;
 
     /// The number of a topic, which is created if it does not exist. Never waits.
@@ -238,36 +243,38 @@ pub trait Engine: Send + Sync + 'static {
     /// [`StoreError`]: no topic was created.
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError>;
 
-    /// Deletes a topic with all its events; durable with the commit that this returns. A topic that is created later under the
-    /// same name is another one. Never waits.
+    /// Deletes a topic with all its events. The deletion is durable with the returned commit. A topic that is created later under
+    /// the same name is a new topic. Never waits.
     ///
     /// # Errors
     /// [`StoreError`]: nothing was deleted.
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError>;
 
-    /// Retention: topics begin at these seqs from now on; nothing below is read or counted. First seqs only rise. Never waits.
+    /// Applies retention: these topics begin at these seqs, and earlier events are neither read nor counted. First seqs only
+    /// rise. Never waits.
     ///
     /// # Errors
     /// [`StoreError`]: nothing changed.
     fn retain_from(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError>;
 
-    /// The seq that retention left a topic to begin at; zero if it removed nothing.
+    /// The first seq that retention left in a topic; zero if retention removed nothing.
     fn retained_from(&self, topic: TopicId) -> u64;
 
     /// All topics.
     fn topics(&self) -> Vec<StoredTopic>;
 
-    /// The newest durable seq of a topic; zero for none.
+    /// The newest durable seq of a topic; zero if it has no events.
     fn last_seq(&self, topic: TopicId) -> u64;
 
-    /// A seq that events which were appended before this call do not exceed, and later ones do. An engine that learns seqs with the
-    /// commit waits for what is queued.
+    /// A seq that separates the events that were appended before this call from later ones: earlier events have at most this seq.
+    /// An engine that learns seqs with the commit waits for the queued appends.
     fn appended_seq(&self, topic: TopicId) -> Lookup<u64>;
 
-    /// Whether the engine made this id. Such ids rise with the seqs of a topic, so one whose event is gone still has its place.
+    /// Whether the engine generated this id. Such ids rise with the seqs of a topic, so the position of an id is known even after
+    /// its event was removed.
     fn is_own_id(&self, id: EventId) -> bool;
 
-    /// A scanner to read events with.
+    /// A new scanner.
     fn scanner(&self) -> Box<dyn EventScanner>;
 
     /// The oldest kept seq of a topic.
@@ -279,10 +286,10 @@ pub trait Engine: Send + Sync + 'static {
     /// The seq of the event with this id.
     fn find(&self, topic: TopicId, id: EventId) -> Lookup<Option<u64>>;
 
-    /// The first seq whose event has this `ts` or a later one, even if publishers' times are out of order.
+    /// The first seq whose event has this `ts` or a later one, even if the `ts` of the events are out of order.
     fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Lookup<Option<u64>>;
 
-    /// For each seq and key: whether an event of the topic with this key and a lower seq is kept.
+    /// For each seq and key: whether the topic still has an event with this key and a lower seq.
     fn have_keys_before(
         &self,
         topic: TopicId,
@@ -292,15 +299,15 @@ pub trait Engine: Send + Sync + 'static {
     /// The lowest seq such that the events from it on take at most about this many bytes.
     fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Lookup<u64>;
 
-    /// What these topics take, at a cost that does not grow with the number of other topics. `None` for one that does not exist
-    /// or is not durable yet.
+    /// The storage that these topics use. The cost does not grow with the number of other topics. The entry is `None` for a topic
+    /// that does not exist or is not durable yet.
     fn usage(&self, topics: Vec<TopicId>) -> Lookup<Vec<Option<TopicUsage>>>;
 
-    /// Removes dead events: those below the first seqs of their topics, those of deleted topics, and with `compact` those that
-    /// `liveness` calls dead. One thread does this.
+    /// Removes dead events: those below the first seqs of their topics, those of deleted topics and, with `compact`, those that
+    /// `liveness` reports as dead. Only one thread calls this.
     ///
     /// # Errors
-    /// [`Unavailable`] when writing stopped.
+    /// [`Unavailable`] when the engine has stopped writing.
     fn clean(
         &self,
         liveness: &dyn Liveness,
@@ -308,7 +315,7 @@ pub trait Engine: Send + Sync + 'static {
         may_block: MayBlock,
     ) -> Result<Cleaned, Unavailable>;
 
-    /// Whether the storage is full: publishes are refused now or soon.
+    /// Whether the storage is full, so that publishes are refused or soon will be.
     fn is_full(&self) -> bool {
         false
     }
@@ -326,23 +333,23 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
-    /// Makes what is pending durable, and ends.
+    /// Makes pending appends durable and ends the engine.
     ///
     /// # Errors
-    /// [`Unavailable`] when writing had stopped before.
+    /// [`Unavailable`] when the engine had already stopped writing.
     fn close(&self, may_block: MayBlock) -> Result<(), Unavailable>;
 }
 
-/// Events that cannot be read now.
+/// Events that cannot be read at the moment.
 pub use prombus_log::UnreadableEvents;
 
-/// What only an engine with files on this machine can do.
+/// Operations that need files on this machine.
 pub trait LocalFiles {
-    /// Copies everything that is durable now to a new folder, while the bus runs. `progress` is told the bytes done and the
-    /// bytes in all.
+    /// Copies everything that is durable at this time to a new folder, while the bus runs. `progress` receives the bytes copied
+    /// and the bytes in total.
     ///
     /// # Errors
-    /// [`BackupError`]: the folder contains nothing that could be taken for a backup.
+    /// [`BackupError`]: the folder contains nothing that could be mistaken for a backup.
     fn backup(
         &self,
         folder: &Path,
@@ -350,10 +357,10 @@ pub trait LocalFiles {
         may_block: MayBlock,
     ) -> Result<(), BackupError>;
 
-    /// Tries to read the known unreadable ranges again, so that figures and lists are current.
+    /// Tries to read the known unreadable ranges again, to update figures and lists.
     fn probe_unreadable(&self, may_block: MayBlock);
 
-    /// Events that readers have failed to read and that are still unreadable.
+    /// Events that a reader failed to read and that are still unreadable.
     fn unreadable(&self, may_block: MayBlock) -> Vec<UnreadableEvents>;
 
     /// Marks the unreadable events as damaged and returns them.

@@ -1,31 +1,31 @@
-//! Errors, one family per operation. Each says what is wrong and, where there is a limit, what is allowed.
+//! The errors of the crate, one enum per family of operations.
 
 use prombus_protocol::{ErrorCode, GroupNameError, JsonError, OptionError, TopicError, Uuid};
 
-/// The bus cannot make something durable.
+/// Why the bus cannot make writes durable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// A write or a sync failed; what was pending has an unknown fate.
+    /// A write or a sync failed. Whether the pending writes are on disk is unknown.
     #[error("writing stopped after a failure ({0}); restart to recover")]
     Poisoned(String),
     /// The bus was closed.
     #[error("the bus is closed")]
     Closed,
-    /// The disk is full, with the room that is reserved for groups. What was said applies, but is lost with a restart unless there
-    /// is room before.
+    /// The disk is full, including the space that is reserved for group records. The change applies in memory, but a restart
+    /// loses it unless space becomes free before.
     #[error("the storage is full")]
     StorageFull,
-    /// The engine cannot commit for now. Whether something that was sent before is kept is unknown; try again.
+    /// The engine cannot commit at the moment. Whether earlier writes were kept is unknown; try again.
     #[error("the engine is not available: {0}")]
     Suspended(String),
-    /// Another process leads the store. The text says which one, as far as it is known.
+    /// Another process leads the store. The text names it, if it is known.
     #[error("another process leads this store: {0}")]
     Deposed(String),
 }
 
 impl Unavailable {
-    /// What it is called on the wire.
+    /// The error's code on the wire.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::StorageFull => ErrorCode::StorageFull,
@@ -53,28 +53,28 @@ pub enum OpenError {
     /// The log in the folder could not be opened.
     #[error(transparent)]
     Log(#[from] prombus_log::OpenError),
-    /// The groups in the log could not be understood.
+    /// The group records of the log could not be decoded.
     #[error("the groups of this log cannot be read: {0}")]
     Groups(String),
     /// A setting is out of range.
     #[error("{name} is {value}: {allowed}")]
     BadSetting {
-        /// Which one.
+        /// The setting.
         name: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// A thread could not be started.
-    #[error("starting a thread")]
+    #[error("a thread could not be started")]
     Thread(#[source] std::io::Error),
     /// Another process leads the store.
     #[error("another process leads this store: {address}")]
     Led {
-        /// Where it is reached, as far as it is known.
+        /// The address of that process, if it is known.
         address: String,
-        /// Its term, by the fence in the store or by the lease record.
+        /// The term of that process, from the fence in the store or from the lease record.
         term: u64,
     },
     /// The store on the network cannot be used. The text says why, without credentials.
@@ -82,26 +82,26 @@ pub enum OpenError {
     Store(String),
 }
 
-/// Why a store took nothing.
+/// Why a store refused a write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Too much is waiting to be committed; try again when told.
+    /// Too much is waiting to be committed. Try again when the engine reports room.
     #[error("the commit queue is full")]
     Busy,
-    /// There is no room.
+    /// The storage has no room.
     #[error("the storage is full")]
     Full,
-    /// It alone is more than a batch can hold.
+    /// The append alone exceeds the size of a batch.
     #[error("{0}")]
     TooLarge(String),
-    /// There is no such topic, or no longer.
+    /// The topic does not exist, or was deleted.
     #[error("there is no topic with the number {0}")]
     UnknownTopic(u32),
-    /// Writing stopped.
+    /// The store does not accept writes.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// Whether an id is known could not be read: the event may be a duplicate, so it is not taken. Try again.
+    /// The lookup of an id failed, so the event may be a duplicate and was not accepted. Try again.
     #[error("{0}")]
     Lookup(String),
     /// The store failed in another way.
@@ -109,33 +109,33 @@ pub enum StoreError {
     Other(String),
 }
 
-/// A setting of a topic that cannot be.
+/// A topic setting that is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {why}")]
 pub struct SettingError {
-    /// Which one.
+    /// The setting.
     pub name: &'static str,
-    /// What is wrong, or what is allowed.
+    /// What is wrong with the value, or which values are allowed.
     pub why: String,
 }
 
-/// Why something about a topic did not work.
+/// Why an operation on a topic failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopicAdminError {
-    /// There is no such topic.
+    /// The topic does not exist.
     #[error("there is no topic {0:?}")]
     UnknownTopic(String),
-    /// A setting.
+    /// A setting is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// There are as many topics as allowed.
+    /// The limit on topics is reached.
     #[error("topic limit reached (max_topics = {0})")]
     TooManyTopics(usize),
-    /// There is no room for the record.
+    /// The storage has no room for the record.
     #[error("the storage is full")]
     StorageFull,
-    /// The bus writes no more.
+    /// The bus does not accept writes.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
     /// The store failed in another way.
@@ -153,20 +153,20 @@ impl From<StoreError> for TopicAdminError {
     }
 }
 
-/// Why there is no backup.
+/// Why a backup failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// What is kept nowhere cannot be backed up.
+    /// The store is in memory only, so it has nothing to back up.
     #[error("this store keeps nothing on disk; there is nothing to back up")]
     NotDurable,
-    /// The engine keeps its data elsewhere, and other tools back it up. The text says how.
+    /// The engine keeps its data in another system, which has its own backup tools. The text says how to use them.
     #[error("{0}")]
     Elsewhere(String),
-    /// The folder is not empty, cannot be made or written, or is inside the data folder.
+    /// The folder is not empty, cannot be created or written, or is inside the data folder.
     #[error("{0}")]
     Folder(String),
-    /// The folder's disk has no room.
+    /// The disk of the folder is full.
     #[error("{0}")]
     Full(String),
     /// Copying failed.
@@ -180,17 +180,17 @@ impl From<ReadError> for BackupError {
     }
 }
 
-/// Why something could not be read.
+/// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// There is no such topic.
+    /// The topic does not exist.
     #[error("there is no topic {0:?}")]
     UnknownTopic(String),
     /// The topic has no event with this id.
     #[error("there is no event with the id {0}")]
     UnknownId(Uuid),
-    /// A position that no reader of this store can have.
+    /// A position that this store never returned.
     #[error("the position is not one of this server's events")]
     UnknownPosition,
     /// The keys of the topic take more memory than is allowed.
@@ -203,20 +203,20 @@ pub enum ReadError {
         /// The limit.
         limit_bytes: usize,
     },
-    /// A file cannot be read now. Nothing is known about what it holds; try again later.
+    /// A file cannot be read at the moment. Its content is unknown; try again later.
     #[error("{0}")]
     Io(String),
-    /// Some events cannot be read now. They are neither damaged nor gone; try again later.
+    /// Some events cannot be read at the moment. They are neither damaged nor removed; try again later.
     #[error("{reason}")]
     Unreadable {
-        /// The first of them.
+        /// The first unreadable seq.
         first_seq: u64,
-        /// The last one, as far as that is known.
+        /// The last unreadable seq, as far as it is known.
         last_seq: u64,
-        /// What the system said.
+        /// The error of the operating system.
         reason: String,
     },
-    /// A fault of prombus.
+    /// A bug in prombus.
     #[error("reading failed: {0}")]
     Failed(String),
     /// The bus was closed.
@@ -225,32 +225,32 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether a file could not be read: that may pass, and nothing may be concluded from it.
+    /// Whether a file could not be read. That may be temporary, so the caller must conclude nothing from it.
     pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::Io(_) | Self::Unreadable { .. })
     }
 }
 
-/// Why an event was not published. Nothing of it, or of its batch, was kept.
+/// Why an event was not published. Unless a variant says otherwise, neither the event nor its batch was kept.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The name of the topic.
+    /// The name of the topic is invalid.
     #[error(transparent)]
     Topic(#[from] TopicError),
-    /// An option.
+    /// An option is invalid.
     #[error(transparent)]
     Option(#[from] OptionError),
-    /// The payload is not JSON, or nested too deeply.
+    /// The payload is not JSON, or is nested too deeply.
     #[error("the payload is {0}")]
     Payload(#[from] JsonError),
-    /// The payload could not be written as JSON.
+    /// The payload could not be serialized as JSON.
     #[error("the payload cannot be written as JSON: {0}")]
     Serialize(String),
     /// The payload is too large.
     #[error("the payload has {bytes} bytes; at most {limit_bytes} are allowed")]
     TooLarge {
-        /// Its size.
+        /// The size of the payload.
         bytes: usize,
         /// The limit.
         limit_bytes: usize,
@@ -258,16 +258,16 @@ pub enum PublishError {
     /// The whole batch is too large.
     #[error("the batch is too large: {0}")]
     BatchTooLarge(String),
-    /// There are as many topics as allowed.
+    /// The limit on topics is reached.
     #[error("topic limit reached (max_topics = {0})")]
     TooManyTopics(usize),
-    /// There is no room on the disk, or in memory.
+    /// The disk, or the memory of an in-memory store, is full.
     #[error("the storage is full")]
     StorageFull,
-    /// The bus writes no more; whether the event was kept is unknown.
+    /// The bus does not accept writes. Whether the event was kept is unknown.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// Whether the event is a duplicate could not be read now. It was not kept; try again.
+    /// The check for a duplicate failed. The event was not kept; try again.
     #[error("{0}")]
     Lookup(String),
     /// The store failed in another way.
@@ -288,7 +288,7 @@ impl From<StoreError> for PublishError {
 }
 
 impl PublishError {
-    /// What it is called on the wire.
+    /// The error's code on the wire.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Topic(_) => ErrorCode::BadTopic,
@@ -305,20 +305,20 @@ impl PublishError {
     }
 }
 
-/// Why something about a group did not work.
+/// Why an operation on a group failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupError {
-    /// The name of a topic or a pattern.
+    /// The name of a topic or a pattern is invalid.
     #[error(transparent)]
     Topic(#[from] TopicError),
-    /// The name of a group.
+    /// The name of the group is invalid.
     #[error(transparent)]
     Group(#[from] GroupNameError),
-    /// An option.
+    /// An option is invalid.
     #[error(transparent)]
     Option(#[from] OptionError),
-    /// There is no such group.
+    /// The group does not exist.
     #[error("there is no group {group:?} on {topic:?}; name the subscription as written, e.g. \"orders.*\"")]
     UnknownGroup {
         /// The subscription as written.
@@ -326,46 +326,46 @@ pub enum GroupError {
         /// The group.
         group: String,
     },
-    /// The group was made with other topics or another filter.
+    /// The group was created with other topics or another filter.
     #[error("the group {group:?} on {topic:?} has another {what}; all members of a group share it")]
     Conflict {
         /// The subscription as written.
         topic: String,
         /// The group.
         group: String,
-        /// What differs.
+        /// What differs: the topics or the filter.
         what: &'static str,
     },
     /// No event has this id.
     #[error("there is no event with the id {0}")]
     UnknownId(Uuid),
-    /// A cursor of another subscription.
-    #[error("the cursor is of {other:?}, not of {topic:?}")]
+    /// The cursor belongs to another subscription.
+    #[error("the cursor belongs to {other:?}, not to {topic:?}")]
     OtherTopic {
         /// The subscription as written.
         topic: String,
-        /// The cursor's.
+        /// The subscription of the cursor.
         other: String,
     },
-    /// There are as many groups as allowed.
+    /// The limit on groups is reached.
     #[error("group limit reached (max_groups = {0})")]
     TooManyGroups(usize),
-    /// There are as many topics as allowed.
+    /// The limit on topics is reached.
     #[error("topic limit reached (max_topics = {0})")]
     TooManyTopics(usize),
     /// The group was deleted.
     #[error("the group was deleted")]
     Deleted,
-    /// Another member took the group over.
+    /// Another member called [`take_over`](crate::Membership::take_over), which removed this member.
     #[error("another member took the group over")]
     TakenOver,
-    /// There is no room for the record.
+    /// The storage has no room for the record.
     #[error("the storage is full")]
     StorageFull,
     /// Reading the events failed.
     #[error(transparent)]
     Read(ReadError),
-    /// The bus writes no more.
+    /// The bus does not accept writes.
     #[error(transparent)]
     Unavailable(Unavailable),
     /// The store failed in another way.
@@ -403,7 +403,7 @@ impl From<ReadError> for GroupError {
 }
 
 impl GroupError {
-    /// What it is called on the wire.
+    /// The error's code on the wire.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Topic(_) | Self::Option(OptionError::Topic { .. }) => ErrorCode::BadTopic,

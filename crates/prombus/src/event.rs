@@ -1,4 +1,5 @@
-//! Events and deliveries as a subscriber gets them. Events that were pulled together share their bytes; each is a cheap handle.
+//! Events and deliveries as a subscriber receives them. Events that were pulled together share one buffer, and each `Event` is a
+//! cheap handle into it.
 
 use crate::backend::{DurableTicket, Membership, SettleOutcome, Verdict};
 use crate::batch::{DeliveryBatch, DeliveryItem, EventBatch};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// An event. Cloning it copies nothing.
+/// An event. Cloning it does not copy its bytes.
 #[derive(Clone)]
 pub struct Event {
     batch: SharedBatch,
@@ -54,7 +55,7 @@ impl Event {
         })
     }
 
-    /// Its place in its topic: 1, 2, 3 …
+    /// The event's position in its topic: 1, 2, 3 …
     pub fn seq(&self) -> u64 {
         match &self.batch {
             SharedBatch::Read(batch) => batch.items()[self.at].seq,
@@ -62,7 +63,7 @@ impl Event {
         }
     }
 
-    /// When it happened, as its publisher says; milliseconds since 1970.
+    /// The event's time in milliseconds since 1970, as set by its publisher.
     pub fn ts(&self) -> i64 {
         match &self.batch {
             SharedBatch::Read(batch) => batch.items()[self.at].ts,
@@ -86,12 +87,12 @@ impl Event {
         }
     }
 
-    /// A header.
+    /// The value of a header.
     pub fn header(&self, name: &str) -> Option<Cow<'_, str>> {
         self.body().header(name)
     }
 
-    /// Whether it has a tag.
+    /// Whether the event has a tag.
     pub fn has_tag(&self, tag: &str) -> bool {
         self.body().has_tag(tag)
     }
@@ -101,23 +102,24 @@ impl Event {
         self.body().payload().unwrap_or("null")
     }
 
-    /// The payload as a value.
+    /// Deserializes the payload.
     ///
     /// # Errors
-    /// When the payload is not what `T` looks like.
+    /// When the payload does not have the shape of `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         let mut deserializer = serde_json::Deserializer::from_str(self.payload());
-        // What is published is nested 128 deep at most, which serde_json alone would not read; a dead letter a little deeper.
+        // Payloads may be nested 128 levels deep, and dead letters a little deeper: more than serde_json's recursion limit
+        // allows.
         deserializer.disable_recursion_limit();
         let value = T::deserialize(&mut deserializer)?;
         deserializer.end()?;
         Ok(value)
     }
 
-    /// The whole record, with everything that its publisher gave it.
+    /// The whole record, with all fields that the publisher set.
     ///
     /// # Errors
-    /// When what is stored is not an event, which happens only if another program has changed the log.
+    /// When the stored bytes are not an event, which happens only if another program has changed the log.
     pub fn record(&self) -> Result<EventRecord<Box<RawValue>>, serde_json::Error> {
         self.body().record(self.id(), self.seq())
     }
@@ -136,8 +138,8 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// An event that this subscriber has until it acks or nacks it, or the lease ends. Dropped without either it stays leased and is
-/// delivered again when the lease ends.
+/// An event that is leased to this subscriber until the subscriber acks or nacks it or the lease expires. A delivery that is
+/// dropped without an ack or nack stays leased, and is redelivered when the lease expires.
 #[derive(Clone)]
 pub struct Delivery {
     event: Event,
@@ -158,7 +160,7 @@ impl Delivery {
     fn batch(&self) -> &DeliveryBatch {
         match &self.event.batch {
             SharedBatch::Delivered(batch) => batch,
-            SharedBatch::Read(_) => unreachable!("new() makes the event of a delivery"),
+            SharedBatch::Read(_) => unreachable!("new() always creates a delivered event"),
         }
     }
 
@@ -166,7 +168,7 @@ impl Delivery {
         &self.batch().items()[self.event.at]
     }
 
-    /// What to settle it by.
+    /// The position to settle it by.
     pub(crate) fn position(&self) -> Position {
         self.item().position
     }
@@ -181,17 +183,17 @@ impl Delivery {
         self.item().attempt
     }
 
-    /// Why it is delivered again.
+    /// Why the event was redelivered; `None` on the first attempt.
     pub fn reason(&self) -> Option<RedeliveryReason> {
         self.item().reason
     }
 
-    /// What the nack of the attempt before said, where it is known; cut to 256 bytes.
+    /// The reason of the previous attempt's nack, if it is known; cut to 256 bytes.
     pub fn last_error(&self) -> Option<&str> {
         self.batch().last_error(self.item())
     }
 
-    /// What goes with the event.
+    /// The delivery context, as it is sent with the event.
     pub fn context(&self) -> DeliveryContext {
         self.context_with(None)
     }
@@ -208,34 +210,34 @@ impl Delivery {
         }
     }
 
-    /// Done with it. Counts at once; await the answer to wait until it is durable.
+    /// Acks the event. The ack applies at once; await the result to wait until it is durable.
     pub fn ack(&self) -> Settling {
         self.settle(Verdict::Ack)
     }
 
-    /// It failed: it is delivered again after a backoff, and goes to the dead letters after the last attempt. Counts at once;
-    /// await the answer to wait until it is durable.
+    /// Nacks the event: it is redelivered after a backoff, and becomes a dead letter after the last attempt. The nack applies at
+    /// once; await the result to wait until it is durable.
     pub fn nack(&self, reason: &str) -> Settling {
         self.settle(Verdict::Nack { delay_ms: None, reason: Some(reason) })
     }
 
-    /// It failed: it is delivered again after a delay, of at most an hour.
+    /// Nacks the event: it is redelivered after this delay, at most an hour.
     pub fn nack_after(&self, delay: Duration, reason: &str) -> Settling {
         let delay_ms = delay.as_millis().min(3_600_000) as u64;
         self.settle(Verdict::Nack { delay_ms: Some(delay_ms), reason: Some(reason) })
     }
 
-    /// It failed for good: it goes to the dead letters at once.
+    /// Gives the event up: it becomes a dead letter at once.
     pub fn give_up(&self, reason: &str) -> Settling {
         self.settle(Verdict::GiveUp { reason: Some(reason) })
     }
 
-    /// Not processed: it is redelivered at once, and the attempt does not count.
+    /// Returns the event unprocessed: it is redelivered at once, and the attempt does not count.
     pub(crate) fn release(&self) {
         drop(self.settle(Verdict::Release));
     }
 
-    /// Needs more time: the lease ends this long from now, at least a second. False when the lease is over already.
+    /// Extends the lease: it expires this long from now, at least a second. Returns false when the lease is already over.
     pub fn extend(&self, by: Duration) -> bool {
         let extend_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX).min(86_400_000);
         let mut outcomes = Vec::with_capacity(1);
@@ -265,14 +267,14 @@ impl std::fmt::Debug for Delivery {
     }
 }
 
-/// What became of an ack or a nack.
+/// The outcome of an ack or a nack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Somebody newer has the event, or it is settled already: this changed nothing.
+    /// The event is leased to a newer holder or already settled, so the ack or nack changed nothing.
     pub stale: bool,
 }
 
-/// An ack or nack. It counts already; awaiting it waits until it is durable. If nobody waits it becomes durable with the next
+/// An ack or nack. It applies at once; awaiting it waits until it is durable. Without that it becomes durable with the next
 /// commit, within 10 ms.
 pub struct Settling {
     ticket: DurableTicket,
@@ -284,7 +286,7 @@ impl Settling {
         Self { ticket, is_stale }
     }
 
-    /// Whether it changed nothing.
+    /// Whether the ack or nack changed nothing.
     pub fn is_stale(&self) -> bool {
         self.is_stale
     }
@@ -299,11 +301,11 @@ impl Future for Settling {
     }
 }
 
-/// Events that were read, not delivered: nothing is to be settled.
+/// Events that were read, not delivered: they have no leases and are not settled.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// The events, in order.
     pub events: Vec<Event>,
-    /// Where to read on.
+    /// The seq to continue at.
     pub next_seq: u64,
 }

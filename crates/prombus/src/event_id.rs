@@ -1,4 +1,4 @@
-//! The ids of events: the engine's type and the protocol's.
+//! Converts event ids between the engine's type and the protocol's.
 
 use crate::engine::EventId;
 use prombus_protocol::Uuid;

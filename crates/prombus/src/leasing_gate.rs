@@ -1,7 +1,7 @@
-//! The gate of a bus on a shared store: whether this process may lease events now.
+//! The leasing gate of a bus on a shared store: decides whether this process may lease events.
 //!
-//! It closes by itself when its deadline has passed; nobody has to run for that, so a process that was stopped finds it closed
-//! when it continues. Its clock counts the time in which the process was stopped, unlike the clock of leases.
+//! The gate closes by itself when its deadline has passed. No task has to run for that, so a process that was stopped finds it
+//! closed when it continues. Its clock includes the time in which the process was stopped, unlike the clock of leases.
 
 use crate::clock::Clock;
 use parking_lot::Mutex;
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Called when members that found the gate closed may try again.
 type OnOpen = Arc<dyn Fn() + Send + Sync>;
 
-/// See the module. It belongs to one bus and to one term.
+/// Decides whether events may be leased. A gate belongs to one bus and to one term; see the module.
 pub struct LeasingGate {
     clock: Arc<dyn Clock>,
-    /// It is closed from this time on, by the steady clock.
+    /// The gate is closed from this time of the steady clock.
     open_until_ms: AtomicU64,
-    /// Somebody found it closed and waits.
+    /// A member found the gate closed and waits.
     is_awaited: AtomicBool,
     on_open: Mutex<Option<OnOpen>>,
 }
@@ -37,30 +37,30 @@ impl LeasingGate {
         self.clock.steady_ms() < self.open_until_ms.load(Ordering::SeqCst)
     }
 
-    /// Opens the gate until this time of the steady clock. Members that wait are woken.
+    /// Opens the gate until this time of the steady clock, and wakes waiting members.
     pub fn open_until(&self, deadline_ms: u64) {
         self.open_until_ms.store(deadline_ms, Ordering::SeqCst);
-        // After the store: a member that says it waits looks at the deadline once more.
+        // This follows the store: a member that announces its wait checks the deadline once more afterwards.
         if self.is_open() && self.is_awaited.swap(false, Ordering::SeqCst) {
-            // It calls wakers, and those run when no lock is held.
+            // The callback calls wakers, which must run when no lock is held.
             let on_open = self.on_open.lock().clone();
             on_open.into_iter().for_each(|on_open| on_open());
         }
     }
 
-    /// Closes it.
+    /// Closes the gate.
     pub fn close(&self) {
         self.open_until_ms.store(0, Ordering::SeqCst);
     }
 
-    /// Says that somebody waits for the gate to open, and has put itself where `on_open` finds it. Returns whether the gate is still
-    /// closed: otherwise it may have been opened before.
+    /// Announces that a member waits for the gate to open. The member must already be registered where `on_open` finds it.
+    /// Returns whether the gate is still closed; if not, it may have opened before the call, and the member must try again.
     pub(crate) fn wait(&self) -> bool {
         self.is_awaited.store(true, Ordering::SeqCst);
         !self.is_open()
     }
 
-    /// Sets what is called when those who wait may try again.
+    /// Sets the callback that wakes waiting members when the gate opens.
     pub(crate) fn on_open(&self, on_open: impl Fn() + Send + Sync + 'static) {
         *self.on_open.lock() = Some(Arc::new(on_open));
     }
@@ -78,7 +78,7 @@ mod tests {
     use crate::clock::ManualClock;
 
     #[test]
-    fn the_gate_closes_when_its_deadline_has_passed_and_wakes_those_who_wait_when_it_opens() {
+    fn the_gate_closes_at_its_deadline_and_wakes_waiting_members_when_it_opens() {
         let clock = ManualClock::new(0);
         let gate = LeasingGate::new(Arc::new(clock.clone()));
         let woken = Arc::new(AtomicU64::new(0));
@@ -89,12 +89,12 @@ mod tests {
         assert!(!gate.is_open());
         gate.open_until(5_000);
         assert!(gate.is_open());
-        assert_eq!(woken.load(Ordering::SeqCst), 0, "nobody waits");
+        assert_eq!(woken.load(Ordering::SeqCst), 0, "no member waits");
         clock.advance_ms(5_000);
         assert!(!gate.is_open());
         assert!(gate.wait());
         gate.open_until(5_000);
-        assert_eq!(woken.load(Ordering::SeqCst), 0, "it is still closed");
+        assert_eq!(woken.load(Ordering::SeqCst), 0, "the gate is still closed");
         gate.open_until(7_000);
         gate.open_until(9_000);
         assert_eq!(woken.load(Ordering::SeqCst), 1);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_waits_when_the_gate_has_opened_is_told_so() {
+    fn waiting_at_an_open_gate_returns_false() {
         let gate = LeasingGate::new(Arc::new(ManualClock::new(0)));
         gate.open_until(5_000);
         assert!(!gate.wait());

@@ -6,23 +6,22 @@
 //!                └─── records ◄── record_writer ◄── changes ◄── group machine ◄─┘ settle
 //! ```
 //!
-//! | part | owns |
+//! | part | responsibility |
 //! |---|---|
-//! | `registry` | which topics and groups there are, and who reads what |
-//! | `publish_queue` | the way of a publish into the engine |
-//! | `groups`, `member` | groups and their members; `groups/act.rs` is how a group is changed |
-//! | `record_writer` | the way of group records into the engine |
+//! | `registry` | the topics and groups, and which groups read which topics |
+//! | `publish_queue` | appends publishes to the engine; a publish waits here while the engine has no room |
+//! | `groups`, `member` | groups and their members; every change of a group goes through `groups/act.rs` |
+//! | `record_writer` | writes group records to the engine |
 //! | `dead_letters` | the thread that writes dead letters |
-//! | `timer`, `timer_thread`, `stop_clock` | when groups are looked at; the clock by which leases run |
-//! | `reading`, `arrival`, `merged` | reading outside of groups |
-//! | `latest_by_key` | the newest events by key |
+//! | `timer`, `timer_thread`, `stop_clock` | when groups need attention; the clock by which leases run |
+//! | `reading`, `arrival`, `merged` | reading without a group |
+//! | `latest_by_key` | the newest event of each key |
 //! | `maintenance` | retention, compaction, tombstones, snapshots |
 //!
 //! Locks are taken in the order of `lock_order`.
 
 mod ack_bound;
 mod arrival;
-mod arrivals;
 mod backend_impl;
 mod dead_letters;
 mod engine_events;
@@ -46,6 +45,7 @@ mod timer_thread;
 mod topic_admin;
 mod topic_info;
 mod topic_settings;
+mod waiting_readers;
 
 pub use lifecycle::LocalBackend;
 
@@ -53,7 +53,6 @@ use crate::clock::Clock;
 use crate::commit_watch::CommitWatch;
 use crate::engine::Engine;
 use crate::error::Unavailable;
-use arrivals::Arrivals;
 use dead_letters::DeadLetterWriter;
 use groups::Groups;
 use groups::act::GroupRuntime;
@@ -67,6 +66,7 @@ use std::sync::Arc;
 use suspension::Suspension;
 use topic_info::TopicLists;
 use topic_settings::TopicSettingsTable;
+use waiting_readers::WaitingReaders;
 
 /// The parts of a bus in this process. Each owns its state and its locks.
 struct Local {
@@ -76,7 +76,7 @@ struct Local {
     runtime: Arc<GroupRuntime>,
     registry: Arc<Registry>,
     settings: Arc<TopicSettingsTable>,
-    arrivals: Arc<Arrivals>,
+    waiting_readers: Arc<WaitingReaders>,
     groups: Arc<Groups>,
     publishing: Arc<PublishQueue>,
     reading: Arc<Reading>,
@@ -91,10 +91,10 @@ struct Local {
 }
 
 impl Local {
-    /// Nothing is written any more: everyone who waits is told.
+    /// Reports to all waiting callers that the engine has permanently stopped writing.
     fn fail(&self, reason: Unavailable) {
         self.commits.fail(reason);
         self.registry.all_groups().iter().for_each(|cell| cell.waiters.wake_all());
-        self.arrivals.wake_all();
+        self.waiting_readers.wake_all();
     }
 }

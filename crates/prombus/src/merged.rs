@@ -1,7 +1,8 @@
-//! Reading several topics as one sequence: in the order of commit time, then topic, then seq.
+//! The interface for reading several topics as one sequence, in the order of commit time, topic and seq.
 //!
-//! A place in that sequence is three numbers, however many topics there are. That is exact because a reader is given only what is
-//! complete ([`CommitTimes`](crate::engine::CommitTimes)): nothing is ever added before a place that it has reached.
+//! A position in that sequence is three numbers, however many topics it covers. That is exact because a reader returns only
+//! complete commit times ([`CommitTimes`](crate::engine::CommitTimes)): no event is ever added before a position that a reader
+//! has reached.
 
 use crate::batch::{EventBatch, PullLimit};
 use crate::box_future::BoxFuture;
@@ -11,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::task::{Context, Poll};
 
-/// A place in the sequence of all events: behind one of them, or between two. As text it is opaque to those who keep it.
+/// A position in the sequence of all events: just after an event, or between two events. Its text form is opaque to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BusPosition {
     /// The commit time of the event.
@@ -23,10 +24,10 @@ pub struct BusPosition {
 }
 
 impl BusPosition {
-    /// Before all events.
+    /// The position before all events.
     pub const START: Self = Self { commit_ms: i64::MIN, topic: 0, seq: 0 };
 
-    /// Behind all events up to a commit time.
+    /// The position after all events up to a commit time.
     pub fn after_time(commit_ms: i64) -> Self {
         Self { commit_ms, topic: u32::MAX, seq: u64::MAX }
     }
@@ -36,14 +37,14 @@ const PREFIX: &str = "p1.";
 
 impl fmt::Display for BusPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Bits of a signed number: times before 1970 are written, too.
+        // Hexadecimal of the two's complement, so times before 1970 have a text form as well.
         write!(f, "{PREFIX}{:x}.{:x}.{:x}", self.commit_ms, self.topic, self.seq)
     }
 }
 
 /// A text that is not a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a position that prombus gave")]
+#[error("not a position that prombus returned")]
 pub struct PositionError;
 
 impl FromStr for BusPosition {
@@ -64,28 +65,28 @@ impl FromStr for BusPosition {
     }
 }
 
-/// Which events are read as one sequence.
+/// Selects the events that are read as one sequence.
 #[derive(Clone, Debug)]
 pub struct MergedQuery {
-    /// The topics.
+    /// The topics to read.
     pub pattern: Pattern,
-    /// Which of their events.
+    /// Selects events of these topics.
     pub filter: Option<Filter>,
-    /// Behind which place; `None`: behind everything that is there.
+    /// The position to read after. `None` reads only events that are published later.
     pub after: Option<BusPosition>,
-    /// Whether it follows new events, also in topics that are created later. If not, it ends at the newest event of the time it
-    /// was opened.
+    /// Whether the reader follows new events, including those of topics that are created later. Otherwise it ends at the event
+    /// that was the newest when it was opened.
     pub is_live: bool,
 }
 
-/// Whether there is more to read.
+/// When there is more to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
-    /// Now.
+    /// More events can be read now.
     Now,
-    /// In a millisecond: some events are not complete yet.
+    /// Some events are not complete yet; try again in a millisecond.
     Soon,
-    /// Not until something is published; never, if the reader is not live.
+    /// Nothing until an event is published. If the reader is not live, it has reached its end.
     Later,
 }
 
@@ -94,27 +95,27 @@ pub enum More {
 pub struct MergedChunk {
     /// The events.
     pub events: EventBatch,
-    /// The place behind each of them.
+    /// The position after each of the events.
     pub places: Vec<BusPosition>,
-    /// The place behind everything that was looked at, also what the filter left out.
+    /// The position after the last event that was examined, including events that the filter rejected.
     pub position: BusPosition,
-    /// Whether there is more.
+    /// When to read again.
     pub more: More,
 }
 
-/// A reader, and what it read.
+/// A reader and its result. The reader is `None` if it was lost.
 pub type MergedRead = (Option<Box<dyn MergedReader>>, Result<MergedChunk, ReadError>);
 
-/// Reads a sequence piece by piece.
+/// Reads a sequence of events, one chunk per call.
 pub trait MergedReader: Send {
-    /// The next piece. Files are read off the async threads, so the reader goes into the future and comes back with the result; it
-    /// can be used again after an error. It is lost if the future is dropped, or if reading panicked.
+    /// Reads the next chunk. Files are read off the async threads, so the future owns the reader and returns it with the result.
+    /// The reader can be used again after an error. It is lost if the future is dropped or if reading panics.
     fn read(self: Box<Self>, limit: PullLimit) -> BoxFuture<'static, MergedRead>;
 
-    /// The place behind everything that was looked at.
+    /// The position after the last event that was examined.
     fn position(&self) -> BusPosition;
 
-    /// Ready when something was published since the last piece, or the bus ends.
+    /// Ready when an event was published since the last chunk, or when the bus closes.
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()>;
 }
 
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_reads_back_as_written_and_nothing_else_is_one() {
+    fn a_position_survives_its_text_form_and_other_texts_are_refused() {
         let far = BusPosition { commit_ms: i64::MAX, topic: u32::MAX, seq: u64::MAX };
         let usual = BusPosition { commit_ms: 1_700_000_000_000, topic: 7, seq: 42 };
         for position in [BusPosition::START, far, usual, BusPosition::after_time(-5)] {

@@ -1,11 +1,11 @@
-//! Waiting until a verdict is durable.
+//! A future that waits until a verdict is durable.
 
 use crate::error::Unavailable;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Resolves when a member's verdicts are durable. They count at once, even if this is dropped; then they become durable with
+/// Resolves when a member's verdicts are durable. The verdicts apply at once. If the ticket is dropped, they become durable with
 /// the next commit, within 10 ms.
 #[must_use = "awaiting it waits until this is durable"]
 pub struct DurableTicket {
@@ -13,9 +13,9 @@ pub struct DurableTicket {
     failed: Option<Unavailable>,
 }
 
-/// Knows what of a group's records is durable.
+/// Knows which of a group's records are durable.
 pub trait Durability: Send + Sync + 'static {
-    /// Ready when a generation of records is durable, or never will be. Asking makes its commit urgent.
+    /// Ready when a generation of records is durable, or never will be. Polling makes the commit of the generation urgent.
     fn poll_generation(&self, generation: u64, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>>;
 }
 
@@ -25,7 +25,7 @@ impl DurableTicket {
         Self { source: Some((source, generation)), failed: None }
     }
 
-    /// A ticket for nothing.
+    /// A ticket that is ready: there is nothing to wait for.
     pub fn done() -> Self {
         Self { source: None, failed: None }
     }

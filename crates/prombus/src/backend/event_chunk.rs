@@ -1,8 +1,8 @@
-//! What one read of a topic returns.
+//! The result of one read of a topic.
 
 use crate::batch::EventBatch;
 
-/// A part of a topic that was read.
+/// Consecutive events of a topic.
 #[derive(Clone, Debug, Default)]
 pub struct EventChunk {
     /// The events.

@@ -5,7 +5,7 @@ use crate::event_id::uuid_of;
 use prombus_protocol::{Body, Topic, Uuid};
 use std::sync::Arc;
 
-/// Decides before an event is delivered: false settles it.
+/// Decides whether an event is delivered. When it returns false the event is settled instead.
 pub type EventFilter = Arc<dyn Fn(&EventView<'_>) -> bool + Send + Sync>;
 
 /// An event in the store, not copied yet.
@@ -31,7 +31,7 @@ impl<'a> EventView<'a> {
         uuid_of(self.event.id)
     }
 
-    /// Its place in its topic.
+    /// Its position in its topic.
     pub fn seq(&self) -> u64 {
         self.event.seq
     }

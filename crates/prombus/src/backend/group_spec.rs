@@ -1,4 +1,4 @@
-//! What a subscription asks for: a group, and a member of it.
+//! The group and the member that a subscription asks for.
 
 use super::event_view::EventFilter;
 use crate::delivery::MemberSettings;
@@ -11,14 +11,14 @@ pub struct GroupSpec {
     pub subscription: Pattern,
     /// The group's name.
     pub group: GroupName,
-    /// More topics and patterns.
+    /// More topics and patterns of the group.
     pub topics: Vec<Pattern>,
-    /// Which events of the topics the members get.
+    /// Selects the events that the members receive.
     pub filter: Option<Filter>,
     /// Where a new group starts.
     pub from: Start,
-    /// A group that this creates is deleted after this many milliseconds without members. For an existing group it has no
-    /// effect.
+    /// If this creates the group, the group is deleted after this many milliseconds without members. For an existing group it has
+    /// no effect.
     pub expire_ms: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ impl GroupSpec {
 /// A member as it joins.
 #[derive(Clone, Default)]
 pub struct MemberOptions {
-    /// Window, lease, attempts.
+    /// The window, the lease time and the number of attempts.
     pub settings: MemberSettings,
     /// This member's own filter.
     pub filter: Option<EventFilter>,

@@ -6,48 +6,48 @@ use prombus_protocol::Uuid;
 /// Which keys of a topic a query is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Keys {
-    /// All that are not deleted.
+    /// All keys that are not deleted.
     #[default]
     All,
-    /// These, as far as they are there.
+    /// These keys, if the topic has them.
     These(Vec<String>),
 }
 
 /// A query for the newest events by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LatestQuery {
-    /// Which keys.
+    /// The keys to return.
     pub keys: Keys,
-    /// As of this time, by the events' `ts`, from what is kept; else as of now.
+    /// Returns the state at this time, by the `ts` of the events that are kept. `None` means the current state.
     pub at_ts: Option<i64>,
-    /// Only events after this seq, to continue where a page ended.
+    /// Returns only events after this seq, to continue where a page ended.
     pub after_seq: u64,
-    /// Only events up to this seq: the position of the first page, for the pages after it. Keys that have newer events are left
-    /// out; a consumer that reads the topic after the position gets those.
+    /// Returns only events up to this seq: pages after the first pass the position of the first page. Keys that have newer events
+    /// are left out; a consumer that reads the topic after that position receives those events.
     pub to_seq: Option<u64>,
-    /// Whether to return the tombstones of deleted keys, too.
+    /// Whether to return the tombstones of deleted keys as well.
     pub with_deleted: bool,
-    /// The most that one page returns.
+    /// The limits of one page.
     pub limit: PullLimit,
 }
 
-/// A place in a topic.
+/// A position in a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventPosition {
-    /// The id of the event there.
+    /// The id of the event at the position.
     pub id: Uuid,
     /// Its seq.
     pub seq: u64,
 }
 
-/// The newest events of keys, in the order of their seqs.
+/// The newest events of keys, in seq order.
 #[derive(Clone, Debug, Default)]
 pub struct LatestPage {
     /// The events.
     pub events: EventBatch,
-    /// The newest event that the result takes into account. `None` when the topic never had one.
+    /// The newest event that the result includes. `None` when the topic never had an event.
     pub position: Option<EventPosition>,
-    /// How many keys the topic has that are not deleted.
+    /// The number of keys of the topic that are not deleted.
     pub key_count: u64,
     /// The seq after which the next page starts; `None` on the last page.
     pub next_after: Option<u64>,

@@ -6,7 +6,7 @@
 pub enum Problem {
     /// The disk is full.
     StorageFull,
-    /// Some files cannot be read; readers and groups wait.
+    /// Some files cannot be read. Readers and groups that need them wait.
     Unreadable(String),
 }
 
@@ -26,13 +26,13 @@ pub struct UnreadableRange {
     pub topic: String,
     /// The first seq.
     pub first_seq: u64,
-    /// The last one.
+    /// The last seq.
     pub last_seq: u64,
-    /// The file they are in.
+    /// The file that contains the events.
     pub file: String,
-    /// The bytes of the file that cannot be read; none where the whole file cannot be opened.
+    /// The unreadable byte ranges of the file; empty when the whole file cannot be opened.
     pub bytes: Vec<std::ops::Range<u64>>,
-    /// When that was first noticed, in milliseconds since 1970.
+    /// When the error was first noticed, in milliseconds since 1970.
     pub since_ms: i64,
     /// The error of the operating system.
     pub error: String,

@@ -3,13 +3,13 @@
 use crate::info::TopicInfo;
 use crate::settings::{TopicOptions, TopicSettings};
 
-/// A topic and everything that is set about it.
+/// A topic and its settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicDetails {
     /// The topic as lists show it.
     pub info: TopicInfo,
-    /// The settings in effect: the rules, and what is set about the topic itself.
+    /// The settings in effect: the rules, overridden by the topic's own settings.
     pub settings: TopicSettings,
-    /// The settings that were made for this topic alone, while the bus was running.
+    /// The topic's own settings, which were set while the bus was running.
     pub own: TopicOptions,
 }

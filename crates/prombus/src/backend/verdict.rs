@@ -1,29 +1,29 @@
-//! Settling a delivery: the verdict of a member, and its outcome.
+//! The verdict of a member on a delivery, and its outcome.
 
 use crate::delivery::Millis;
 
 /// The verdict of a member on a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// Done.
+    /// The event was processed.
     Ack,
-    /// Failed: it is redelivered after the delay, or after a backoff.
+    /// Processing failed: the event is redelivered after the delay or, without one, after a backoff.
     Nack {
-        /// How long to wait at least.
+        /// The minimum delay.
         delay_ms: Option<u64>,
-        /// What went wrong.
+        /// The error.
         reason: Option<&'a str>,
     },
-    /// Failed permanently: it becomes a dead letter at once.
+    /// Processing failed permanently: the event becomes a dead letter at once.
     GiveUp {
-        /// What went wrong.
+        /// The error.
         reason: Option<&'a str>,
     },
-    /// Not processed: it goes to other members at once, and the attempt does not count.
+    /// The event was not processed: it goes to other members at once, and the attempt does not count.
     Release,
-    /// Not done yet: the lease runs this long from now.
+    /// Processing takes longer: the lease expires this long from now.
     Extend {
-        /// How long; a second at least.
+        /// The time until the lease expires; a second at least.
         extend_ms: u64,
     },
 }
@@ -31,10 +31,10 @@ pub enum Verdict<'a> {
 /// The outcome of a [`Verdict`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettleOutcome {
-    /// It counted.
+    /// The verdict was applied.
     Counted,
-    /// The event is leased to a newer member, or is settled: nothing changed.
+    /// The event is leased to a newer holder or is settled, so nothing changed.
     Stale,
-    /// The lease ends this many milliseconds from now.
+    /// The lease expires this many milliseconds from now.
     Extended(Millis),
 }

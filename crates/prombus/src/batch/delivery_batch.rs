@@ -1,4 +1,4 @@
-//! What one pull of a member returns: events with their leases.
+//! The result of one pull of a member: events with their leases.
 
 use super::event_bytes::{EventBytes, EventSpan};
 use crate::delivery::{Leased, Millis, Position};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// One delivery of a [`DeliveryBatch`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveryItem {
-    /// What to settle it by.
+    /// The position to settle it by.
     pub position: Position,
     /// The event's id.
     pub id: EventId,
@@ -18,34 +18,35 @@ pub struct DeliveryItem {
     pub ts: i64,
     /// Which attempt this is, from 1.
     pub attempt: u32,
-    /// Why it is delivered again.
+    /// Why the event was redelivered; `None` on the first attempt.
     pub reason: Option<RedeliveryReason>,
-    /// How long the lease runs from the pull on.
+    /// How long the lease runs, from the time of the pull.
     pub lease_ms: Millis,
     deadline: Millis,
     span: EventSpan,
 }
 
-/// Deliveries that were pulled together, their events' bytes in one piece. Reuse one for many pulls: it keeps its memory.
+/// Deliveries that were pulled together. One buffer holds the bytes of all events. Reuse a batch for many pulls: it keeps its
+/// memory.
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryBatch {
     content: EventBytes,
     items: Vec<DeliveryItem>,
-    /// The errors of previous attempts, for events that have one.
+    /// The error of the previous attempt, for events that have one.
     last_errors: HashMap<Position, Arc<str>>,
-    /// Leases of other epochs than the group's are void.
+    /// The group's epoch at the time of the lease. Leases of earlier epochs may be void.
     epoch: u64,
 }
 
 impl DeliveryItem {
-    /// When the lease ends unless it is extended, by the backend's own clock.
+    /// When the lease expires unless it is extended, by the backend's own clock.
     pub fn deadline(&self) -> Millis {
         self.deadline
     }
 }
 
 impl DeliveryBatch {
-    /// The epoch of its leases: a backend raises it when leases become void.
+    /// The epoch of the leases. A backend raises its epoch when leases become void.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -55,7 +56,7 @@ impl DeliveryBatch {
         &self.items
     }
 
-    /// Whether there is none.
+    /// Whether the batch has no deliveries.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -85,7 +86,7 @@ impl DeliveryBatch {
         self.last_errors.get(&item.position).map(|error| &**error)
     }
 
-    /// Empties it for another pull; its memory stays.
+    /// Empties the batch for another pull and keeps its memory.
     pub fn clear(&mut self) {
         self.content.clear();
         self.items.clear();
@@ -94,12 +95,12 @@ impl DeliveryBatch {
         }
     }
 
-    /// How many bytes its events take.
+    /// The size of the events in bytes.
     pub fn byte_count(&self) -> usize {
         self.content.byte_count()
     }
 
-    /// Adds an event without a lease, as the first attempt; [`lease`](Self::lease) follows.
+    /// Adds an event as a first attempt, without a lease; [`lease`](Self::lease) sets the lease.
     pub fn push(&mut self, topic: &Topic, position: Position, event: &StoredEvent<'_>) {
         let span = self.content.push(topic, event);
         self.items.push(DeliveryItem {

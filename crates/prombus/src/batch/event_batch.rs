@@ -1,4 +1,4 @@
-//! What a read returns: events without leases.
+//! The result of a read: events without leases.
 
 use super::event_bytes::{EventBytes, EventSpan};
 use crate::engine::{EventId, StoredEvent};
@@ -7,7 +7,7 @@ use prombus_protocol::Topic;
 /// One event of an [`EventBatch`].
 #[derive(Clone, Copy, Debug)]
 pub struct EventItem {
-    /// Its place in its topic.
+    /// Its position in its topic.
     pub seq: u64,
     /// Its id.
     pub id: EventId,
@@ -16,7 +16,7 @@ pub struct EventItem {
     span: EventSpan,
 }
 
-/// Events that were read together, their bytes in one piece.
+/// Events that were read together. One buffer holds the bytes of all events.
 #[derive(Clone, Debug, Default)]
 pub struct EventBatch {
     content: EventBytes,
@@ -29,7 +29,7 @@ impl EventBatch {
         &self.items
     }
 
-    /// Whether there is none.
+    /// Whether the batch has no events.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -49,7 +49,7 @@ impl EventBatch {
         self.content.body(&item.span)
     }
 
-    /// How many bytes its keys and bodies have.
+    /// The size of the keys and bodies in bytes.
     pub fn byte_count(&self) -> usize {
         self.content.byte_count()
     }

@@ -1,4 +1,4 @@
-//! The bytes of a batch's events, in one piece: each event is its key, then its body.
+//! The bytes of a batch's events in one buffer. Each event is its key, followed by its body.
 
 use crate::engine::StoredEvent;
 use prombus_protocol::Topic;
@@ -7,11 +7,11 @@ use prombus_protocol::Topic;
 #[derive(Clone, Debug, Default)]
 pub(super) struct EventBytes {
     bytes: Vec<u8>,
-    /// The topics of the events; a topic that returns after another one is here again.
+    /// The topics of consecutive events. A topic is listed again when its events resume after those of another topic.
     topics: Vec<Topic>,
 }
 
-/// Where an event is in an [`EventBytes`].
+/// The location of an event in an [`EventBytes`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EventSpan {
     topic: u32,

@@ -1,11 +1,11 @@
-//! How much one read or pull returns.
+//! Limits on the result of one read or pull.
 
-/// The most that a pull returns; a member's own window and batch size limit it, too.
+/// The limits of one pull. The member's own window and batch size apply as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PullLimit {
-    /// The most deliveries.
+    /// The maximum number of deliveries.
     pub events: u32,
-    /// The most bytes of events; one event is returned whatever its size.
+    /// The maximum size of the events in bytes. One event is returned even if it is larger.
     pub bytes: usize,
 }
 

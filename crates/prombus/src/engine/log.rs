@@ -1,4 +1,4 @@
-//! The log engine: events and group records in the log of `prombus-log`, in a folder or in memory.
+//! The log engine: stores events and group records in the log of `prombus-log`, in a folder or in memory.
 
 mod commit_listener;
 mod errors;
@@ -37,41 +37,43 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Lists with more memory than this are not kept.
+/// Scratch buffers that have grown beyond this size are not kept.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
 
-/// An open that fails because a file is unreadable is retried this often, after 100 ms, doubling each time: about 6 s in all.
+/// The number of times that an open is retried if a file is unreadable. The first wait is 100 ms and doubles each time: about 6 s
+/// in total.
 const OPEN_RETRIES: u32 = 6;
 
-/// The segments of a log in memory: an eighth of its limit, within these bounds.
+/// Segments of a log in memory are an eighth of its limit, within these bounds.
 const MEMORY_SEGMENT_BYTES_MIN: u64 = 72 << 10;
 const MEMORY_SEGMENT_BYTES_MAX: u64 = 64 << 20;
-/// A smaller limit has segments of this size, but at least two of them: a batch that a connection gathered has to fit into one.
+/// If an eighth of the limit is less than this, segments have this size, or half the limit if that is even less: a batch that a
+/// connection gathered must fit into one segment.
 const MEMORY_SEGMENT_BYTES_USUAL: u64 = 2 << 20;
-/// What small files of a log in memory take.
+/// The size of the small files of a log in memory.
 const MEMORY_FILES_BYTES: u64 = 32 << 10;
 
-/// From this many topics on, one pass over all topics of all segments costs less than a look at each one, if they are most of the
-/// topics. A page of a long list is not.
+/// From this number of topics on, one pass over all topics of all segments is cheaper than a lookup per topic, provided that they
+/// are at least half of all topics. A page of a long topic list is not.
 const USAGE_OF_ALL: usize = 1_000;
 
 /// Settings of the log engine.
 #[derive(Clone, Default)]
 pub struct LogEngineOptions {
-    /// Those of the log.
+    /// The settings of the log.
     pub log: Options,
 }
 
-/// Events and groups in a folder.
+/// Events and group records in a log.
 pub struct LogEngine {
     log: Log,
     groups: StateFold,
     listener: Arc<CommitListener>,
-    /// Lists that appends use, kept for the next.
+    /// Buffers for appends, kept for reuse.
     scratch: Mutex<Vec<Scratch>>,
     has_threads: bool,
     segment_bytes: u64,
-    /// There for a log in memory, which is not durable.
+    /// Set for a log in memory, which is not durable.
     inline_commits: Option<InlineCommits>,
     firsts: Arc<FirstSeqs>,
 }
@@ -84,7 +86,7 @@ struct Scratch {
 }
 
 impl LogEngine {
-    /// Opens the log in a folder, or makes one there.
+    /// Opens the log in a folder, or creates one there.
     ///
     /// # Errors
     /// See [`OpenError`]; the folder is left as it was.
@@ -108,7 +110,7 @@ impl LogEngine {
         }
     }
 
-    /// A log in memory of at most this many bytes. It ends with the process.
+    /// Creates a log in memory with at most this many bytes of events. Its content is lost when the process ends.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -116,15 +118,15 @@ impl LogEngine {
         let least_bytes = MEMORY_SEGMENT_BYTES_USUAL.min(limit_bytes / 2).max(MEMORY_SEGMENT_BYTES_MIN);
         let segment_bytes = (limit_bytes / 8).clamp(least_bytes, MEMORY_SEGMENT_BYTES_MAX);
         let reserve_bytes = segment_bytes / 4;
-        // The limit is for events. The reserve, indexes, kept ids and checkpoints come on top, and the segment that compaction
-        // writes before it frees others.
+        // The limit is for events. The reserve, indexes, kept ids and checkpoints need additional memory, and so does the segment
+        // that compaction writes before it frees others.
         let kept_ids_bytes = limit_bytes / 16;
         let files_bytes = reserve_bytes + limit_bytes / 16 + kept_ids_bytes + MEMORY_FILES_BYTES;
         let prepared_bytes = limit_bytes.saturating_add(files_bytes);
         let log = Options {
             segment_bytes,
             reserve_bytes,
-            // Every read is from memory: recent batches need no second copy.
+            // Every read is from memory, so recent batches need no second copy.
             tail_bytes: 1 << 20,
             kept_ids_bytes,
             threads: false,
@@ -136,7 +138,7 @@ impl LogEngine {
         Ok(engine)
     }
 
-    /// Opens the log on any storage, for tests that own the disk.
+    /// Opens the log on any storage, for tests that control the disk.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -161,7 +163,7 @@ impl LogEngine {
         log_options.observer = Arc::clone(&listener) as Arc<dyn Observer>;
         let log = open(log_options, Box::new(groups.clone()))?;
         groups.all().map_err(OpenError::Groups)?;
-        listener.told_commit.fetch_max(log.durable_batch(), Ordering::AcqRel);
+        listener.reported_commit.fetch_max(log.durable_batch(), Ordering::AcqRel);
         let firsts = Arc::new(FirstSeqs::default());
         firsts.raise(groups.firsts());
         Ok(Self {
@@ -176,7 +178,7 @@ impl LogEngine {
         })
     }
 
-    /// The log itself, for figures, cleaning and simulated steps.
+    /// The log itself, for figures, cleaning and single steps in simulations.
     pub fn log(&self) -> &Log {
         &self.log
     }
@@ -248,8 +250,8 @@ impl Engine for LogEngine {
 
     fn commit_times(&self, closing: i64) -> CommitTimes {
         let times = self.log.commit_times(closing);
-        let is_told = self.listener.told_commit.load(Ordering::Acquire) >= times.durable_batch;
-        CommitTimes { complete_ms: if is_told { times.complete_ms } else { i64::MIN }, ..times }
+        let is_reported = self.listener.reported_commit.load(Ordering::Acquire) >= times.durable_batch;
+        CommitTimes { complete_ms: if is_reported { times.complete_ms } else { i64::MIN }, ..times }
     }
 
     fn wait_for_room(&self, _may_block: MayBlock) -> bool {
@@ -257,7 +259,7 @@ impl Engine for LogEngine {
             return commits.run(&self.log);
         }
         if !self.has_threads {
-            // Room comes from a commit, or from a segment that is prepared.
+            // A commit makes room, and so does a segment that is prepared.
             let worked = prombus_log::Step::Worked;
             return self.log.step_commit() == worked || self.log.step_housekeeping() == worked;
         }
@@ -297,7 +299,7 @@ impl Engine for LogEngine {
 
     fn topics(&self) -> Vec<StoredTopic> {
         let topics = self.log.topics().into_iter().filter_map(|topic| {
-            // A log that another program wrote may contain other names; nobody can ask for those here.
+            // A log that another program wrote may contain names that are not valid here. Such topics cannot be addressed.
             let name = Topic::new(&*topic.name).ok()?;
             Some(StoredTopic { id: topic.id, name, last_seq: topic.last_seq })
         });
@@ -378,7 +380,7 @@ impl Engine for LogEngine {
         options.compact = compact;
         let report = self.log.clean(liveness, &options)?;
         tracing::debug!(?report, "cleaned");
-        // Frees the memory of what was cleaned: no append may come that would.
+        // Frees the memory of cleaned segments, in case no append follows that would free it.
         self.run_inline();
         Ok(Cleaned {
             events: report.events_removed,
@@ -421,14 +423,14 @@ impl LogEngine {
         self.inline_commits.is_none()
     }
 
-    /// In memory: commits what was appended, and does the maintenance that is due.
+    /// For a log in memory: commits the appends, and runs the maintenance that is due.
     fn run_inline(&self) {
         if let Some(commits) = &self.inline_commits {
             commits.run(&self.log);
         }
     }
 
-    /// In memory there is no thread that makes room while an append waits: it is made here, and the append is tried again.
+    /// Retries an append of a log in memory once, after making room for it: such a log has no thread that would make room.
     fn with_room<T>(&self, mut append: impl FnMut() -> Result<T, AppendError>) -> Result<T, AppendError> {
         match (append(), &self.inline_commits) {
             (Err(AppendError::QueueFull | AppendError::StorageFull), Some(commits)) => {
@@ -445,9 +447,9 @@ impl LogEngine {
         if first.is_none_or(|first| first >= retained_from) {
             return Ok(first);
         }
-        // Older events are still on disk and are not served.
+        // Older events are still on disk but are not served.
         match self.read_head(topic, retained_from) {
-            // It is there, and cannot be read.
+            // The event exists and cannot be read.
             Err(ReadError::Unreadable { first_seq, .. }) => Ok(Some(first_seq)),
             head => Ok(head?.map(|head| head.seq)),
         }
@@ -461,7 +463,7 @@ impl LogEngine {
             if let Some(event) = chunk.events().next() {
                 return Ok(Some(EventHead::from(&event)));
             }
-            // Nothing but gaps and damage so far.
+            // The chunk contains only gaps and damaged events.
             if chunk.next_seq() <= seq {
                 return Ok(None);
             }

@@ -1,4 +1,4 @@
-//! Answers that may take time.
+//! The result type of engine queries, which may take time.
 
 use super::may_block::MayBlock;
 use crate::error::ReadError;
@@ -6,42 +6,42 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::sync::oneshot;
 
-/// The answer to a question to an engine: there at once, or later.
+/// The result of an engine query, available at once or later.
 #[must_use = "a lookup does nothing unless it is awaited"]
 pub struct Lookup<T>(LookupState<T>);
 
 type Work<T> = Box<dyn FnOnce() -> Result<T, ReadError> + Send>;
 
 enum LookupState<T> {
-    /// `None` after the answer was taken.
+    /// `None` after the result was taken.
     Ready(Option<Result<T, ReadError>>),
-    /// Not begun: the one who waits decides which thread works it out.
+    /// Not started. The waiting side decides which thread does the work.
     Deferred(Work<T>),
     Pending(oneshot::Receiver<Result<T, ReadError>>),
 }
 
 impl<T> Lookup<T> {
-    /// An answer that is there.
+    /// A result that is already known.
     pub fn ready(answer: Result<T, ReadError>) -> Self {
         Self(LookupState::Ready(Some(answer)))
     }
 
-    /// An answer that whoever has the sender gives later.
+    /// A result that the holder of the sender provides later.
     pub fn pending() -> (oneshot::Sender<Result<T, ReadError>>, Self) {
         let (sender, receiver) = oneshot::channel();
         (sender, Self(LookupState::Pending(receiver)))
     }
 
-    /// An answer that takes a lot of reading. [`wait`](Self::wait) works it out on the calling thread. If it is polled, the first
-    /// poll hands it to one of the runtime's blocking threads; outside of a runtime it is worked out in the poll.
+    /// A result that needs much reading. [`wait`](Self::wait) does the work on the calling thread. When the lookup is polled, the
+    /// first poll hands the work to one of the runtime's blocking threads; outside a runtime the poll does the work itself.
     pub fn on_blocking_thread(work: impl FnOnce() -> Result<T, ReadError> + Send + 'static) -> Self {
         Self(LookupState::Deferred(Box::new(work)))
     }
 
-    /// Waits for the answer on a thread that may be blocked.
+    /// Waits for the result on a thread that may be blocked.
     ///
     /// # Errors
-    /// The engine's.
+    /// The error of the engine.
     pub fn wait(self, _may_block: MayBlock) -> Result<T, ReadError> {
         match self.0 {
             LookupState::Ready(answer) => answer.unwrap_or_else(|| Err(no_answer())),
@@ -52,14 +52,14 @@ impl<T> Lookup<T> {
 }
 
 fn no_answer() -> ReadError {
-    ReadError::Failed("the engine gave no answer".to_owned())
+    ReadError::Failed("the engine returned no result".to_owned())
 }
 
 /// Starts work on one of the runtime's blocking threads.
 fn start<T: Send + 'static>(work: Work<T>) -> oneshot::Receiver<Result<T, ReadError>> {
     let (sender, receiver) = oneshot::channel();
     tokio::task::spawn_blocking(move || {
-        // The asker may have stopped waiting.
+        // The caller may have stopped waiting.
         let _ = sender.send(work());
     });
     receiver
@@ -91,10 +91,10 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    /// A thread that may be blocked works it out itself: if it waited for another one, a pool whose threads all wait would stand
-    /// still.
+    /// A thread that may be blocked does the work itself. If it waited for another thread, a pool whose threads all wait would
+    /// deadlock.
     #[test]
-    fn a_deferred_answer_that_is_waited_for_needs_no_second_thread() {
+    fn waiting_for_a_deferred_lookup_needs_no_second_thread() {
         let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build();
         let runtime = runtime.expect("a runtime");
         let (sender, receiver) = mpsc::channel();
@@ -104,14 +104,14 @@ mod tests {
         });
         let answer = receiver.recv_timeout(Duration::from_secs(10));
         runtime.shutdown_background();
-        assert_eq!(answer.expect("it waits for a thread that never comes"), Ok(7));
+        assert_eq!(answer.expect("the lookup ends without a second thread"), Ok(7));
     }
 
     #[test]
-    fn a_deferred_answer_that_is_polled_is_worked_out_on_another_thread() {
+    fn polling_a_deferred_lookup_runs_it_on_another_thread() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let lookup = Lookup::on_blocking_thread(|| Ok(std::thread::current().id()));
-        let worked_on = runtime.block_on(lookup).expect("answers");
+        let worked_on = runtime.block_on(lookup).expect("a result");
         assert_ne!(worked_on, std::thread::current().id());
     }
 }

@@ -1,7 +1,7 @@
-//! The proof that a thread may be blocked, and how work gets to such a thread.
+//! The proof that a thread may be blocked, and the way to move work to such a thread.
 //!
-//! **Invariant:** work that has a thread that may be blocked never asks for a second one. The runtime has a limited number of
-//! them: if each of many callers held one and waited for another, none would proceed.
+//! **Invariant:** work that runs on a thread that may be blocked never asks for a second such thread. Their number is limited: if
+//! each of many callers held one and waited for another, all would deadlock.
 
 use crate::error::ReadError;
 use std::cell::Cell;
@@ -16,25 +16,26 @@ thread_local! {
     static IS_BLOCKING_ON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Proof that the thread which holds it may be blocked: it is not a thread of an async runtime. A function that may block asks
-/// for one, so a caller on an async thread cannot reach it by accident.
+/// Proof that the current thread may be blocked: it is not a thread of an async runtime. A function that may block takes this
+/// proof as an argument, so a caller on an async thread cannot call it by accident.
 #[derive(Clone, Copy, Debug)]
 pub struct MayBlock(());
 
 impl MayBlock {
-    /// Declares that this thread may be blocked: it is a thread of the caller's own, or one of the runtime's blocking threads.
+    /// Declares that this thread may be blocked: it is the caller's own thread, or one of the runtime's blocking threads.
     pub fn on_this_thread() -> Self {
         Self(())
     }
 
-    /// The proof, where it is known without the caller's word: the thread runs [`block_on`](Self::block_on), or belongs to no
+    /// The proof, if it is known without a declaration: the thread runs [`block_on`](Self::block_on), or does not belong to a
     /// runtime.
     pub(super) fn known_here() -> Option<Self> {
         let is_outside = || tokio::runtime::Handle::try_current().is_err();
         (IS_BLOCKING_ON.get() || is_outside()).then_some(Self(()))
     }
 
-    /// Runs a future to its end on this thread, which sleeps while the future waits. Reads in it take place on this thread too.
+    /// Runs a future to completion on this thread, which sleeps while the future waits. Reads inside the future run on this
+    /// thread as well.
     pub(crate) fn block_on<F: Future>(self, future: F) -> F::Output {
         let _scope = BlockingScope::enter();
         let wakeup =
@@ -53,10 +54,11 @@ impl MayBlock {
     }
 }
 
-/// Wakes a thread that is parked.
+/// Wakes a parked thread.
 struct ThreadWakeup {
     thread: Thread,
-    /// The future may be polled again. The thread's own token is not enough: other code on the thread may use it up.
+    /// Set when the future may be polled again. The thread's own park token is not enough, because other code on the thread may
+    /// consume it.
     is_woken: AtomicBool,
 }
 
@@ -88,11 +90,11 @@ impl Drop for BlockingScope {
     }
 }
 
-/// Runs something that may block on a thread that may be blocked: the calling one if that is known, else one of the runtime's
-/// blocking threads.
+/// Runs work that may block on a thread that may be blocked: the calling thread if it is known to be one, otherwise one of the
+/// runtime's blocking threads.
 ///
 /// # Errors
-/// Those of `work`; a panic in it becomes [`ReadError::Failed`].
+/// The errors of `work`; a panic in it becomes [`ReadError::Failed`].
 pub(crate) async fn off_async_threads<T, E>(
     work: impl FnOnce(MayBlock) -> Result<T, E> + Send + 'static,
 ) -> Result<T, E>
@@ -126,7 +128,7 @@ mod tests {
             receiver.as_mut().poll(context)
         }));
         assert_eq!(received, Ok(7));
-        assert!(polls <= 2, "it spins: {polls} polls");
+        assert!(polls <= 2, "the thread spins: {polls} polls");
         assert_eq!(sending.join().expect("no panic"), Ok(()));
     }
 
@@ -140,6 +142,6 @@ mod tests {
         });
         let done = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), nested).await });
         runtime.shutdown_background();
-        assert_eq!(done.expect("it waits for a thread that never comes"), Ok(7));
+        assert_eq!(done.expect("the work ends without a second thread"), Ok(7));
     }
 }

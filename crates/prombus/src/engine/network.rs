@@ -1,4 +1,4 @@
-//! The engine over a database on a network: everything that does not depend on which database it is.
+//! The engine over a database on a network: everything that does not depend on the kind of database.
 //!
 //! ```text
 //! NetworkEngine ── leader: topics, queue, ids, commit times, the newest events
@@ -6,8 +6,8 @@
 //!    scanners  ──▶ RemoteDatabase::fetch
 //! ```
 //!
-//! **Invariants:** all calls of the observer come from the committer, one at a time. One commit is on its way at a time. An engine
-//! that was deposed commits nothing. Outcomes come with the commit.
+//! **Invariants:** only the committer calls the observer, one call at a time. At most one commit is in flight. A deposed engine
+//! commits nothing. Outcomes are known with the commit.
 
 mod change;
 mod clean;
@@ -50,22 +50,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// A caller that waits for room checks this often whether the engine has ended.
+/// How often a caller that waits for room checks whether the engine has ended.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
 
-/// An engine over a database on a network. It ends when it is closed or dropped; the database stays.
+/// An engine over a database on a network. The engine ends when it is closed or dropped; the database remains.
 pub struct NetworkEngine<D: RemoteDatabase> {
     connection: Arc<Connection<D>>,
     clock: Arc<dyn Clock>,
     restored: RestoredState,
-    /// Taken when the engine is dropped: a runtime may not be dropped where blocking is not allowed.
+    /// Taken when the engine is dropped, because dropping a runtime blocks, and the thread may not allow that.
     runtime: Option<Runtime>,
 }
 
 /// A runtime for an engine, and for its database before the engine is opened.
 ///
 /// # Errors
-/// No thread can be started.
+/// When no thread can be started.
 pub fn network_runtime(threads: usize) -> Result<Runtime, OpenError> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(threads.max(1)).thread_name("prombus-network").enable_all();
@@ -73,7 +73,7 @@ pub fn network_runtime(threads: usize) -> Result<Runtime, OpenError> {
 }
 
 impl<D: RemoteDatabase> NetworkEngine<D> {
-    /// Starts an engine that leads the database. `runtime` is where it talks to the database.
+    /// Starts an engine that leads the database. It talks to the database on `runtime`.
     pub fn start(
         database: Arc<D>,
         found: FoundState,
@@ -92,14 +92,14 @@ impl<D: RemoteDatabase> NetworkEngine<D> {
         &self.connection.database
     }
 
-    /// Changes what the leader keeps in memory, and lets the committer look.
+    /// Changes the leader's state in memory, and notifies the committer.
     fn change<T>(&self, change: impl FnOnce(&mut Leader) -> T) -> T {
         let changed = change(&mut self.connection.leader.lock());
         self.connection.changed.notify_one();
         changed
     }
 
-    /// Asks the database about a topic.
+    /// Queries the database about a topic.
     fn ask<T, F>(
         &self,
         topic: TopicId,
@@ -116,7 +116,7 @@ impl<D: RemoteDatabase> NetworkEngine<D> {
         let (sender, lookup) = Lookup::pending();
         let database = Arc::clone(&self.connection.database);
         self.connection.read(async move { question(database, readable).await }, move |answer| {
-            // The asker may have stopped waiting.
+            // The caller may have stopped waiting.
             let _ = sender.send(answer);
         });
         lookup
@@ -157,7 +157,7 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
         batch: &AppendBatch<'_>,
         _outcomes: &mut Vec<Published>,
     ) -> Result<Appended, StoreError> {
-        // Before the lock: commits are encoded while the one before is on its way.
+        // Prepares the events before taking the lock, so that they are encoded while the previous commit is in flight.
         let has_room = self.connection.leader.lock().has_room();
         let prepare = |event| self.connection.database.prepare(event);
         let prepared = if has_room { batch.events.iter().map(prepare).collect() } else { Vec::new() };

@@ -1,7 +1,8 @@
-//! Stores that several processes can open and one leads: a database on the network.
+//! Stores that several processes can open and one process leads: databases on the network.
 //!
-//! The lease record says which process leads. Processes compare-and-set it; `leadership` decides when. Safety does not depend on
-//! it: every commit of an engine carries a fence that a newer term breaks.
+//! The lease record says which process leads. Processes write it with compare-and-set; `leadership` decides when. Safety does not
+//! depend on the record: every commit carries the fence of its term, and the store rejects it after a newer term has written its
+//! own.
 
 use super::Engine;
 use crate::box_future::BoxFuture;
@@ -9,58 +10,59 @@ use crate::clock::Clock;
 use crate::error::OpenError;
 use std::sync::Arc;
 
-/// Who leads a store. There is one record per store.
+/// The current leader of a store. A store has one record.
 ///
-/// Only processes that open the store read it: `secret` authenticates followers that relay connections to the leader.
+/// Only processes that open the store read the record, because `secret` authenticates followers that relay connections to the
+/// leader.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
-    /// Rises with every change of leader. Never falls, also over releases.
+    /// Rises with every change of leader and never decreases, even when the lease is released.
     pub term: u64,
-    /// Rises with every write of the record, over all terms.
+    /// Rises with every write of the record, in all terms.
     pub revision: u64,
-    /// The process that leads; empty if the last leader released the lease.
+    /// The leading process; empty if the last leader released the lease.
     pub leader_id: String,
-    /// Where followers reach the leader, as `host:port`.
+    /// The leader's address for followers, as `host:port`.
     pub address: String,
-    /// SHA-256 of the leader's certificate; `None` if it listens without TLS.
+    /// The SHA-256 hash of the leader's certificate; `None` if it listens without TLS.
     pub cert_hash: Option<[u8; 32]>,
-    /// Made by the leader for its term.
+    /// A secret that the leader generates for its term.
     pub secret: [u8; 32],
 }
 
 impl LeaseRecord {
-    /// Whether the last leader ended cleanly: nothing of it is on its way, and anybody may lead at once.
+    /// Whether the last leader ended cleanly. Then none of its commits is in flight, and any process may lead at once.
     pub fn is_released(&self) -> bool {
         self.leader_id.is_empty()
     }
 }
 
 impl std::fmt::Debug for LeaseRecord {
-    /// Without the secret.
+    /// Leaves out the secret.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { term, revision, leader_id, address, .. } = self;
         write!(formatter, "LeaseRecord(term {term}, revision {revision}, {leader_id:?} at {address})")
     }
 }
 
-/// The store did not answer, or refused. Whether a write was applied is unknown.
+/// The store did not respond, or refused the request. Whether a write was applied is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct LeaseError(pub String);
 
-/// Where the lease record is kept.
+/// Stores the lease record.
 pub trait LeaseStore: Send + Sync + 'static {
-    /// The record, as the store's majority has it; `None` if there never was one.
+    /// The record as committed by a majority of the store; `None` if none was ever written.
     ///
     /// # Errors
     /// [`LeaseError`].
     fn read(&self) -> BoxFuture<'_, Result<Option<LeaseRecord>, LeaseError>>;
 
-    /// Writes `record` if the stored one still has the revision `expected` (`None`: if there is no record). Returns whether it was
-    /// written; then it is durable.
+    /// Writes `record` if the stored record still has the revision `expected`, or if none is stored and `expected` is `None`.
+    /// Returns whether the record was written; if so, it is durable.
     ///
     /// # Errors
-    /// [`LeaseError`]: the write may have been applied, or may still be.
+    /// [`LeaseError`]: the write may have been applied, or may still be applied later.
     fn compare_and_set(
         &self,
         expected: Option<u64>,
@@ -68,25 +70,25 @@ pub trait LeaseStore: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<bool, LeaseError>>;
 }
 
-/// How an engine takes a store over.
+/// How an engine takes over a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Takeover {
     /// The term of the lease that the caller holds.
     pub term: u64,
-    /// The leader before released the lease, so nothing of it is on its way.
+    /// The previous leader released the lease, so none of its commits is in flight.
     pub was_released: bool,
 }
 
-/// A store that several processes can open and one leads.
+/// A store that several processes can open and one process leads.
 pub trait SharedStore: Send + Sync + 'static {
-    /// Where it is, without credentials, for messages.
+    /// The location of the store without credentials, for messages.
     fn location(&self) -> String;
 
     /// The lease record of the store.
     fn lease(&self) -> &dyn LeaseStore;
 
-    /// Opens the engine as the leader of a term. It first writes its own fence, which breaks every commit of earlier terms, then
-    /// reads the newest seqs and the group state.
+    /// Opens the engine as the leader of a term. First writes the fence of this term, which invalidates every commit of earlier
+    /// terms, then reads the newest seqs and the group state.
     ///
     /// # Errors
     /// [`OpenError`]; [`OpenError::Led`] if a newer term has written its fence.

@@ -1,11 +1,10 @@
-//! An engine behind a simulated network, for tests: commits take a round trip, reads are pending, answers get lost, the
-//! network fails and returns, and a second engine on the same database deposes the first.
+//! An engine over a simulated network, for tests. Commits take a round trip, reads are pending, responses get lost, the network
+//! fails and recovers, and a second engine on the same database deposes the first.
 //!
 //! It is the same [`NetworkEngine`] that real databases use, over a [`Database`] in memory.
 //!
-//! **Invariants:** what an engine reported as committed is in the database once, whatever was lost on the way. An engine that
-//! was deposed writes nothing. Every choice follows from the seed in [`NetworkOptions`], apart from the order in which threads
-//! run.
+//! **Invariants:** a commit that an engine reported is in the database exactly once, whatever the network lost. A deposed engine
+//! writes nothing. Every random choice follows from the seed in [`NetworkOptions`], but the order in which threads run does not.
 
 mod database;
 mod faults;
@@ -26,14 +25,14 @@ use crate::clock::Clock;
 use crate::error::OpenError;
 use std::sync::Arc;
 
-/// An engine on a [`Database`]. It ends when it is closed or dropped; the database stays.
+/// An engine on a [`Database`]. The engine ends when it is closed or dropped; the database remains.
 pub type SimulatedEngine = NetworkEngine<SimulatedLink>;
 
 impl SimulatedEngine {
-    /// Opens an engine on a database and takes it over: an engine that led before is deposed with its next commit.
+    /// Opens an engine on a database and takes the database over: the previous leader is deposed at its next commit.
     ///
     /// # Errors
-    /// The database contains records that this version does not know, or a thread cannot be started.
+    /// When the database contains records that this version does not know, or a thread cannot be started.
     pub fn open(
         database: &Database,
         options: NetworkOptions,
@@ -46,13 +45,13 @@ impl SimulatedEngine {
         Ok(Self::start(link, found, limits, clock, runtime))
     }
 
-    /// The network fails: until [`resume`](Self::resume) nothing is committed or read. Appends are refused with
+    /// Makes the network fail: nothing is committed or read until [`resume`](Self::resume). Appends are refused with
     /// [`StoreError::Busy`](crate::StoreError::Busy) as soon as the observer was told. Nothing is committed after this returns.
     pub fn suspend(&self, reason: &str) {
         self.database().suspend(reason);
     }
 
-    /// The network works again.
+    /// Makes the network work again.
     pub fn resume(&self) {
         self.database().resume();
     }

@@ -1,4 +1,5 @@
-//! Groups, and what was said about topics, as the log keeps them: a fold over state records. The log replays it at open and puts it into its checkpoints.
+//! The state that the log keeps about groups and topics: a fold over state records. The log replays the records at open and
+//! includes the result in its checkpoints.
 
 use super::state_record::{GroupAttempts, GroupProgress, StateRecord};
 use crate::delivery::SettledSeqs;
@@ -7,29 +8,29 @@ use prombus_log::{State, TopicId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What an engine had stored when it was opened.
+/// The state that an engine restored when it was opened.
 #[derive(Clone, Debug, Default)]
 pub struct RestoredState {
     /// The groups.
     pub groups: Vec<GroupState>,
-    /// Settings of topics as JSON, by name.
+    /// Settings of topics as JSON, by topic name.
     pub topic_settings: Vec<(String, String)>,
     /// Small values, by name.
     pub kept: Vec<(String, Vec<u8>)>,
 }
 
-/// What a group has done in a topic.
+/// The progress of a group in a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicProgress {
-    /// Settled seqs.
+    /// The settled seqs.
     pub settled: SettledSeqs,
     /// Attempts of unsettled events, by seq.
     pub attempts: BTreeMap<u64, GroupAttempts>,
-    /// The lease mark: no event above it was leased. Zero if a program wrote the records that did not keep one.
+    /// The lease mark: no event above it was leased. Zero if the records were written by a version without lease marks.
     pub leased_to: u64,
 }
 
-/// A group as it is kept.
+/// The stored state of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupState {
     /// Its number.
@@ -40,24 +41,24 @@ pub struct GroupState {
     pub name: String,
     /// More topics and patterns.
     pub topics: Vec<String>,
-    /// The filter as JSON; empty for none.
+    /// The filter as JSON; empty if the group has none.
     pub filter: String,
-    /// When it was made, in milliseconds since 1970.
+    /// When the group was created, in milliseconds since 1970.
     pub made_ms: i64,
-    /// It is deleted after this many milliseconds without members.
+    /// The group is deleted after this many milliseconds without members.
     pub expire_ms: Option<u64>,
-    /// By topic; in topics that are not here it starts at the first event.
+    /// The progress by topic. In topics that are not listed the group starts at the first event.
     pub progress: BTreeMap<TopicId, TopicProgress>,
 }
 
-/// Where a group is.
+/// The floors of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFloors {
     /// The subscription as written.
     pub subscription: String,
     /// Its name.
     pub name: String,
-    /// By topic: everything up to this seq is settled.
+    /// The floor of each topic: everything up to this seq is settled.
     pub floors: Vec<(TopicId, u64)>,
 }
 
@@ -98,24 +99,24 @@ impl GroupState {
     }
 }
 
-/// All groups of a log, and what was said about its topics.
+/// All groups of a log, and the settings and first seqs of its topics.
 #[derive(Debug, Default)]
 pub(super) struct FoldedState {
     groups: BTreeMap<u32, GroupState>,
-    /// The first seqs of topics of which something was cut off.
+    /// The first seqs of topics from which retention removed events.
     firsts: BTreeMap<TopicId, u64>,
-    /// What was set about topics, as JSON, by name.
+    /// The settings of topics as JSON, by topic name.
     settings: BTreeMap<String, String>,
     /// Small values, by name.
     kept: BTreeMap<String, Vec<u8>>,
-    /// Why a record could not be taken in.
+    /// Why a record could not be applied.
     broken: Option<String>,
 }
 
 impl FoldedState {
-    fn take_in(&mut self, tag: u32, body: &[u8]) -> Result<(), String> {
+    fn apply(&mut self, tag: u32, body: &[u8]) -> Result<(), String> {
         let record = StateRecord::parse(tag, body)
-            .ok_or_else(|| format!("a group record of kind {tag} is not one that this version writes"))?;
+            .ok_or_else(|| format!("a group record of kind {tag} cannot be decoded by this version"))?;
         match record {
             StateRecord::Made { group, subscription, name, topics, filter, made_ms, expire_ms, starts } => {
                 let progress = starts.into_iter().map(|(topic, floor)| {
@@ -128,7 +129,7 @@ impl FoldedState {
                 self.groups.insert(number, state);
             }
             StateRecord::Progress { group, topics } => {
-                // A group that was deleted meanwhile may still have had something under way.
+                // A group may still have had a pending record when it was deleted.
                 if let Some(state) = self.groups.get_mut(&group) {
                     topics.into_iter().for_each(|progress| state.apply(progress));
                 }
@@ -171,7 +172,7 @@ impl FoldedState {
         Ok(())
     }
 
-    /// Records that say all of it again.
+    /// Records that reproduce the whole state.
     fn records(&self) -> impl Iterator<Item = StateRecord> + '_ {
         let firsts: Vec<_> = self.firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect();
         let cut = (!firsts.is_empty()).then_some(StateRecord::Cut { firsts });
@@ -185,13 +186,13 @@ impl FoldedState {
     }
 }
 
-/// The fold over state records: groups, first seqs, settings, small values. Shared between the engine that applies records and
-/// the bus that reads the result.
+/// The fold over state records: groups, first seqs, settings and small values. The engine, which applies records, and the bus,
+/// which reads the result, share it.
 #[derive(Clone, Debug, Default)]
 pub struct StateFold(Arc<Mutex<FoldedState>>);
 
 impl StateFold {
-    /// The groups as they are now.
+    /// The current groups.
     pub fn all(&self) -> Result<Vec<GroupState>, String> {
         let groups = self.0.lock();
         match &groups.broken {
@@ -200,35 +201,34 @@ impl StateFold {
         }
     }
 
-    /// The first seqs of topics of which something was cut off.
+    /// The first seqs of topics from which retention removed events.
     pub fn firsts(&self) -> Vec<(TopicId, u64)> {
         self.0.lock().firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect()
     }
 
-    /// Takes a record in, as [`StateRecord::put`] wrote it. One that is not understood is remembered and makes [`all`](Self::all)
-    /// fail.
+    /// Applies a record in the encoding of [`StateRecord::put`]. A record that cannot be decoded makes [`all`](Self::all) fail.
     pub fn apply_record(&self, tag: u32, body: &[u8]) {
         State::apply(&mut self.clone(), tag, body);
     }
 
-    /// All of it as bytes, for [`from_bytes`](Self::from_bytes).
+    /// Encodes the whole state, for [`from_bytes`](Self::from_bytes).
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         State::snapshot(self, &mut bytes);
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes the result of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
-    /// The bytes are not such a snapshot, or a newer version wrote them.
+    /// When the bytes are not such a snapshot, or a newer version wrote them.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut fold = Self::default();
         State::restore(&mut fold, bytes)?;
         Ok(fold)
     }
 
-    /// The names of a group, and the seqs up to which it has settled everything, by topic.
+    /// The names and floors of a group.
     pub fn group_floors(&self, group: u32) -> Option<GroupFloors> {
         let fold = self.0.lock();
         let state = fold.groups.get(&group)?;
@@ -241,12 +241,12 @@ impl StateFold {
         self.0.lock().groups.keys().copied().collect()
     }
 
-    /// The settings of a topic as JSON, if something was set.
+    /// The settings of a topic as JSON, if it has any.
     pub fn topic_settings(&self, topic: &str) -> Option<String> {
         self.0.lock().settings.get(topic).cloned()
     }
 
-    /// Groups, settings and small values as they are now; no groups if a record was not understood.
+    /// The current groups, settings and small values; without groups if a record could not be decoded.
     pub fn restored(&self) -> RestoredState {
         let fold = self.0.lock();
         RestoredState {
@@ -257,8 +257,8 @@ impl StateFold {
     }
 }
 
-/// Checkpoints may outlive the way they are written. Version 2 has lease marks; version 1 is read like any other list of
-/// records.
+/// The version of the snapshot format: a checkpoint may be read by a later version of the program. Version 2 adds lease marks.
+/// Version 1 is decoded in the same way, as a list of records.
 const SNAPSHOT_VERSION: u8 = 2;
 
 impl State for StateFold {
@@ -270,15 +270,15 @@ impl State for StateFold {
         };
         if version > SNAPSHOT_VERSION {
             return Err(format!(
-                "groups are kept in version {version}, this program knows {SNAPSHOT_VERSION}"
+                "the group state has version {version}; this program supports {SNAPSHOT_VERSION}"
             ));
         }
         while !rest.is_empty() {
-            let (head, body) = rest.split_at_checked(8).ok_or("a snapshot of groups is cut short")?;
+            let (head, body) = rest.split_at_checked(8).ok_or("the group snapshot is truncated")?;
             let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
             let (body, after) =
-                body.split_at_checked(number(4) as usize).ok_or("a snapshot of groups is cut short")?;
-            groups.take_in(number(0), body)?;
+                body.split_at_checked(number(4) as usize).ok_or("the group snapshot is truncated")?;
+            groups.apply(number(0), body)?;
             rest = after;
         }
         *self.0.lock() = groups;
@@ -287,7 +287,7 @@ impl State for StateFold {
 
     fn apply(&mut self, tag: u32, body: &[u8]) {
         let mut groups = self.0.lock();
-        if let Err(why) = groups.take_in(tag, body) {
+        if let Err(why) = groups.apply(tag, body) {
             tracing::error!("{why}");
             groups.broken.get_or_insert(why);
         }
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_restores_what_the_records_said() {
+    fn a_snapshot_restores_the_state_of_the_records() {
         let topic = TopicId::from_number(3);
         let mut groups = StateFold::default();
         let mut apply = |record: StateRecord| {

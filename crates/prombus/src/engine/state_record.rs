@@ -1,40 +1,40 @@
-//! What is written down about groups and topics, and how: small records with variable-length numbers, described in
+//! The records about groups and topics, and their encoding: small records with variable-length numbers, described in
 //! `docs/disk-format.md`.
 //!
-//! A record only ever adds to what the ones before it said, so they can be folded in order; a snapshot is a list of records.
+//! Each record changes the state that the earlier records produced, so they are folded in order. A snapshot is a list of records.
 
 use prombus_log::TopicId;
 use prombus_protocol::RedeliveryReason;
 
-/// How often an unsettled event was tried.
+/// The attempts at an unsettled event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupAttempts {
-    /// The event.
+    /// The seq of the event.
     pub seq: u64,
-    /// Attempts that are used up.
+    /// The number of attempts that are used up.
     pub attempts: u32,
-    /// Not before this calendar time again, in milliseconds.
+    /// The earliest wall clock time of the next attempt, in milliseconds since 1970.
     pub not_before_ms: i64,
-    /// Why it is to be delivered again.
+    /// Why the event is redelivered.
     pub reason: Option<RedeliveryReason>,
 }
 
-/// What a group did in one topic.
+/// The progress of a group in one topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupProgress {
     /// The topic.
     pub topic: TopicId,
-    /// Settled ranges, both ends included, in order, apart from each other.
+    /// The settled ranges: ordered, disjoint, both ends included.
     pub settled: Vec<(u64, u64)>,
-    /// Attempts, the newest of each event.
+    /// The latest attempt counts, one entry per event.
     pub attempts: Vec<GroupAttempts>,
     /// The lease mark, if it changed: no event above it was leased.
     pub leased_to: Option<u64>,
 }
 
 impl GroupProgress {
-    /// Whether it has anything that the first version of these records could not say.
-    fn is_of_version_2(&self) -> bool {
+    /// Whether the progress needs version 2 of the record.
+    fn needs_version_2(&self) -> bool {
         let is_new = |it: &GroupAttempts| it.reason == Some(RedeliveryReason::ServerRestarted);
         self.leased_to.is_some() || self.attempts.iter().any(is_new)
     }
@@ -43,9 +43,9 @@ impl GroupProgress {
 /// A record about a group or a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateRecord {
-    /// A group was made.
+    /// A group was created.
     Made {
-        /// Its number, never used again.
+        /// Its number, which is never reused.
         group: u32,
         /// The subscription as written.
         subscription: String,
@@ -53,27 +53,28 @@ pub enum StateRecord {
         name: String,
         /// More topics and patterns.
         topics: Vec<String>,
-        /// The filter as JSON; empty for none.
+        /// The filter as JSON; empty if the group has none.
         filter: String,
-        /// When, in milliseconds since 1970.
+        /// When the group was created, in milliseconds since 1970.
         made_ms: i64,
-        /// It is deleted after this many milliseconds without members.
+        /// The group is deleted after this many milliseconds without members.
         expire_ms: Option<u64>,
-        /// The topics that were there, with the seq behind which the group starts. In others it starts at the first event.
+        /// The topics that existed at that time, each with the seq after which the group starts. In other topics the group starts
+        /// at the first event.
         starts: Vec<(TopicId, u64)>,
     },
-    /// Events were settled or tried.
+    /// Events were settled or attempted.
     Progress {
         /// The group.
         group: u32,
-        /// By topic.
+        /// The progress, by topic.
         topics: Vec<GroupProgress>,
     },
-    /// The group went to other places: everything up to a seq is settled, nothing above it.
+    /// The group was moved: everything up to a seq is settled, nothing above it.
     Sought {
         /// The group.
         group: u32,
-        /// Topics and seqs.
+        /// The topics and their new floors.
         floors: Vec<(TopicId, u64)>,
     },
     /// The group was deleted.
@@ -81,30 +82,30 @@ pub enum StateRecord {
         /// The group.
         group: u32,
     },
-    /// Topics begin at later seqs now: what is below is served no more.
+    /// Retention raised the first seqs of topics: earlier events are not served.
     Cut {
         /// Topics and their first seqs.
         firsts: Vec<(TopicId, u64)>,
     },
-    /// Somebody set something about a topic.
+    /// The settings of a topic were replaced.
     TopicSet {
         /// The topic's name.
         topic: String,
-        /// What was set, as JSON; empty for nothing any more.
+        /// The settings as JSON; empty if they were removed.
         settings: String,
     },
-    /// A topic was deleted; what groups did in it is of no use any more.
+    /// A topic was deleted. The progress of groups in it is discarded.
     TopicDeleted {
         /// The topic.
         topic: TopicId,
         /// Its name.
         name: String,
     },
-    /// A small value is kept under a name.
+    /// A small value was stored under a name.
     Kept {
         /// The name.
         name: String,
-        /// The value; only the first of a name counts.
+        /// The value. Only the first value of a name counts.
         value: Vec<u8>,
     },
 }
@@ -116,20 +117,20 @@ const DELETED: u32 = 4;
 const CUT: u32 = 5;
 const TOPIC_SET: u32 = 6;
 const TOPIC_DELETED: u32 = 7;
-/// Progress with lease marks. Programs of before do not know it, and refuse the log.
+/// Progress with lease marks. Older versions do not know this tag and refuse to open the log.
 const PROGRESS_2: u32 = 8;
-/// A group with a time to expire. The same holds for it.
+/// A group with an expiry time. Older versions do not know this tag and refuse to open the log.
 const MADE_2: u32 = 9;
-/// Written only where it is used: programs of before do not know it, and refuse the log.
+/// Older versions do not know this tag and refuse to open the log, so it is written only when a value is stored.
 const KEPT: u32 = 16;
 
 impl StateRecord {
-    /// Tells kinds of records apart in the log.
+    /// The tag that identifies the kind of record in the log.
     pub fn tag(&self) -> u32 {
         match self {
             Self::Made { expire_ms: Some(_), .. } => MADE_2,
             Self::Made { .. } => MADE,
-            Self::Progress { topics, .. } if topics.iter().any(GroupProgress::is_of_version_2) => PROGRESS_2,
+            Self::Progress { topics, .. } if topics.iter().any(GroupProgress::needs_version_2) => PROGRESS_2,
             Self::Progress { .. } => PROGRESS,
             Self::Sought { .. } => SOUGHT,
             Self::Deleted { .. } => DELETED,
@@ -140,7 +141,7 @@ impl StateRecord {
         }
     }
 
-    /// Writes the record.
+    /// Encodes the record.
     pub fn put(&self, into: &mut Vec<u8>) {
         match self {
             Self::Made { group, subscription, name, topics, filter, made_ms, expire_ms, starts } => {
@@ -188,7 +189,7 @@ impl StateRecord {
         }
     }
 
-    /// Reads a record; `None` when it is not one of this version.
+    /// Decodes a record; `None` if this version cannot decode it.
     pub fn parse(tag: u32, bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields { bytes };
         let record = match tag {
@@ -319,7 +320,7 @@ impl Fields<'_> {
 
     fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.number()?;
-        // An item takes at least a byte, so a count that lies cannot make us reserve much.
+        // An item takes at least one byte, so a wrong count cannot cause a large allocation.
         let count = usize::try_from(count).ok().filter(|&count| count <= self.bytes.len())?;
         (0..count).map(|_| item(self)).collect()
     }
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn records_read_back_as_written() {
+    fn records_survive_encoding_and_decoding() {
         for record in samples() {
             let mut bytes = Vec::new();
             record.put(&mut bytes);
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_it_panic_and_cut_ones_are_refused() {
+    fn decoding_never_panics_and_refuses_truncated_records() {
         let mut seed = 9u64;
         for record in samples() {
             let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Waiting for the next event of a topic, also of a topic that does not exist yet.
+//! A future that waits for the next event of a topic, even if the topic does not exist yet.
 
 use super::reading::Reading;
 use crate::engine::TopicId;
@@ -10,23 +10,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-/// Ready when a topic has a durable event at or past a seq.
+/// Ready when a topic has a durable event at or after a seq.
 pub(super) struct Arrival {
     reading: Arc<Reading>,
     topic: Topic,
     from: u64,
     number: u64,
-    /// Whether it is in the list, and as what.
-    place: Option<Option<TopicId>>,
+    /// How it is registered: by topic id, or by name (`Some(None)`) if the topic does not exist. `None` while it is not
+    /// registered.
+    registered: Option<Option<TopicId>>,
 }
 
 impl Arrival {
     pub(super) fn new(reading: Arc<Reading>, topic: Topic, from: u64) -> Self {
-        let number = reading.arrivals.next.fetch_add(1, Ordering::Relaxed);
-        Self { reading, topic, from, number, place: None }
+        let number = reading.waiting_readers.next.fetch_add(1, Ordering::Relaxed);
+        Self { reading, topic, from, number, registered: None }
     }
 
-    fn look(&self, id: Option<TopicId>) -> Option<Result<(), ReadError>> {
+    fn check(&self, id: Option<TopicId>) -> Option<Result<(), ReadError>> {
         if let Err(closed) = self.reading.commits.check_open() {
             return Some(Err(closed.into()));
         }
@@ -37,19 +38,23 @@ impl Arrival {
         (last_seq >= self.from).then_some(Ok(()))
     }
 
-    fn take_out(&mut self) {
-        let Some(place) = self.place.take() else { return };
-        let arrivals = &self.reading.arrivals;
-        let mut waiting = arrivals.waiting.lock();
-        let was_there = match place {
-            Some(id) => take(&mut waiting.by_topic, &id, self.number),
-            None => take(&mut waiting.by_name, &self.topic, self.number),
+    fn unregister(&mut self) {
+        let Some(registered) = self.registered.take() else { return };
+        let waiting_readers = &self.reading.waiting_readers;
+        let mut wakers = waiting_readers.wakers.lock();
+        let was_there = match registered {
+            Some(id) => remove_waker(&mut wakers.by_topic, &id, self.number),
+            None => remove_waker(&mut wakers.by_name, &self.topic, self.number),
         };
-        arrivals.count.fetch_sub(usize::from(was_there), Ordering::SeqCst);
+        waiting_readers.count.fetch_sub(usize::from(was_there), Ordering::SeqCst);
     }
 }
 
-fn take<K: std::hash::Hash + Eq>(from: &mut HashMap<K, HashMap<u64, Waker>>, key: &K, number: u64) -> bool {
+fn remove_waker<K: std::hash::Hash + Eq>(
+    from: &mut HashMap<K, HashMap<u64, Waker>>,
+    key: &K,
+    number: u64,
+) -> bool {
     let Some(list) = from.get_mut(key) else { return false };
     let was_there = list.remove(&number).is_some();
     if list.is_empty() {
@@ -62,28 +67,28 @@ impl Future for Arrival {
     type Output = Result<(), ReadError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.take_out();
+        self.unregister();
         let id = self.reading.registry.topic_id(&self.topic);
-        if let Some(seen) = self.look(id) {
+        if let Some(seen) = self.check(id) {
             return Poll::Ready(seen);
         }
         let waker = context.waker().clone();
-        let arrivals = &self.reading.arrivals;
-        let mut waiting = arrivals.waiting.lock();
+        let waiting_readers = &self.reading.waiting_readers;
+        let mut wakers = waiting_readers.wakers.lock();
         match id {
-            Some(id) => waiting.by_topic.entry(id).or_default().insert(self.number, waker),
-            None => waiting.by_name.entry(self.topic.clone()).or_default().insert(self.number, waker),
+            Some(id) => wakers.by_topic.entry(id).or_default().insert(self.number, waker),
+            None => wakers.by_name.entry(self.topic.clone()).or_default().insert(self.number, waker),
         };
-        arrivals.count.fetch_add(1, Ordering::SeqCst);
-        drop(waiting);
-        self.place = Some(id);
-        // Checked again: from here on a commit finds the waker.
+        waiting_readers.count.fetch_add(1, Ordering::SeqCst);
+        drop(wakers);
+        self.registered = Some(id);
+        // Checked again after registering: from here on a commit finds the waker.
         let id = self.reading.registry.topic_id(&self.topic);
-        if self.place != Some(id) {
+        if self.registered != Some(id) {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        match self.look(id) {
+        match self.check(id) {
             Some(seen) => Poll::Ready(seen),
             None => Poll::Pending,
         }
@@ -92,6 +97,6 @@ impl Future for Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        self.take_out();
+        self.unregister();
     }
 }

@@ -1,10 +1,10 @@
-//! [`Backend`] for [`LocalBackend`]: each call goes to the part that does it.
+//! Implements [`Backend`] for [`LocalBackend`]: forwards each call to the part that handles it.
 
 use super::Local;
 use super::arrival::Arrival;
 use super::lifecycle::LocalBackend;
 use super::member::LocalMember;
-use super::merged::reader::Merged;
+use super::merged::reader::LocalMergedReader;
 use crate::backend::{
     Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
     MemberOptions, Problem, PullLimit, SettleOutcome, TopicDetails, UnreadableRange, Verdict,
@@ -35,7 +35,7 @@ impl Backend for LocalBackend {
         let commits = &self.handle.local.commits;
         commits.check_open()?;
         commits.unavailable().cloned().or_else(|| commits.suspended()).map_or(Ok(()), Err)?;
-        // An idle leader that is cut off from the store notices nothing else.
+        // This is the only sign of an outage for an idle leader that is cut off from the store.
         self.handle.local.groups.check_leasing()
     }
 
@@ -90,9 +90,9 @@ impl Backend for LocalBackend {
 
     fn merged(&self, query: MergedQuery) -> BoxFuture<'_, Result<Box<dyn MergedReader>, ReadError>> {
         let reading = Arc::clone(&self.handle.local.reading);
-        // It lists the topics, of which there may be many.
+        // Opening it lists the topics, and there may be many.
         Box::pin(off_async_threads(move |_may_block| {
-            Ok(Box::new(Merged::new(reading, query)?) as Box<dyn MergedReader>)
+            Ok(Box::new(LocalMergedReader::new(reading, query)?) as Box<dyn MergedReader>)
         }))
     }
 
@@ -300,7 +300,7 @@ impl Backend for LocalBackend {
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>> {
         let handle = Arc::clone(&self.handle);
         Box::pin(async move {
-            // It waits for threads and for the disk.
+            // Closing waits for threads and for the disk.
             let close = move || handle.close(MayBlock::on_this_thread());
             match tokio::task::spawn_blocking(close).await {
                 Ok(closed) => closed,
@@ -311,7 +311,7 @@ impl Backend for LocalBackend {
 }
 
 impl LocalBackend {
-    /// A list that may take a lot of reading: it is made on a thread that may be blocked.
+    /// Produces a list on a thread that may be blocked, because it may read a lot.
     fn list<T: Send + 'static>(
         &self,
         make: impl FnOnce(&Local, MayBlock) -> Result<T, ReadError> + Send + 'static,

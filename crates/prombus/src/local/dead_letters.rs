@@ -1,6 +1,9 @@
-//! Dead letters: a worker writes them on a thread of its own, never the thread that nacked, nor the timer's: a read may block on
-//! a failing disk, and leases must end meanwhile. The letter and the settling of its event are one commit.
-//! The letter's id is made from topic, group and event, so a second attempt after a crash adds nothing.
+//! The writer of dead letters. It has its own thread, and never runs on the thread that nacked nor on the timer's: a read may
+//! block on a failing disk, and leases must expire meanwhile. Only a bus without threads writes dead letters on the calling
+//! thread.
+//!
+//! A dead letter and the settling of its event are one commit. The dead letter's id is derived from topic, group and event id, so
+//! a retry after a crash adds no second one.
 
 use super::groups::act::GroupRuntime;
 use super::groups::cell::{GroupCell, GroupTopic};
@@ -18,19 +21,19 @@ use std::io::Write as _;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Wake, Waker};
 
-/// A letter that could not be written is tried again after this time.
+/// The wait before a dead letter that could not be written is retried.
 const RETRY_MS: Millis = 1_000;
-/// The same when the event itself could not be read.
+/// The wait before a retry if the event itself could not be read.
 const UNREADABLE_RETRY_MS: Millis = 10_000;
-/// A group logs at most this often that dead letters could not be written.
+/// The minimum interval at which a group logs that dead letters could not be written.
 const NOTICE_MS: Millis = 60_000;
-/// Ids of dead letters are UUIDv5 in this namespace, chosen once.
+/// Ids of dead letters are UUIDv5 in this namespace. It must never change.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f1c_2a7e_93d4_5b08_a1e7_30c9_54d2_8e6b);
 
 /// Writes the dead letters of all groups, one after the other.
 pub(super) struct DeadLetterWriter {
     writing: Arc<Writing>,
-    /// The letter that is being written: the engine may have to be waited for.
+    /// The dead letter that is being written; it may have to wait for the engine.
     current: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
@@ -51,25 +54,26 @@ impl DeadLetterWriter {
         Self { writing: Arc::new(Writing { engine, runtime, registry }), current: Mutex::default() }
     }
 
-    /// Writes letters until none is left or the engine has to be waited for; then the worker is woken when it can continue.
+    /// Writes dead letters until none is left or one has to wait for the engine. In that case the worker is woken when it can
+    /// continue.
     pub(super) fn work(&self) {
         self.work_while(|| true);
     }
 
     fn work_while(&self, may_continue: impl Fn() -> bool) {
         let waker = Waker::from(Arc::new(WorkerWaker(Arc::downgrade(&self.writing.runtime))));
-        // Another thread is at it, or this one further up.
+        // The lock is taken if another thread writes, or this thread further up the stack.
         while let Some(mut current) = self.current.try_lock() {
             if current.is_none() {
                 let Some((cell, give_up)) = self.writing.runtime.dead_letters.pop() else { return };
                 let writing = Arc::clone(&self.writing);
                 *current = Some(Box::pin(async move {
                     writing.write(&cell, give_up).await;
-                    cell.waiters.letter_done();
+                    cell.waiters.dead_letter_done();
                 }));
             }
-            let Some(letter) = current.as_mut() else { return };
-            if letter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            let Some(dead_letter) = current.as_mut() else { return };
+            if dead_letter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
                 return;
             }
             *current = None;
@@ -80,7 +84,7 @@ impl DeadLetterWriter {
     }
 }
 
-/// Wakes the worker, for a letter whose event had to be waited for.
+/// Wakes the worker when the event of a dead letter has been read.
 struct WorkerWaker(Weak<GroupRuntime>);
 
 impl Wake for WorkerWaker {
@@ -94,7 +98,7 @@ impl Wake for WorkerWaker {
     }
 }
 
-/// The thread's work, until the queue is stopped.
+/// The loop of the thread, until the queue is stopped.
 pub(super) fn run(writer: &Weak<DeadLetterWriter>) {
     let may_block = MayBlock::on_this_thread();
     loop {
@@ -125,14 +129,14 @@ impl Writing {
             return self.park(cell, &give_up);
         }
         let written = match self.original(topic_id, seq).await {
-            Ok(Some(original)) => self.write_letter(cell, topic_id, &topic, &give_up, &original),
+            Ok(Some(original)) => self.write_dead_letter(cell, topic_id, &topic, &give_up, &original),
             Ok(None) => return self.park(cell, &give_up),
             Err(error) => Err(error),
         };
         match written {
             Ok(()) => {}
             Err(error @ StoreError::TooLarge(_)) => {
-                // It will never fit; the event itself stays in its topic.
+                // The dead letter will never fit. The event itself stays in its topic.
                 tracing::error!(
                     "group {group} on {topic}: seq {seq} is given up without a dead letter: {error}"
                 );
@@ -142,36 +146,36 @@ impl Writing {
         }
     }
 
-    /// Settles an event without a letter.
+    /// Settles an event without a dead letter.
     fn park(&self, cell: &Arc<GroupCell>, give_up: &GiveUp) {
         self.runtime.act(cell, |core, _| core.machine.park(give_up.position));
     }
 
-    /// Tries again later.
+    /// Schedules a retry.
     fn put_off(&self, cell: &Arc<GroupCell>, give_up: GiveUp, topic: &Topic, error: &StoreError) {
         let group = &cell.spec.group;
         let now = self.runtime.clock.steady_ms();
-        let mut notice = cell.letter_notice.lock();
+        let mut notice = cell.dead_letter_notice.lock();
         notice.count += 1;
-        // Each letter is tried every second, and there may be thousands.
+        // Each dead letter is retried every second, and there may be thousands.
         if now >= notice.next_at {
             let count = std::mem::take(&mut notice.count);
             notice.next_at = now + NOTICE_MS;
             tracing::warn!(
-                "group {group} on {topic}: dead letters could not be written {count} times: {error}; they are tried \
-                 again, and this is logged at most once a minute"
+                "group {group} on {topic}: dead letters could not be written {count} times: {error}; retrying; this is \
+                 logged at most once a minute"
             );
         }
         drop(notice);
-        // A failed read may take the disk seconds.
+        // A failed read may occupy the disk for seconds.
         let is_read = matches!(error, StoreError::Lookup(_));
         let retry_at = now + if is_read { UNREADABLE_RETRY_MS } else { RETRY_MS };
-        // The attempts that were used are written down with it.
+        // This also records the attempts that were used.
         self.runtime.act(cell, |core, _| core.machine.put_off(give_up, retry_at));
         self.runtime.timer.arm(cell, retry_at);
     }
 
-    fn write_letter(
+    fn write_dead_letter(
         &self,
         cell: &Arc<GroupCell>,
         topic_id: TopicId,
@@ -179,13 +183,20 @@ impl Writing {
         give_up: &GiveUp,
         original: &Original,
     ) -> Result<(), StoreError> {
-        let letters = topic.dead_letter();
-        let letters_id = self.registry.ensure_dead_letter_topic(&letters)?;
+        let dead_letter_topic = topic.dead_letter();
+        let dead_letter_topic_id = self.registry.ensure_dead_letter_topic(&dead_letter_topic)?;
         let ts = self.runtime.clock.wall_ms();
-        let body = letter_body(&letters, topic, cell.spec.group.as_str(), &original.record, give_up, ts);
-        let letter = NewEvent {
-            topic: letters_id,
-            id: Some(event_id_of(letter_id(cell, topic, original.id))),
+        let body = dead_letter_body(
+            &dead_letter_topic,
+            topic,
+            cell.spec.group.as_str(),
+            &original.record,
+            give_up,
+            ts,
+        );
+        let dead_letter = NewEvent {
+            topic: dead_letter_topic_id,
+            id: Some(event_id_of(dead_letter_id(cell, topic, original.id))),
             ts,
             key: None,
             body: &body,
@@ -201,17 +212,17 @@ impl Writing {
         let settled = StateRecord::Progress { group: cell.number, topics: vec![settled] };
         let _deferred = DeferredWakes::enter();
         self.runtime.act_and_append(cell, |core, sending| {
-            // After a seek the event is not to be given up any more.
+            // After a seek the event must not be given up.
             if core.machine.is_giving_up(give_up.position) {
                 let records = &self.runtime.records;
-                records.append_last(sending, &[letter], (vec![settled], cell), false)?;
+                records.append_last(sending, &[dead_letter], (vec![settled], cell), false)?;
                 core.machine.gave_up(give_up.position);
             }
             Ok(())
         })
     }
 
-    /// The event, as it is stored; `None` if it is gone.
+    /// The stored event; `None` if it was removed.
     async fn original(&self, topic: TopicId, seq: u64) -> Result<Option<Original>, StoreError> {
         let mut scanner = self.engine.scanner();
         let mut original = None;
@@ -233,7 +244,7 @@ impl Writing {
     }
 }
 
-fn letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
+fn dead_letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
     let mut name = Vec::new();
     for part in [topic.as_str(), cell.spec.subscription.as_str(), cell.spec.group.as_str()] {
         name.extend_from_slice(part.as_bytes());
@@ -243,9 +254,10 @@ fn letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
     Uuid::new_v5(&NAMESPACE, &name)
 }
 
-/// The letter's JSON, `{topic, group, original, err, attempts, ts}` as the payload. The original goes in as it is kept.
-fn letter_body(
-    letters: &Topic,
+/// The dead letter's JSON, with the payload `{topic, group, original, err, attempts, ts}`. The original is included as it is
+/// stored.
+fn dead_letter_body(
+    dead_letter_topic: &Topic,
     topic: &Topic,
     group: &str,
     record: &[u8],
@@ -255,7 +267,7 @@ fn letter_body(
     let mut body = Vec::with_capacity(record.len() + 256);
     let fields = BodyFields {
         ts,
-        topic: letters.as_str(),
+        topic: dead_letter_topic.as_str(),
         sid: None,
         key: None,
         partition: None,
@@ -272,7 +284,8 @@ fn letter_body(
     body.extend_from_slice(record);
     body.extend_from_slice(b",\"err\":");
     put_string(&mut body, &give_up.error);
-    write!(body, ",\"attempts\":{},\"ts\":{ts}}}", give_up.attempts).expect("a vector takes everything");
+    write!(body, ",\"attempts\":{},\"ts\":{ts}}}", give_up.attempts)
+        .expect("writing to a vector cannot fail");
     put_body_end(&mut body);
     body
 }

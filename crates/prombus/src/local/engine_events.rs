@@ -1,4 +1,4 @@
-//! What the engine reports: commits wake members and publishers; suspension and its end; the end of writing.
+//! The engine's observer: commits wake members and publishers; also handles suspension, resumption and the end of writing.
 
 use super::Local;
 use crate::deferred_wakes::wake;
@@ -11,21 +11,21 @@ thread_local! {
     static IS_ENGINE_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a call of the engine, which closing the engine may wait for.
+/// Whether this thread is inside a callback of the engine. Closing the engine may wait for that callback.
 pub(super) fn is_engine_thread() -> bool {
     IS_ENGINE_THREAD.get()
 }
 
-/// Passes what the engine reports to the parts that need it.
+/// Forwards the reports of the engine to the parts that need them.
 pub(super) struct EngineEvents {
     pub(super) local: Weak<Local>,
 }
 
 impl EngineEvents {
-    fn tell(&self, what: impl FnOnce(&Local)) {
+    fn with_local(&self, work: impl FnOnce(&Local)) {
         let Some(local) = self.local.upgrade() else { return };
         let was = IS_ENGINE_THREAD.replace(true);
-        what(&local);
+        work(&local);
         drop(local);
         IS_ENGINE_THREAD.set(was);
     }
@@ -33,16 +33,16 @@ impl EngineEvents {
 
 impl EngineObserver for EngineEvents {
     fn committed(&self, commit: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>) {
-        self.tell(|local| {
-            // Woken when no lock is held: a waker may do anything.
+        self.with_local(|local| {
+            // Called when no lock is held, because a waker may run any code.
             let mut woken = Vec::new();
             local.registry.each_reader(newest, |topic, newest_seq, readers| {
-                local.arrivals.committed(topic, &mut woken);
+                local.waiting_readers.committed(topic, &mut woken);
                 for (cell, source) in readers {
                     let (waker, others_wait) = cell.waiters.notice(*source, newest_seq);
                     woken.extend(waker);
                     if others_wait {
-                        local.runtime.call_again_later(cell);
+                        local.runtime.wake_others_later(cell);
                     }
                 }
             });
@@ -57,7 +57,7 @@ impl EngineObserver for EngineEvents {
     }
 
     fn room(&self) {
-        self.tell(|local| {
+        self.with_local(|local| {
             local.commits.room();
             if local.runtime.records.is_demanded() {
                 local.runtime.records.flush();
@@ -66,21 +66,21 @@ impl EngineObserver for EngineEvents {
     }
 
     fn suspended(&self, reason: String) {
-        self.tell(|local| {
-            tracing::warn!("the engine cannot commit: {reason}; it tries again");
+        self.with_local(|local| {
+            tracing::warn!("the engine cannot commit: {reason}; retrying");
             local.suspension.begin(reason, local.clock.steady_ms());
             local.runtime.timer.wake();
         });
     }
 
     fn resumed(&self) {
-        self.tell(|local| {
+        self.with_local(|local| {
             tracing::info!("the engine commits again");
             local.suspension.end();
             local.commits.resume();
             let timer = &local.runtime.timer;
             timer.disarm_suspension_check();
-            // Acks of the time in between are durable within 10 ms from now.
+            // Acks from the time of the suspension are durable within 10 ms from now.
             timer.arm_flush(local.clock.steady_ms());
         });
     }
@@ -90,6 +90,6 @@ impl EngineObserver for EngineEvents {
     }
 
     fn stopped(&self, reason: Unavailable) {
-        self.tell(|local| local.fail(reason));
+        self.with_local(|local| local.fail(reason));
     }
 }

@@ -1,4 +1,4 @@
-//! Groups at work: creating, restoring, moving, deleting and describing them, and settling their deliveries.
+//! Groups: creating, restoring, moving, deleting and describing them, and settling their deliveries.
 
 pub(super) mod act;
 pub(super) mod cell;
@@ -27,24 +27,24 @@ use crate::publishing::PublishLine;
 use act::GroupRuntime;
 use std::sync::{Arc, OnceLock};
 
-/// What is done to groups.
+/// The operations on groups.
 pub(super) struct Groups {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) runtime: Arc<GroupRuntime>,
     pub(super) registry: Arc<Registry>,
     pub(super) commits: Arc<CommitWatch>,
-    /// Publishes that wait for room.
+    /// The publishes that wait for room.
     pub(super) publish_line: Arc<dyn PublishLine>,
     pub(super) error_budget: ErrorBudget,
     pub(super) max_groups: usize,
-    /// Groups without members are deleted after this time, unless their creator said otherwise.
+    /// Groups without members are deleted after this time, unless their creator set another one.
     pub(super) expire_ms: Option<u64>,
-    /// On a store that several processes share: whether this one may lease events.
+    /// On a shared store: decides whether this process may lease events.
     pub(super) gate: OnceLock<Arc<LeasingGate>>,
 }
 
 impl Groups {
-    /// Whether this process may lease events now, and extend leases. Otherwise another process may have leased the same events.
+    /// Fails if this process may not lease events or extend leases, because another process may have leased the same events.
     pub(super) fn check_leasing(&self) -> Result<(), Unavailable> {
         if let Some(deposed @ Unavailable::Deposed(_)) = self.commits.unavailable() {
             return Err(deposed.clone());
@@ -56,7 +56,7 @@ impl Groups {
     }
 }
 
-/// An attempt that has to be repeated when there is room.
+/// The result of an attempt, which is repeated when there is room.
 pub(super) enum Tried<T> {
     Done(T),
     Busy,
@@ -69,7 +69,7 @@ fn busy_or<T>(refused: impl Into<TopicRefused>) -> Result<Tried<T>, GroupError> 
     }
 }
 
-/// Does something for which the engine may have no room at first.
+/// Repeats an attempt until the engine has room for it.
 pub(super) async fn with_room<T, E: From<Unavailable>>(
     commits: &CommitWatch,
     mut attempt: impl FnMut() -> Result<Tried<T>, E>,
@@ -78,7 +78,7 @@ pub(super) async fn with_room<T, E: From<Unavailable>>(
         if let Tried::Done(done) = attempt()? {
             return std::task::Poll::Ready(Ok(done));
         }
-        // Registered first, tried again then: room that comes in between is not missed.
+        // Registers before the second attempt, so that room that appears in between is not missed.
         commits.register_for_room(context);
         match attempt()? {
             Tried::Done(done) => std::task::Poll::Ready(Ok(done)),

@@ -1,5 +1,5 @@
-//! Small values that are stored with the events and outlive the process, such as a signing key. There is one per name and it
-//! never changes.
+//! Small values that are stored with the events and outlive the process, such as a signing key. A name has one value, which never
+//! changes.
 
 use super::groups::act::GroupRuntime;
 use super::groups::{Tried, with_room};
@@ -32,7 +32,7 @@ impl KeptValues {
         self.0.lock().get(name).map(|kept| kept.value.clone())
     }
 
-    /// Keeps a value unless there is one under this name. Resolves with the one that is kept, when it is durable.
+    /// Stores a value unless this name already has one. Resolves when the stored value is durable, and returns it.
     pub(super) async fn keep_first(
         &self,
         name: &str,
@@ -44,7 +44,7 @@ impl KeptValues {
         commits.check_open()?;
         let kept = with_room(commits, || {
             let _deferred = DeferredWakes::enter();
-            // Held while it is appended: two callers at once get the same value.
+            // Held during the append, so that two concurrent callers get the same value.
             let mut values = self.0.lock();
             if let Some(kept) = values.get(name) {
                 return Ok(Tried::Done(kept.clone()));

@@ -1,6 +1,7 @@
-//! The newest events by key, brought up to date by reading what came since the last question. A publish pays nothing for it.
+//! The newest event of each key. A map of a topic is brought up to date when it is queried, by reading the events since the last
+//! query, so a publish costs nothing extra.
 //!
-//! Compacted topics have their map as long as they are compacted, others as long as somebody asks.
+//! The map of a compacted topic exists as long as the topic is compacted; other maps exist while they are queried.
 
 mod live_events;
 mod page;
@@ -24,13 +25,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 
-/// A map that is more events behind is brought up to date on a thread that may take its time.
-const BEHIND_MAX: u64 = 20_000;
-/// The most states of another time that are made at once.
-const AT_ONCE_MAX: usize = 2;
-/// A topic that has too many keys is not read again for this long.
+/// The maximum number of missing events that are read on the calling thread; more are read on a thread that may be blocked.
+const QUICK_CATCH_UP_MAX: u64 = 20_000;
+/// The maximum number of historical states that are built at the same time.
+const HISTORICAL_STATES_MAX: usize = 2;
+/// A topic with too many keys is not read again for this long.
 const REFUSED_MS: Millis = 60_000;
-/// What the log stores of an event next to its key and body.
+/// The size of an event in the log, apart from its key and body.
 const HEAD_BYTES: usize = 64;
 
 /// The maps of all topics that need one.
@@ -40,30 +41,30 @@ pub(super) struct LatestByKey {
     commits: Arc<CommitWatch>,
     limit_bytes: usize,
     by_topic: Mutex<HashMap<TopicId, Arc<SharedMap>>>,
-    /// About what they take together, with those that are made for one answer.
+    /// The approximate memory of all maps, including those that are built for a single query.
     bytes: Arc<AtomicUsize>,
-    /// States of another time are made for one answer, from the whole topic: only a few at once.
+    /// Limits the number of historical states that are built at the same time. Each is built for one query, from the whole topic.
     turns: Arc<Semaphore>,
 }
 
 /// The map of a topic.
 pub(super) struct SharedMap {
     pub(super) state: Mutex<TopicState>,
-    /// Held while the map is brought up to date: its scanner has one user at a time.
+    /// Held while the map is brought up to date, because its scanner has one user at a time.
     reading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The newest events of a topic by key, up to some seq.
+/// The newest events of a topic by key, up to a seq.
 pub(super) struct TopicState {
     pub(super) map: LatestMap,
     next_seq: u64,
     newest: Option<EventHead>,
     scanner: Box<dyn EventScanner>,
-    /// What all maps take together, and how much of it is this one's.
+    /// The memory of all maps together, and this map's share of it.
     total_bytes: Arc<AtomicUsize>,
     counted_bytes: usize,
     used_at: Millis,
-    /// It has too many keys; until then nobody looks again.
+    /// The topic has too many keys, and queries are refused until this time.
     refused_until: Option<Millis>,
 }
 
@@ -87,7 +88,7 @@ impl TopicState {
         }
     }
 
-    /// Forgets everything below a seq.
+    /// Removes everything below a seq.
     fn cut(&mut self, first_seq: u64) {
         self.map.cut(first_seq);
         self.count(usize::MAX);
@@ -106,13 +107,13 @@ impl TopicState {
         old
     }
 
-    /// These deletions have done their work.
+    /// Removes tombstones that are no longer needed.
     pub(super) fn drop_tombstones(&mut self, seqs: impl Iterator<Item = u64>) {
         seqs.for_each(|seq| self.map.drop_tombstone(seq));
         self.count(usize::MAX);
     }
 
-    /// Takes note of what the map takes. False when all together take too much.
+    /// Updates the memory count of the map. Returns false when all maps together exceed the limit.
     fn count(&mut self, limit_bytes: usize) -> bool {
         let bytes = self.map.memory_bytes();
         let added = bytes.wrapping_sub(std::mem::replace(&mut self.counted_bytes, bytes));
@@ -148,7 +149,7 @@ impl LatestByKey {
             limit_bytes,
             by_topic: Mutex::default(),
             bytes: Arc::default(),
-            turns: Arc::new(Semaphore::new(AT_ONCE_MAX)),
+            turns: Arc::new(Semaphore::new(HISTORICAL_STATES_MAX)),
         }
     }
 
@@ -160,14 +161,14 @@ impl LatestByKey {
         Arc::clone(self.by_topic.lock().entry(topic).or_insert_with(|| self.new_map()))
     }
 
-    /// Forgets the map of a topic.
+    /// Removes the map of a topic.
     pub(super) fn forget(&self, topic: TopicId) {
-        // Dropped outside of the lock, or by its last user.
+        // The map is dropped outside the lock, or by its last user.
         let forgotten = self.by_topic.lock().remove(&topic);
         drop(forgotten);
     }
 
-    /// Retention removed what is below a seq: it is gone from the map too.
+    /// Removes everything below a seq from the map, because retention removed the events.
     pub(super) fn cut(&self, topic: TopicId, first_seq: u64) {
         let map = self.by_topic.lock().get(&topic).cloned();
         if let Some(map) = map {
@@ -175,7 +176,7 @@ impl LatestByKey {
         }
     }
 
-    /// Forgets maps that nobody used since this time, except those of topics that need them.
+    /// Removes maps that were not used since this time, except those of topics that need them.
     pub(super) fn forget_unused(&self, used_before: Millis, is_needed: impl Fn(TopicId) -> bool) {
         let all: Vec<_> = self.by_topic.lock().iter().map(|(&id, map)| (id, Arc::clone(map))).collect();
         for (topic, map) in all {
@@ -186,12 +187,12 @@ impl LatestByKey {
         }
     }
 
-    /// About what all maps take.
+    /// The approximate memory of all maps.
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The map of a topic, up to date.
+    /// Returns the map of a topic, up to date.
     pub(super) async fn up_to_date(
         self: &Arc<Self>,
         id: TopicId,
@@ -207,7 +208,7 @@ impl LatestByKey {
         Ok(map)
     }
 
-    /// Reads what came since the last time.
+    /// Reads the events since the last call.
     fn poll_catch_up(
         &self,
         state: &mut TopicState,
@@ -227,8 +228,8 @@ impl LatestByKey {
             state.next_seq = first_seq;
             state.cut(first_seq);
         }
-        if !std::task::ready!(self.poll_read_on(state, id, to_ts, context))? {
-            // Half of the keys are of no use to anyone.
+        if !std::task::ready!(self.poll_read_new_events(state, id, to_ts, context))? {
+            // A map with only some of the keys is useless, so it is discarded.
             state.map = LatestMap::default();
             state.next_seq = 1;
             state.newest = None;
@@ -241,8 +242,8 @@ impl LatestByKey {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes in what the topic has after the map, up to a time. False when the keys take too much memory.
-    fn poll_read_on(
+    /// Adds the topic's events after the map's position, up to a time. Returns false when the keys take too much memory.
+    fn poll_read_new_events(
         &self,
         state: &mut TopicState,
         id: TopicId,
@@ -251,7 +252,7 @@ impl LatestByKey {
     ) -> Poll<Result<bool, ReadError>> {
         let last_seq = self.engine.last_seq(id);
         while state.next_seq <= last_seq {
-            // A large topic takes long, and closing waits for maintenance.
+            // Reading a large topic takes long, and closing waits for maintenance.
             self.commits.check_open()?;
             let TopicState { map, newest, scanner, next_seq, .. } = state;
             let scanned = scanner.poll_scan(id, *next_seq, last_seq, context, &mut |event| {
@@ -274,9 +275,9 @@ impl LatestByKey {
     }
 }
 
-/// Brings a map up to date, or to a time. It is the only one that does so: from its beginning until it is dropped the map's scanner
-/// is its own, and nobody else holds the map's lock for long. It owns everything it needs, so that it can move to another thread,
-/// and stays the only one there even if its caller stops waiting.
+/// Brings a map up to date, or to a time. It has exclusive use of the map's scanner until it is dropped, and other code holds the
+/// map's lock only briefly. It owns everything it needs, so it can move to another thread, and stays exclusive there even if its
+/// caller stops waiting.
 struct Fold {
     latest: Arc<LatestByKey>,
     map: Arc<SharedMap>,
@@ -287,7 +288,7 @@ struct Fold {
 }
 
 impl Fold {
-    /// Waits until it is the only one.
+    /// Waits for exclusive use of the map.
     async fn begin(
         latest: &Arc<LatestByKey>,
         map: &Arc<SharedMap>,
@@ -306,12 +307,12 @@ impl Fold {
         }
     }
 
-    /// Whether it is done in no time: there is nothing to read, or not much, and that is in memory.
+    /// Whether it takes only microseconds: there is nothing to read, or only a few events that are in memory.
     fn is_quick(&self) -> bool {
         let last_seq = self.latest.engine.last_seq(self.id);
         let state = self.map.state.lock();
         state.next_seq > last_seq
-            || (last_seq - state.next_seq <= BEHIND_MAX
+            || (last_seq - state.next_seq <= QUICK_CATCH_UP_MAX
                 && state.scanner.is_in_memory(self.id, state.next_seq))
     }
 

@@ -1,7 +1,6 @@
-//! Opening and closing the backend, and its threads.
+//! Opening and closing the backend, and starting its threads.
 
 use super::Local;
-use super::arrivals::Arrivals;
 use super::dead_letters::{self, DeadLetterWriter};
 use super::engine_events::{EngineEvents, is_engine_thread};
 use super::groups::Groups;
@@ -21,6 +20,7 @@ use super::timer::Timer;
 use super::timer_thread;
 use super::topic_info::TopicLists;
 use super::topic_settings::TopicSettingsTable;
+use super::waiting_readers::WaitingReaders;
 use crate::clock::Clock;
 use crate::commit_watch::CommitWatch;
 use crate::config::Limits;
@@ -33,31 +33,31 @@ use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// The timer's thread and that of the dead letters are started first and end before the engine is closed.
+/// The threads of the timer and of the dead letters are started first and end before the engine is closed.
 const WRITING_THREADS: usize = 2;
 
-/// Groups over an engine, in this process. A handle: clones share everything; the last one, members included, closes it when it
-/// is dropped.
+/// Groups over an engine, in this process. This is a handle: clones share the same backend. Dropping the last handle, including
+/// those of members, closes the backend.
 #[derive(Clone)]
 pub struct LocalBackend {
     pub(super) handle: Arc<Handle>,
 }
 
-/// Closes everything when it is dropped.
+/// Closes the backend when it is dropped.
 pub(super) struct Handle {
     pub(super) local: Arc<Local>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// How closing went. A second closer waits until the first is done, and gets the same result.
+    /// The result of closing. A second caller waits until the first is done, and gets the same result.
     closed: Mutex<Option<Result<(), Unavailable>>>,
 }
 
 impl LocalBackend {
-    /// Starts groups over an engine.
+    /// Opens a backend over an engine.
     ///
     /// # Errors
-    /// [`OpenError`] when the groups cannot be read, or no thread can be started.
+    /// [`OpenError`] when the groups cannot be restored, or no thread can be started.
     pub fn open(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, limits: Limits) -> Result<Self, OpenError> {
-        // Only with a thread that looks at it regularly can the clock tell when the process was stopped.
+        // This clock needs a thread that reads it regularly, to detect when the process was stopped.
         let clock = Arc::new(StopClock::new(clock));
         let local = Local::open(engine, Arc::clone(&clock) as Arc<dyn Clock>, &limits)?;
         let backend = Self::over(local);
@@ -72,11 +72,11 @@ impl LocalBackend {
         Ok(backend)
     }
 
-    /// Starts groups over an engine, with no thread of its own: the caller calls [`tick`](Self::tick) and
+    /// Opens a backend over an engine, without threads: the caller calls [`tick`](Self::tick) and
     /// [`run_maintenance`](Self::run_maintenance).
     ///
     /// # Errors
-    /// [`OpenError`] when the groups cannot be read.
+    /// [`OpenError`] when the groups cannot be restored.
     pub fn open_without_timer(
         engine: Arc<dyn Engine>,
         clock: Arc<dyn Clock>,
@@ -96,7 +96,7 @@ impl LocalBackend {
         Self { handle: Arc::new(Handle { local, threads: Mutex::default(), closed: Mutex::default() }) }
     }
 
-    /// Events are leased only while this gate is open. Called before anybody joins a group.
+    /// Sets the gate: events are leased only while it is open. Called before any member joins a group.
     pub fn set_leasing_gate(&self, gate: &Arc<LeasingGate>) {
         let registry = Arc::downgrade(&self.handle.local.registry);
         gate.on_open(move || {
@@ -107,35 +107,35 @@ impl LocalBackend {
         debug_assert!(is_first, "a backend has one gate");
     }
 
-    /// Does what is due by the clock, in a backend without threads. Returns when to call again, by the steady clock.
+    /// Runs the timers that are due, in a backend without threads. Returns when to call it again, by the steady clock.
     pub fn tick(&self) -> Option<Millis> {
         self.handle.local.tick()
     }
 
-    /// One round of what the maintenance thread does: retention, cleaning, snapshots. Returns in how many milliseconds the next
-    /// one is due.
+    /// Runs one round of maintenance: retention, cleaning, snapshots. Returns the number of milliseconds until the next round is
+    /// due.
     pub async fn run_maintenance(&self, may_block: MayBlock) -> Millis {
         self.handle.local.maintenance.run_round(may_block).await
     }
 
-    /// Closes without a runtime; waits for threads and for the disk.
+    /// Closes without a runtime. Waits for threads and for the disk.
     ///
     /// # Errors
-    /// [`Unavailable`] when writing had stopped before.
+    /// [`Unavailable`] when the engine had already stopped writing.
     pub fn close_blocking(&self) -> Result<(), Unavailable> {
         self.handle.close(MayBlock::on_this_thread())
     }
 
-    /// Writes down what groups have to say, now; for tests that step through everything.
+    /// Writes pending group records now; for tests that control every step.
     pub fn flush(&self) -> bool {
         self.handle.local.runtime.records.flush()
     }
 }
 
-/// The parts that all others stand on.
+/// The parts that all other parts use.
 struct Foundation {
     commits: Arc<CommitWatch>,
-    arrivals: Arc<Arrivals>,
+    waiting_readers: Arc<WaitingReaders>,
     schedule: Arc<MaintenanceSchedule>,
     settings: Arc<TopicSettingsTable>,
     runtime: Arc<GroupRuntime>,
@@ -151,7 +151,7 @@ impl Foundation {
         restored: &RestoredState,
     ) -> Result<Self, OpenError> {
         let commits: Arc<CommitWatch> = Arc::default();
-        let arrivals: Arc<Arrivals> = Arc::default();
+        let waiting_readers: Arc<WaitingReaders> = Arc::default();
         let schedule: Arc<MaintenanceSchedule> = Arc::default();
         let settings = Arc::new(TopicSettingsTable::restore(restored)?);
         let runtime = Arc::new(GroupRuntime {
@@ -163,7 +163,7 @@ impl Foundation {
         let registry = Arc::new(Registry::new(
             Arc::clone(engine),
             Arc::clone(&runtime),
-            Arc::clone(&arrivals),
+            Arc::clone(&waiting_readers),
             Arc::clone(&settings),
             Arc::clone(&schedule),
             limits.max_topics,
@@ -175,7 +175,7 @@ impl Foundation {
             Arc::clone(&commits),
             limits.max_payload_bytes,
         ));
-        Ok(Self { commits, arrivals, schedule, settings, runtime, registry, publishing })
+        Ok(Self { commits, waiting_readers, schedule, settings, runtime, registry, publishing })
     }
 }
 
@@ -183,7 +183,8 @@ impl Local {
     fn open(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, limits: &Limits) -> Result<Arc<Self>, OpenError> {
         let restored = engine.restored();
         let foundation = Foundation::new(&engine, &clock, limits, &restored)?;
-        let Foundation { commits, arrivals, schedule, settings, runtime, registry, publishing } = foundation;
+        let Foundation { commits, waiting_readers, schedule, settings, runtime, registry, publishing } =
+            foundation;
         let groups = Arc::new(Groups {
             engine: Arc::clone(&engine),
             runtime: Arc::clone(&runtime),
@@ -201,7 +202,7 @@ impl Local {
             clock: Arc::clone(&clock),
             registry: Arc::clone(&registry),
             commits: Arc::clone(&commits),
-            arrivals: Arc::clone(&arrivals),
+            waiting_readers: Arc::clone(&waiting_readers),
         });
         let latest = Arc::new(LatestByKey::new(
             Arc::clone(&engine),
@@ -232,7 +233,7 @@ impl Local {
             runtime,
             registry,
             settings,
-            arrivals,
+            waiting_readers,
             groups,
             publishing,
             reading,
@@ -254,7 +255,7 @@ impl Local {
         self.maintenance.schedule.stop();
     }
 
-    /// Writes what waits, closes the engine, and tells everyone. The threads were stopped before.
+    /// Writes pending publishes and records, closes the engine, and fails all waiting callers. The threads were stopped before.
     fn close(&self, may_block: MayBlock) -> Result<(), Unavailable> {
         if self.commits.set_closed() {
             return Ok(());
@@ -275,7 +276,7 @@ impl Local {
         closed
     }
 
-    /// Publishes what waits in line, also if nobody awaits it.
+    /// Appends the publishes that wait for room, even if no caller awaits them.
     fn publish_line(&self, may_block: MayBlock) {
         loop {
             self.publishing.advance();
@@ -284,7 +285,7 @@ impl Local {
             if is_over || self.commits.suspended().is_some() || !self.engine.wait_for_room(may_block) {
                 return;
             }
-            // The timer thread has ended, and closing does not wait for the end of an outage.
+            // The timer thread has ended, so the suspension is checked here: closing does not wait for the end of an outage.
             self.check_suspension(self.clock.steady_ms());
         }
     }
@@ -292,7 +293,7 @@ impl Local {
     fn write_last_records(&self, may_block: MayBlock) {
         let records = &self.runtime.records;
         loop {
-            // A thread that is sending now may fail and leave its records behind.
+            // Waits for a thread that is sending: it may fail and leave its records unsent.
             drop(records.lock());
             if !records.is_dirty() {
                 return;
@@ -301,12 +302,12 @@ impl Local {
                 continue;
             }
             self.check_suspension(self.clock.steady_ms());
-            // On a full disk there may never be room; closing does not wait for that.
+            // On a full disk there may never be room, and closing does not wait for it.
             let is_over = self.commits.unavailable().is_some()
                 || self.commits.suspended().is_some()
                 || records.is_refused();
             if is_over || !self.engine.wait_for_room(may_block) {
-                tracing::error!("the last acks could not be written; their events will be delivered again");
+                tracing::error!("the last acks could not be written; their events will be redelivered");
                 return;
             }
             self.check_suspension(self.clock.steady_ms());
@@ -332,18 +333,18 @@ impl Handle {
     }
 }
 
-/// Closes when the threads that write have ended.
+/// Closes the backend after the writing threads have ended.
 fn close_after_threads(
     local: &Local,
     threads: Vec<JoinHandle<()>>,
     may_block: MayBlock,
 ) -> Result<(), Unavailable> {
     let mut threads = threads.into_iter();
-    // The timer's thread ends at once, that of the dead letters after the read or append that it is at. The letters that are left
-    // are written here, or kept for the next open.
+    // The timer thread ends at once, the dead letter thread after its current read or append. The remaining dead letters are
+    // written here, or after the next open.
     threads.by_ref().take(WRITING_THREADS).for_each(join);
     let closed = local.close(may_block);
-    // What maintenance does ends when the engine is closed.
+    // The maintenance thread ends when the engine is closed.
     threads.for_each(join);
     closed
 }
@@ -361,7 +362,7 @@ impl Drop for Handle {
             return;
         }
         if is_engine_thread() {
-            // Closing waits for this very thread. Some executors drop what a waker held inside the call.
+            // Closing would wait for this very thread: some executors drop a task inside the call of its waker.
             let local = Arc::clone(&self.local);
             local.stop_threads();
             let threads = std::mem::take(&mut *self.threads.lock());
@@ -372,7 +373,7 @@ impl Drop for Handle {
             }
             return;
         }
-        // A caller that wants to know whether it worked calls `close`.
+        // A caller that needs the result calls `close` itself.
         let _ = self.close(MayBlock::on_this_thread());
     }
 }

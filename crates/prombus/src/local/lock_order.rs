@@ -1,11 +1,11 @@
-//! Mutexes with a rank. A thread takes them in rising order of rank; debug builds, and so all tests, check it.
+//! Mutexes with a rank. A thread takes them in ascending order of rank, which debug builds, and so all tests, check.
 //!
 //! | rank | guards |
 //! |---|---|
 //! | [`CREATION`] | the creation and deletion of topics and groups |
-//! | [`SENDING`] | group records on their way into the engine |
+//! | [`SENDING`] | group records while they are written to the engine |
 //! | [`GROUP`] | a group machine |
-//! | [`WAITERS`], [`CHANGES`] | who waits for a group; its changes that are not written yet |
+//! | [`WAITERS`], [`CHANGES`] | the waiters of a group; its changes that are not written yet |
 //! | [`LEAF`] | queues and timers: no other lock is taken under them |
 
 use parking_lot::{Mutex, MutexGuard};
@@ -38,13 +38,13 @@ impl<const RANK: u8, T> RankedMutex<RANK, T> {
         RankedGuard { guard: self.0.lock(), _rank: rank }
     }
 
-    /// Never waits, so it may be called whatever the thread holds.
+    /// Never blocks, so it may be called whatever locks the thread holds.
     pub(super) fn try_lock(&self) -> Option<RankedGuard<'_, RANK, T>> {
         self.0.try_lock().map(|guard| RankedGuard { guard, _rank: HeldRank::enter_unchecked() })
     }
 }
 
-/// The lock of a [`RankedMutex`].
+/// The guard of a [`RankedMutex`].
 pub(super) struct RankedGuard<'a, const RANK: u8, T> {
     guard: MutexGuard<'a, T>,
     _rank: HeldRank<RANK>,
@@ -64,7 +64,7 @@ impl<const RANK: u8, T> DerefMut for RankedGuard<'_, RANK, T> {
     }
 }
 
-/// Notes in debug builds that the thread holds a lock of this rank.
+/// Records in debug builds that the thread holds a lock of this rank.
 struct HeldRank<const RANK: u8> {
     #[cfg(debug_assertions)]
     was_held: bool,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_in_rising_order_are_fine() {
+    fn locks_in_ascending_order_are_allowed() {
         let (group, leaf) = (RankedMutex::<GROUP, _>::new(1), RankedMutex::<LEAF, _>::new(2));
         {
             let group = group.lock();
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a lock of rank 3 is taken")]
-    fn locks_in_falling_order_are_found_in_debug_builds() {
+    fn locks_in_descending_order_are_detected_in_debug_builds() {
         let (group, leaf) = (RankedMutex::<GROUP, _>::new(1), RankedMutex::<LEAF, _>::new(2));
         let _leaf = leaf.lock();
         drop(group.lock());

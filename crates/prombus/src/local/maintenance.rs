@@ -1,10 +1,10 @@
-//! Maintenance: retention, compaction, tombstones, snapshots. One thread does it round by round, and finds out itself what there
+//! Maintenance: retention, compaction, tombstones and snapshots. One thread runs it in rounds; each round determines what there
 //! is to do.
 
 mod age_samples;
 mod cleaning;
-mod memory;
 mod retention;
+mod round_state;
 pub(super) mod schedule;
 mod snapshot_schedule;
 mod tombstone_sweep;
@@ -18,7 +18,7 @@ use super::topic_settings::TopicSettingsTable;
 use crate::delivery::Millis;
 use crate::engine::{MayBlock, TopicId};
 use crate::settings::TopicSettings;
-use memory::{KeptTopic, Memory};
+use round_state::{MaintainedTopic, RoundState};
 use schedule::MaintenanceSchedule;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,12 +26,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Mutex;
 
-/// A round comes after this time at the latest.
+/// The maximum time between rounds.
 const ROUND_MS: Millis = 5_000;
-/// Maps of newest events that nobody asked for in this time are forgotten.
+/// Maps of newest events that were not queried for this long are removed.
 const STATE_UNUSED_MS: Millis = 5 * 60_000;
 
-/// What maintenance needs, and what its rounds remember.
+/// The parts that maintenance uses, and the state that it keeps between rounds.
 pub(super) struct Maintenance {
     reading: Arc<Reading>,
     settings: Arc<TopicSettingsTable>,
@@ -39,7 +39,7 @@ pub(super) struct Maintenance {
     latest: Arc<LatestByKey>,
     publishing: Arc<PublishQueue>,
     pub(super) schedule: Arc<MaintenanceSchedule>,
-    memory: Mutex<Memory>,
+    round_state: Mutex<RoundState>,
     cleaned_events: AtomicU64,
     cleaned_bytes: AtomicU64,
 }
@@ -53,7 +53,7 @@ impl Maintenance {
         publishing: Arc<PublishQueue>,
         schedule: Arc<MaintenanceSchedule>,
     ) -> Self {
-        // What was deleted before the last restart may not be cleaned yet: the first round looks.
+        // The first round cleans: events that were deleted before the restart may still be stored.
         schedule.clean_next();
         Self {
             reading,
@@ -62,51 +62,51 @@ impl Maintenance {
             latest,
             publishing,
             schedule,
-            memory: Mutex::default(),
+            round_state: Mutex::default(),
             cleaned_events: AtomicU64::new(0),
             cleaned_bytes: AtomicU64::new(0),
         }
     }
 
-    /// Events and bytes that cleaning removed so far.
+    /// The number and size of all events that cleaning has removed.
     pub(super) fn cleaned(&self) -> (u64, u64) {
         (self.cleaned_events.load(Ordering::Relaxed), self.cleaned_bytes.load(Ordering::Relaxed))
     }
 
-    /// One round. Returns when the next one is due.
+    /// Runs one round. Returns the time until the next round is due.
     pub(super) async fn run_round(&self, may_block: MayBlock) -> Millis {
         if self.reading.commits.is_closed() {
             return ROUND_MS;
         }
         let clock = &self.reading.clock;
-        let mut memory = self.memory.lock().await;
+        let mut round_state = self.round_state.lock().await;
         if let Some(files) = self.reading.engine.local_files() {
             files.probe_unreadable(may_block);
         }
-        let topics = self.topics_to_keep();
-        let is_cut = self.apply_retention(&topics, &mut memory).await;
-        let compacted: Vec<&KeptTopic> = topics.iter().filter(|it| it.settings.compaction).collect();
-        self.clean_if_due(&compacted, is_cut, &mut memory, may_block).await;
+        let topics = self.maintained_topics();
+        let is_cut = self.apply_retention(&topics, &mut round_state).await;
+        let compacted: Vec<&MaintainedTopic> = topics.iter().filter(|it| it.settings.compaction).collect();
+        self.clean_if_due(&compacted, is_cut, &mut round_state, may_block).await;
         let compacted_ids: HashSet<TopicId> = compacted.iter().map(|it| it.topic.id).collect();
         let unused_before = clock.steady_ms().saturating_sub(STATE_UNUSED_MS);
         self.latest.forget_unused(unused_before, |id| compacted_ids.contains(&id));
-        let next = self.take_snapshots(&compacted, &mut memory).await;
+        let next = self.take_snapshots(&compacted, &mut round_state).await;
         let known: HashSet<TopicId> = topics.iter().map(|it| it.topic.id).collect();
-        memory.topics.retain(|id, _| known.contains(id));
-        if memory.cleaning.has_more_tombstones {
+        round_state.topics.retain(|id, _| known.contains(id));
+        if round_state.cleaning.has_more_tombstones {
             return 0;
         }
         next.map_or(ROUND_MS, |at| at.saturating_sub(clock.steady_ms()).min(ROUND_MS))
     }
 
-    /// The topics about which something is set that matters here.
-    fn topics_to_keep(&self) -> Vec<KeptTopic> {
+    /// The topics that have compaction or retention.
+    fn maintained_topics(&self) -> Vec<MaintainedTopic> {
         if self.settings.is_empty() {
             return Vec::new();
         }
         let topics = self.reading.engine.topics().into_iter().map(|topic| {
             let settings = self.settings.of(topic.name.as_str());
-            KeptTopic { topic, settings }
+            MaintainedTopic { topic, settings }
         });
         let matters = |settings: &TopicSettings| {
             settings.compaction || settings.retention_ms.is_some() || settings.retention_bytes.is_some()
@@ -115,8 +115,8 @@ impl Maintenance {
     }
 }
 
-/// The maintenance thread's work, until stopped. It has no handle: dropping the last handle closes the engine, and with that ends
-/// what this does.
+/// The loop of the maintenance thread, until it is stopped. It does not hold a backend handle: dropping the last handle closes
+/// the engine, which ends the work in progress.
 pub(super) fn run(
     maintenance: &Weak<Maintenance>,
     schedule: &MaintenanceSchedule,
@@ -125,10 +125,10 @@ pub(super) fn run(
     let may_block = MayBlock::on_this_thread();
     loop {
         let Some(strong) = maintenance.upgrade() else { return };
-        // Whatever goes wrong in a round, maintenance continues with the next.
+        // After a panic in one round, maintenance continues with the next.
         let round = catch_unwind(AssertUnwindSafe(|| runtime.block_on(strong.run_round(may_block))));
         let wait_ms = round.unwrap_or_else(|_| {
-            tracing::error!("a round of maintenance panicked; this is a fault of prombus");
+            tracing::error!("a round of maintenance panicked; this is a bug in prombus");
             ROUND_MS
         });
         drop(strong);

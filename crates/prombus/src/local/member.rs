@@ -1,10 +1,10 @@
-//! A member at work: it pulls, settles, pauses, leaves.
+//! A member of a group: pulls, settles, pauses and leaves.
 
 mod filter;
-mod merge_state;
-mod merge_topics;
+mod multi_topic_read;
 mod pull;
 mod pull_state;
+mod topic_cursors;
 
 use super::groups::act::GroupRuntime;
 use super::groups::cell::{GroupCell, GroupCore};
@@ -33,11 +33,11 @@ pub(super) struct LocalMember {
     id: MemberId,
     settings: MemberSettings,
     filter: MemberFilter,
-    /// What pulls use, kept from one to the next.
+    /// The state of pulls, reused by the next pull.
     pull: Mutex<Pull>,
     records: Arc<GroupRecords>,
     is_gone: AtomicBool,
-    /// Another member took the group over, and this one has noticed.
+    /// Another member took the group over, and this member has noticed it.
     is_taken_over: AtomicBool,
 }
 
@@ -80,20 +80,20 @@ impl LocalMember {
         if self.is_taken_over.load(Ordering::Acquire) {
             return Err(GroupError::TakenOver);
         }
-        // Another process leases these events now.
+        // Another process leases these events.
         if let Some(deposed @ Unavailable::Deposed(_)) = self.groups.commits.unavailable() {
             return Err(deposed.clone().into());
         }
         Ok(())
     }
 
-    /// Whether another process may lease these events. It is asked before events are reserved and before they are leased.
+    /// Whether another process may lease these events. Checked before events are reserved and again before they are leased.
     fn is_gate_closed(&self) -> bool {
         self.groups.gate.get().is_some_and(|gate| !gate.is_open())
     }
 
-    /// The machine does not know this member any more: another one took the group over, unless it left itself.
-    fn was_removed(&self) {
+    /// Called when the machine does not know this member. Unless the member left by itself, another member took the group over.
+    fn note_removal(&self) {
         if !self.is_gone.load(Ordering::Acquire) {
             self.is_taken_over.store(true, Ordering::Release);
         }
@@ -108,7 +108,7 @@ impl LocalMember {
             core.forget_member(self.id);
             self.cell.waiters.remove(self.id);
             if core.machine.member_count() == 0 {
-                self.groups.deserted(&self.cell, now);
+                self.groups.start_expiry(&self.cell, now);
             }
         });
         let generation = self.cell.changes.lock().current_generation();
@@ -151,7 +151,7 @@ impl Membership for LocalMember {
     }
 
     fn is_live(&self, item: &DeliveryItem, batch: &DeliveryBatch) -> bool {
-        // A seek makes all leases void; the deletion of one topic leaves those of the others.
+        // A seek voids all leases; the deletion of a topic voids only those of that topic.
         let is_leased = || self.cell.inspect(|core| core.machine.is_leased_to(self.id, item.position));
         self.now_ms() < item.deadline() && (batch.epoch() == self.cell.epoch() || is_leased())
     }
@@ -166,7 +166,7 @@ impl Membership for LocalMember {
     fn pause(&self, is_paused: bool) {
         self.cell.pause(self.id, is_paused);
         if is_paused {
-            // A pull that another thread is in began before the pause, and may get its events.
+            // A pull that runs on another thread began before the pause, and may still return its events.
             self.pull.try_lock().into_iter().for_each(|mut pull| self.release_pending(&mut pull));
         } else {
             self.cell.waiters.wake_windows(Some(self.id));
@@ -192,7 +192,7 @@ impl Membership for LocalMember {
     }
 
     fn lose(&self) {
-        // What must survive is written with the next commit.
+        // The change is written with the next commit; no caller waits for it.
         drop(self.depart(|core, id, now| core.machine.lose(id, now)));
     }
 }

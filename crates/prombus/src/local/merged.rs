@@ -1,4 +1,4 @@
-//! Several topics as one sequence, by commit time.
+//! Reads several topics as one sequence, in the order of commit time.
 
 pub(super) mod feed;
 pub(super) mod position;

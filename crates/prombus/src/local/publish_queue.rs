@@ -1,4 +1,4 @@
-//! The way of a publish into the engine, and the line in which it waits when there is no room.
+//! Appends publishes to the engine. Publishes that find no room wait in a line.
 
 use super::groups::act::GroupRuntime;
 use super::lock_order::{LEAF, RankedMutex};
@@ -14,11 +14,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most bytes of publishes that wait in line; more wait outside.
+/// The maximum size of the publishes in the line. Further publishes wait outside the line.
 const LINE_BYTES_MAX: usize = 64 << 20;
-/// The most batches that are kept for another use.
+/// The maximum number of batches that are kept for reuse.
 const SPARES_MAX: usize = 64;
-/// How often a publish is tried whose topics are deleted meanwhile.
+/// The maximum number of retries of a publish whose topics keep being deleted.
 const RETRIES_MAX: usize = 100;
 
 /// Appends publishes in the order of calls.
@@ -28,15 +28,15 @@ pub(super) struct PublishQueue {
     runtime: Arc<GroupRuntime>,
     commits: Arc<CommitWatch>,
     max_payload_bytes: usize,
-    /// Memory of batches, used again.
+    /// Batches whose memory is reused.
     spare_batches: RankedMutex<LEAF, Vec<PublishBatch>>,
     line: Mutex<Line>,
     line_length: AtomicUsize,
-    /// Held by the thread that moves the line.
+    /// Held by the thread that appends the line.
     turn: Mutex<()>,
 }
 
-/// Publishes that found no room, in order.
+/// Publishes that found no room, in the order of calls.
 #[derive(Default)]
 struct Line {
     places: VecDeque<Arc<PlaceInLine>>,
@@ -98,7 +98,7 @@ impl PublishQueue {
         batch
     }
 
-    /// Keeps the memory of a batch that was appended.
+    /// Keeps the memory of an appended batch for reuse.
     fn recycle(&self, batch: PublishBatch) {
         if batch.is_worth_keeping() {
             let mut spare = self.spare_batches.lock();
@@ -108,12 +108,12 @@ impl PublishQueue {
         }
     }
 
-    /// Whether publishes wait in line.
+    /// Whether publishes wait in the line.
     pub(super) fn has_line(&self) -> bool {
         self.line_length.load(Ordering::SeqCst) > 0
     }
 
-    /// Refuses everything that waits in line.
+    /// Refuses all publishes in the line.
     pub(super) fn refuse_line(&self, reason: &Unavailable) {
         let mut line = self.line.lock();
         let left = std::mem::take(&mut *line);
@@ -131,14 +131,14 @@ impl PublishQueue {
                 self.registry.ensure_topics(batch)?;
             }
             match self.append_with_records(&events, &mut outcomes) {
-                // Deleted between the look and the append: it is created again.
+                // The topic was deleted between the lookup and the append, so it is created again.
                 Err(StoreError::UnknownTopic(_)) if tries < RETRIES_MAX => tries += 1,
                 appended => return Ok(AppendedEvents::new(appended?, outcomes)),
             }
         }
     }
 
-    /// Appends events together with records of groups that wait.
+    /// Appends events together with pending group records.
     fn append_with_records(
         &self,
         events: &[NewEvent<'_>],
@@ -150,11 +150,11 @@ impl PublishQueue {
         let Some(mut sending) = sending else { return self.append_alone(events, outcomes) };
         let mut appended = records.append(&mut sending, events, outcomes, false);
         if appended.is_err() {
-            // The records stay, and do not wait for the next publish.
+            // The records stay pending, and do not wait for the next publish.
             records.ask();
         }
         if let Err(StoreError::TooLarge(_)) = appended {
-            // Perhaps only because of the records.
+            // Perhaps only the records made the batch too large.
             appended = self.append_alone(events, outcomes);
         }
         drop(sending);
@@ -192,7 +192,7 @@ impl PublishLine for PublishQueue {
             }
         }
         let mut line = self.line.lock();
-        // Under the lock: who refuses the line has said why before, so a place that comes after that is not left behind.
+        // Checked under the lock: the reason is set before the line is refused, so no publish enters the line after that.
         if let Some(reason) = self.commits.unavailable().cloned().or_else(|| self.commits.suspended()) {
             drop(line);
             return Publishing::done(Err(reason.into()));
@@ -206,7 +206,7 @@ impl PublishLine for PublishQueue {
         line.places.push_back(Arc::clone(&place));
         self.line_length.store(line.places.len(), Ordering::SeqCst);
         drop(line);
-        // For publishes that nobody awaits.
+        // The timer moves the line for publishes that no caller awaits.
         self.runtime.timer.arm_flush(self.runtime.clock.steady_ms());
         Publishing::queued(place, self)
     }
@@ -216,7 +216,7 @@ impl PublishLine for PublishQueue {
             return;
         }
         let _deferred = DeferredWakes::enter();
-        // One thread at a time, in order; a second one leaves it to the first.
+        // One thread at a time appends the line, in order. A second thread leaves it to the first.
         let Some(turn) = self.turn.try_lock() else { return };
         self.move_line(&turn);
     }

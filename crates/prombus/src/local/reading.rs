@@ -1,9 +1,9 @@
-//! Reading outside of groups: one topic, from a seq on.
+//! Reading without a group: one topic, from a seq on.
 
-use super::arrivals::Arrivals;
 use super::groups::start_position::ResolvedStart;
 use super::registry::Registry;
 use super::run_reads::run_reads;
+use super::waiting_readers::WaitingReaders;
 use crate::backend::{EventChunk, PullLimit};
 use crate::clock::Clock;
 use crate::commit_watch::CommitWatch;
@@ -14,16 +14,16 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Events in memory are copied on the calling thread if a read asks for at most this many bytes.
+/// Events in memory are copied on the calling thread if the read is limited to this many bytes.
 const QUICK_BYTES_MAX: usize = 1 << 20;
 
-/// What readers outside of groups need.
+/// The parts that readers without a group use.
 pub(super) struct Reading {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) registry: Arc<Registry>,
     pub(super) commits: Arc<CommitWatch>,
-    pub(super) arrivals: Arc<Arrivals>,
+    pub(super) waiting_readers: Arc<WaitingReaders>,
 }
 
 impl Reading {
@@ -32,7 +32,7 @@ impl Reading {
         self.registry.topic_id(topic).ok_or_else(|| ReadError::UnknownTopic(topic.to_string()))
     }
 
-    /// The seq of the first event that a group which starts there would get.
+    /// The seq of the first event that a group with this start position would receive.
     pub(super) async fn locate(&self, topic: &Topic, start: Start) -> Result<u64, ReadError> {
         let id = self.topic_id(topic)?;
         let engine = Arc::clone(&self.engine);
@@ -47,7 +47,7 @@ impl Reading {
         }
     }
 
-    /// Reads durable events of a topic. Files are read off the async threads, events in memory here.
+    /// Reads durable events of a topic: from files off the async threads, from memory on the calling thread.
     pub(super) async fn read(
         &self,
         topic: &Topic,
@@ -86,7 +86,7 @@ struct TopicRead {
 }
 
 impl TopicRead {
-    /// Whether it is done in no time: there is nothing to read, or little, and that is in memory.
+    /// Whether it takes only microseconds: there is nothing to read, or little, and that is in memory.
     fn is_quick(&self) -> bool {
         self.first_seq > self.last_seq
             || (self.limit.bytes <= QUICK_BYTES_MAX && self.scanner.is_in_memory(self.id, self.first_seq))
@@ -101,7 +101,7 @@ impl TopicRead {
         while !self.is_full && self.chunk.next_seq <= self.last_seq {
             let before = self.chunk.next_seq;
             match ready!(self.poll_more(context)) {
-                // Events before the unreadable one are returned; the next read is an error.
+                // Returns the events before the unreadable one; the next read returns the error.
                 Err(error) if error.is_unreadable() && before > self.first_seq => break,
                 more => more?,
             }

@@ -1,8 +1,8 @@
-//! Writes group records: one record per group per commit, and no commit that nobody asked for.
+//! Writes group records: one record per group and commit, and no commit that is not needed.
 //!
-//! Changes gather with their group. They leave with the next publish, or when somebody waits for them: at once if no commit
-//! runs, else when it ends. Acks that nobody waits for leave within [`FLUSH_AFTER_MS`](super::ack_bound::FLUSH_AFTER_MS). Events
-//! that a filter dropped wait for other changes.
+//! Changes are collected in their group. They are written with the next publish, or when a caller waits for them: at once if no
+//! commit is in progress, otherwise when it ends. Acks that no caller waits for are written within
+//! [`FLUSH_AFTER_MS`](super::ack_bound::FLUSH_AFTER_MS). The settling of events that a filter rejected waits for other changes.
 
 use super::groups::cell::GroupCell;
 use super::groups::pending_changes::RecordInFlight;
@@ -15,25 +15,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Brings the changes of groups into the engine.
+/// Writes the changes of groups to the engine.
 pub(super) struct RecordWriter {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
     queue: RankedMutex<LEAF, Vec<Arc<GroupCell>>>,
-    /// Something is in the queue, or unsent.
+    /// The queue is not empty, or records are unsent.
     is_dirty: AtomicBool,
-    /// Somebody waits for it.
+    /// A caller waits for records that are not written yet.
     is_demanded: AtomicBool,
     sending: RankedMutex<SENDING, Sending>,
-    /// Records on their way, by the commit that carries them.
-    under_way: RankedMutex<LEAF, VecDeque<(u64, Arc<GroupCell>, RecordInFlight)>>,
-    /// The newest commit that anything was appended to.
+    /// Records that were appended and are not durable yet, with their commits.
+    in_flight: RankedMutex<LEAF, VecDeque<(u64, Arc<GroupCell>, RecordInFlight)>>,
+    /// The newest commit that has appends.
     newest_commit: AtomicU64,
-    /// Records wait because the disk is full, with its reserve.
+    /// Records wait because the disk is full, including its reserve.
     is_refused: AtomicBool,
 }
 
-/// Records that could not be appended yet, and their groups. The holder of the lock appends them.
+/// Records that are not appended yet, and their groups. The holder of the lock appends them.
 #[derive(Default)]
 pub(super) struct Sending {
     records: Vec<StateRecord>,
@@ -46,13 +46,13 @@ impl Sending {
         self.owners.push((Arc::clone(cell), flushed));
     }
 
-    /// Takes the first half of another; of a single record, the first half of that.
+    /// Moves the first half of the records out of `from`. If there is one record, moves the first half of that record.
     fn take_half(&mut self, from: &mut Self) {
         if from.records.len() == 1
             && let Some(StateRecord::Progress { group, topics }) = from.records.first_mut()
             && let Some(first) = split(topics)
         {
-            // Whoever waits for the record waits for its second half.
+            // Callers that wait for the record wait for its second half.
             let record = StateRecord::Progress { group: *group, topics: first };
             let cell = Arc::clone(&from.owners[0].0);
             self.push(record, &cell, RecordInFlight { generation: 0, wakes_members: false });
@@ -63,13 +63,13 @@ impl Sending {
         self.owners.extend(from.owners.drain(..half));
     }
 
-    fn put_in_front(&mut self, part: Self) {
+    fn prepend(&mut self, part: Self) {
         self.records.splice(0..0, part.records);
         self.owners.splice(0..0, part.owners);
     }
 }
 
-/// Takes the first half of what a group did out of a list; `None` when it is too little for that.
+/// Removes the first half of a group's progress; `None` when it cannot be split.
 fn split(topics: &mut Vec<GroupProgress>) -> Option<Vec<GroupProgress>> {
     if topics.len() > 1 {
         let half = topics.len() / 2;
@@ -94,13 +94,13 @@ impl RecordWriter {
             is_dirty: AtomicBool::new(false),
             is_demanded: AtomicBool::new(false),
             sending: RankedMutex::default(),
-            under_way: RankedMutex::default(),
+            in_flight: RankedMutex::default(),
             newest_commit: AtomicU64::new(0),
             is_refused: AtomicBool::new(false),
         }
     }
 
-    /// The group has changes; it is in the queue from now on. Called with the group's pending changes locked.
+    /// Adds a group with changes to the queue. Called with the group's pending changes locked.
     pub(super) fn enqueue(&self, cell: &Arc<GroupCell>) {
         self.queue.lock().push(Arc::clone(cell));
         self.is_dirty.store(true, Ordering::SeqCst);
@@ -110,7 +110,7 @@ impl RecordWriter {
         self.is_dirty.load(Ordering::Relaxed)
     }
 
-    /// A publisher does not wait for the lock: the holder may wait for a commit.
+    /// For publishers, which must not wait for the lock: the holder may wait for a commit.
     pub(super) fn try_lock(&self) -> Option<RankedGuard<'_, SENDING, Sending>> {
         self.sending.try_lock()
     }
@@ -119,7 +119,7 @@ impl RecordWriter {
         self.sending.lock()
     }
 
-    /// Moves everything from the queue to what is sent next.
+    /// Moves the changes of all queued groups into `sending`.
     fn gather(&self, sending: &mut Sending) {
         self.is_dirty.store(false, Ordering::SeqCst);
         let queue = std::mem::take(&mut *self.queue.lock());
@@ -131,7 +131,7 @@ impl RecordWriter {
         }
     }
 
-    /// Appends events, if any, with all records that wait, as one batch. If that fails the records stay.
+    /// Appends events, if any, together with all pending records, as one batch. If that fails, the records stay pending.
     pub(super) fn append(
         &self,
         sending: &mut Sending,
@@ -156,15 +156,16 @@ impl RecordWriter {
         let batch = AppendBatch { events, records: &sending.records, use_reserve };
         match self.engine.append(&batch, outcomes) {
             Ok(appended) => {
-                // Late outcomes are for publishers. If they are an error, the commit is never reported, and nor are the records.
+                // Late outcomes concern only publishers. If they are an error, the commit is never reported, so these records are
+                // never reported as durable.
                 sending.records.clear();
                 if self.is_refused() {
                     sending.owners.iter().for_each(|(cell, _)| cell.waiters.records_accepted());
                 }
-                let mut under_way = self.under_way.lock();
+                let mut in_flight = self.in_flight.lock();
                 let owners = sending.owners.drain(..);
-                under_way.extend(owners.map(|(cell, record)| (appended.commit, cell, record)));
-                drop(under_way);
+                in_flight.extend(owners.map(|(cell, record)| (appended.commit, cell, record)));
+                drop(in_flight);
                 self.appended(appended.commit);
                 Ok(appended)
             }
@@ -177,8 +178,9 @@ impl RecordWriter {
         }
     }
 
-    /// Appends events together with records of the caller's own, after all other records that wait. Returns the records'
-    /// generation. If that fails, those records are dropped and the others stay. Called with the group locked.
+    /// Appends events together with the caller's own records, after all other pending records. Returns the generation of the
+    /// caller's records. If that fails, the caller's records are dropped and the others stay pending. Called with the group
+    /// locked.
     pub(super) fn append_last(
         &self,
         sending: &mut Sending,
@@ -199,7 +201,7 @@ impl RecordWriter {
         if let Err(StoreError::TooLarge(_)) = appended
             && others > 0
         {
-            // Perhaps only because of the records that wait: those go first, in parts.
+            // Perhaps only the other pending records made the batch too large. They are appended first, in parts.
             sending.records.truncate(others);
             sending.owners.truncate(others);
             let sent = self.append_in_parts(sending);
@@ -210,31 +212,32 @@ impl RecordWriter {
         if appended.is_err() {
             sending.records.truncate(others);
             sending.owners.truncate(others);
-            // Nobody may wait for a record that is never written. Both locks are held, so no later generation was begun.
+            // Ends the generation, because no caller may wait for a record that is never written. Both locks are held, so no
+            // later generation was begun.
             cell.changes.lock().end_generation(generation);
         }
         appended.map(|_| generation)
     }
 
-    /// Something was appended to this commit.
+    /// Records that something was appended to this commit.
     pub(super) fn appended(&self, commit: u64) {
         self.newest_commit.fetch_max(commit, Ordering::SeqCst);
     }
 
-    /// Sends what waits now. Returns false when it has to be tried again.
+    /// Writes all pending records now. Returns false when that must be retried.
     pub(super) fn flush(&self) -> bool {
         let _deferred = DeferredWakes::enter();
         loop {
             let mut taken = self.try_lock();
             if taken.is_none() {
-                // The holder of the lock checks whether something was asked for when it is done.
+                // The holder of the lock checks for requests before it ends.
                 self.ask();
                 taken = self.try_lock();
             }
             let Some(mut sending) = taken else { return true };
             self.is_demanded.store(false, Ordering::SeqCst);
             let sent = self.append_in_parts(&mut sending);
-            // Before the lock is given back: the next sender takes back what is refused here only if it knows of it.
+            // Set before the lock is released: the next sender revokes the refusals below only if it sees this flag.
             self.note_room(&sent);
             if let Err(StoreError::Full) = sent {
                 sending.owners.iter().for_each(|(cell, record)| cell.waiters.record_refused(record));
@@ -256,22 +259,22 @@ impl RecordWriter {
     fn note_room(&self, sent: &Result<(), StoreError>) {
         match sent {
             Err(StoreError::Full) if !self.is_refused.swap(true, Ordering::SeqCst) => tracing::error!(
-                "the disk is full, and so is the room that is reserved for groups: acks are not durable and are answered \
-                 storage_full until there is room"
+                "the disk is full, including the space that is reserved for group records: acks apply but are not durable, \
+                 and are answered with storage_full until there is space"
             ),
             Ok(()) if self.is_refused.swap(false, Ordering::SeqCst) => {
-                tracing::info!("there is room for group records again: acks are durable");
+                tracing::info!("there is space for group records again: acks are durable");
             }
             _ => {}
         }
     }
 
-    /// Whether records wait because the disk is full, with its reserve.
+    /// Whether records wait because the disk is full, including its reserve.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::SeqCst)
     }
 
-    /// Appends all records that wait, in several batches if they do not fit into one.
+    /// Appends all pending records, in several batches if they do not fit into one.
     fn append_in_parts(&self, sending: &mut Sending) -> Result<(), StoreError> {
         loop {
             match self.append(sending, &[], &mut Vec::new(), true) {
@@ -282,23 +285,23 @@ impl RecordWriter {
             part.take_half(sending);
             while let Err(error) = self.send(&mut part, &[], &mut Vec::new(), true) {
                 if !matches!(error, StoreError::TooLarge(_)) {
-                    sending.put_in_front(part);
+                    sending.prepend(part);
                     return Err(error);
                 }
                 let mut smaller = Sending::default();
                 smaller.take_half(&mut part);
-                sending.put_in_front(part);
+                sending.prepend(part);
                 part = smaller;
             }
         }
     }
 
-    /// Has what waits sent by whoever has the lock, or with the next commit.
+    /// Requests a write: by the current holder of the lock, or after the next commit.
     pub(super) fn ask(&self) {
         self.is_demanded.store(true, Ordering::SeqCst);
     }
 
-    /// Somebody waits for changes: they leave now, or with the end of the commit that runs.
+    /// Called when a caller waits for changes: writes them now, or when the commit in progress ends.
     pub(super) fn demand(&self) {
         self.ask();
         let is_committing = self.newest_commit.load(Ordering::SeqCst) > self.engine.durable_commit();
@@ -307,7 +310,8 @@ impl RecordWriter {
         }
     }
 
-    /// After the lock was held for something else: tells what is durable already, and sends what was asked for meanwhile.
+    /// Called after the lock was held for something else: reports records that are already durable, and writes those that were
+    /// requested meanwhile.
     pub(super) fn after_sending(&self) {
         self.committed(self.engine.durable_commit());
         if self.is_demanded.load(Ordering::SeqCst) {
@@ -315,16 +319,16 @@ impl RecordWriter {
         }
     }
 
-    /// Everything up to this commit is durable.
+    /// Reports the records up to this commit as durable.
     pub(super) fn committed(&self, commit: u64) {
         loop {
-            let mut under_way = self.under_way.lock();
-            match under_way.front() {
+            let mut in_flight = self.in_flight.lock();
+            match in_flight.front() {
                 Some((carrier, ..)) if *carrier <= commit => {}
                 _ => return,
             }
-            let done = under_way.pop_front();
-            drop(under_way);
+            let done = in_flight.pop_front();
+            drop(in_flight);
             if let Some((_, cell, record)) = done {
                 cell.waiters.record_durable(&record);
             }

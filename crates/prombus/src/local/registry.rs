@@ -1,15 +1,15 @@
-//! Which topics and groups there are, and who reads what. Topics and groups are created and deleted under one lock, so that no
-//! pattern misses a topic.
+//! The topics and groups, and which groups read which topics. Topics and groups are created and deleted under one lock, so that
+//! no pattern misses a topic.
 
 mod group_table;
 mod topic_table;
 
-use super::arrivals::Arrivals;
 use super::groups::act::GroupRuntime;
 use super::groups::cell::GroupCell;
 use super::lock_order::{CREATION, RankedGuard, RankedMutex};
 use super::maintenance::schedule::MaintenanceSchedule;
 use super::topic_settings::TopicSettingsTable;
+use super::waiting_readers::WaitingReaders;
 use crate::deferred_wakes::DeferredWakes;
 use crate::delivery::{Restored, SourceId};
 use crate::engine::{Engine, NewEvent, TopicId};
@@ -26,7 +26,7 @@ use topic_table::{TopicLimitReached, TopicReader, TopicTable};
 pub(super) struct Registry {
     engine: Arc<dyn Engine>,
     runtime: Arc<GroupRuntime>,
-    arrivals: Arc<Arrivals>,
+    waiting_readers: Arc<WaitingReaders>,
     settings: Arc<TopicSettingsTable>,
     schedule: Arc<MaintenanceSchedule>,
     topics: RwLock<TopicTable>,
@@ -35,7 +35,7 @@ pub(super) struct Registry {
     creation: RankedMutex<CREATION, Creation>,
 }
 
-/// The right to create and delete topics and groups.
+/// The state of the creation lock. Holding it is the right to create and delete topics and groups.
 pub(super) struct Creation {
     pub(super) next_group: u32,
 }
@@ -72,7 +72,7 @@ impl Registry {
     pub(super) fn new(
         engine: Arc<dyn Engine>,
         runtime: Arc<GroupRuntime>,
-        arrivals: Arc<Arrivals>,
+        waiting_readers: Arc<WaitingReaders>,
         settings: Arc<TopicSettingsTable>,
         schedule: Arc<MaintenanceSchedule>,
         max_topics: usize,
@@ -84,7 +84,7 @@ impl Registry {
         Self {
             engine,
             runtime,
-            arrivals,
+            waiting_readers,
             settings,
             schedule,
             topics: RwLock::new(topics),
@@ -93,7 +93,7 @@ impl Registry {
         }
     }
 
-    /// The right to create and delete. While it is held nobody else does.
+    /// Takes the right to create and delete topics and groups. Only one thread holds it at a time.
     pub(super) fn creation(&self) -> RankedGuard<'_, CREATION, Creation> {
         self.creation.lock()
     }
@@ -102,12 +102,12 @@ impl Registry {
         self.topics.read().id(topic)
     }
 
-    /// Looks at the topics.
+    /// Calls `look` with the topics.
     pub(super) fn topics<T>(&self, look: impl FnOnce(&TopicTable) -> T) -> T {
         look(&self.topics.read())
     }
 
-    /// Looks at the groups.
+    /// Calls `look` with the groups.
     pub(super) fn groups<T>(&self, look: impl FnOnce(&GroupTable) -> T) -> T {
         look(&self.groups.read())
     }
@@ -139,16 +139,16 @@ impl Registry {
         })
     }
 
-    /// Calls `tell` for each group that reads a topic. Called by commits.
+    /// Calls `visit` with the readers of each of these topics. Called by commits.
     #[inline]
     pub(super) fn each_reader(
         &self,
         topics: &mut dyn Iterator<Item = (TopicId, u64)>,
-        mut tell: impl FnMut(TopicId, u64, &[TopicReader]),
+        mut visit: impl FnMut(TopicId, u64, &[TopicReader]),
     ) {
         let table = self.topics.read();
         for (topic, newest_seq) in topics {
-            tell(topic, newest_seq, table.readers(topic));
+            visit(topic, newest_seq, table.readers(topic));
         }
     }
 
@@ -156,12 +156,12 @@ impl Registry {
         self.topics.read().readers(topic).to_vec()
     }
 
-    /// The topics that match a pattern.
+    /// The topics that match a pattern, with their names.
     pub(super) fn topics_matching(&self, pattern: &Pattern) -> Vec<(TopicId, Topic)> {
         self.topics.read().matching(std::iter::once(pattern))
     }
 
-    /// The events of a batch, for the engine; false when one of their topics does not exist yet.
+    /// Converts the events of a batch for the engine. Returns false when one of their topics does not exist yet.
     pub(super) fn resolve<'a>(&self, batch: &'a PublishBatch, into: &mut Vec<NewEvent<'a>>) -> bool {
         into.clear();
         let topics = self.topics.read();
@@ -180,7 +180,7 @@ impl Registry {
         true
     }
 
-    /// Creates the topics of a batch, all of them or none.
+    /// Creates the topics of a batch. Either all of them pass the check against `max_topics`, or none is created.
     pub(super) fn ensure_topics(&self, batch: &PublishBatch) -> Result<(), TopicRefused> {
         let _deferred = DeferredWakes::enter();
         let creation = self.creation();
@@ -193,7 +193,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The number of a topic, which is created if it does not exist and max_topics allows it.
+    /// The number of a topic, which is created if it does not exist and `max_topics` allows it.
     pub(super) fn ensure_topic(&self, topic: &Topic, creation: &Creation) -> Result<TopicId, TopicRefused> {
         if let Some(id) = self.topic_id(topic) {
             return Ok(id);
@@ -202,7 +202,7 @@ impl Registry {
         self.create_topic(topic, creation)
     }
 
-    /// The number of a dead-letter topic, which is created if it does not exist. max_topics does not apply to it.
+    /// The number of a dead-letter topic, which is created if it does not exist. `max_topics` does not apply to it.
     pub(super) fn ensure_dead_letter_topic(&self, topic: &Topic) -> Result<TopicId, StoreError> {
         if let Some(id) = self.topic_id(topic) {
             return Ok(id);
@@ -220,18 +220,18 @@ impl Registry {
             return Ok(id);
         }
         let id = self.engine.ensure_topic(topic)?;
-        let cells = self.groups.read().wanting(topic);
+        let cells = self.groups.read().readers_of(topic);
         let readers = cells.into_iter().map(|cell| {
             let source = cell.add_topic(id, topic, Restored::default());
-            // The lease mark of the new topic is in the commit of its first event, so that no pull waits for it.
+            // The lease mark of the new topic is in the commit of its first event, so no pull has to wait for the mark.
             self.runtime.act(&cell, |core, _| core.machine.prepare_mark(source));
             (cell, source)
         });
         let readers = readers.collect();
-        // Readers of patterns first: as soon as the table has the topic, events may be published to it.
-        self.arrivals.tell_feeds(id, topic);
+        // Readers of patterns come first: as soon as the table contains the topic, events may be published to it.
+        self.waiting_readers.announce_to_feeds(id, topic);
         self.topics.write().add(topic.clone(), id, readers);
-        self.arrivals.created(topic);
+        self.waiting_readers.created(topic);
         if self.settings.of(topic.as_str()).has_snapshots() {
             self.schedule.topic_created(id, self.runtime.clock.steady_ms());
         }
@@ -243,7 +243,7 @@ impl Registry {
         self.topics.write().remove(topic)
     }
 
-    /// Puts a topic back that could not be deleted.
+    /// Adds a topic again that could not be deleted.
     pub(super) fn restore_topic(
         &self,
         topic: &Topic,
@@ -272,10 +272,10 @@ impl Registry {
             table.add_reader(*id, (Arc::clone(cell), source));
         }
         drop(table);
-        // From here on commits are noticed; what was durable before is told now.
+        // Commits are noticed from here on. Events that were durable before are reported now.
         for ((id, _), source) in topics.iter().zip(sources) {
-            let (called, _) = cell.waiters.notice(source, self.engine.last_seq(*id));
-            debug_assert!(called.is_none(), "a group that was just created has no members");
+            let (woken, _) = cell.waiters.notice(source, self.engine.last_seq(*id));
+            debug_assert!(woken.is_none(), "a group that was just created has no members");
         }
         self.groups.write().insert(cell);
     }

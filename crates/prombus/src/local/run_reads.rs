@@ -1,13 +1,13 @@
-//! Where reads run: off the async threads if they read files.
+//! Decides where reads run: off the async threads if they read files.
 
 use crate::engine::{Engine, off_async_threads};
 use crate::error::ReadError;
 
-/// Runs reads to their end: off the async threads if the engine reads files of this machine, else here, where they wait for the
-/// network without holding a thread.
+/// Runs reads to completion. They run off the async threads if the engine reads local files, otherwise on the calling task, where
+/// they wait for the network without blocking a thread.
 ///
 /// # Errors
-/// Those of `reads`; a panic in them may become [`ReadError::Failed`].
+/// The errors of `reads`; a panic in them may become [`ReadError::Failed`].
 pub(super) async fn run_reads<T, E>(
     engine: &dyn Engine,
     reads: impl Future<Output = Result<T, E>> + Send + 'static,

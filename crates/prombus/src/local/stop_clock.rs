@@ -1,12 +1,12 @@
-//! A clock for leases that stands still while the whole process does.
+//! A clock for leases that stands still while the whole process is stopped.
 //!
-//! After a SIGSTOP, a debugger's break or a machine without a free core, acks that arrived meanwhile lie unread in their
-//! sockets. If the stopped time counted, all leases would be over before the first of those acks is read, and their events would
-//! be delivered again. So it does not count: each lease has as much time left as when the process was stopped.
+//! After a SIGSTOP, a breakpoint in a debugger or a lack of CPU time, acks that arrived meanwhile are still unread in their
+//! sockets. If the stopped time counted, all leases would expire before the first of these acks is read, and their events would
+//! be redelivered. So the stopped time does not count: each lease has as much time left as when the process was stopped.
 //!
-//! A stop shows as a gap between two looks at the clock. The timer thread looks several times a second while anything is timed,
-//! and the first look after a gap subtracts it, before any lease is judged. A lease still ends: time counts whenever the process
-//! runs.
+//! A stop shows as a gap between two readings of the clock. The timer thread reads the clock several times a second while any
+//! timer is set. The first reading after a gap subtracts the gap, before any lease is checked. A lease still expires, because the
+//! time in which the process runs counts.
 
 use crate::clock::Clock;
 use crate::delivery::Millis;
@@ -14,57 +14,61 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A gap between two looks that is at least this long is a stop.
+/// The minimum gap between two readings that counts as a stop.
 const STOP_MS: Millis = 1_000;
-/// The timer thread looks this often.
-pub(crate) const LOOK_EVERY_MS: Millis = 250;
-/// No regular looks are made, so a gap means nothing.
+/// How often the timer thread reads the clock.
+pub(crate) const READ_EVERY_MS: Millis = 250;
+/// The clock is not read regularly, so a gap does not mean a stop.
 const UNWATCHED: u64 = u64::MAX;
 
-/// See the module.
+/// A clock that subtracts the time in which the process was stopped; see the module.
 pub(crate) struct StopClock {
     inner: Arc<dyn Clock>,
-    /// The last look, by the inner clock.
-    seen_ms: AtomicU64,
-    /// How long the process was stopped, in all.
+    /// The last reading of the inner clock.
+    last_reading_ms: AtomicU64,
+    /// The total time in which the process was stopped.
     stopped_ms: AtomicU64,
-    /// The newest time that was told. A thread that was stopped between its look and its answer must not tell an older one.
-    told_ms: AtomicU64,
-    taking_out: Mutex<()>,
+    /// The newest time that was returned. A thread that was stopped between its reading and its return must not return an older
+    /// time.
+    returned_ms: AtomicU64,
+    subtracting: Mutex<()>,
 }
 
 impl StopClock {
     pub(crate) fn new(inner: Arc<dyn Clock>) -> Self {
         Self {
             inner,
-            seen_ms: AtomicU64::new(UNWATCHED),
+            last_reading_ms: AtomicU64::new(UNWATCHED),
             stopped_ms: AtomicU64::new(0),
-            told_ms: AtomicU64::new(0),
-            taking_out: Mutex::new(()),
+            returned_ms: AtomicU64::new(0),
+            subtracting: Mutex::new(()),
         }
     }
 
-    /// The timer thread looks every [`LOOK_EVERY_MS`] from now on.
+    /// Starts regular readings: the timer thread reads the clock every [`READ_EVERY_MS`] from now on.
     pub(crate) fn watch(&self) {
         let now = self.inner.steady_ms();
-        // A gap that shows only now is found by the next look.
-        let _ = self.seen_ms.compare_exchange(UNWATCHED, now, Ordering::AcqRel, Ordering::Acquire);
+        // If the clock is watched already, the next reading finds any gap.
+        let _ = self.last_reading_ms.compare_exchange(UNWATCHED, now, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// The timer thread stops looking.
+    /// Ends regular readings.
     pub(crate) fn unwatch(&self) {
-        self.seen_ms.store(UNWATCHED, Ordering::Release);
+        self.last_reading_ms.store(UNWATCHED, Ordering::Release);
     }
 
     #[cold]
-    fn take_out_gap(&self, now: u64) {
-        let _alone = self.taking_out.lock();
-        let seen = self.seen_ms.load(Ordering::Acquire);
-        if seen != UNWATCHED && now.saturating_sub(seen) >= STOP_MS {
-            // Before the look is stored: a thread that sees the new look must see the gap removed.
-            self.stopped_ms.fetch_add(now - seen, Ordering::AcqRel);
-            self.seen_ms.store(now, Ordering::Release);
-            tracing::warn!("the process did not run for {} ms; leases are longer by that time", now - seen);
+    fn subtract_gap(&self, now: u64) {
+        let _alone = self.subtracting.lock();
+        let last_reading = self.last_reading_ms.load(Ordering::Acquire);
+        if last_reading != UNWATCHED && now.saturating_sub(last_reading) >= STOP_MS {
+            // Added before the reading is stored: a thread that sees the new reading must also see the gap subtracted.
+            self.stopped_ms.fetch_add(now - last_reading, Ordering::AcqRel);
+            self.last_reading_ms.store(now, Ordering::Release);
+            tracing::warn!(
+                "the process did not run for {} ms; leases are extended by that time",
+                now - last_reading
+            );
         }
     }
 }
@@ -76,21 +80,26 @@ impl Clock for StopClock {
 
     fn steady_ms(&self) -> u64 {
         let now = self.inner.steady_ms();
-        let seen = self.seen_ms.load(Ordering::Acquire);
-        if seen != UNWATCHED && now > seen {
-            if now - seen >= STOP_MS {
-                self.take_out_gap(now);
+        let last_reading = self.last_reading_ms.load(Ordering::Acquire);
+        if last_reading != UNWATCHED && now > last_reading {
+            if now - last_reading >= STOP_MS {
+                self.subtract_gap(now);
             } else {
-                // If another thread has looked since, that look will do.
-                let _ = self.seen_ms.compare_exchange(seen, now, Ordering::AcqRel, Ordering::Relaxed);
+                // If another thread has stored a reading since, that one is sufficient.
+                let _ = self.last_reading_ms.compare_exchange(
+                    last_reading,
+                    now,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
             }
         }
         let running = now.saturating_sub(self.stopped_ms.load(Ordering::Acquire));
-        let told = self.told_ms.load(Ordering::Acquire);
-        if running > told {
-            self.told_ms.fetch_max(running, Ordering::AcqRel);
+        let returned = self.returned_ms.load(Ordering::Acquire);
+        if running > returned {
+            self.returned_ms.fetch_max(running, Ordering::AcqRel);
         }
-        running.max(told)
+        running.max(returned)
     }
 }
 
@@ -100,24 +109,24 @@ mod tests {
     use crate::clock::ManualClock;
 
     #[test]
-    fn time_in_which_the_process_was_stopped_does_not_count() {
+    fn the_time_in_which_the_process_was_stopped_does_not_count() {
         let manual = ManualClock::new(0);
         let clock = StopClock::new(Arc::new(manual.clone()));
         clock.watch();
         for _ in 0..10 {
-            manual.advance_ms(LOOK_EVERY_MS);
+            manual.advance_ms(READ_EVERY_MS);
             clock.steady_ms();
         }
         assert_eq!(clock.steady_ms(), 2_500);
         manual.advance_ms(40_000);
-        assert_eq!(clock.steady_ms(), 2_500, "it was stopped");
+        assert_eq!(clock.steady_ms(), 2_500, "the process was stopped");
         assert_eq!(clock.wall_ms(), 42_500, "wall time continues");
         manual.advance_ms(STOP_MS - 1);
-        assert_eq!(clock.steady_ms(), 2_500 + STOP_MS - 1, "and then it ran");
+        assert_eq!(clock.steady_ms(), 2_500 + STOP_MS - 1, "the process runs again");
     }
 
     #[test]
-    fn a_gap_counts_while_nobody_watches() {
+    fn a_gap_counts_while_the_clock_is_not_watched() {
         let manual = ManualClock::new(0);
         let clock = StopClock::new(Arc::new(manual.clone()));
         manual.advance_ms(5_000);

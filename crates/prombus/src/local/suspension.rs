@@ -1,4 +1,4 @@
-//! A suspension of the engine: publishers wait for `engine_wait_ms`, then they get `unavailable`.
+//! A suspension of the engine. Publishers wait for `engine_wait_ms` before they fail with `unavailable`.
 
 use crate::commit_watch::CommitWatch;
 use crate::deferred_wakes::DeferredWakes;
@@ -13,14 +13,14 @@ pub(super) struct Suspension(Mutex<Option<Suspended>>);
 struct Suspended {
     reason: String,
     since: Millis,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Suspension {
     pub(super) fn begin(&self, reason: String, now: Millis) {
         let mut suspended = self.0.lock();
         if suspended.is_none() {
-            *suspended = Some(Suspended { reason, since: now, is_told: false });
+            *suspended = Some(Suspended { reason, since: now, is_reported: false });
         }
     }
 
@@ -28,23 +28,24 @@ impl Suspension {
         *self.0.lock() = None;
     }
 
-    /// Tells everyone who waits, once the suspension has lasted for `wait_ms`. Returns when to ask again, and whether waiters
-    /// were told just now.
+    /// Fails all waiting callers once the suspension has lasted for `wait_ms`. Returns when to check again, and the reason if the
+    /// callers were failed by this call.
     pub(super) fn check(
         &self,
         now: Millis,
         wait_ms: Millis,
         commits: &CommitWatch,
     ) -> (Option<Millis>, Option<Unavailable>) {
-        // A waker may end the suspension. They run when the lock is free; the lock keeps an end from coming before its begin.
+        // A waker may end the suspension, so wakers run after the lock is released. The lock is held during the
+        // report, so that a suspension cannot be reported after its end.
         let _deferred = DeferredWakes::enter();
         let mut suspended = self.0.lock();
-        let Some(it) = suspended.as_mut().filter(|it| !it.is_told) else { return (None, None) };
-        let tell_at = it.since.saturating_add(wait_ms);
-        if now < tell_at {
-            return (Some(tell_at), None);
+        let Some(it) = suspended.as_mut().filter(|it| !it.is_reported) else { return (None, None) };
+        let report_at = it.since.saturating_add(wait_ms);
+        if now < report_at {
+            return (Some(report_at), None);
         }
-        it.is_told = true;
+        it.is_reported = true;
         let reason = Unavailable::Suspended(it.reason.clone());
         commits.suspend(reason.clone());
         (None, Some(reason))

@@ -1,9 +1,9 @@
-//! Timers: when groups must be looked at, when acks that nobody waits for are written, and when a suspension is told. A group has
-//! one entry, whatever the number of its leases.
+//! Timers: when groups need attention, when acks that no caller waits for are written, and when a suspension is reported. A group
+//! has one entry, however many leases it has.
 
 use super::ack_bound::FLUSH_AFTER_MS;
 use super::groups::cell::GroupCell;
-use super::stop_clock::{LOOK_EVERY_MS, StopClock};
+use super::stop_clock::{READ_EVERY_MS, StopClock};
 use crate::clock::Clock as _;
 use crate::delivery::Millis;
 use crate::engine::MayBlock;
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What is due.
+/// Work that is due.
 pub(super) enum Due {
-    /// Work that is not timed: a suspension that began; dead letters, in a bus without threads.
+    /// Work that has no time: a suspension that began, or, in a bus without threads, dead letters.
     Work,
     /// A suspension has lasted for as long as publishers wait.
     SuspensionCheck,
-    /// Group records that nobody waits for.
+    /// Group records that no caller waits for.
     Flush,
-    /// A group: a lease ended, or a wait is over.
+    /// A group: a lease expired, or a delay is over.
     Group(Arc<GroupCell>),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Timer {
 struct Entries {
     groups: BTreeMap<(Millis, u32), Weak<GroupCell>>,
     flush_at: Option<Millis>,
-    /// Apart from `flush_at`: acks are written soon, however long publishers wait for the engine.
+    /// Separate from `flush_at`: acks are written soon, however long publishers wait for the engine.
     suspension_check_at: Option<Millis>,
     is_woken: bool,
     is_stopped: bool,
@@ -51,7 +51,7 @@ impl Entries {
 }
 
 impl Timer {
-    /// Looks at a group at this time, or before.
+    /// Schedules work on a group at this time, unless earlier work is scheduled.
     pub(super) fn arm(&self, cell: &Arc<GroupCell>, at: Millis) {
         if cell.armed_at.load(Ordering::Acquire) <= at {
             return;
@@ -71,7 +71,7 @@ impl Timer {
         }
     }
 
-    /// Has the changes of groups written soon.
+    /// Schedules the writing of group records that no caller waits for.
     pub(super) fn arm_flush(&self, now: Millis) {
         if self.is_flush_armed.swap(true, Ordering::SeqCst) {
             return;
@@ -86,7 +86,7 @@ impl Timer {
         }
     }
 
-    /// Looks at the suspension of the engine at this time.
+    /// Schedules a check of the engine's suspension.
     pub(super) fn arm_suspension_check(&self, at: Millis) {
         let mut state = self.state.lock();
         let is_next = state.next_at().is_none_or(|next| at < next);
@@ -97,7 +97,7 @@ impl Timer {
         }
     }
 
-    /// The suspension is over.
+    /// Cancels the check, because the suspension is over.
     pub(super) fn disarm_suspension_check(&self) {
         self.state.lock().suspension_check_at = None;
     }
@@ -107,13 +107,13 @@ impl Timer {
         self.changed.notify_all();
     }
 
-    /// Has the timer's thread look for work now.
+    /// Makes the timer thread look for work now.
     pub(super) fn wake(&self) {
         self.state.lock().is_woken = true;
         self.changed.notify_one();
     }
 
-    /// What is due, and is not due any more with this call; else when to ask again.
+    /// Removes and returns work that is due; otherwise returns when to ask again.
     pub(super) fn take_due(&self, now: Millis) -> Result<Due, Option<Millis>> {
         let mut state = self.state.lock();
         if std::mem::take(&mut state.is_woken) {
@@ -136,7 +136,7 @@ impl Timer {
         Err(state.next_at())
     }
 
-    /// Sleeps until something is due. False when the timer was stopped.
+    /// Sleeps until work is due. Returns false when the timer was stopped.
     pub(super) fn sleep(&self, clock: &StopClock, _may_block: MayBlock) -> bool {
         let mut state = self.state.lock();
         if state.is_stopped {
@@ -144,13 +144,13 @@ impl Timer {
         }
         match state.next_at() {
             None => {
-                // Nothing is timed, so a gap between looks at the clock does not matter, and this thread may sleep.
+                // No timer is set, so a gap between readings of the clock does not matter, and this thread may sleep.
                 clock.unwatch();
                 self.changed.wait(&mut state);
             }
             Some(at) => {
                 clock.watch();
-                let wait = at.saturating_sub(clock.steady_ms()).min(LOOK_EVERY_MS);
+                let wait = at.saturating_sub(clock.steady_ms()).min(READ_EVERY_MS);
                 if wait > 0 {
                     self.changed.wait_for(&mut state, Duration::from_millis(wait));
                 }

@@ -1,5 +1,5 @@
-//! The thread that does what is due: ends leases, has acks written that nobody waits for, moves publishes that wait, tells of a
-//! suspension. It never reads events: a failing disk must not keep leases from ending.
+//! The timer thread: expires leases, writes acks that no caller waits for, appends waiting publishes, and reports a suspension.
+//! It never reads events, because a failing disk must not prevent leases from expiring.
 
 use super::Local;
 use super::stop_clock::StopClock;
@@ -9,11 +9,11 @@ use crate::engine::MayBlock;
 use crate::publishing::PublishLine as _;
 use std::sync::{Arc, Weak};
 
-/// Records that found no room on the disk are tried again after this time, unless room is reported before.
-const REFUSED_REST_MS: Millis = 100;
+/// The wait before records that found no space on the disk are retried, unless the engine reports room earlier.
+const REFUSED_RETRY_MS: Millis = 100;
 
 impl Local {
-    /// Does what is due. Returns when to call again, by the steady clock.
+    /// Does the work that is due. Returns when to call it again, by the steady clock.
     pub(super) fn tick(&self) -> Option<Millis> {
         let now = self.clock.steady_ms();
         loop {
@@ -32,30 +32,30 @@ impl Local {
         }
     }
 
-    /// Writes group records that nobody waits for, and moves publishes that wait.
+    /// Writes group records that no caller waits for, and appends waiting publishes.
     fn flush(&self, now: Millis) {
         self.publishing.advance();
         let records = &self.runtime.records;
         if !records.flush() || self.publishing.has_line() {
-            let rest = if records.is_refused() { REFUSED_REST_MS } else { 0 };
-            self.runtime.timer.arm_flush(now + rest);
+            let delay = if records.is_refused() { REFUSED_RETRY_MS } else { 0 };
+            self.runtime.timer.arm_flush(now + delay);
         }
     }
 
-    /// Tells publishers when the engine has been suspended for too long.
+    /// Fails waiting publishers when the engine has been suspended for too long.
     pub(super) fn check_suspension(&self, now: Millis) {
-        let (again_at, told) = self.suspension.check(now, self.engine_wait_ms, &self.commits);
+        let (again_at, failed) = self.suspension.check(now, self.engine_wait_ms, &self.commits);
         if let Some(at) = again_at {
             self.runtime.timer.arm_suspension_check(at);
         }
-        if let Some(reason) = told {
+        if let Some(reason) = failed {
             self.publishing.refuse_line(&reason);
             self.registry.all_groups().iter().for_each(|cell| cell.waiters.wake_all());
         }
     }
 }
 
-/// The thread's work, until the timer is stopped.
+/// The loop of the thread, until the timer is stopped.
 pub(super) fn run(local: &Weak<Local>, clock: &StopClock) {
     let may_block = MayBlock::on_this_thread();
     loop {

@@ -1,4 +1,4 @@
-//! Settings and deletion of single topics.
+//! Changes the settings of single topics, and deletes topics.
 
 use super::Local;
 use super::groups::{Tried, with_room};
@@ -11,7 +11,7 @@ use prombus_protocol::{Pattern, Topic};
 use std::future::poll_fn;
 
 impl Local {
-    /// Sets something about a topic, which is created if it does not exist. Returns whether it was created.
+    /// Replaces the settings of a topic, which is created if it does not exist. Returns whether it was created.
     pub(super) async fn set_topic(
         &self,
         topic: &Topic,
@@ -27,7 +27,8 @@ impl Local {
         let mut is_new = false;
         let commit = with_room(&self.commits, || {
             let _deferred = DeferredWakes::enter();
-            // The topic is not deleted meanwhile: the next one of its name would have what is set here.
+            // This lock prevents that the topic is deleted meanwhile: a later topic of the same name would inherit these
+            // settings.
             let creation = self.registry.creation();
             if self.registry.topic_id(topic).is_none() {
                 match self.registry.ensure_topic(topic, &creation) {
@@ -37,7 +38,7 @@ impl Local {
                     Err(TopicRefused::Engine(error)) => return Err(error.into()),
                 }
             }
-            // One after the other, so that what applies now is what the last record says.
+            // One change at a time, so that the settings in effect are those of the last record.
             let mut table = self.settings.lock();
             match self.engine.append(&AppendBatch::of_records(&records), &mut Vec::new()) {
                 Ok(appended) => {
@@ -56,7 +57,7 @@ impl Local {
         Ok(is_new)
     }
 
-    /// Deletes a topic and the groups that read nothing else. Resolves when that is durable.
+    /// Deletes a topic and the groups that read only this topic. Resolves when that is durable.
     pub(super) async fn delete_topic(&self, topic: &Topic) -> Result<(), TopicAdminError> {
         self.commits.check_open()?;
         let commit = with_room(&self.commits, || self.try_delete_topic(topic)).await?;
@@ -84,7 +85,7 @@ impl Local {
                 Err(error) => return Err(TopicAdminError::Store(error.to_string())),
             }
         }
-        // Publishers that still know its number are refused by the engine, and create a new topic when this is over.
+        // The engine refuses publishers that still use the topic's number; they create a new topic after this.
         let readers = self.registry.remove_topic(topic, &creation);
         match self.engine.delete_topic(id, topic) {
             Ok(commit) => {
@@ -98,7 +99,7 @@ impl Local {
                 self.settings.lock().set_own(topic.as_str(), TopicOptions::default());
                 self.settings.changed();
                 self.latest.forget(id);
-                self.arrivals.wake_all();
+                self.waiting_readers.wake_all();
                 Ok(Tried::Done(commit))
             }
             Err(error) => {

@@ -10,7 +10,7 @@ use prombus_protocol::Topic;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Describes topics.
+/// Produces the descriptions of topics.
 pub(super) struct TopicLists {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) registry: Arc<Registry>,
@@ -22,18 +22,18 @@ impl TopicLists {
     pub(super) fn all(&self, may_block: MayBlock) -> Result<Vec<TopicInfo>, ReadError> {
         let topics = self.engine.topics();
         let usage = self.engine.usage(topics.iter().map(|topic| topic.id).collect()).wait(may_block)?;
-        // All are asked for before the first is waited for.
+        // Starts all lookups before waiting for the first.
         let firsts: Vec<_> = topics.iter().map(|topic| self.engine.first_seq(topic.id)).collect();
         let infos = topics.iter().zip(usage).zip(firsts);
         let infos = infos.map(|((topic, usage), first)| self.info(topic, usage, first.wait(may_block)?));
-        // A topic that was deleted since the list was made is left out.
+        // Leaves out topics that were deleted since they were listed.
         let infos = infos.filter(|info| !matches!(info, Err(ReadError::UnknownTopic(_))));
         let mut infos: Vec<TopicInfo> = infos.collect::<Result<_, _>>()?;
         infos.sort_unstable_by(|one, other| one.topic.cmp(&other.topic));
         Ok(infos)
     }
 
-    /// The topics of these names that exist.
+    /// The details of those of these topics that exist.
     pub(super) fn by_name(
         &self,
         names: &[Topic],
@@ -50,7 +50,7 @@ impl TopicLists {
         let firsts: Vec<_> = ids.iter().map(|&id| self.engine.first_seq(id)).collect();
         for ((topic, usage), first) in stored.iter().zip(self.engine.usage(ids).wait(may_block)?).zip(firsts)
         {
-            // One that is not durable yet is left out.
+            // Leaves out a topic that is not durable yet.
             if usage.is_none() {
                 continue;
             }
@@ -79,13 +79,13 @@ impl TopicLists {
             first_seq,
             last_seq,
             groups: self.registry.topics(|topics| topics.readers(topic.id).len()),
-            // Events that retention removed still take room, but nobody can read them.
+            // Events that retention removed still take space, but they cannot be read.
             events: usage.events.min(most),
             bytes: usage.bytes,
         })
     }
 
-    /// Unreadable events, with the names of their topics.
+    /// Adds the names of the topics to unreadable events.
     pub(super) fn named_ranges(&self, events: Vec<UnreadableEvents>) -> Vec<UnreadableRange> {
         let names: HashMap<TopicId, Topic> =
             self.engine.topics().into_iter().map(|topic| (topic.id, topic.name)).collect();

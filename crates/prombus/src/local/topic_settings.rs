@@ -1,4 +1,4 @@
-//! What is set about topics: rules of the configuration, and settings of single topics.
+//! The settings of topics: the rules of the configuration, and the settings of single topics.
 
 use crate::engine::RestoredState;
 use crate::error::OpenError;
@@ -15,7 +15,7 @@ pub(super) struct TopicSettingsTable {
 }
 
 impl TopicSettingsTable {
-    /// With the settings of single topics as they were stored.
+    /// A table with the stored settings of single topics.
     pub(super) fn restore(restored: &RestoredState) -> Result<Self, OpenError> {
         let mut table = SettingsTable::default();
         for (topic, json) in &restored.topic_settings {
@@ -26,17 +26,17 @@ impl TopicSettingsTable {
         Ok(Self { table: RwLock::new(table), version: AtomicU64::new(1) })
     }
 
-    /// What applies to a topic of this name.
+    /// The settings in effect for a topic of this name.
     pub(super) fn of(&self, topic: &str) -> TopicSettings {
         self.table.read().settings(topic)
     }
 
-    /// What was set about this topic alone.
+    /// The settings of this topic alone.
     pub(super) fn own(&self, topic: &str) -> TopicOptions {
         self.table.read().own(topic)
     }
 
-    /// Whether nothing is set at all.
+    /// Whether there are neither rules nor settings.
     pub(super) fn is_empty(&self) -> bool {
         self.table.read().is_empty()
     }
@@ -46,7 +46,7 @@ impl TopicSettingsTable {
         self.changed();
     }
 
-    /// Keeps others from changing settings until the change is recorded: the last record applies.
+    /// Locks the settings until a change is recorded, so that the settings in effect are those of the last record.
     pub(super) fn lock(&self) -> RwLockWriteGuard<'_, SettingsTable> {
         self.table.write()
     }

@@ -1,4 +1,4 @@
-//! Passes what the log reports on to the engine's observer, and measures commits.
+//! Forwards the reports of the log to the engine's observer, and measures commits.
 
 use crate::engine::EngineObserver;
 use crate::error::Unavailable;
@@ -12,8 +12,8 @@ pub(super) struct CommitListener {
     pub(super) commit_duration_ms: Histogram,
     pub(super) commit_batch_events: Histogram,
     pub(super) is_full: AtomicBool,
-    /// The newest commit that the observer has been told about.
-    pub(super) told_commit: AtomicU64,
+    /// The newest commit that was reported to the observer.
+    pub(super) reported_commit: AtomicU64,
 }
 
 impl Default for CommitListener {
@@ -23,7 +23,7 @@ impl Default for CommitListener {
             commit_duration_ms: Histogram::new(COMMIT_MS_BOUNDS),
             commit_batch_events: Histogram::new(COMMIT_EVENTS_BOUNDS),
             is_full: AtomicBool::new(false),
-            told_commit: AtomicU64::new(0),
+            reported_commit: AtomicU64::new(0),
         }
     }
 }
@@ -38,7 +38,7 @@ impl Observer for CommitListener {
             let mut newest = committed.runs.iter().map(|run| (run.topic, run.last_seq));
             observer.committed(committed.batch, &mut newest);
         }
-        self.told_commit.store(committed.batch, Ordering::Release);
+        self.reported_commit.store(committed.batch, Ordering::Release);
     }
 
     fn room(&self) {

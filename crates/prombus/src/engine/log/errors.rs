@@ -1,4 +1,4 @@
-//! Errors of the log as errors of the bus.
+//! Converts errors of the log into errors of the bus.
 
 use crate::error::{ReadError, StoreError};
 use prombus_log::AppendError;
@@ -19,7 +19,7 @@ impl From<AppendError> for StoreError {
     }
 }
 
-/// An error with its causes, in one line.
+/// The text of an error with its causes, in one line.
 pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -1,4 +1,4 @@
-//! Where topics begin of which retention removed something.
+//! The first seqs of topics from which retention removed events.
 
 use crate::engine::TopicId;
 use foldhash::fast::RandomState;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Default)]
 pub(super) struct FirstSeqs {
     by_topic: RwLock<HashMap<TopicId, u64, RandomState>>,
-    /// Spares readers the lock while nothing was ever removed.
+    /// Lets readers skip the lock while nothing was ever removed.
     is_any: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! Backups, and events that cannot be read now.
+//! Backups and unreadable events of a log in a folder.
 
 use super::LogEngine;
 use super::errors::with_causes;
@@ -38,6 +38,6 @@ impl LocalFiles for LogEngine {
     fn accept_losses(&self, _may_block: MayBlock) -> Result<Vec<UnreadableEvents>, StoreError> {
         self.log
             .accept_losses()
-            .map_err(|error| StoreError::Other(format!("writing the list of losses: {error}")))
+            .map_err(|error| StoreError::Other(format!("the list of losses could not be written: {error}")))
     }
 }

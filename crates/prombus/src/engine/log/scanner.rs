@@ -1,4 +1,4 @@
-//! Reads events of the log, a megabyte at a time, and hands them out piece by piece.
+//! Reads events of the log, a megabyte at a time, and passes them on one by one.
 
 use super::first_seqs::FirstSeqs;
 use crate::engine::{EventScanner, Scanned, StoredEvent, TopicId, Visit};
@@ -7,7 +7,7 @@ use prombus_log::{Chunk, Log, MissingReason, ReadLimit};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Bytes per read.
+/// The size of a read.
 const READ_BYTES: usize = 1 << 20;
 
 pub(super) struct LogScanner {
@@ -15,11 +15,11 @@ pub(super) struct LogScanner {
     firsts: Arc<FirstSeqs>,
     topic: Option<TopicId>,
     chunk: Chunk,
-    /// Events of the chunk before this one were handed out.
+    /// The index of the next event of the chunk; earlier ones were visited.
     at: usize,
-    /// Bytes per read.
+    /// The size of a read.
     read_bytes: usize,
-    /// The log has no files but in memory.
+    /// Whether the whole log is in memory.
     is_ram: bool,
 }
 
@@ -28,7 +28,7 @@ impl LogScanner {
         Self { log, firsts, topic: None, chunk: Chunk::default(), at: 0, read_bytes: READ_BYTES, is_ram }
     }
 
-    /// Whether the chunk contains the event at this seq, or knows that it is missing; moves there if so.
+    /// Whether the chunk contains the event at this seq, or lists it as missing. If so, moves to it.
     fn continues_at(&mut self, topic: TopicId, from: u64) -> bool {
         if self.topic != Some(topic) || self.at >= self.chunk.len() || from >= self.chunk.next_seq() {
             return false;
@@ -37,7 +37,7 @@ impl LogScanner {
             self.at += 1;
         }
         let Some(at) = Some(self.at).filter(|&at| at < self.chunk.len()) else { return false };
-        // Before its first event a chunk knows only what it says is missing.
+        // Before its first event a chunk knows only the seqs that it lists as missing.
         let is_missing =
             |seq| self.chunk.missing().iter().any(|gap| (gap.first_seq..=gap.last_seq).contains(&seq));
         self.chunk.event(at).seq == from
@@ -78,7 +78,7 @@ impl LogScanner {
         if !self.continues_at(topic, from) {
             self.topic = None;
             self.at = 0;
-            // A lone event is not worth a megabyte.
+            // A single event does not justify a read of a megabyte.
             let bytes = if from == to { 1 } else { self.read_bytes };
             let events = if from == to { 1 } else { usize::MAX };
             self.log.read(topic, from, ReadLimit { events, bytes }, &mut self.chunk)?;
@@ -101,7 +101,7 @@ impl LogScanner {
         if self.at == self.chunk.len() {
             next_seq = self.chunk.next_seq().min(to + 1).max(next_seq);
         } else {
-            // The next event is after the requested range; seqs before it that are not there are missing.
+            // The next event is after the requested range, so the seqs before it are missing.
             next_seq = next_seq.max(self.chunk.event(self.at).seq.min(to + 1));
         }
         let mut scanned = Scanned { next_seq, ..Scanned::default() };
@@ -109,7 +109,7 @@ impl LogScanner {
             self.missing(from, next_seq - 1, &mut scanned);
         }
         if self.at == self.chunk.len() {
-            // Batches in memory are not kept alive for a reader that has seen them.
+            // Releases the chunk, so that a reader that has visited all of it does not keep its batches in memory.
             self.rest();
         }
         Ok(scanned)

@@ -1,4 +1,4 @@
-//! Cleaning: events below the first seqs of their topics, events of deleted topics, and events that compaction found dead.
+//! Cleaning: removes events below the first seqs of their topics, events of deleted topics, and dead events of compacted topics.
 
 use super::connection::Connection;
 use super::database::{DeadEvents, RemoteDatabase, RemoveError, Removed};
@@ -7,17 +7,17 @@ use crate::engine::{Cleaned, Liveness, StoredTopic, TopicId};
 use crate::error::{ReadError, Unavailable};
 use std::sync::Arc;
 
-/// Seqs that are examined, and at most removed, at a time.
+/// The number of seqs that are examined per step, and the maximum that a step removes.
 const SLICE: usize = 10_000;
 
 /// Why a cleaning ends early.
 enum Ended {
-    /// The database is away or the engine ends; the next round continues.
+    /// The database is unreachable or the engine is ending; the next round continues.
     Later,
     Deposed(String),
 }
 
-/// Removes what is dead.
+/// Removes dead events.
 pub(super) fn clean<D: RemoteDatabase>(
     connection: &Connection<D>,
     liveness: &dyn Liveness,
@@ -44,7 +44,7 @@ fn clean_topics<D: RemoteDatabase>(
         let Ok(ReadableSeqs { first_seq, last_seq }) = connection.leader.lock().readable(id) else {
             continue;
         };
-        // Not what readers no longer see: a cut that is not durable may never be.
+        // This does not use `first_seq`: readers already respect a cut that is not durable yet, but such a cut may be lost.
         let removable = connection.leader.lock().removable_below(id);
         if removable > 1 {
             remove(connection, DeadEvents::Below(id, removable), cleaned)?;
@@ -63,7 +63,7 @@ fn clean_topics<D: RemoteDatabase>(
     Ok(())
 }
 
-/// Removes the dead events of a topic slice by slice.
+/// Removes the dead events of a topic, slice by slice.
 fn compact_topic<D: RemoteDatabase>(
     connection: &Connection<D>,
     topic: TopicId,
@@ -76,7 +76,7 @@ fn compact_topic<D: RemoteDatabase>(
         let found = connection.wait_for(async move { database.seqs(topic, seqs, SLICE).await });
         let found = match found {
             Some(Ok(found)) => found,
-            // Deleted meanwhile.
+            // The topic was deleted meanwhile.
             Some(Err(ReadError::UnknownTopic(_))) => return Ok(()),
             Some(Err(_)) | None => return Err(Ended::Later),
         };
@@ -107,7 +107,7 @@ fn remove<D: RemoteDatabase>(
         }
         Some(Err(RemoveError::Deposed(leader))) => Err(Ended::Deposed(leader)),
         Some(Err(RemoveError::Later(reason))) => {
-            tracing::debug!("cleaning continues later: {reason}");
+            tracing::debug!("cleaning was interrupted and continues later: {reason}");
             Err(Ended::Later)
         }
         None => Err(Ended::Later),

@@ -1,5 +1,4 @@
-//! Sends commits to the database, one at a time, and reports what becomes of them. All calls of the observer come from this
-//! task.
+//! Sends commits to the database, one at a time, and reports their outcomes. Only this task calls the observer.
 
 use super::change::CommitAnswer;
 use super::connection::Connection;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How long to wait before a commit is sent again to a database that does not say that it is away.
+/// The wait before a commit is retried while the database does not report an outage.
 const RETRY: Duration = Duration::from_millis(2);
 
 pub(super) struct Committer<D: RemoteDatabase> {
@@ -21,9 +20,9 @@ pub(super) struct Committer<D: RemoteDatabase> {
     outage: watch::Receiver<Option<String>>,
 }
 
-/// Why nothing is committed any more.
+/// Why the committer has ended.
 enum Ended {
-    /// The engine is closed during an outage.
+    /// The engine was closed during an outage.
     Closed,
     Deposed(String),
     Stopped(Unavailable),
@@ -46,7 +45,7 @@ impl<D: RemoteDatabase> Committer<D> {
 
     pub(super) async fn run(mut self) {
         while let Some(commit) = self.next_commit().await {
-            self.tell_availability();
+            self.report_availability();
             let start = Instant::now();
             match self.send(&commit).await {
                 Ok(answer) => {
@@ -64,10 +63,10 @@ impl<D: RemoteDatabase> Committer<D> {
         self.connection.ended.notify_all();
     }
 
-    /// Waits for something to commit. `None` when the engine has ended.
+    /// Waits for a commit to send. Returns `None` when the engine has ended.
     async fn next_commit(&mut self) -> Option<PendingCommit> {
         loop {
-            let is_available = self.tell_availability();
+            let is_available = self.report_availability();
             {
                 let mut leader = self.connection.leader.lock();
                 let it = &leader.availability;
@@ -86,11 +85,11 @@ impl<D: RemoteDatabase> Committer<D> {
         }
     }
 
-    /// Waits for an append, an outage or its end, or the end of the engine.
+    /// Waits for an append, for the begin or the end of an outage, or for the end of the engine.
     async fn wait_for_change(&mut self) {
         tokio::select! {
             () = self.connection.changed.notified() => {}
-            // The sender lives as long as the database.
+            // The channel cannot be closed: the sender lives as long as the database.
             _ = self.outage.changed() => {}
         }
     }
@@ -99,7 +98,7 @@ impl<D: RemoteDatabase> Committer<D> {
         self.connection.leader.lock().availability.is_closing
     }
 
-    /// Sends a commit until it is known to be applied.
+    /// Sends a commit, repeatedly if necessary, until it is known to be applied.
     async fn send(&mut self, commit: &PendingCommit) -> Result<CommitAnswer, Ended> {
         let connection = Arc::clone(&self.connection);
         loop {
@@ -108,7 +107,7 @@ impl<D: RemoteDatabase> Committer<D> {
                 tokio::select! {
                     sent = &mut sending => break sent,
                     () = self.wait_for_change() => {
-                        if !self.tell_availability() && self.is_closing() {
+                        if !self.report_availability() && self.is_closing() {
                             return Err(Ended::Closed);
                         }
                     }
@@ -124,11 +123,11 @@ impl<D: RemoteDatabase> Committer<D> {
     }
 
     async fn wait_for_database(&mut self, reason: &str) -> Result<(), Ended> {
-        tracing::debug!("a commit is sent again: {reason}");
-        if self.tell_availability() {
+        tracing::debug!("retrying a commit: {reason}");
+        if self.report_availability() {
             tokio::time::sleep(RETRY).await;
         }
-        while !self.tell_availability() {
+        while !self.report_availability() {
             if self.is_closing() {
                 return Err(Ended::Closed);
             }
@@ -137,9 +136,9 @@ impl<D: RemoteDatabase> Committer<D> {
         Ok(())
     }
 
-    /// Tells the observer about suspension, resumption and room, as far as it does not know. Returns whether the database is
+    /// Reports suspension, resumption and room to the observer, unless it has been told already. Returns whether the database is
     /// available.
-    fn tell_availability(&mut self) -> bool {
+    fn report_availability(&mut self) -> bool {
         let Some(observer) = self.connection.observer.get().cloned() else { return true };
         loop {
             let suspended = self.outage.borrow_and_update().clone();
@@ -148,21 +147,21 @@ impl<D: RemoteDatabase> Committer<D> {
             let it = &mut leader.availability;
             it.is_suspended = suspended.is_some();
             match suspended {
-                Some(reason) if !it.is_suspension_told => {
-                    it.is_suspension_told = true;
+                Some(reason) if !it.is_suspension_reported => {
+                    it.is_suspension_reported = true;
                     drop(leader);
                     observer.suspended(reason);
                 }
                 Some(_) => return false,
-                None if it.is_suspension_told => {
+                None if it.is_suspension_reported => {
                     // `room` always follows `resumed`.
-                    it.owes_room = true;
+                    it.must_report_room = true;
                     drop(leader);
                     observer.resumed();
-                    self.connection.leader.lock().availability.is_suspension_told = false;
+                    self.connection.leader.lock().availability.is_suspension_reported = false;
                 }
-                None if it.owes_room && has_room => {
-                    it.owes_room = false;
+                None if it.must_report_room && has_room => {
+                    it.must_report_room = false;
                     drop(leader);
                     self.connection.room.notify_all();
                     observer.room();
@@ -176,32 +175,32 @@ impl<D: RemoteDatabase> Committer<D> {
         let connection = &self.connection;
         let mut leader = connection.leader.lock();
         leader.applied(commit, answer);
-        let seqs = leader.answered_seqs(commit.number);
+        let seqs = leader.resolved_seqs(commit.number);
         drop(leader);
-        seqs.into_iter().for_each(|(asker, seq)| asker.answer(Ok(seq)));
+        seqs.into_iter().for_each(|(waiter, seq)| waiter.answer(Ok(seq)));
         commit.fill(|at| Ok(answer.outcomes.get(at).cloned().unwrap_or_default()));
-        self.tell(|observer| {
+        self.notify(|observer| {
             let mut newest = answer.newest.iter().map(|(&topic, &seq)| (topic, seq));
             observer.committed(commit.number, &mut newest);
         });
-        connection.leader.lock().told(commit);
+        connection.leader.lock().reported(commit);
     }
 
-    fn tell(&self, tell: impl FnOnce(&dyn EngineObserver)) {
+    fn notify(&self, notify: impl FnOnce(&dyn EngineObserver)) {
         if let Some(observer) = self.connection.observer.get() {
-            tell(&**observer);
+            notify(&**observer);
         }
     }
 
-    /// Nothing is committed any more: refuses what waits.
+    /// Ends the engine: refuses all queued commits and waiting lookups.
     fn stop(&self, ended: Ended) {
         let mut leader = self.connection.leader.lock();
-        let askers = leader.stop(&ended.reason());
+        let waiters = leader.stop(&ended.reason());
         let left: Vec<_> = std::iter::from_fn(|| leader.take_commit()).collect();
         drop(leader);
         left.iter().for_each(|commit| self.refuse(commit, &ended));
-        askers.into_iter().for_each(|asker| asker.answer(Err(ended.reason().into())));
-        self.tell(|observer| match ended {
+        waiters.into_iter().for_each(|waiter| waiter.answer(Err(ended.reason().into())));
+        self.notify(|observer| match ended {
             Ended::Deposed(leader) => observer.deposed(leader),
             Ended::Stopped(reason) => observer.stopped(reason),
             Ended::Closed => {}

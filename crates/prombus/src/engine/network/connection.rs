@@ -1,4 +1,4 @@
-//! What an engine, its committer and its scanners share: the database, and what the leader keeps in memory.
+//! The state that an engine, its committer and its scanners share: the database, and the leader's state in memory.
 
 use super::database::RemoteDatabase;
 use super::leader::Leader;
@@ -18,16 +18,16 @@ pub(super) struct Connection<D> {
     pub(super) limits: NetworkLimits,
     pub(super) database: Arc<D>,
     pub(super) leader: Mutex<Leader>,
-    /// For the committer: there is something to do.
+    /// Wakes the committer when there is something to do.
     pub(super) changed: Notify,
-    /// For callers that wait for room.
+    /// Wakes callers that wait for room.
     pub(super) room: Condvar,
-    /// For `close`: the committer has ended.
+    /// Wakes `close` when the committer has ended.
     pub(super) ended: Condvar,
     pub(super) observer: OnceLock<Arc<dyn EngineObserver>>,
     pub(super) figures: EngineFigures,
     runtime: Handle,
-    /// True when the engine ends: reads are answered with an error.
+    /// True when the engine ends: pending reads then fail.
     is_ending: watch::Sender<bool>,
 }
 
@@ -64,7 +64,7 @@ impl<D: RemoteDatabase> Connection<D> {
         self.room.notify_all();
     }
 
-    /// Runs a read, and hands the answer to `answer`. When the engine ends meanwhile, the answer is an error.
+    /// Runs a read and passes the result to `answer`. If the engine ends meanwhile, the result is an error.
     pub(super) fn read<T: Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, ReadError>> + Send + 'static,
@@ -80,12 +80,13 @@ impl<D: RemoteDatabase> Connection<D> {
         });
     }
 
-    /// Runs work of the database on its runtime and waits for it. For threads that may be blocked. `None` when the engine ends.
+    /// Runs work of the database on its runtime and blocks until it is done. Only for threads that may be blocked. Returns `None`
+    /// when the engine ends.
     pub(super) fn wait_for<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        // Not a channel of tokio: the caller may be inside of another runtime.
+        // This is not a tokio channel, because the caller may be a thread of another runtime.
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let mut is_ending = self.is_ending.subscribe();
         self.runtime.spawn(async move {
@@ -99,7 +100,7 @@ impl<D: RemoteDatabase> Connection<D> {
         receiver.recv().ok()
     }
 
-    /// Newest events that are still in memory.
+    /// The newest events of a topic from a seq on, if they are still in memory.
     pub(super) fn tail(&self, topic: TopicId, seq: u64, limit: FetchLimit) -> Option<Piece> {
         self.leader.lock().tail.piece(topic, seq, limit)
     }

@@ -1,4 +1,4 @@
-//! What a database must do to be the store of a [`NetworkEngine`](super::NetworkEngine).
+//! The interface that a database must provide to be the store of a [`NetworkEngine`](super::NetworkEngine).
 
 use super::change::CommitAnswer;
 use super::pending_commit::PendingCommit;
@@ -10,25 +10,26 @@ use tokio::sync::watch;
 /// Why a commit was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitError {
-    /// Whether it was applied is unknown. It is sent again when the database is available; the database recognises it.
+    /// Whether the commit was applied is unknown. The engine sends it again when the database is available, and the database
+    /// recognises a commit that was applied.
     Unreachable(String),
-    /// A newer term has written its fence. The text names its leader, as far as it is known.
+    /// A newer term has written its fence. The text names its leader, if it is known.
     Deposed(String),
-    /// The database refuses to write, for a reason that only an operator can remove.
+    /// The database refuses to write, and only an operator can remove the cause.
     Stopped(Unavailable),
 }
 
-/// A database on a network that keeps events and records.
+/// A database on a network that stores events and records.
 ///
-/// **Reads** wait while the database is away, and are repeated when it returns. An error means that waiting does not help. They
-/// return only what a failover cannot take back.
+/// **Reads** wait while the database is unreachable and are repeated when it is back. An error means that waiting does not help.
+/// Reads return only data that a failover cannot undo.
 ///
-/// **Commits** come one at a time. A commit that is sent again after [`CommitError::Unreachable`] is applied once.
+/// **Commits** are sent one at a time. A commit that is sent again after [`CommitError::Unreachable`] is applied once.
 pub trait RemoteDatabase: Send + Sync + 'static {
-    /// Why the database cannot be used now; `None` while it can.
+    /// Why the database cannot be used at the moment; `None` while it can.
     fn availability(&self) -> watch::Receiver<Option<String>>;
 
-    /// Encodes as much of an event as can be known before its commit. Called by the threads that append.
+    /// Encodes those parts of an event that are known before its commit. Called on the appending threads.
     fn prepare(&self, _event: &NewEvent<'_>) -> Box<[u8]> {
         Box::default()
     }
@@ -54,7 +55,7 @@ pub trait RemoteDatabase: Send + Sync + 'static {
         seqs: ReadableSeqs,
     ) -> impl Future<Output = Result<Option<EventHead>, ReadError>> + Send;
 
-    /// The seq of the event with this id, also if it was cleaned and its id is still known.
+    /// The seq of the event with this id, even if the event was cleaned, as long as its id is known.
     fn find(
         &self,
         topic: TopicId,
@@ -70,7 +71,7 @@ pub trait RemoteDatabase: Send + Sync + 'static {
         seqs: ReadableSeqs,
     ) -> impl Future<Output = Result<Option<u64>, ReadError>> + Send;
 
-    /// For each seq and key: whether an event with this key and a lower seq is kept.
+    /// For each seq and key: whether the topic still has an event with this key and a lower seq.
     fn have_keys_before(
         &self,
         topic: TopicId,
@@ -86,14 +87,14 @@ pub trait RemoteDatabase: Send + Sync + 'static {
         seqs: ReadableSeqs,
     ) -> impl Future<Output = Result<u64, ReadError>> + Send;
 
-    /// What a topic takes; `None` for one that is not durable yet.
+    /// The storage that a topic uses; `None` if the topic is not durable yet.
     fn usage(
         &self,
         topic: TopicId,
         seqs: ReadableSeqs,
     ) -> impl Future<Output = Result<Option<TopicUsage>, ReadError>> + Send;
 
-    /// Seqs of kept events from a seq on, in order, at most `limit`.
+    /// The seqs of kept events within `seqs`, in order, at most `limit`.
     fn seqs(
         &self,
         topic: TopicId,
@@ -101,18 +102,18 @@ pub trait RemoteDatabase: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<u64>, ReadError>> + Send;
 
-    /// Removes events. Ids that publishers chose stay known for a while.
+    /// Removes events. Ids that publishers chose stay known for the deduplication period.
     fn remove(&self, dead: DeadEvents) -> impl Future<Output = Result<Removed, RemoveError>> + Send;
 
-    /// The bytes of everything that is stored, as far as it is known.
+    /// The size of all stored data in bytes, as far as it is known.
     fn bytes(&self) -> u64;
 
-    /// The command with which operators make a backup.
+    /// A sentence with the command that makes a backup.
     fn backup_hint(&self) -> Option<String> {
         None
     }
 
-    /// The engine has ended: nothing is called any more.
+    /// Called when the engine has ended, as the last call.
     fn closed(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -121,28 +122,28 @@ pub trait RemoteDatabase: Send + Sync + 'static {
 /// Events to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeadEvents {
-    /// Those of a topic below a seq.
+    /// The events of a topic below a seq.
     Below(TopicId, u64),
-    /// Those of a topic with these seqs.
+    /// The events of a topic with these seqs.
     Seqs(TopicId, Vec<u64>),
-    /// All that is left of deleted topics, with their ids.
+    /// All remaining events and ids of deleted topics.
     DeletedTopics,
 }
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Events.
+    /// The number of removed events.
     pub events: u64,
-    /// The bytes they took.
+    /// The size of the removed events.
     pub bytes: u64,
 }
 
-/// Why nothing more was removed.
+/// Why a removal ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemoveError {
-    /// The database is away, or refused: try again later.
+    /// The database is unreachable, or refused: try again later.
     Later(String),
-    /// Another process leads.
+    /// Another process leads the store.
     Deposed(String),
 }

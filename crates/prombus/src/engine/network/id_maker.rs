@@ -1,16 +1,16 @@
-//! Ids that an engine makes. They rise over all engines of a database, one after the other, whatever their clocks say.
+//! Generates event ids. They rise across all engines that lead a database one after the other, whatever their clocks say.
 
 use crate::engine::EventId;
 
-/// How many of the low bits of an id count.
+/// The number of low bits of an id that are a counter.
 const COUNTER_BITS: u32 = 40;
 
-/// Whether an id has the 22 bits that ids of a database have in common.
+/// Whether an id has the 22 bits that all ids of a database have in common.
 pub fn has_id_mark(id: EventId, mark: u64) -> bool {
     (id.as_u128() as u64 & ((1 << 62) - 1)) >> COUNTER_BITS == mark
 }
 
-/// Makes UUIDv7 that rise strictly: 48 bits of time, 22 bits that mark the database, 40 bits that count.
+/// Generates UUIDv7 ids that rise strictly: 48 bits of time, 22 bits that mark the database, and a counter of 40 bits.
 pub(super) struct IdMaker {
     /// The newest id.
     last: u128,
@@ -35,7 +35,7 @@ impl IdMaker {
         EventId::from_u128(self.last)
     }
 
-    /// Whether an engine of this database made the id.
+    /// Whether an engine of this database generated the id.
     pub(super) fn is_own(&self, id: EventId) -> bool {
         id.as_u128() <= self.last && has_id_mark(id, self.mark)
     }

@@ -1,7 +1,7 @@
-//! What a leading engine keeps in memory: its topics, the commits that wait, ids, commit times, and whether it can commit.
+//! The state that a leading engine keeps in memory: its topics, queued commits, ids, commit times, and whether it can commit.
 //!
-//! **Invariants:** one commit is on its way at a time. Commit numbers, ids and commit times are given at the append, in the order
-//! of appends. Seqs and duplicates are decided by the database, when the commit applies.
+//! **Invariants:** at most one commit is in flight. Commit numbers, ids and commit times are assigned at the append, in the order
+//! of appends. The database assigns seqs and detects duplicates when it applies the commit.
 
 use super::change::{Change, CommitAnswer, EncodedRecord, EventDocument, QueuedEvent};
 use super::found_state::FoundState;
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 
-/// What a batch, a topic and a record take in the queue besides their content.
+/// The memory that a batch, a topic or a record takes in the queue, apart from its content.
 const ENTRY_BYTES: usize = 32;
 
 pub(super) struct Leader {
@@ -30,41 +30,41 @@ pub(super) struct Leader {
     by_name: HashMap<Topic, TopicId>,
     /// The highest topic number that was ever used.
     topic_number: u32,
-    /// Callers of [`appended_seq`](Self::appended_seq), by the commit that they wait for.
-    /// Records of retention that are not durable yet, with their commits.
+    /// First seqs of retention whose records are not durable yet, with their commits.
     cuts: VecDeque<(u64, Vec<(TopicId, u64)>)>,
-    seq_askers: VecDeque<SeqAsker>,
+    /// Callers of [`appended_seq`](Self::appended_seq), in the order of the commits that they wait for.
+    seq_waiters: VecDeque<SeqWaiter>,
     ids: IdMaker,
-    /// Commits that wait, the oldest first. Appends go into the newest.
+    /// Queued commits, the oldest first. Appends are added to the newest.
     queue: VecDeque<PendingCommit>,
     queue_bytes: usize,
     queue_batches: usize,
-    /// The newest commit number that was given out.
+    /// The newest commit number that was assigned.
     newest_commit: u64,
-    /// The newest commit whose answer is known.
+    /// The newest commit that the database has confirmed.
     pub(super) durable_commit: u64,
-    /// The newest commit that the observer has been told about, and the newest commit time in it.
-    told_commit: u64,
-    told_ms: i64,
-    /// Commit times do not fall below it.
+    /// The newest commit that was reported to the observer, and the newest commit time in it.
+    reported_commit: u64,
+    reported_ms: i64,
+    /// The commit time of the next append is at least this.
     commit_ms: i64,
     /// The newest durable events.
     pub(super) tail: Tail,
     pub(super) availability: Availability,
-    /// Why the database cannot be used; appends are refused as soon as it is set, before the observer was told.
+    /// Why the database cannot be used. Appends are refused as soon as it is set, even before the observer is told.
     outage: watch::Receiver<Option<String>>,
 }
 
-/// Whether the engine can commit, and what the observer knows of that.
+/// Whether the engine can commit, and which part of that was reported to the observer.
 #[derive(Default)]
 pub(super) struct Availability {
-    /// Nothing can be committed for now.
+    /// Nothing can be committed at the moment.
     pub(super) is_suspended: bool,
-    pub(super) is_suspension_told: bool,
-    /// An append was refused with `Busy`: the observer is told when there is room.
-    pub(super) owes_room: bool,
+    pub(super) is_suspension_reported: bool,
+    /// An append was refused with `Busy`, so the observer must be told when there is room.
+    pub(super) must_report_room: bool,
     pub(super) is_closing: bool,
-    /// Why nothing will be committed any more.
+    /// Why the engine has permanently stopped committing.
     pub(super) stopped: Option<Unavailable>,
     /// The committer has ended.
     pub(super) is_ended: bool,
@@ -74,21 +74,21 @@ pub(super) struct Availability {
 pub(super) struct LeaderTopic {
     pub(super) name: Topic,
     pub(super) first_seq: u64,
-    /// What is below may be removed: the record that says so is durable.
+    /// Events below this seq may be removed from the database: the retention record is durable.
     pub(super) durable_first_seq: u64,
     /// The newest durable seq.
     pub(super) last_seq: u64,
 }
 
-/// Somebody who waits to learn a seq.
-pub(super) struct SeqAsker {
+/// A caller that waits to learn a seq.
+pub(super) struct SeqWaiter {
     commit: u64,
     topic: TopicId,
     sender: oneshot::Sender<Result<u64, ReadError>>,
 }
 
-impl SeqAsker {
-    /// Nobody may be waiting any more.
+impl SeqWaiter {
+    /// Sends the result. The caller may have stopped waiting.
     pub(super) fn answer(self, answer: Result<u64, ReadError>) {
         let _ = self.sender.send(answer);
     }
@@ -108,15 +108,15 @@ impl Leader {
             topics: topics.collect(),
             by_name: found.topics.iter().map(|(id, name, _)| (name.clone(), *id)).collect(),
             topic_number: found.topic_number,
-            seq_askers: VecDeque::new(),
+            seq_waiters: VecDeque::new(),
             cuts: VecDeque::new(),
             queue: VecDeque::new(),
             queue_bytes: 0,
             queue_batches: 0,
             newest_commit: found.commit,
             durable_commit: found.commit,
-            told_commit: found.commit,
-            told_ms: found.newest_commit_ms,
+            reported_commit: found.commit,
+            reported_ms: found.newest_commit_ms,
             commit_ms: found.newest_commit_ms,
             tail: Tail::new(limits.tail_bytes),
             limits,
@@ -128,7 +128,7 @@ impl Leader {
         leader
     }
 
-    /// `prepared` has one entry per event, or none if there was no room.
+    /// Queues a batch. `prepared` has one entry per event, or is empty if the queue had no room.
     pub(super) fn append(
         &mut self,
         batch: &AppendBatch<'_>,
@@ -142,14 +142,14 @@ impl Leader {
         let records: Vec<EncodedRecord> = batch.records.iter().map(EncodedRecord::from).collect();
         if batch.events.len() > self.limits.commit_events_max {
             let limit = self.limits.commit_events_max;
-            let why = format!("a batch of {} events; a commit takes {limit}", batch.events.len());
+            let why = format!("a batch of {} events; a commit takes at most {limit}", batch.events.len());
             return Err(StoreError::TooLarge(why));
         }
         let largest = batch.events.iter().map(|event| EventDocument::bytes_of(event.key, event.body)).max();
         if let Some(bytes) = largest.filter(|&bytes| bytes > self.limits.event_bytes_max) {
             let limit = self.limits.event_bytes_max;
             return Err(StoreError::TooLarge(format!(
-                "an event of {bytes} bytes; the database takes {limit}"
+                "an event of {bytes} bytes; the database takes at most {limit}"
             )));
         }
         let overhead = self.limits.event_overhead_bytes;
@@ -158,8 +158,8 @@ impl Leader {
             + records.iter().map(|record| ENTRY_BYTES + record.body.len()).sum::<usize>();
         self.check_room(bytes)?;
         if prepared.len() != batch.events.len() {
-            // There is room since a moment ago.
-            self.availability.owes_room = true;
+            // The queue had no room when the events were to be prepared, and has room now: the caller must retry.
+            self.availability.must_report_room = true;
             return Err(StoreError::Busy);
         }
         self.commit_ms = self.commit_ms.max(now_ms);
@@ -189,13 +189,13 @@ impl Leader {
         }
     }
 
-    /// Whether appends are refused. An observer that was told about a suspension must hear of its end first: until then it
-    /// fails everyone who waits for a commit.
+    /// Whether appends are refused. After a suspension was reported, its end must be reported before the next append: until then
+    /// the observer fails all callers that wait for a commit.
     fn refuses_appends(&self) -> bool {
-        self.outage.borrow().is_some() || self.availability.is_suspension_told
+        self.outage.borrow().is_some() || self.availability.is_suspension_reported
     }
 
-    /// Whether something of this size can be appended now.
+    /// Fails if an append of this size is not possible now.
     fn check_room(&mut self, bytes: usize) -> Result<(), StoreError> {
         if let Some(reason) = &self.availability.stopped {
             return Err(reason.clone().into());
@@ -205,19 +205,21 @@ impl Leader {
         }
         if bytes > self.limits.commit_bytes_max {
             let limit = self.limits.commit_bytes_max;
-            return Err(StoreError::TooLarge(format!("a batch of {bytes} bytes; a commit takes {limit}")));
+            return Err(StoreError::TooLarge(format!(
+                "a batch of {bytes} bytes; a commit takes at most {limit}"
+            )));
         }
         let is_full = !self.queue.is_empty()
             && (self.queue_bytes + bytes > self.limits.queue_bytes_max
                 || self.queue_batches >= self.limits.queue_batches_max);
         if is_full || self.refuses_appends() {
-            self.availability.owes_room = true;
+            self.availability.must_report_room = true;
             return Err(StoreError::Busy);
         }
         Ok(())
     }
 
-    /// Adds a change to the newest commit that waits, or begins one. Returns the commit's number.
+    /// Adds a change to the newest queued commit, or starts a new commit. Returns the commit's number.
     fn enqueue(&mut self, change: Change, (events, bytes): (usize, usize), late: LateOutcomes) -> u64 {
         let fits = |commit: &PendingCommit| {
             !commit.is_complete
@@ -257,7 +259,7 @@ impl Leader {
         self.newest_commit
     }
 
-    /// The next commit to send. Appends begin another one from now on.
+    /// Removes the next commit to send. Later appends go to another commit.
     pub(super) fn take_commit(&mut self) -> Option<PendingCommit> {
         let commit = self.queue.pop_front()?;
         self.queue_batches -= commit.changes.len();
@@ -265,7 +267,7 @@ impl Leader {
         Some(commit)
     }
 
-    /// Takes in the database's answer; the observer has not been told yet.
+    /// Applies the database's response, before the observer is told.
     pub(super) fn applied(&mut self, commit: &PendingCommit, answer: &CommitAnswer) {
         self.durable_commit = commit.number;
         while self.cuts.front().is_some_and(|(number, _)| *number <= commit.number) {
@@ -288,26 +290,26 @@ impl Leader {
         }
     }
 
-    /// The observer has been told about the commit.
-    pub(super) fn told(&mut self, commit: &PendingCommit) {
-        self.told_commit = commit.number;
-        self.told_ms = self.told_ms.max(commit.newest_ms);
+    /// Records that the commit was reported to the observer.
+    pub(super) fn reported(&mut self, commit: &PendingCommit) {
+        self.reported_commit = commit.number;
+        self.reported_ms = self.reported_ms.max(commit.newest_ms);
     }
 
     pub(super) fn commit_times(&mut self, closing: i64, now_ms: i64) -> CommitTimes {
         self.commit_ms = self.commit_ms.max(now_ms).max(closing.saturating_add(1));
         let closed_ms = self.commit_ms.saturating_sub(1);
-        // Commits that wait have at least the newest commit time that was told.
-        let is_all_told = self.told_commit == self.newest_commit;
-        let complete_ms = if is_all_told { closed_ms } else { self.told_ms.saturating_sub(1) };
-        CommitTimes { closed_ms, complete_ms, durable_batch: self.told_commit }
+        // Queued commits have at least the newest commit time that was reported.
+        let is_all_reported = self.reported_commit == self.newest_commit;
+        let complete_ms = if is_all_reported { closed_ms } else { self.reported_ms.saturating_sub(1) };
+        CommitTimes { closed_ms, complete_ms, durable_batch: self.reported_commit }
     }
 
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Whether appends that were refused may be tried again.
+    /// Whether appends that were refused may be retried.
     pub(super) fn has_room(&self) -> bool {
         !self.refuses_appends()
             && self.queue_bytes < self.limits.queue_bytes_max
@@ -351,7 +353,7 @@ impl Leader {
         }
     }
 
-    /// The record of [`Self::raise_firsts`] becomes durable with this commit.
+    /// Applies [`Self::raise_firsts`], and records the commit that makes the retention record durable.
     pub(super) fn note_cut(&mut self, commit: u64, firsts: &[(TopicId, u64)]) {
         self.raise_firsts(firsts);
         self.cuts.push_back((commit, firsts.to_vec()));
@@ -365,7 +367,7 @@ impl Leader {
         }
     }
 
-    /// What is below this seq may be removed from the database.
+    /// Events below this seq may be removed from the database.
     pub(super) fn removable_below(&self, topic: TopicId) -> u64 {
         self.topics.get(&topic).map_or(0, |topic| topic.durable_first_seq)
     }
@@ -375,8 +377,8 @@ impl Leader {
         topics.map(|(&id, it)| StoredTopic { id, name: it.name.clone(), last_seq: it.last_seq }).collect()
     }
 
-    /// The newest seq of a topic when everything that is queued now is durable. Later appends go into another commit, so that
-    /// their seqs are above it.
+    /// The newest seq of a topic, once all queued appends are durable. Later appends go to another commit, so their seqs are
+    /// higher.
     pub(super) fn appended_seq(&mut self, topic: TopicId) -> Lookup<u64> {
         if let Some(reason) = &self.availability.stopped {
             return Lookup::ready(Err(reason.clone().into()));
@@ -388,26 +390,26 @@ impl Leader {
             newest.is_complete = true;
         }
         let (sender, lookup) = Lookup::pending();
-        self.seq_askers.push_back(SeqAsker { commit: self.newest_commit, topic, sender });
+        self.seq_waiters.push_back(SeqWaiter { commit: self.newest_commit, topic, sender });
         lookup
     }
 
-    /// Those who asked for a seq before this commit was sent, with the answer. Called when it is applied and no later one is. They
-    /// are told without the lock.
-    pub(super) fn answered_seqs(&mut self, commit: u64) -> Vec<(SeqAsker, u64)> {
-        let count = self.seq_askers.partition_point(|asker| asker.commit <= commit);
-        let askers: Vec<SeqAsker> = self.seq_askers.drain(..count).collect();
-        let answer = |asker: SeqAsker| {
-            let last_seq = self.last_seq(asker.topic);
-            (asker, last_seq)
+    /// Removes the callers that wait for this commit or an earlier one, and returns them with their seqs. Called when the commit
+    /// is applied and no later one is. The caller of this function answers them without the lock.
+    pub(super) fn resolved_seqs(&mut self, commit: u64) -> Vec<(SeqWaiter, u64)> {
+        let count = self.seq_waiters.partition_point(|waiter| waiter.commit <= commit);
+        let waiters: Vec<SeqWaiter> = self.seq_waiters.drain(..count).collect();
+        let answer = |waiter: SeqWaiter| {
+            let last_seq = self.last_seq(waiter.topic);
+            (waiter, last_seq)
         };
-        askers.into_iter().map(answer).collect()
+        waiters.into_iter().map(answer).collect()
     }
 
-    /// Nothing is committed any more. Returns those who asked for a seq.
-    pub(super) fn stop(&mut self, reason: &Unavailable) -> VecDeque<SeqAsker> {
+    /// Marks the engine as stopped. Returns the callers that wait for a seq.
+    pub(super) fn stop(&mut self, reason: &Unavailable) -> VecDeque<SeqWaiter> {
         self.availability.stopped = Some(reason.clone());
-        std::mem::take(&mut self.seq_askers)
+        std::mem::take(&mut self.seq_waiters)
     }
 
     pub(super) fn last_seq(&self, topic: TopicId) -> u64 {
@@ -432,7 +434,7 @@ impl LeaderTopic {
     }
 }
 
-/// What the database made of the events of a change, beside the events.
+/// The size of the prepared encodings of a change's events.
 fn prepared_bytes(change: &Change) -> usize {
     match change {
         Change::Batch { events, .. } => events.iter().map(|event| event.prepared.len()).sum(),

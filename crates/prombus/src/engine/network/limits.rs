@@ -1,29 +1,29 @@
-//! Bounds of a network engine.
+//! Limits of a network engine.
 
-/// Bounds of a network engine.
+/// Limits of a network engine.
 #[derive(Clone, Debug)]
 pub struct NetworkLimits {
-    /// Appends are refused with `Busy` when this many bytes wait for a commit.
+    /// The maximum size of the queue in bytes. When it is reached, appends are refused with `Busy`.
     pub queue_bytes_max: usize,
-    /// The same for batches.
+    /// The maximum number of queued batches. When it is reached, appends are refused with `Busy`.
     pub queue_batches_max: usize,
-    /// The most bytes of one commit. A batch that is larger is refused.
+    /// The maximum size of a commit. A larger batch is refused.
     pub commit_bytes_max: usize,
-    /// Batches share a commit up to this size.
+    /// The size up to which batches are combined into one commit.
     pub commit_bytes_target: usize,
-    /// The most events of one commit. A batch that has more is refused.
+    /// The maximum number of events in a commit. A batch with more events is refused.
     pub commit_events_max: usize,
-    /// The most bytes of one event, key and body. One that is larger is refused.
+    /// The maximum size of an event, key and body. A larger event is refused.
     pub event_bytes_max: usize,
-    /// What an event takes in a commit besides its key, its body and [`EventDocument::bytes_of`](super::EventDocument::bytes_of).
+    /// The size of an event in a commit in addition to [`EventDocument::bytes_of`](super::EventDocument::bytes_of).
     pub event_overhead_bytes: usize,
-    /// The most bytes that one read of a scanner fetches.
+    /// The maximum size of one fetch of a scanner.
     pub fetch_bytes_max: usize,
-    /// The newest events of all topics together that are kept in memory and read without a request.
+    /// The size of the tail: the newest events of all topics, kept in memory and read without a request.
     pub tail_bytes: usize,
     /// Compaction is worth its cost when this many bytes of events are dead.
     pub compaction_unit_bytes: u64,
-    /// Threads that talk to the database.
+    /// The number of threads that talk to the database.
     pub threads: usize,
 }
 

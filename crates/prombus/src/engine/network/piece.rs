@@ -1,39 +1,39 @@
-//! A piece of a topic that was fetched.
+//! Consecutive events of a topic that were fetched together.
 
 use super::change::EventDocument;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Which seqs of a topic may be read.
+/// The range of seqs of a topic that may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadableSeqs {
-    /// What is below was removed by retention, though the database may still have it.
+    /// Retention removed the events below this seq, though the database may still have them.
     pub first_seq: u64,
     /// The newest durable seq.
     pub last_seq: u64,
 }
 
-/// How much a fetch takes. It takes one event at least.
+/// Limits of a fetch. A fetch always returns one event if there is one.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchLimit {
-    /// No event above this seq.
+    /// The highest seq to return.
     pub last_seq: u64,
-    /// The most events.
+    /// The maximum number of events.
     pub events: usize,
-    /// About the most bytes.
+    /// The approximate maximum size in bytes.
     pub bytes: usize,
 }
 
-/// Events that were fetched.
+/// Events that were fetched together.
 #[derive(Clone, Debug, Default)]
 pub struct Piece {
-    /// The first seq that was asked for.
+    /// The first requested seq.
     pub first_seq: u64,
-    /// What is not in the piece up to this seq is not in the topic.
+    /// The last seq that the piece covers: events up to this seq that are not in the piece do not exist.
     pub last_seq: u64,
-    /// Seqs and events, in order.
+    /// The events with their seqs, in order.
     pub events: VecDeque<(u64, Arc<EventDocument>)>,
-    /// Stored events that could not be understood; they are left out.
+    /// The number of stored events that could not be decoded; they are left out.
     pub corrupt: u64,
 }
 

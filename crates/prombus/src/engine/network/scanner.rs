@@ -1,7 +1,7 @@
-//! Reads events over the network, a piece at a time.
+//! Reads events over the network, one piece at a time.
 //!
-//! A scan is pending until its piece was fetched. Pieces are kept by topic and first seq, so several scans can be pending at the
-//! same time and each finds what was fetched for it.
+//! A scan is pending until its piece is fetched. Pieces are stored by topic and first seq, so several scans can be pending at the
+//! same time and each finds its own piece.
 
 use super::connection::Connection;
 use super::database::RemoteDatabase;
@@ -12,23 +12,23 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// The most pieces that a scanner keeps.
+/// The maximum number of pieces that a scanner keeps.
 const FETCHES_MAX: usize = 64;
 
 pub(super) struct NetworkScanner<D> {
     connection: Arc<Connection<D>>,
     inbox: Arc<Mutex<Inbox>>,
     fetch_bytes: usize,
-    /// How many more events and bytes the reader takes, if it told.
+    /// The number of events and bytes that the reader will still take, if it said so.
     expected: Option<(usize, usize)>,
-    /// Where the last piece that was fetched ended. A reader that continues there gets the next piece fetched ahead.
+    /// The end of the last piece that was fetched. When a reader continues there, the next piece is fetched ahead.
     fetched_to: Option<(TopicId, u64)>,
 }
 
-/// What was asked for and what has come.
+/// Requested pieces, and those that have arrived.
 #[derive(Default)]
 struct Inbox {
-    /// The oldest first.
+    /// The fetches, the oldest first.
     fetches: Vec<Fetch>,
     next_ticket: u64,
     waker: Option<Waker>,
@@ -38,12 +38,12 @@ struct Fetch {
     ticket: u64,
     topic: TopicId,
     first_seq: u64,
-    /// The piece that begins at `first_seq`, when it has come.
+    /// The piece that begins at `first_seq`, once it has arrived.
     answer: Option<Result<Piece, ReadError>>,
 }
 
 impl Inbox {
-    /// Adds a fetch. Pieces for scans that were never repeated make room for others.
+    /// Adds a fetch. If there are too many, it discards the oldest piece that has arrived and was not taken.
     fn push(&mut self, topic: TopicId, first_seq: u64, answer: Option<Result<Piece, ReadError>>) -> u64 {
         self.fetches.retain(|fetch| (fetch.topic, fetch.first_seq) != (topic, first_seq));
         if self.fetches.len() >= FETCHES_MAX
@@ -63,7 +63,8 @@ impl Inbox {
         self.waker.take()
     }
 
-    /// Whether the piece that begins at a seq was asked for; takes it if it has come.
+    /// Looks for the piece that begins at a seq: `None` if it was not requested, pending until it has arrived. Removes it if it
+    /// has arrived.
     fn take(&mut self, topic: TopicId, first_seq: u64) -> Option<Poll<Result<Piece, ReadError>>> {
         let is_wanted = |fetch: &Fetch| fetch.topic == topic && fetch.first_seq == first_seq;
         let at = self.fetches.iter().position(is_wanted)?;
@@ -83,7 +84,7 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
         Self { connection, inbox: Arc::default(), fetch_bytes, expected: None, fetched_to: None }
     }
 
-    /// The piece that begins at a seq.
+    /// Returns the piece that begins at a seq, and requests it if necessary.
     fn poll_piece(
         &self,
         topic: TopicId,
@@ -108,7 +109,7 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
         Poll::Pending
     }
 
-    /// Requests the piece after this one, if the reader takes more than this one, or reads on from one piece to the next.
+    /// Requests the next piece, if the reader will take more than this piece or reads pieces in sequence.
     fn fetch_ahead(&mut self, topic: TopicId, piece: &Piece, limit: FetchLimit) {
         let before = self.fetched_to.replace((topic, piece.last_seq));
         let is_wanted = match self.expected {
@@ -142,7 +143,7 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
         });
     }
 
-    /// Shows the events of a piece, and keeps the rest of it.
+    /// Passes the events of a piece to `visit`, and keeps the remaining ones.
     fn visit(
         &self,
         topic: TopicId,
@@ -169,7 +170,7 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
         if !is_stopped {
             scanned.cleaned += to + 1 - scanned.next_seq;
             scanned.next_seq = to + 1;
-            // Counted once, with the rest of the piece.
+            // Counted once, at the end of the piece.
             let corrupt = std::mem::take(&mut piece.corrupt).min(scanned.cleaned);
             self.connection.figures.count_corrupt(corrupt);
             scanned.cleaned -= corrupt;
@@ -196,7 +197,7 @@ impl<D: RemoteDatabase> EventScanner for NetworkScanner<D> {
             Ok(readable) => readable,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        // Retention removed what is before the first seq, though the database may still have it.
+        // Retention removed the events before the first seq, though the database may still have them.
         let (from, start) = (from.max(1), from.max(1).max(first_seq));
         let to = to.min(last_seq);
         let cleaned = start.min(to.saturating_add(1)).saturating_sub(from);
@@ -230,7 +231,7 @@ impl<D: RemoteDatabase> EventScanner for NetworkScanner<D> {
         self.expected = Some((events, bytes));
     }
 
-    /// Fetches under way are kept: the scan that asked for them is repeated.
+    /// Keeps fetches that are in flight, because their scans will be repeated.
     fn rest(&mut self) {
         self.inbox.lock().fetches.retain(|fetch| fetch.answer.is_none());
     }

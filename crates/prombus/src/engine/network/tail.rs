@@ -1,6 +1,7 @@
-//! The newest durable events, in memory: live readers need no request.
+//! The newest durable events, in memory, so that live readers need no request.
 //!
-//! **Invariant:** the events of a topic have no gap up to its newest durable seq. The oldest event of all topics goes first.
+//! **Invariant:** the events of a topic are consecutive up to its newest durable seq. When memory is full, the oldest event of
+//! all topics is removed first.
 
 use super::change::EventDocument;
 use super::piece::{FetchLimit, Piece};
@@ -12,7 +13,7 @@ pub(super) struct Tail {
     bytes_max: usize,
     bytes: usize,
     topics: HashMap<TopicId, VecDeque<(u64, Arc<EventDocument>)>>,
-    /// The topics of all events, the oldest first. Those of a topic that was deleted are skipped.
+    /// The topics of all events, the oldest event first. Entries of deleted topics are skipped.
     order: VecDeque<TopicId>,
 }
 
@@ -23,7 +24,7 @@ impl Tail {
 
     pub(super) fn push(&mut self, seq: u64, event: &Arc<EventDocument>) {
         if event.bytes() > self.bytes_max {
-            // It would push everything else out and still not fit. Readers fetch it.
+            // The event would evict everything else and still not fit. Readers fetch it from the database.
             return self.remove_topic(event.topic);
         }
         let events = self.topics.entry(event.topic).or_default();
@@ -43,7 +44,7 @@ impl Tail {
         }
     }
 
-    /// Events are never smaller than their head, so this bounds the queue of topics too.
+    /// The maximum number of events that fit. It bounds the length of `order` as well.
     fn count_max(&self) -> usize {
         self.bytes_max / EventDocument::bytes_of(None, &[]) + 1
     }
@@ -53,13 +54,13 @@ impl Tail {
         self.bytes -= removed.iter().map(|(_, event)| event.bytes()).sum::<usize>();
     }
 
-    /// Whether the events of a topic from a seq on are here.
+    /// Whether the tail has the events of a topic from a seq on.
     pub(super) fn contains(&self, topic: TopicId, seq: u64) -> bool {
         let first = self.topics.get(&topic).and_then(|events| events.front());
         first.is_some_and(|(first, _)| *first <= seq)
     }
 
-    /// The events of a topic from a seq on, if they are here.
+    /// The events of a topic from a seq on, if the tail has them.
     pub(super) fn piece(&self, topic: TopicId, seq: u64, limit: FetchLimit) -> Option<Piece> {
         let events = self.topics.get(&topic)?;
         let (first, _) = events.front().filter(|(first, _)| *first <= seq)?;
@@ -101,7 +102,7 @@ mod tests {
     const ALL: FetchLimit = FetchLimit { last_seq: u64::MAX, events: usize::MAX, bytes: usize::MAX };
 
     #[test]
-    fn the_oldest_events_of_all_topics_go_first() {
+    fn the_oldest_events_of_all_topics_are_removed_first() {
         let size = event(1, 100).bytes();
         let mut tail = Tail::new(4 * size);
         for seq in 1..=3 {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_ends_where_its_limit_says() {
+    fn a_piece_ends_at_its_limit() {
         let mut tail = Tail::new(1 << 20);
         (1..=10).for_each(|seq| tail.push(seq, &event(1, 100)));
         let topic = TopicId::from_number(1);

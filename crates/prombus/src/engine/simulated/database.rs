@@ -1,8 +1,8 @@
 //! The simulated database server. It outlives the engines that are opened on it.
 //!
-//! **Invariants:** a commit applies whole or not at all. It applies only if its term is the database's and its number follows
-//! the newest one, so of two engines only the newer writes, and a commit that is sent twice applies once. Topic numbers are
-//! never used again. Ids and commit times continue where the engine before ended.
+//! **Invariants:** a commit is applied completely or not at all. It is applied only if its term is the database's term and its
+//! number follows the newest one. So only the newer of two engines can write, and a commit that is sent twice is applied once.
+//! Topic numbers are never reused. Ids and commit times continue where the previous engine ended.
 
 use super::lease::LeaseTable;
 use super::topic_events::TopicEvents;
@@ -17,17 +17,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fences of this many newest commits are kept.
+/// The number of newest commits whose fences are kept.
 const FENCES_KEPT: usize = 1_000;
 
-/// A shared database in memory. Clones share it.
+/// A shared database in memory. Clones refer to the same database.
 #[derive(Clone)]
 pub struct Database {
     tables: Arc<Mutex<Tables>>,
-    /// Part of every id that engines on this database make.
+    /// A part of every id that engines of this database generate.
     id_mark: u64,
     lease: LeaseTable,
-    /// The term of the engine that is opened with this handle; `None`: the next one.
+    /// The term of the engine that is opened with this handle; `None` means the next term.
     lead_term: Option<u64>,
 }
 
@@ -48,20 +48,20 @@ struct Tables {
     newest_commit_ms: i64,
 }
 
-/// What a commit leaves behind, so that its sender recognises it.
+/// The mark of an applied commit, by which its sender recognises it.
 struct Fence {
     commit: u64,
     term: u64,
     answer: Arc<CommitAnswer>,
 }
 
-/// The fence of a commit, as its sender sees it.
+/// The state of a commit's fence, as its sender sees it.
 pub(super) enum FenceState {
-    /// It was applied.
+    /// The commit was applied.
     Applied(Arc<CommitAnswer>),
-    /// It was not, and the sender still leads.
+    /// The commit was not applied, and the sender still leads.
     Missing,
-    /// It was not, and another engine leads.
+    /// The commit was not applied, and another engine leads.
     Deposed { leader: String },
 }
 
@@ -117,7 +117,7 @@ impl Database {
         self.tables.lock().fences.iter().map(|fence| (fence.commit, fence.term)).collect()
     }
 
-    /// A handle whose engine leads this term, if none with this term or a newer one has begun.
+    /// A handle whose engine leads this term, provided that no engine with this term or a newer one has begun.
     pub(super) fn for_term(&self, term: u64) -> Self {
         Self { lead_term: Some(term), ..self.clone() }
     }
@@ -126,10 +126,10 @@ impl Database {
         &self.lease
     }
 
-    /// A new engine leads from now on. Its fence breaks every commit that the engine before has not applied yet.
+    /// Makes a new engine the leader. Its fence invalidates every commit of the previous engine that is not applied yet.
     ///
     /// # Errors
-    /// A state record was not understood, or a newer term has begun.
+    /// When a state record cannot be decoded, or a newer term has begun.
     pub(super) fn take_over(&self) -> Result<(u64, FoundState), String> {
         let mut tables = self.tables.lock();
         tables.state.all()?;
@@ -154,8 +154,8 @@ impl Database {
         Ok((tables.term, found))
     }
 
-    /// Applies a commit, if its sender leads and it is the next one. Otherwise nothing changes, and the sender looks for its
-    /// fence.
+    /// Applies a commit, if its sender leads and the commit is the next one. Otherwise nothing changes, and the sender looks for
+    /// its fence.
     pub(super) fn commit_if(&self, term: u64, commit: u64, changes: &[Change]) -> Option<Arc<CommitAnswer>> {
         let mut tables = self.tables.lock();
         if tables.term != term || tables.commit + 1 != commit {
@@ -179,7 +179,8 @@ impl Database {
         }
     }
 
-    /// Removes events, if the sender leads. Ids that publishers chose are known for a while longer. Returns the bytes.
+    /// Removes events, if the sender leads. Ids that publishers chose stay known for the deduplication period. Returns the
+    /// removed bytes.
     pub(super) fn remove(&self, term: u64, topic: TopicId, seqs: &[u64], now_ms: i64) -> Result<u64, String> {
         let mut tables = self.tables.lock();
         if tables.term != term {
@@ -188,7 +189,7 @@ impl Database {
         Ok(tables.topics.get_mut(&topic).map_or(0, |(_, events)| events.remove(seqs, now_ms)))
     }
 
-    /// The events of a topic; none for one that is not there.
+    /// Calls `look` with the events of a topic; with no events if the topic does not exist.
     pub(super) fn with_topic<T>(&self, topic: TopicId, look: impl FnOnce(&TopicEvents) -> T) -> T {
         match self.tables.lock().topics.get(&topic) {
             Some((_, events)) => look(events),
@@ -200,7 +201,7 @@ impl Database {
         self.tables.lock().topics.contains_key(&topic)
     }
 
-    /// The bytes of all events.
+    /// The size of all events in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.tables.lock().topics.values().map(|(_, events)| events.usage(0).bytes).sum()
     }
@@ -237,8 +238,8 @@ impl Tables {
         }
     }
 
-    /// Decides about an event: its seq, or that its topic has its id already. `None` without its topic, which the leader makes
-    /// before.
+    /// Inserts an event and returns its seq, or that the topic already has its id. Returns `None` if the topic does not exist;
+    /// the leader creates topics before their events.
     fn insert(&mut self, event: &Arc<EventDocument>, answer: &mut CommitAnswer) -> Option<Published> {
         let (_, topic) = self.topics.get_mut(&event.topic)?;
         let outcome = topic.insert(event);

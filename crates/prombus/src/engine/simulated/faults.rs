@@ -1,39 +1,40 @@
-//! How the simulated network behaves: options, and the seeded choices that follow from them.
+//! The behaviour of the simulated network: its options, and the seeded choices that follow from them.
 
 use crate::engine::network::NetworkLimits;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The network between an engine and its database. All probabilities are from 0 to 1.
+/// Options of the network between an engine and its database. All probabilities are from 0 to 1.
 #[derive(Clone, Debug)]
 pub struct NetworkOptions {
-    /// Decides every latency and every fault.
+    /// The seed of all latencies and faults.
     pub seed: u64,
-    /// What the round trip of a commit takes, in microseconds of real time.
+    /// The round-trip time of a commit, in microseconds of real time.
     pub commit_latency_us: RangeInclusive<u64>,
-    /// What the round trip of a read takes, in microseconds of real time. Reads overtake each other.
+    /// The round-trip time of a read, in microseconds of real time. Reads may overtake each other.
     pub read_latency_us: RangeInclusive<u64>,
-    /// After this many microseconds without an answer the engine looks for its fence.
+    /// After this many microseconds without a response the engine looks for its fence.
     pub answer_timeout_us: u64,
-    /// A commit is applied and its answer is lost.
+    /// The probability that a commit is applied and its response is lost.
     pub lost_answers: f64,
-    /// A commit is lost before it is applied.
+    /// The probability that a commit is lost before it is applied.
     pub lost_requests: f64,
-    /// A commit arrives after the engine has looked for its fence in vain, and before the engine sends it again.
+    /// The probability that a commit arrives late: after the engine has looked for its fence in vain, and before it sends the
+    /// commit again.
     pub late_requests: f64,
-    /// Before a commit, the network fails for a short while.
+    /// The probability that a short outage precedes a commit.
     pub outages: f64,
-    /// How long such an outage is, in microseconds.
+    /// The duration of such an outage, in microseconds.
     pub outage_us: RangeInclusive<u64>,
-    /// Appends are refused with `Busy` when this many bytes wait for a commit.
+    /// The maximum size of the queue in bytes. When it is reached, appends are refused with `Busy`.
     pub queue_bytes_max: usize,
-    /// The same for batches.
+    /// The maximum number of queued batches. When it is reached, appends are refused with `Busy`.
     pub queue_batches_max: usize,
-    /// The most bytes of one commit. A batch that is larger is refused.
+    /// The maximum size of a commit. A larger batch is refused.
     pub commit_bytes_max: usize,
-    /// The most bytes that one read of a scanner fetches.
+    /// The maximum size of one fetch of a scanner.
     pub fetch_bytes_max: usize,
-    /// This many bytes of the newest events are kept in memory and read without a request.
+    /// The size of the newest events that are kept in memory and read without a request.
     pub tail_bytes: usize,
 }
 
@@ -58,7 +59,7 @@ impl Default for NetworkOptions {
     }
 }
 
-/// What happens to a commit on its way.
+/// What happens to a commit in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
@@ -80,7 +81,7 @@ impl NetworkOptions {
         }
     }
 
-    /// The bounds of an engine on this network.
+    /// The limits of an engine on this network.
     pub(super) fn limits(&self) -> NetworkLimits {
         NetworkLimits {
             queue_bytes_max: self.queue_bytes_max,
@@ -100,7 +101,7 @@ impl NetworkOptions {
     }
 }
 
-/// A repeatable source of choices.
+/// A repeatable source of random choices.
 pub(super) struct Random(u64);
 
 impl Random {

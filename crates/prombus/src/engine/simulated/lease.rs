@@ -4,7 +4,7 @@ use crate::engine::LeaseRecord;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The one record. Clones share it.
+/// The lease record. Clones refer to the same record.
 #[derive(Clone, Default)]
 pub(super) struct LeaseTable(Arc<Mutex<Option<LeaseRecord>>>);
 

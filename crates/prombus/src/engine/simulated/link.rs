@@ -1,4 +1,4 @@
-//! The simulated network between an engine and its database: latency, lost requests and answers, outages.
+//! The simulated network between an engine and its database: latency, lost requests and responses, outages.
 
 use super::database::{Database, FenceState};
 use super::faults::{Fault, NetworkOptions, Random};
@@ -15,16 +15,16 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// One engine's way to a [`Database`].
+/// The connection of one engine to a [`Database`].
 pub struct SimulatedLink {
     options: NetworkOptions,
     database: Database,
     /// The term in which the engine leads.
     term: u64,
     clock: Arc<dyn Clock>,
-    /// Why the network does not work. Nothing arrives at the database while it is set.
+    /// Why the network is down. Nothing reaches the database while it is set.
     outage: watch::Sender<Option<String>>,
-    /// An outage cannot begin while a commit is being applied.
+    /// Held while a commit is applied, so that no outage begins meanwhile.
     arriving: Mutex<()>,
     random: Mutex<Random>,
 }
@@ -41,7 +41,7 @@ impl SimulatedLink {
         &self.database
     }
 
-    /// Begins an outage. False if there is one.
+    /// Begins an outage. Returns false if one is already in progress.
     pub(super) fn suspend(&self, reason: &str) -> bool {
         let _arriving = self.arriving.lock();
         self.outage.send_if_modified(|outage| {
@@ -56,7 +56,7 @@ impl SimulatedLink {
     }
 
     async fn wait_for_network(&self) {
-        // The sender is here, so waiting cannot fail.
+        // Waiting cannot fail, because the sender is owned by `self`.
         let _ = self.outage.subscribe().wait_for(Option::is_none).await;
     }
 
@@ -65,14 +65,14 @@ impl SimulatedLink {
         tokio::time::sleep(latency / 2).await;
     }
 
-    /// The commit arrives at the database, unless the network does not work.
+    /// Applies the commit at the database, unless the network is down.
     fn apply(&self, commit: &PendingCommit) -> Option<Arc<CommitAnswer>> {
         let _arriving = self.arriving.lock();
         let is_up = self.outage.borrow().is_none();
         is_up.then(|| self.database.commit_if(self.term, commit.number, &commit.changes)).flatten()
     }
 
-    /// Asks the database about a topic, over the network.
+    /// Queries the database about a topic, over the network.
     async fn ask<T>(&self, topic: TopicId, question: impl FnOnce(&TopicEvents) -> T) -> Result<T, ReadError> {
         self.travel(&self.options.read_latency_us).await;
         self.wait_for_network().await;
@@ -88,7 +88,7 @@ impl RemoteDatabase for SimulatedLink {
         self.outage.subscribe()
     }
 
-    /// A commit whose answer does not come has an unknown fate. Then the fence says what became of it.
+    /// When the response does not arrive, it is unknown whether the commit was applied. The fence then tells.
     async fn commit(&self, commit: &PendingCommit) -> Result<CommitAnswer, CommitError> {
         let outage = self.random.lock().outage(&self.options);
         if let Some(outage) = outage
@@ -178,7 +178,7 @@ impl RemoteDatabase for SimulatedLink {
 
     async fn remove(&self, dead: DeadEvents) -> Result<Removed, RemoveError> {
         let (topic, dead) = match dead {
-            // The database removes the events of a topic with the topic.
+            // The database removes the events of a deleted topic with the topic.
             DeadEvents::DeletedTopics => return Ok(Removed::default()),
             DeadEvents::Seqs(topic, seqs) => (topic, seqs),
             DeadEvents::Below(topic, first) => {

@@ -1,5 +1,5 @@
 //! The simulated database as a store that several processes share. Each process has its own [`SimulatedStore`], with its own
-//! faults on the way to the lease record and to the engine.
+//! faults for calls of the lease record and of the engine.
 
 use super::SimulatedEngine;
 use super::database::Database;
@@ -13,18 +13,18 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What happens to a call of the lease record.
+/// A fault of a call to the lease record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseFault {
-    /// It does not arrive, and the caller hears of it.
+    /// The request is lost, and the caller gets an error.
     RequestLost,
-    /// It arrives; the caller hears that something went wrong.
+    /// The request is applied, and the caller gets an error.
     AnswerLost,
-    /// It does not arrive, and the caller hears nothing.
+    /// The request is lost, and the caller gets no response.
     Hangs,
 }
 
-/// A process's way to a [`Database`] that it shares with others.
+/// A process's connection to a [`Database`] that it shares with other processes.
 pub struct SimulatedStore {
     database: Database,
     network: NetworkOptions,
@@ -33,11 +33,11 @@ pub struct SimulatedStore {
 
 #[derive(Default)]
 struct Faults {
-    /// For the next writes of the lease record, one each.
+    /// Faults of the next writes of the lease record, one each.
     writes: VecDeque<Option<LeaseFault>>,
-    /// For every call of the lease record, for now.
+    /// The fault of every call to the lease record, while it is set.
     all: Option<LeaseFault>,
-    /// Engines that cannot be opened.
+    /// The number of opens that will fail.
     failing_leads: u32,
     lead_takes: Duration,
     engines: Vec<Weak<SimulatedEngine>>,
@@ -52,32 +52,32 @@ impl Faults {
 }
 
 impl SimulatedStore {
-    /// A way to a database, without faults of the lease record.
+    /// A connection to a database, without faults of the lease record.
     pub fn new(database: &Database, network: NetworkOptions) -> Self {
         Self { database: database.clone(), network, faults: Mutex::default() }
     }
 
-    /// What happens to the next write of the lease record that has no fault yet; `None`: nothing.
+    /// Sets the fault of the next write of the lease record that has none yet. `None` makes that write succeed.
     pub fn fault_of_next_write(&self, fault: Option<LeaseFault>) {
         self.faults.lock().writes.push_back(fault);
     }
 
-    /// What happens to every call of the lease record from now on.
+    /// Sets the fault of every later call to the lease record.
     pub fn fault_of_all(&self, fault: Option<LeaseFault>) {
         self.faults.lock().all = fault;
     }
 
-    /// The next engines cannot be opened.
+    /// Makes the next `count` opens of an engine fail.
     pub fn fail_leads(&self, count: u32) {
         self.faults.lock().failing_leads = count;
     }
 
-    /// Opening an engine takes this long, by tokio's clock.
+    /// Makes opening an engine take this long, by tokio's clock.
     pub fn delay_leads(&self, takes: Duration) {
         self.faults.lock().lead_takes = takes;
     }
 
-    /// The engine that was opened last, if it is still there.
+    /// The engine that was opened last, if it still exists.
     pub fn engine(&self) -> Option<Arc<SimulatedEngine>> {
         self.faults.lock().engines.last()?.upgrade()
     }

@@ -1,4 +1,4 @@
-//! The simulated engine itself, without a bus above it.
+//! Tests of the simulated engine itself, without a bus.
 
 use super::topic_events::TopicEvents;
 use super::*;
@@ -16,12 +16,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 #[derive(Default)]
-struct Heard {
+struct RecordingObserver {
     calls: Mutex<Vec<String>>,
     changed: Condvar,
 }
 
-impl Heard {
+impl RecordingObserver {
     fn push(&self, call: String) {
         self.calls.lock().push(call);
         self.changed.notify_all();
@@ -29,7 +29,7 @@ impl Heard {
 
     fn wait_for(&self, call: &str) {
         let mut calls = self.calls.lock();
-        while !calls.iter().any(|heard| heard.starts_with(call)) {
+        while !calls.iter().any(|seen| seen.starts_with(call)) {
             assert!(
                 !self.changed.wait_for(&mut calls, Duration::from_secs(10)).timed_out(),
                 "{call}: {calls:?}"
@@ -38,7 +38,7 @@ impl Heard {
     }
 }
 
-impl EngineObserver for Heard {
+impl EngineObserver for RecordingObserver {
     fn committed(&self, commit: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>) {
         let newest: Vec<_> = newest.map(|(topic, seq)| (topic.number(), seq)).collect();
         self.push(format!("committed {commit} {newest:?}"));
@@ -60,11 +60,11 @@ impl EngineObserver for Heard {
     }
 }
 
-fn open(database: &Database, options: NetworkOptions) -> (SimulatedEngine, Arc<Heard>) {
+fn open(database: &Database, options: NetworkOptions) -> (SimulatedEngine, Arc<RecordingObserver>) {
     let engine = SimulatedEngine::open(database, options, Arc::new(ManualClock::new(1_000))).unwrap();
-    let heard = Arc::new(Heard::default());
-    engine.observe(Arc::clone(&heard) as Arc<dyn EngineObserver>);
-    (engine, heard)
+    let observer = Arc::new(RecordingObserver::default());
+    engine.observe(Arc::clone(&observer) as Arc<dyn EngineObserver>);
+    (engine, observer)
 }
 
 fn name(topic: &str) -> Topic {
@@ -97,7 +97,7 @@ impl Wake for Flag {
     }
 }
 
-/// Scans until it is ready. Returns the seqs, the result, and how often the scan was pending.
+/// Repeats a scan until it is ready. Returns the seqs, the result, and how often the scan was pending.
 fn scan(
     scanner: &mut dyn EventScanner,
     topic: TopicId,
@@ -115,7 +115,7 @@ fn scan(
         match polled {
             Poll::Ready(scanned) => return (seqs, scanned, pending),
             Poll::Pending => {
-                assert!(seqs.is_empty(), "events were shown by a scan that is pending");
+                assert!(seqs.is_empty(), "a pending scan visited events");
                 pending += 1;
                 for _ in 0..20_000 {
                     if flag.0.swap(false, Ordering::SeqCst) {
@@ -140,7 +140,7 @@ fn read_all(engine: &SimulatedEngine, topic: TopicId) -> Vec<u64> {
 }
 
 #[test]
-fn faults_of_the_network_neither_lose_nor_double_events() {
+fn network_faults_neither_lose_nor_duplicate_events() {
     let options = NetworkOptions {
         commit_latency_us: 0..=200,
         answer_timeout_us: 300,
@@ -176,7 +176,7 @@ fn faults_of_the_network_neither_lose_nor_double_events() {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     engine.close(MayBlock::on_this_thread()).unwrap();
-    // 4 * 500 own ids, 4 * 333 own ids in place of chosen ones, 2 * 167 chosen ids.
+    // 4 * 500 events without a chosen id, 4 * 333 more where no id was chosen, 2 * 167 chosen ids.
     let last_seq = 4 * 500 + 4 * 333 + 2 * 167;
     assert_eq!(engine.last_seq(topic), last_seq);
     let appended = engine.appended_seq(topic).wait(MayBlock::on_this_thread());
@@ -193,12 +193,12 @@ fn faults_of_the_network_neither_lose_nor_double_events() {
 }
 
 #[test]
-fn the_appended_seq_is_exact_though_duplicates_are_decided_later() {
+fn the_appended_seq_is_exact_although_duplicates_are_detected_later() {
     let (engine, _) = open(&Database::new(), NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
     for round in 1..=20 {
         for number in 1..=5 {
-            // Of each round one event is new, and four are known.
+            // In each round one event is new and four are duplicates.
             append(&engine, &[event(topic, Some(round + number), b"x")]).unwrap();
         }
         let lookup = engine.appended_seq(topic);
@@ -212,16 +212,16 @@ fn the_appended_seq_is_exact_though_duplicates_are_decided_later() {
 }
 
 #[test]
-fn a_second_engine_deposes_the_first_whose_commits_are_refused() {
+fn a_second_engine_deposes_the_first_and_its_commits_are_refused() {
     let database = Database::new();
-    let (first, heard) = open(&database, NetworkOptions::default());
+    let (first, observer) = open(&database, NetworkOptions::default());
     let topic = first.ensure_topic(&name("a")).unwrap();
     let appended = append(&first, &[event(topic, None, b"1")]).unwrap();
     wait_durable(&first, appended.commit);
     let (second, _) = open(&database, NetworkOptions::default());
     assert_eq!(second.last_seq(topic), 1);
     let refused = append(&first, &[event(topic, None, b"2")]).unwrap();
-    heard.wait_for("deposed simulated engine of term 2");
+    observer.wait_for("deposed simulated engine of term 2");
     assert!(matches!(refused.late.unwrap().take(), Err(StoreError::Unavailable(_))));
     assert!(matches!(append(&first, &[event(topic, None, b"3")]), Err(StoreError::Unavailable(_))));
     assert!(!first.wait_for_room(MayBlock::on_this_thread()));
@@ -234,13 +234,13 @@ fn a_second_engine_deposes_the_first_whose_commits_are_refused() {
 
 #[test]
 fn nothing_is_committed_or_read_during_an_outage() {
-    let (engine, heard) = open(&Database::new(), NetworkOptions::default());
+    let (engine, observer) = open(&Database::new(), NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
     let appended = append(&engine, &[event(topic, None, b"1")]).unwrap();
     wait_durable(&engine, appended.commit);
     engine.suspend("unplugged");
     let commit = engine.database().database().commit();
-    heard.wait_for("suspended unplugged");
+    observer.wait_for("suspended unplugged");
     assert!(matches!(append(&engine, &[event(topic, None, b"2")]), Err(StoreError::Busy)));
     assert!(matches!(engine.ensure_topic(&name("b")), Err(StoreError::Busy)));
     assert_eq!(engine.ensure_topic(&name("a")), Ok(topic));
@@ -248,8 +248,8 @@ fn nothing_is_committed_or_read_during_an_outage() {
     std::thread::sleep(Duration::from_millis(10));
     assert_eq!(engine.database().database().commit(), commit);
     engine.resume();
-    heard.wait_for("room");
-    let calls = heard.calls.lock().clone();
+    observer.wait_for("room");
+    let calls = observer.calls.lock().clone();
     assert!(calls.ends_with(&["resumed".to_owned(), "room".to_owned()]), "{calls:?}");
     assert_eq!(lookup.wait(MayBlock::on_this_thread()), Ok(Some(1)));
     append(&engine, &[event(topic, None, b"2")]).unwrap();
@@ -258,7 +258,7 @@ fn nothing_is_committed_or_read_during_an_outage() {
 }
 
 #[test]
-fn closing_during_an_outage_refuses_what_waits() {
+fn closing_during_an_outage_refuses_queued_appends() {
     let database = Database::new();
     let (engine, _) =
         open(&database, NetworkOptions { commit_latency_us: 5_000..=5_000, ..Default::default() });
@@ -271,13 +271,13 @@ fn closing_during_an_outage_refuses_what_waits() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_tells_when_there_is_room() {
+fn a_full_queue_refuses_appends_and_reports_when_there_is_room() {
     let options = NetworkOptions {
         queue_batches_max: 4,
         commit_latency_us: 2_000..=3_000,
         ..NetworkOptions::default()
     };
-    let (engine, heard) = open(&Database::new(), options);
+    let (engine, observer) = open(&Database::new(), options);
     let topic = engine.ensure_topic(&name("a")).unwrap();
     let mut is_refused = false;
     for _ in 0..20 {
@@ -285,7 +285,7 @@ fn a_full_queue_refuses_and_tells_when_there_is_room() {
             append(&engine, &[event(topic, None, b"1")]).is_err_and(|error| error == StoreError::Busy);
     }
     assert!(is_refused);
-    heard.wait_for("room");
+    observer.wait_for("room");
     append(&engine, &[event(topic, None, b"1")]).unwrap();
 }
 
@@ -300,7 +300,7 @@ fn scans_of_several_topics_are_pending_at_the_same_time() {
     let mut pending = 0;
     for topic in topics {
         let mut context = Context::from_waker(Waker::noop());
-        let polled = scanner.poll_scan(topic, 1, 30, &mut context, &mut |_| panic!("nothing was read"));
+        let polled = scanner.poll_scan(topic, 1, 30, &mut context, &mut |_| panic!("the scan is pending"));
         assert!(polled.is_pending());
     }
     let mut next = [1, 1];
@@ -319,7 +319,7 @@ fn scans_of_several_topics_are_pending_at_the_same_time() {
 }
 
 #[test]
-fn a_scan_counts_what_was_cleaned_and_starts_where_retention_says() {
+fn a_scan_counts_cleaned_events_and_respects_retention() {
     struct Odd(TopicId);
     impl Liveness for Odd {
         fn first_live(&self, _topic: TopicId) -> u64 {
@@ -350,7 +350,7 @@ fn a_scan_counts_what_was_cleaned_and_starts_where_retention_says() {
     let (seqs, scanned, _) = scan(&mut *scanner, topic, (1, 8));
     assert_eq!((seqs.as_slice(), scanned.unwrap().cleaned), ([7].as_slice(), 7));
     assert_eq!(engine.first_seq(topic).wait(MayBlock::on_this_thread()), Ok(Some(7)));
-    // Ids are known after their events are gone, also to the next engine.
+    // Ids are known after their events are removed, even to the next engine.
     engine.close(MayBlock::on_this_thread()).unwrap();
     let (engine, _) = open(&database, NetworkOptions::default());
     assert_eq!(engine.retained_from(topic), 6);
@@ -361,7 +361,7 @@ fn a_scan_counts_what_was_cleaned_and_starts_where_retention_says() {
 }
 
 #[test]
-fn a_deleted_topic_is_gone_and_its_number_is_not_used_again() {
+fn a_deleted_topic_is_gone_and_its_number_is_not_reused() {
     let database = Database::new();
     let (engine, _) = open(&database, NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
@@ -375,8 +375,8 @@ fn a_deleted_topic_is_gone_and_its_number_is_not_used_again() {
 }
 
 #[test]
-fn commit_times_are_complete_when_the_observer_was_told() {
-    let (engine, heard) = open(&Database::new(), NetworkOptions::default());
+fn commit_times_are_complete_after_the_observer_was_told() {
+    let (engine, observer) = open(&Database::new(), NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
     let appended = append(&engine, &[event(topic, None, b"x")]).unwrap();
     let times = engine.commit_times(1_000);
@@ -386,10 +386,10 @@ fn commit_times_are_complete_when_the_observer_was_told() {
     }
     wait_durable(&engine, appended.commit);
     assert_eq!(engine.commit_times(i64::MIN).complete_ms, 1_000);
-    heard.wait_for(&format!("committed {}", appended.commit));
+    observer.wait_for(&format!("committed {}", appended.commit));
     let next = append(&engine, &[event(topic, None, b"x")]).unwrap();
     wait_durable(&engine, next.commit);
     let head = engine.head_at_or_after(topic, 2).wait(MayBlock::on_this_thread()).unwrap().unwrap();
-    assert_eq!(head.commit_ms, 1_001, "a closed time is not used again");
+    assert_eq!(head.commit_ms, 1_001, "a closed commit time is not assigned again");
     assert!(engine.is_own_id(head.id) && !engine.is_own_id(EventId::from_u128(7)));
 }

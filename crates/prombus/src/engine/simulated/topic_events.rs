@@ -1,4 +1,4 @@
-//! The events of one topic in the simulated database, and the questions that it answers about them.
+//! The events of one topic in the simulated database, and the queries about them.
 
 use crate::backend::uuid_of;
 use crate::engine::network::{EventDocument, FetchLimit, Piece};
@@ -7,17 +7,17 @@ use crate::engine::{EventHead, EventId, TopicUsage};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Ids that publishers chose are known for this long after their events were cleaned.
+/// Ids that publishers chose are known for this long after their events were committed, even if the events were cleaned.
 const DEDUPE_MS: i64 = 7 * 24 * 3_600_000;
 
 #[derive(Default)]
 pub(super) struct TopicEvents {
     pub(super) last_seq: u64,
-    /// By seq; cleaned events leave gaps.
+    /// The events by seq; cleaned events leave gaps.
     events: BTreeMap<u64, Arc<EventDocument>>,
-    /// Ids of kept events, and those of cleaned ones that publishers chose.
+    /// The ids of kept events, and those of cleaned events that publishers chose.
     ids: HashMap<EventId, u64>,
-    /// Publishers' ids of cleaned events, with their commit times.
+    /// The publisher-chosen ids of cleaned events, with the events' commit times.
     cleaned_ids: VecDeque<(i64, EventId)>,
 }
 
@@ -92,7 +92,7 @@ impl TopicEvents {
         kept.filter(|(_, event)| event.ts >= ts).map(|(&seq, _)| seq).next()
     }
 
-    /// For each seq and key: whether an event with this key and a lower seq is kept. One pass for all keys.
+    /// For each seq and key: whether an event with this key and a lower seq is kept. Makes one pass for all keys.
     pub(super) fn have_keys_before(&self, keys: &[(u64, Vec<u8>)]) -> Vec<bool> {
         let mut first_seqs: HashMap<&[u8], u64> =
             keys.iter().map(|(_, key)| (key.as_slice(), u64::MAX)).collect();
@@ -110,7 +110,7 @@ impl TopicEvents {
         for (&seq, event) in self.events.iter().rev() {
             match left.checked_sub(event.bytes() as u64) {
                 Some(rest) => left = rest,
-                // The newest event stays, whatever its size.
+                // The newest event is always included, whatever its size.
                 None => return first_seq,
             }
             first_seq = seq;
@@ -118,7 +118,7 @@ impl TopicEvents {
         1
     }
 
-    /// What the events from a seq on take.
+    /// The storage that the events from a seq on use.
     pub(super) fn usage(&self, first_seq: u64) -> TopicUsage {
         let kept = self.events.range(first_seq..);
         kept.fold(TopicUsage::default(), |sum, (_, event)| TopicUsage {

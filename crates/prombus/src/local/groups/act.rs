@@ -1,4 +1,4 @@
-//! Acting on a group: lock, change, write down, unlock, follow up, wake. One function does all of it, so no step is left out.
+//! Changes a group: lock, change, record, unlock, follow up, wake. One function does all steps, so none is left out.
 
 use super::cell::{GroupCell, GroupCore};
 use super::dead_letter_queue::DeadLetterQueue;
@@ -8,10 +8,10 @@ use crate::local::record_writer::{RecordWriter, Sending};
 use crate::local::timer::Timer;
 use std::sync::Arc;
 
-/// A woken member that does not pull is passed over after this time.
-const CALL_AGAIN_MS: Millis = 20;
+/// If a woken member does not pull within this time, the other members are woken.
+const WAKE_OTHERS_AFTER_MS: Millis = 20;
 
-/// What acting on groups needs: the clock, the writer of records, timers, and the queue of dead letters.
+/// The parts that changes of groups need: the clock, the record writer, the timer, and the queue of dead letters.
 pub(in crate::local) struct GroupRuntime {
     pub(in crate::local) clock: Arc<dyn Clock>,
     pub(in crate::local) records: RecordWriter,
@@ -19,27 +19,27 @@ pub(in crate::local) struct GroupRuntime {
     pub(in crate::local) dead_letters: DeadLetterQueue,
 }
 
-/// What is left to do when a group's lock is free again.
+/// The work that remains after the group's lock is released.
 #[derive(Clone, Copy, Default)]
 struct FollowUp {
     /// The number of the last dead letter that was queued.
-    last_letter: Option<u64>,
-    /// Events wait for records to be durable.
+    last_dead_letter: Option<u64>,
+    /// Deliveries wait until records are durable.
     is_urgent: bool,
 }
 
 impl GroupRuntime {
-    /// Changes a group. What changed is written down; if there is work for a waiting member, the next one is woken.
+    /// Changes a group and records the changes. If there is work for a waiting member, wakes the next one.
     pub(in crate::local) fn act<T>(
         &self,
         cell: &Arc<GroupCell>,
         change: impl FnOnce(&mut GroupCore, Millis) -> T,
     ) -> T {
-        self.act_noting_letters(cell, change).0
+        self.act_counting_dead_letters(cell, change).0
     }
 
-    /// Like [`act`](Self::act). Also returns the number of the last dead letter that this queued.
-    pub(in crate::local) fn act_noting_letters<T>(
+    /// Like [`act`](Self::act), but also returns the number of the last dead letter that the change queued.
+    pub(in crate::local) fn act_counting_dead_letters<T>(
         &self,
         cell: &Arc<GroupCell>,
         change: impl FnOnce(&mut GroupCore, Millis) -> T,
@@ -54,11 +54,11 @@ impl GroupRuntime {
         if has_work {
             self.wake_next(cell);
         }
-        (result, follow_up.last_letter)
+        (result, follow_up.last_dead_letter)
     }
 
-    /// Changes a group until `change` returns something. If it returns nothing and nothing is left to do, `wait` runs under the
-    /// same lock; when it returns true the caller waits and this returns `None`. No member is woken.
+    /// Repeats `change` until it returns a value. When it returns none and no follow-up work remains, `wait` runs under the same
+    /// lock; if `wait` returns true, this returns `None` and the caller waits. Wakes no member.
     pub(in crate::local) fn act_or_wait<T>(
         &self,
         cell: &Arc<GroupCell>,
@@ -70,7 +70,7 @@ impl GroupRuntime {
         loop {
             let result = change(&mut core, now);
             let follow_up = self.write_down(cell, &mut core);
-            if result.is_some() || follow_up.last_letter.is_some() || follow_up.is_urgent {
+            if result.is_some() || follow_up.last_dead_letter.is_some() || follow_up.is_urgent {
                 drop(core);
                 self.follow_up(cell, follow_up);
                 if result.is_some() {
@@ -83,7 +83,7 @@ impl GroupRuntime {
         }
     }
 
-    /// Changes a group together with an append of its own: no record of another thread comes in between.
+    /// Changes a group together with its own append, so that no record of another thread comes in between.
     pub(in crate::local) fn act_and_append<T>(
         &self,
         cell: &Arc<GroupCell>,
@@ -104,26 +104,26 @@ impl GroupRuntime {
         result
     }
 
-    /// Wakes the member that waits longest. If it does not pull, all are woken a moment later.
+    /// Wakes the member that has waited longest. If it does not pull, all members are woken a moment later.
     pub(in crate::local) fn wake_next(&self, cell: &Arc<GroupCell>) {
         if cell.waiters.wake_one() {
-            self.call_again_later(cell);
+            self.wake_others_later(cell);
         }
     }
 
-    /// Others wait besides a member that was just woken.
-    pub(in crate::local) fn call_again_later(&self, cell: &Arc<GroupCell>) {
-        self.timer.arm(cell, self.clock.steady_ms() + CALL_AGAIN_MS);
+    /// Schedules waking the other waiting members, in case the member that was just woken does not pull.
+    pub(in crate::local) fn wake_others_later(&self, cell: &Arc<GroupCell>) {
+        self.timer.arm(cell, self.clock.steady_ms() + WAKE_OTHERS_AFTER_MS);
     }
 
-    /// Takes from the machine what it wants done. Called with the group locked.
+    /// Takes the changes, the next timer and the given-up events from the machine, and queues them. Called with the group locked.
     fn write_down(&self, cell: &Arc<GroupCell>, core: &mut GroupCore) -> FollowUp {
         let mut is_urgent = false;
         let changes = core.machine.changes_mut();
         if !changes.is_empty() {
             let is_wanted = changes.is_wanted;
             let mut pending = cell.changes.lock();
-            let generation = pending.take_in(changes);
+            let generation = pending.add(changes);
             if !std::mem::replace(&mut pending.is_queued, true) {
                 self.records.enqueue(cell);
             }
@@ -138,22 +138,22 @@ impl GroupRuntime {
             self.timer.arm(cell, at);
         }
         let given_up = core.machine.take_given_up();
-        let mut last_letter = None;
+        let mut last_dead_letter = None;
         if !given_up.is_empty() {
-            core.letters_queued += given_up.len() as u64;
-            let letters = given_up.into_iter().map(|give_up| (Arc::clone(cell), give_up));
-            self.dead_letters.extend(letters);
-            last_letter = Some(core.letters_queued);
+            core.dead_letters_queued += given_up.len() as u64;
+            let dead_letters = given_up.into_iter().map(|give_up| (Arc::clone(cell), give_up));
+            self.dead_letters.extend(dead_letters);
+            last_dead_letter = Some(core.dead_letters_queued);
         }
-        FollowUp { last_letter, is_urgent }
+        FollowUp { last_dead_letter, is_urgent }
     }
 
-    /// Does what was left, without the group's lock.
+    /// Does the remaining work, without the group's lock.
     fn follow_up(&self, cell: &GroupCell, follow_up: FollowUp) {
         if follow_up.is_urgent && !cell.is_deleted() {
             self.records.demand();
         }
-        if follow_up.last_letter.is_some() {
+        if follow_up.last_dead_letter.is_some() {
             self.dead_letters.work();
         }
     }

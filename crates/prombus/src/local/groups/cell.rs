@@ -1,7 +1,7 @@
-//! A group at work: the machine under its lock, and around it what must be reached without that lock.
+//! A group: the machine under its lock, and the state that must be reachable without that lock.
 //!
-//! The machine is changed only through [`GroupRuntime::act`](super::act::GroupRuntime::act), which writes down what changed and
-//! wakes who must be woken; [`GroupCell::inspect`] only looks.
+//! The machine is changed only through [`GroupRuntime::act`](super::act::GroupRuntime::act), which records the changes and wakes
+//! members; [`GroupCell::inspect`] only reads.
 
 use super::pending_changes::PendingChanges;
 use super::waiters::Waiters;
@@ -13,42 +13,42 @@ use prombus_protocol::{Pattern, Topic};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Topics that a pull reads side by side.
+/// The number of topics that a pull reads at the same time.
 pub(in crate::local) const TOPICS_SIDE_BY_SIDE: usize = 256;
 
 pub(in crate::local) struct GroupCell {
     pub(in crate::local) number: u32,
     pub(in crate::local) spec: GroupSpec,
     pub(in crate::local) made_ms: i64,
-    /// The commit that created it; zero when it was there at open.
-    pub(in crate::local) made_in: u64,
+    /// The commit that created the group; zero if the group was restored at open.
+    pub(in crate::local) creation_commit: u64,
     core: RankedMutex<GROUP, GroupCore>,
     pub(in crate::local) waiters: Waiters,
     pub(in crate::local) changes: RankedMutex<CHANGES, PendingChanges>,
     /// Rate limit of the log line about dead letters that could not be written.
-    pub(in crate::local) letter_notice: RankedMutex<LEAF, LetterNotice>,
-    /// When the timer looks at this group next; `u64::MAX` for never.
+    pub(in crate::local) dead_letter_notice: RankedMutex<LEAF, DeadLetterNotice>,
+    /// When the timer works on this group next; `u64::MAX` for never.
     pub(in crate::local) armed_at: AtomicU64,
     is_deleted: AtomicBool,
-    /// Rises when all leases become void: with a seek, and when the group or a topic is deleted.
+    /// Rises when leases become void: with a seek, and when the group or one of its topics is deleted.
     epoch: AtomicU64,
-    /// Since when it has no members, by the steady clock; `u64::MAX` while it has some.
-    pub(in crate::local) deserted_at: AtomicU64,
+    /// Since when the group has no members, by the steady clock; `u64::MAX` while it has some.
+    pub(in crate::local) empty_since: AtomicU64,
 }
 
-/// What the group's lock guards.
+/// The state that the group's lock guards.
 pub(in crate::local) struct GroupCore {
     pub(in crate::local) machine: Group,
-    /// By source.
+    /// The topics, indexed by source.
     pub(in crate::local) topics: Vec<GroupTopic>,
-    /// Topics of which retention removed events before the group had them, and it was logged.
-    pub(in crate::local) told_missed: HashSet<SourceId>,
-    /// Where members outside of this process are.
+    /// Topics from which retention removed events before the group received them, and for which that was logged.
+    pub(in crate::local) logged_missed: HashSet<SourceId>,
+    /// The addresses of members outside this process.
     pub(in crate::local) labels: HashMap<MemberId, String>,
     /// The names of members.
     pub(in crate::local) names: HashMap<MemberId, String>,
-    /// Dead letters that were queued, ever.
-    pub(in crate::local) letters_queued: u64,
+    /// The number of dead letters that were ever queued.
+    pub(in crate::local) dead_letters_queued: u64,
 }
 
 /// A topic that a group reads.
@@ -56,19 +56,19 @@ pub(in crate::local) struct GroupCore {
 pub(in crate::local) struct GroupTopic {
     pub(in crate::local) id: TopicId,
     pub(in crate::local) name: Topic,
-    /// It was deleted. A later topic of the same name is another source.
+    /// The topic was deleted. A later topic of the same name is another source.
     pub(in crate::local) is_deleted: bool,
 }
 
-/// Dead letters that could not be written since that was last logged.
+/// Counts the dead letters that could not be written since that was last logged.
 #[derive(Default)]
-pub(in crate::local) struct LetterNotice {
+pub(in crate::local) struct DeadLetterNotice {
     pub(in crate::local) next_at: Millis,
     pub(in crate::local) count: u64,
 }
 
 impl GroupCore {
-    /// The topics that exist.
+    /// The topics that are not deleted.
     pub(in crate::local) fn live_topics(&self) -> impl Iterator<Item = (SourceId, &GroupTopic)> {
         (0..).map(SourceId).zip(&self.topics).filter(|(_, topic)| !topic.is_deleted)
     }
@@ -77,11 +77,11 @@ impl GroupCore {
         &self.topics[source.0 as usize]
     }
 
-    /// A topic was deleted: nothing of it is delivered any more, and its leases are void.
+    /// Removes a deleted topic: none of its events are delivered, and their leases are void.
     pub(in crate::local) fn drop_source(&mut self, source: SourceId) {
         self.machine.drop_source(source);
         self.topics[source.0 as usize].is_deleted = true;
-        self.told_missed.remove(&source);
+        self.logged_missed.remove(&source);
     }
 
     pub(in crate::local) fn forget_member(&mut self, member: MemberId) {
@@ -95,45 +95,45 @@ impl GroupCell {
         number: u32,
         spec: GroupSpec,
         made_ms: i64,
-        made_in: u64,
+        creation_commit: u64,
         error_budget: &ErrorBudget,
     ) -> Self {
         Self {
             number,
             spec,
             made_ms,
-            made_in,
+            creation_commit,
             core: RankedMutex::new(GroupCore {
                 machine: Group::new(u64::from(number) << 20)
                     .with_topics_side_by_side(TOPICS_SIDE_BY_SIDE)
                     .with_error_budget(error_budget.clone()),
                 topics: Vec::new(),
-                told_missed: HashSet::new(),
+                logged_missed: HashSet::new(),
                 labels: HashMap::new(),
                 names: HashMap::new(),
-                letters_queued: 0,
+                dead_letters_queued: 0,
             }),
             waiters: Waiters::default(),
             changes: RankedMutex::default(),
-            letter_notice: RankedMutex::default(),
+            dead_letter_notice: RankedMutex::default(),
             armed_at: AtomicU64::new(u64::MAX),
             is_deleted: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
-            deserted_at: AtomicU64::new(u64::MAX),
+            empty_since: AtomicU64::new(u64::MAX),
         }
     }
 
-    /// The topics and patterns that it reads.
+    /// The topics and patterns that the group reads.
     pub(in crate::local) fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         patterns(&self.spec)
     }
 
-    /// Whether it reads a topic.
-    pub(in crate::local) fn wants(&self, topic: &Topic) -> bool {
+    /// Whether the group reads a topic.
+    pub(in crate::local) fn reads(&self, topic: &Topic) -> bool {
         self.patterns().any(|pattern| pattern.matches(topic.as_str()))
     }
 
-    /// Adds a topic that it reads.
+    /// Adds a topic to those that the group reads.
     pub(in crate::local) fn add_topic(&self, id: TopicId, name: &Topic, restored: Restored) -> SourceId {
         let mut core = self.core.lock();
         let source = core.machine.add_source(restored);
@@ -143,17 +143,17 @@ impl GroupCell {
         source
     }
 
-    /// Looks at the group without changing it.
+    /// Reads the group's state without changing it.
     pub(in crate::local) fn inspect<T>(&self, look: impl FnOnce(&GroupCore) -> T) -> T {
         look(&self.core.lock())
     }
 
-    /// The group's lock, for `act` alone.
+    /// The group's lock, only for changes that are recorded, as in `act`.
     pub(super) fn lock(&self) -> RankedGuard<'_, GROUP, GroupCore> {
         self.core.lock()
     }
 
-    /// Counts a verdict about an event that its sender does not have.
+    /// Counts a verdict on an event that its sender does not hold.
     pub(in crate::local) fn count_stale(&self) {
         self.core.lock().machine.count_stale();
     }
@@ -174,12 +174,12 @@ impl GroupCell {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// All leases are void from now on.
+    /// Marks that leases became void: leases of earlier epochs must be checked against the machine.
     pub(in crate::local) fn raise_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The topics that it reads, by source.
+    /// The topics that the group reads, by source.
     pub(in crate::local) fn sources(&self) -> Vec<(SourceId, TopicId)> {
         self.inspect(|core| core.live_topics().map(|(source, topic)| (source, topic.id)).collect())
     }

@@ -14,18 +14,18 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long the creator of a group has to join it.
+/// The time that the creator of a group has to join it.
 const JOIN_MS: Millis = 60_000;
-/// A stored wait is not longer than the longest that can be asked for, whatever the clock says now.
+/// The upper bound of a restored delay, which is the longest that can be requested, in case the clock was set back.
 const NOT_BEFORE_MAX_MS: i64 = 3_600_000;
 
-/// A group that was looked for.
+/// The result of looking for a group.
 enum Found {
     Group {
         cell: Arc<GroupCell>,
         created: bool,
     },
-    /// Topics came since the start was resolved.
+    /// A topic was created since the start position was resolved.
     Outdated,
 }
 
@@ -38,17 +38,17 @@ impl Groups {
     ) -> Result<(Arc<GroupCell>, MemberId, bool), GroupError> {
         loop {
             let (cell, created) = self.find_or_create(spec).await?;
-            // A member that joins a group which another has just created gets its OK only when that is durable.
-            poll_fn(|context| self.commits.poll_durable(cell.made_in, context)).await?;
+            // A member that joins a group which another member has just created gets its OK only when the creation is durable.
+            poll_fn(|context| self.commits.poll_durable(cell.creation_commit, context)).await?;
             self.commits.check_open()?;
             let id = self.runtime.act(&cell, |core, _| {
                 let id = core.machine.join(options.settings);
                 core.labels.extend(options.label.clone().map(|label| (id, label)));
                 core.names.extend(options.name.clone().map(|name| (id, name)));
-                cell.deserted_at.store(u64::MAX, Ordering::Release);
+                cell.empty_since.store(u64::MAX, Ordering::Release);
                 id
             });
-            // It may have been deleted in between, because it had no members for too long or somebody asked for it.
+            // The group may have been deleted in between: because it had no members for too long, or on request.
             if !cell.is_deleted() {
                 return Ok((cell, id, created));
             }
@@ -65,7 +65,7 @@ impl Groups {
         }
     }
 
-    /// The latest event comes after every event that was published before, also after those that wait for room.
+    /// Appends all earlier publishes, including those that wait for room, because `latest` means after all of them.
     pub(super) async fn append_earlier_publishes(&self, start: Start) -> Result<(), GroupError> {
         if let Start::Latest = start {
             let append = || Ok(if self.publish_line.append_line() { Tried::Done(()) } else { Tried::Busy });
@@ -74,7 +74,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Resolves the start of a group that does not exist yet.
+    /// Resolves the start position of a group that does not exist yet.
     async fn resolve_start(&self, spec: &GroupSpec) -> Result<ResolvedStart, GroupError> {
         if self.registry.find_group(spec.subscription.as_str(), spec.group.as_str()).is_ok() {
             return Ok(ResolvedStart::NotNeeded);
@@ -117,25 +117,26 @@ impl Groups {
         let made_ms = self.runtime.clock.wall_ms();
         let number = creation.next_group;
         let records = creation_records(number, spec, made_ms, &ids, &floors);
-        let made_in = match self.engine.append(&AppendBatch::of_records(&records), &mut Vec::new()) {
+        let creation_commit = match self.engine.append(&AppendBatch::of_records(&records), &mut Vec::new()) {
             Ok(appended) => appended.commit,
             Err(error) => return busy_or(error),
         };
-        self.runtime.records.appended(made_in);
+        self.runtime.records.appended(creation_commit);
         creation.next_group += 1;
-        let cell = Arc::new(GroupCell::new(number, spec.clone(), made_ms, made_in, &self.error_budget));
+        let cell =
+            Arc::new(GroupCell::new(number, spec.clone(), made_ms, creation_commit, &self.error_budget));
         let restored = floors.into_iter().map(|floor| Restored {
             settled: SettledSeqs::up_to(floor),
             leased_to: first_mark(floor),
             ..Restored::default()
         });
         self.registry.add_group(&cell, &topics, restored, &creation);
-        // The client that creates it may disconnect before it has joined.
-        self.deserted(&cell, self.runtime.clock.steady_ms().saturating_add(JOIN_MS));
+        // The client that creates the group may disconnect before it joins.
+        self.start_expiry(&cell, self.runtime.clock.steady_ms().saturating_add(JOIN_MS));
         Ok(Tried::Done(Found::Group { cell, created: true }))
     }
 
-    /// Restores groups as the engine has them.
+    /// Restores the groups that the engine has stored.
     pub(in crate::local) fn restore(&self, states: Vec<GroupState>) -> Result<(), OpenError> {
         let mut creation = self.registry.creation();
         let clock = &self.runtime.clock;
@@ -161,11 +162,11 @@ impl Groups {
             });
             let restored: Vec<Restored> = restored.collect();
             self.registry.add_group(&cell, &topics, restored.into_iter(), &creation);
-            // What retention removed before the last restart.
+            // Applies retention from before the restart.
             for (source, id) in cell.sources() {
                 self.cut_group(&cell, source, self.engine.retained_from(id));
             }
-            self.deserted(&cell, steady);
+            self.start_expiry(&cell, steady);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Events that groups gave up, on their way to the worker that writes their dead letters, and the worker's sleep.
+//! The queue of events that groups gave up, for the worker that writes their dead letters; also wakes and stops the worker.
 
 use super::cell::GroupCell;
 use crate::delivery::GiveUp;
@@ -8,13 +8,13 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-/// Events whose dead letters are to be written, in the order in which they were given up.
+/// Events whose dead letters are still to be written, in the order in which they were given up.
 #[derive(Default)]
 pub(in crate::local) struct DeadLetterQueue {
     queue: RankedMutex<LEAF, VecDeque<(Arc<GroupCell>, GiveUp)>>,
     worker: Mutex<Worker>,
     changed: Condvar,
-    /// Does the worker's work on the calling thread, in a bus without threads.
+    /// In a bus without threads: does the worker's work on the calling thread.
     without_worker: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -25,25 +25,25 @@ struct Worker {
 }
 
 impl DeadLetterQueue {
-    /// The bus has no threads: `work` runs on the thread that gives an event up.
+    /// Configures a bus without threads: `work` runs on the thread that gives an event up.
     pub(in crate::local) fn work_without_thread(&self, work: impl Fn() + Send + Sync + 'static) {
         let _ = self.without_worker.set(Box::new(work));
     }
 
-    /// Whether a thread writes the letters.
+    /// Whether a thread writes the dead letters.
     pub(in crate::local) fn has_thread(&self) -> bool {
         self.without_worker.get().is_none()
     }
 
-    pub(super) fn extend(&self, letters: impl Iterator<Item = (Arc<GroupCell>, GiveUp)>) {
-        self.queue.lock().extend(letters);
+    pub(super) fn extend(&self, dead_letters: impl Iterator<Item = (Arc<GroupCell>, GiveUp)>) {
+        self.queue.lock().extend(dead_letters);
     }
 
     pub(in crate::local) fn pop(&self) -> Option<(Arc<GroupCell>, GiveUp)> {
         self.queue.lock().pop_front()
     }
 
-    /// Has new letters written. Called without locks.
+    /// Starts the writing of new dead letters. Called without locks.
     pub(super) fn work(&self) {
         match self.without_worker.get() {
             Some(work) => work(),
@@ -51,24 +51,24 @@ impl DeadLetterQueue {
         }
     }
 
-    /// Has the worker's thread look for work now.
+    /// Makes the worker thread look for work now.
     pub(in crate::local) fn wake(&self) {
         self.worker.lock().is_woken = true;
         self.changed.notify_one();
     }
 
-    /// Ends the worker's thread when it has written what it is at.
+    /// Ends the worker thread after the dead letter that it is writing.
     pub(in crate::local) fn stop(&self) {
         self.worker.lock().is_stopped = true;
         self.changed.notify_all();
     }
 
-    /// Whether the worker's thread was told to end.
+    /// Whether the worker thread was told to end.
     pub(in crate::local) fn is_stopped(&self) -> bool {
         self.worker.lock().is_stopped
     }
 
-    /// Sleeps until there may be work. False when the worker was stopped.
+    /// Sleeps until there may be work. Returns false when the worker was stopped.
     pub(in crate::local) fn sleep(&self, _may_block: MayBlock) -> bool {
         let mut worker = self.worker.lock();
         while !worker.is_woken && !worker.is_stopped {

@@ -20,27 +20,27 @@ impl Groups {
         Ok(())
     }
 
-    /// Deletes a group; with `deserted_at` only if no member joined since then.
+    /// Deletes a group. With `empty_since`, only if no member has joined since then.
     pub(super) fn try_delete(
         &self,
         cell: &Arc<GroupCell>,
-        deserted_at: Option<Millis>,
+        empty_since: Option<Millis>,
     ) -> Result<Tried<u64>, GroupError> {
         let _deferred = DeferredWakes::enter();
         let creation = self.registry.creation();
-        self.try_delete_with(cell, deserted_at, &creation)
+        self.try_delete_with(cell, empty_since, &creation)
     }
 
     pub(in crate::local) fn try_delete_with(
         &self,
         cell: &Arc<GroupCell>,
-        deserted_at: Option<Millis>,
+        empty_since: Option<Millis>,
         creation: &Creation,
     ) -> Result<Tried<u64>, GroupError> {
-        // A member joins under this lock, and checks afterwards whether the group is still there.
+        // A member joins under this lock, and checks afterwards whether the group still exists.
         let core = cell.lock();
-        let is_wanted = deserted_at.is_some_and(|seen| {
-            core.machine.member_count() > 0 || cell.deserted_at.load(Ordering::Acquire) != seen
+        let is_wanted = empty_since.is_some_and(|seen| {
+            core.machine.member_count() > 0 || cell.empty_since.load(Ordering::Acquire) != seen
         });
         if is_wanted || cell.is_deleted() {
             return Err(GroupError::Deleted);

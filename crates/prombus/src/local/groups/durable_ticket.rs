@@ -1,4 +1,4 @@
-//! Waiting until a group's records are durable.
+//! Futures that wait until a group's records are durable.
 
 use super::act::GroupRuntime;
 use super::cell::GroupCell;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-/// The records of a group, for callers that wait for them.
+/// Tells when the records of a group are durable.
 pub(in crate::local) struct GroupRecords {
     runtime: Arc<GroupRuntime>,
     commits: Arc<CommitWatch>,
@@ -36,7 +36,7 @@ impl Durability for GroupRecords {
         if !waiters.wait_for_generation(generation, context.waker()) {
             return Poll::Ready(Ok(()));
         }
-        // Checked after the waker is in its place.
+        // Checked after the waker is registered.
         match self.commits.unavailable().cloned().or_else(|| self.commits.suspended()) {
             Some(reason) => Poll::Ready(Err(reason)),
             None if waiters.is_refused(generation) => Poll::Ready(Err(Unavailable::StorageFull)),
@@ -45,25 +45,25 @@ impl Durability for GroupRecords {
     }
 }
 
-/// A verdict that gave an event up: it is durable when the dead letter is, which a worker writes.
-pub(in crate::local) struct LetterRecords {
+/// Tells when a verdict that gave an event up is durable: when the dead letter is, which a worker writes.
+pub(in crate::local) struct DeadLetterRecords {
     pub(in crate::local) records: Arc<GroupRecords>,
     /// The number of the dead letter.
-    pub(in crate::local) letter: u64,
-    /// The generation of its record; zero until the letter is dealt with.
+    pub(in crate::local) dead_letter: u64,
+    /// The generation of the record; zero until the dead letter was processed.
     pub(in crate::local) generation: AtomicU64,
 }
 
-impl Durability for LetterRecords {
+impl Durability for DeadLetterRecords {
     fn poll_generation(&self, _generation: u64, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
         let cell = &self.records.cell;
         if self.generation.load(Ordering::Acquire) == 0 {
-            if cell.waiters.wait_for_letter(self.letter, context.waker()) {
-                // A group that was deleted writes no letters.
+            if cell.waiters.wait_for_dead_letter(self.dead_letter, context.waker()) {
+                // A deleted group writes no dead letters.
                 if cell.is_deleted() {
                     return Poll::Ready(Ok(()));
                 }
-                // Checked after the waker is in its place.
+                // Checked after the waker is registered.
                 let commits = &self.records.commits;
                 return match commits.unavailable().cloned().or_else(|| commits.suspended()) {
                     Some(reason) => Poll::Ready(Err(reason)),

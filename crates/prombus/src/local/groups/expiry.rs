@@ -1,4 +1,4 @@
-//! `group_expire_ms` and `expireMs`: a group without members is deleted after that time.
+//! `group_expire_ms` and `expireMs`: the deletion of groups that have no members for that time.
 
 use super::cell::GroupCell;
 use super::{Groups, Tried};
@@ -7,41 +7,44 @@ use crate::delivery::Millis;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A group that could not be deleted is tried again after this time.
+/// The wait before a group that could not be deleted is retried.
 const EXPIRE_RETRY_MS: Millis = 1_000;
 
 impl Groups {
-    /// How long a group may be without members: what its creator said, or what applies to all.
+    /// How long a group may be without members: the value of its creator, or else the default.
     fn expires_after(&self, cell: &GroupCell) -> Option<Millis> {
         cell.spec.expire_ms.or(self.expire_ms)
     }
 
-    /// A group has no members from now on.
-    pub(in crate::local) fn deserted(&self, cell: &Arc<GroupCell>, now: Millis) {
+    /// Records that a group has no members from this time on, and starts its expiry.
+    pub(in crate::local) fn start_expiry(&self, cell: &Arc<GroupCell>, now: Millis) {
         if let Some(after) = self.expires_after(cell) {
-            cell.deserted_at.store(now, Ordering::Release);
+            cell.empty_since.store(now, Ordering::Release);
             self.runtime.timer.arm(cell, now.saturating_add(after));
         }
     }
 
-    /// Deletes a group that had no members for too long. Returns whether it is gone.
+    /// Deletes a group that had no members for too long. Returns whether it is deleted.
     pub(super) fn expire(&self, cell: &Arc<GroupCell>, now: Millis) -> bool {
         let Some(after) = self.expires_after(cell) else { return false };
-        let deserted_at = cell.deserted_at.load(Ordering::Acquire);
-        let due = deserted_at.saturating_add(after);
+        let empty_since = cell.empty_since.load(Ordering::Acquire);
+        let due = empty_since.saturating_add(after);
         if due > now {
             if due < u64::MAX {
                 self.runtime.timer.arm(cell, due);
             }
             return false;
         }
-        match self.try_delete(cell, Some(deserted_at)) {
+        match self.try_delete(cell, Some(empty_since)) {
             Ok(Tried::Done(_)) => {
                 let GroupSpec { subscription, group, .. } = &cell.spec;
-                tracing::info!("group {group} on {}: deleted, it had no members", subscription.as_str());
+                tracing::info!(
+                    "group {group} on {}: deleted because it had no members",
+                    subscription.as_str()
+                );
                 true
             }
-            // No room now, or a member has just joined.
+            // There is no room, or a member has just joined.
             Ok(Tried::Busy) | Err(_) => {
                 let is_gone = cell.is_deleted();
                 if !is_gone {
@@ -52,20 +55,20 @@ impl Groups {
         }
     }
 
-    /// The timer's work on one group: leases that ended, waits that are over, expiry.
+    /// The timer's work on one group: expired leases, delays that are over, and the expiry of the group.
     pub(in crate::local) fn advance_timers(&self, cell: &Arc<GroupCell>, now: Millis) {
         if self.expire(cell, now) {
             return;
         }
         let has_work = self.runtime.act(cell, |core, _| {
             core.machine.advance(now);
-            cell.waiters.grant_noticed(&mut core.machine);
+            cell.waiters.grant_new_events(&mut core.machine);
             core.machine.has_work()
         });
-        // Leases that ended have made room.
+        // Expired leases have made room.
         cell.waiters.wake_windows(None);
         if has_work {
-            // A member that was woken before may have stopped waiting: now all are woken.
+            // A member that was woken before may have stopped waiting, so all members are woken.
             cell.waiters.wake_members();
         }
     }

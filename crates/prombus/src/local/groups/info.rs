@@ -1,4 +1,4 @@
-//! Describing groups: cursors, lists for operators, figures for metrics.
+//! Describes groups: cursors, lists for operators, figures for metrics.
 
 use super::Groups;
 use super::cell::{GroupCell, GroupCore, GroupTopic};
@@ -21,7 +21,7 @@ struct Oldest {
     seq: u64,
 }
 
-/// What a group's lock is needed for to describe it.
+/// The parts of a group's description that need the group's lock.
 struct Described {
     info: GroupInfo,
     oldest: Vec<Oldest>,
@@ -31,7 +31,7 @@ struct Described {
 }
 
 impl Groups {
-    /// The event at the floor of a group; `None` when there is no such group.
+    /// The event at the floor of a group; `None` when the group does not exist.
     pub(in crate::local) async fn cursor(
         &self,
         subscription: &str,
@@ -44,7 +44,7 @@ impl Groups {
         });
         let mut newest: Option<EventHead> = None;
         for (topic, floor) in floors.into_iter().filter(|&(_, floor)| floor > 0) {
-            // With several topics: the one in which the group got furthest.
+            // For several topics: the floor event with the latest commit time.
             if let Some(head) = known_head(self.engine.head_at_or_after(topic, floor).await, floor)?
                 && newest.is_none_or(|newest| head.commit_ms >= newest.commit_ms)
             {
@@ -63,7 +63,7 @@ impl Groups {
         cells.iter().map(|cell| self.info(cell, LEASES_LISTED_MAX, may_block)).collect()
     }
 
-    /// The groups of these names that exist, without their leases.
+    /// Those of these groups that exist, without their leases.
     pub(in crate::local) fn infos_by_name(
         &self,
         names: &[(String, String)],
@@ -145,8 +145,8 @@ impl Groups {
 
     fn describe(&self, cell: &Arc<GroupCell>, leases_max: usize) -> Described {
         self.runtime.act(cell, |core, now| {
-            // Also what was stored before a restart and nobody has asked for yet.
-            cell.waiters.grant_noticed(&mut core.machine);
+            // This includes events that were stored before a restart and that no member has pulled since.
+            cell.waiters.grant_new_events(&mut core.machine);
             core.machine.advance(now);
             let mut topics = Vec::new();
             let mut oldest = Vec::new();
@@ -186,7 +186,7 @@ impl Groups {
     }
 }
 
-/// The first leases, by position.
+/// The first leases, in the order of positions.
 fn leases(core: &GroupCore, leases_max: usize) -> Vec<(Position, Unsettled)> {
     if leases_max == 0 {
         return Vec::new();
@@ -198,18 +198,18 @@ fn leases(core: &GroupCore, leases_max: usize) -> Vec<(Position, Unsettled)> {
     leased
 }
 
-/// The event at exactly this seq, if it is there and readable: lists for operators must work while the disk fails.
+/// The event at exactly this seq, if it exists and is readable. Lists for operators must work while the disk fails.
 fn known_head(found: Result<Option<EventHead>, ReadError>, seq: u64) -> Result<Option<EventHead>, ReadError> {
     match found {
         Ok(head) => Ok(head.filter(|head| head.seq == seq)),
-        // Deleted since the caller looked: its events are gone like any others.
+        // The topic was deleted since the caller listed it.
         Err(ReadError::UnknownTopic(_)) => Ok(None),
         Err(error) if error.is_unreadable() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Deliveries in flight of the members of each name.
+/// The number of deliveries in flight, by member name.
 fn in_flight_by_name(core: &GroupCore) -> BTreeMap<String, usize> {
     let mut by_name = BTreeMap::new();
     for (&id, name) in &core.names {

@@ -1,4 +1,4 @@
-//! Changes of a group that wait to be written, and the generations by which their durability is known.
+//! Changes of a group that are not written yet, and the generations that identify their durability.
 
 use crate::clock::Clock;
 use crate::delivery::{AttemptsChange, Changes, SourceId};
@@ -8,18 +8,18 @@ use std::collections::{BTreeMap, HashSet};
 /// Changes of a group that are not in a record yet.
 pub(in crate::local) struct PendingChanges {
     changes: Changes,
-    /// The number that the next record gets.
+    /// The generation of the next record.
     generation: u64,
     /// The group is in the record writer's queue.
     pub(in crate::local) is_queued: bool,
-    /// By source.
+    /// The topics, indexed by source.
     topics: Vec<TopicId>,
 }
 
-/// A record on its way to disk.
+/// A record that was appended or is about to be, and is not durable yet.
 pub(in crate::local) struct RecordInFlight {
     pub(in crate::local) generation: u64,
-    /// Members may wait for it: for an event that failed, or for a lease mark.
+    /// Members may wait for the record: for a failed event to become available, or for a lease mark.
     pub(in crate::local) wakes_members: bool,
 }
 
@@ -34,8 +34,8 @@ impl PendingChanges {
         self.topics.push(topic);
     }
 
-    /// Adds what the machine wants written down. Returns the generation that it is part of.
-    pub(in crate::local) fn take_in(&mut self, changes: &mut Changes) -> u64 {
+    /// Adds changes of the machine. Returns the generation that they belong to.
+    pub(in crate::local) fn add(&mut self, changes: &mut Changes) -> u64 {
         if self.changes.is_empty() {
             std::mem::swap(&mut self.changes, changes);
         } else {
@@ -53,24 +53,24 @@ impl PendingChanges {
         self.generation
     }
 
-    /// The generation that changes made now are part of, or that is on its way.
+    /// The generation of the newest change, which may be pending or already in flight.
     pub(in crate::local) fn current_generation(&self) -> u64 {
         if self.changes.is_empty() { self.generation - 1 } else { self.generation }
     }
 
-    /// Starts a new generation, whose record the caller writes; returns its number.
+    /// Starts a new generation, whose record the caller writes. Returns its number.
     pub(in crate::local) fn begin_generation(&mut self) -> u64 {
         self.generation += 1;
         self.generation - 1
     }
 
-    /// The newest generation has no record after all.
+    /// Cancels the newest generation, because it got no record.
     pub(in crate::local) fn end_generation(&mut self, generation: u64) {
-        debug_assert_eq!(self.generation, generation + 1, "none was begun after it");
+        debug_assert_eq!(self.generation, generation + 1, "no later generation was begun");
         self.generation = generation;
     }
 
-    /// Makes a record of the changes.
+    /// Makes a record of all pending changes.
     pub(in crate::local) fn take_record(
         &mut self,
         group: u32,
@@ -103,7 +103,7 @@ impl PendingChanges {
             let (steady, wall) = (clock.steady_ms(), clock.wall_ms());
             let mut seen = HashSet::new();
             for &AttemptsChange { position, attempts, not_before, reason } in changes.attempts.iter().rev() {
-                // The newest of each event counts.
+                // Only the newest change of each event counts.
                 if seen.insert(position) {
                     let progress = topics.entry(position.source).or_insert_with(|| topic(position.source));
                     let not_before_ms = match not_before.saturating_sub(steady) {
@@ -124,7 +124,7 @@ impl PendingChanges {
             topics.entry(source).or_insert_with(|| topic(source)).leased_to = Some(leased_to);
         }
         changes.is_wanted = false;
-        // Its lists are used again.
+        // Keeps the lists for reuse.
         self.changes = changes;
         Some((StateRecord::Progress { group, topics: topics.into_values().collect() }, flushed))
     }

@@ -1,4 +1,4 @@
-//! Moving groups: SEEK, a takeover by one member, and retention that removed what a group had not read.
+//! Moves groups: SEEK, a takeover by one member, and retention that removed events a group had not received.
 
 use super::cell::GroupCell;
 use super::durable_ticket::GroupRecords;
@@ -13,10 +13,10 @@ use crate::error::{GroupError, StoreError};
 use prombus_protocol::Start;
 use std::sync::Arc;
 
-/// Where a group goes.
+/// The target of a move.
 enum SeekTo {
     Start(ResolvedStart),
-    /// To its own floor, with one member left.
+    /// The group's own floor, with only one member remaining.
     Floor {
         only: MemberId,
     },
@@ -37,14 +37,14 @@ impl Groups {
             let ids: Vec<TopicId> = cell.sources().into_iter().map(|(_, id)| id).collect();
             let to = SeekTo::Start(ResolvedStart::resolve(&*self.engine, &ids, to).await?);
             let sought = with_room(&self.commits, || self.try_seek(&cell, &to)).await?;
-            // Topics may have come since the start was resolved; then it is resolved again.
+            // If a topic was created since the start position was resolved, it is resolved again.
             if let Some(generation) = sought {
                 return self.durable(&cell, generation).await;
             }
         }
     }
 
-    /// Makes a member the only one, and takes the group back to its floor. Resolves when that is durable.
+    /// Makes a member the only one, and moves the group back to its floor. Resolves when that is durable.
     pub(in crate::local) async fn take_over(
         &self,
         cell: &Arc<GroupCell>,
@@ -62,14 +62,14 @@ impl Groups {
         Ok(())
     }
 
-    /// Moves a group; `None` when a topic came since the start was resolved.
+    /// Moves a group; `None` when a topic was created since the start position was resolved.
     fn try_seek(&self, cell: &Arc<GroupCell>, to: &SeekTo) -> Result<Tried<Option<u64>>, GroupError> {
         self.commits.check_open()?;
         if cell.is_deleted() {
             return Err(GroupError::Deleted);
         }
         let _deferred = DeferredWakes::enter();
-        // No topic joins the group meanwhile, and nothing older of this group is written after the record.
+        // Under this lock no topic is added to the group, and no older record of this group is written after the seek's record.
         let _creation = self.registry.creation();
         let (sources, ids): (Vec<SourceId>, Vec<TopicId>) = cell.sources().into_iter().unzip();
         let floors = match to {
@@ -80,7 +80,7 @@ impl Groups {
             SeekTo::Floor { .. } => None,
         };
         let sought: Result<u64, StoreError> = self.runtime.act_and_append(cell, |core, sending| {
-            cell.waiters.grant_noticed(&mut core.machine);
+            cell.waiters.grant_new_events(&mut core.machine);
             let floor = |&source: &SourceId| core.machine.status(source).floor;
             let floors = floors.unwrap_or_else(|| sources.iter().map(floor).collect());
             let record = StateRecord::Sought {
@@ -88,7 +88,7 @@ impl Groups {
                 floors: ids.iter().copied().zip(floors.iter().copied()).collect(),
             };
             let records = vec![record, mark_record(cell.number, &ids, &floors)];
-            // What the group did before goes out in front of it.
+            // The group's earlier changes are written before the seek's record.
             let generation = self.runtime.records.append_last(sending, &[], (records, cell), true)?;
             for (source, floor) in sources.into_iter().zip(floors) {
                 core.machine.seek(source, floor);
@@ -97,7 +97,7 @@ impl Groups {
             if let SeekTo::Floor { only } = to {
                 let others = core.machine.members().filter(|other| other != only);
                 for other in others.collect::<Vec<_>>() {
-                    // It has no leases any more.
+                    // The seek has voided its leases.
                     core.machine.leave(other, self.runtime.clock.steady_ms());
                     core.forget_member(other);
                 }
@@ -111,25 +111,25 @@ impl Groups {
         };
         cell.waiters.wake_windows(None);
         if let SeekTo::Floor { .. } = to {
-            // Members that were removed must notice.
+            // Removed members must notice that they were removed.
             cell.waiters.wake_members();
         }
         Ok(Tried::Done(Some(generation)))
     }
 
-    /// Retention removed everything below a seq: a group that has not read so far continues at the oldest kept event.
+    /// Applies retention to a group: if it has not received the events below `first_seq`, it continues at the oldest kept event.
     pub(in crate::local) fn cut_group(&self, cell: &Arc<GroupCell>, source: SourceId, first_seq: u64) {
         let (missed, topic, is_first) = self.runtime.act(cell, |core, _| {
-            cell.waiters.grant_noticed(&mut core.machine);
+            cell.waiters.grant_new_events(&mut core.machine);
             let missed = core.machine.cut(source, first_seq);
-            // Logged once: a group that stays behind would be logged with every cut.
-            let is_first = missed > 0 && core.told_missed.insert(source);
+            // Logged only once, because a group that lags would be logged with every cut.
+            let is_first = missed > 0 && core.logged_missed.insert(source);
             (missed, core.topic(source).name.clone(), is_first)
         });
         if is_first {
             tracing::warn!(
-                "group {} on {topic}: retention removed {missed} events before the group had them; it continues at seq \
-                 {first_seq}. Further ones are counted in events_missed_total and not logged",
+                "group {} on {topic}: retention removed {missed} events that the group had not received; it continues at seq \
+                 {first_seq}. Further losses are counted in events_missed_total and not logged",
                 cell.spec.group
             );
         }

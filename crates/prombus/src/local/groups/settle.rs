@@ -2,7 +2,7 @@
 
 use super::Groups;
 use super::cell::{GroupCell, GroupCore};
-use super::durable_ticket::{GroupRecords, LetterRecords};
+use super::durable_ticket::{DeadLetterRecords, GroupRecords};
 use crate::backend::{DurableTicket, SettleOutcome, Verdict, event_id_of};
 use crate::delivery::{AckOutcome, Millis, Position, Sender};
 use crate::error::GroupError;
@@ -11,8 +11,8 @@ use prombus_protocol::limits::MAX_REASON_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Applies verdicts, one outcome each. The ticket resolves when they are durable. It fails if a lease was to be extended that
-/// another process may have by now: that extension is stale.
+/// Applies verdicts, with one outcome each. The ticket resolves when they are durable. If a lease cannot be extended because
+/// another process may have leased the event, the extension is stale and the ticket fails.
 pub(in crate::local) fn settle(
     groups: &Groups,
     records: &Arc<GroupRecords>,
@@ -26,7 +26,7 @@ pub(in crate::local) fn settle(
         return DurableTicket::done();
     }
     let (mut has_room, mut refused) = (false, None);
-    let ((), last_letter) = groups.runtime.act_noting_letters(cell, |core, now| {
+    let ((), last_dead_letter) = groups.runtime.act_counting_dead_letters(cell, |core, now| {
         core.machine.advance(now);
         for &(position, verdict) in verdicts {
             let may_extend = || groups.check_leasing().map_err(|reason| refused = Some(reason)).is_ok();
@@ -45,11 +45,14 @@ pub(in crate::local) fn settle(
     if let Some(reason) = refused {
         return DurableTicket::failed(reason);
     }
-    match last_letter {
-        Some(letter) => {
-            let letter =
-                LetterRecords { records: Arc::clone(records), letter, generation: AtomicU64::new(0) };
-            DurableTicket::new(Arc::new(letter), 0)
+    match last_dead_letter {
+        Some(dead_letter) => {
+            let dead_letter = DeadLetterRecords {
+                records: Arc::clone(records),
+                dead_letter,
+                generation: AtomicU64::new(0),
+            };
+            DurableTicket::new(Arc::new(dead_letter), 0)
         }
         None => {
             let generation = cell.changes.lock().current_generation();
@@ -92,14 +95,14 @@ fn apply(
     }
 }
 
-/// The start of a reason, in whole characters.
+/// Cuts a reason to its maximum size, at a character boundary.
 fn short_reason(text: &str) -> &str {
     let end = (0..=MAX_REASON_BYTES.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }
 
 impl Groups {
-    /// Settles by id, for the member that had the event last. Resolves when that is durable.
+    /// Settles an event by its id, on behalf of its last holder. Resolves when that is durable.
     pub(in crate::local) async fn settle_by_id(
         &self,
         subscription: &str,
@@ -124,7 +127,7 @@ impl Groups {
             let verdicts = [(position, verdict)];
             let ticket = settle(self, &records, &cell, Sender::LastHolder, &verdicts, &mut outcomes);
             if outcomes[0] == SettleOutcome::Stale {
-                // Another topic may have the id too, if its publisher chose it.
+                // Another topic may have the same id, if publishers chose it.
                 continue;
             }
             ticket.await?;

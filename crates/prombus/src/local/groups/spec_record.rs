@@ -1,4 +1,4 @@
-//! What a group was created with, as it is stored and as members ask for it.
+//! The specification of a group: its stored form, and the check against the one that a member asks for.
 
 use super::cell::patterns;
 use crate::backend::GroupSpec;
@@ -7,7 +7,7 @@ use crate::engine::{GroupProgress, GroupState, StateRecord, TopicId};
 use crate::error::GroupError;
 use prombus_protocol::{Filter, GroupName, Pattern, Start};
 
-/// The records that create a group: the group, and its first lease marks, so that the first pull does not wait for another
+/// The records that create a group: the group itself, and its first lease marks, so that the first pull does not wait for another
 /// commit.
 pub(super) fn creation_records(
     number: u32,
@@ -29,7 +29,7 @@ pub(super) fn creation_records(
     [made, mark_record(number, topics, floors)]
 }
 
-/// The lease mark of a group that starts after a seq.
+/// The first lease mark of a group that starts after a seq.
 pub(super) fn first_mark(floor: u64) -> u64 {
     floor.saturating_add(MARK_AHEAD)
 }
@@ -49,7 +49,7 @@ fn filter_text(filter: Option<&Filter>) -> String {
     filter.map_or_else(String::new, |filter| serde_json::to_string(filter).expect("a filter is plain data"))
 }
 
-/// What a stored group was created with.
+/// The specification of a stored group.
 pub(super) fn spec_of(state: &GroupState) -> Result<GroupSpec, String> {
     let pattern = |text: &String| Pattern::new(text).map_err(|error| error.to_string());
     let filter = match state.filter.as_str() {
@@ -66,7 +66,7 @@ pub(super) fn spec_of(state: &GroupState) -> Result<GroupSpec, String> {
     })
 }
 
-/// All members of a group share its topics and its filter.
+/// Fails if the topics or the filter differ, because all members of a group share them.
 pub(super) fn check_conflict(known: &GroupSpec, asked: &GroupSpec) -> Result<(), GroupError> {
     let sorted = |spec: &GroupSpec| {
         let mut topics: Vec<String> = patterns(spec).map(|pattern| pattern.as_str().to_owned()).collect();

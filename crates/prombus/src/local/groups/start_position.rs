@@ -1,7 +1,7 @@
-//! Where a group starts: the seqs after which it begins, by topic, for each form of `from`.
+//! Resolves where a group starts: for each form of `from`, the seqs after which it begins, by topic.
 //!
-//! A start needs lookups, which may be pending. So it is resolved before the creation lock is taken, and the
-//! caller checks under the lock that no topic came in between.
+//! This needs lookups, which may be pending. So it is done before the creation lock is taken, and the caller checks under the
+//! lock that no topic was created in between.
 
 use crate::backend::event_id_of;
 use crate::engine::{Engine, EventHead, EventId, TopicId};
@@ -9,24 +9,24 @@ use crate::error::ReadError;
 use prombus_protocol::{Start, Uuid};
 use std::collections::HashMap;
 
-/// A gap is looked for in this many events whose publishers chose their ids.
+/// The number of events with publisher-chosen ids among which a gap is searched.
 const GAP_SEARCH_MAX: u64 = 1_000;
-/// The most events that are looked at to find the place of one that is gone. More are needed only where nearly all ids were
-/// chosen by publishers.
+/// The maximum number of events that are examined to find the position of a removed event. More are needed only if publishers
+/// chose nearly all ids.
 const HEADS_MAX: u32 = 10_000;
 
-/// A start, resolved as far as it needs lookups.
+/// A start position after all lookups.
 #[derive(Clone, Debug)]
 pub(in crate::local) enum ResolvedStart {
     Earliest,
-    /// The group existed when its start was to be resolved.
+    /// The group already existed, so no start position is needed.
     NotNeeded,
-    /// The floors of the topics that existed when it was resolved.
+    /// The floors of the topics that existed at the time of the lookups.
     Floors(HashMap<TopicId, u64>),
 }
 
 impl ResolvedStart {
-    /// Resolves a start in these topics.
+    /// Resolves a start position in these topics.
     pub(in crate::local) async fn resolve(
         engine: &dyn Engine,
         topics: &[TopicId],
@@ -34,7 +34,7 @@ impl ResolvedStart {
     ) -> Result<Self, ReadError> {
         let floors = match start {
             Start::Earliest => return Ok(Self::Earliest),
-            // Also after events that were published before and are not durable yet.
+            // This includes events that were published before and are not durable yet.
             Start::Latest => {
                 let mut floors = HashMap::with_capacity(topics.len());
                 for &topic in topics {
@@ -54,9 +54,9 @@ impl ResolvedStart {
         Ok(Self::Floors(floors))
     }
 
-    /// The floors of these topics; `None` when one of them has events and did not exist when this was resolved.
+    /// The floors of these topics; `None` when one of them has events and did not exist at the time of the lookups.
     pub(in crate::local) fn floors(&self, engine: &dyn Engine, topics: &[TopicId]) -> Option<Vec<u64>> {
-        // Events that retention removed are before every start.
+        // Every start position is after the events that retention removed.
         let removed = |topic: TopicId| engine.retained_from(topic).saturating_sub(1);
         let floor = |&topic: &TopicId| match self {
             Self::Earliest => Some(removed(topic)),
@@ -71,7 +71,7 @@ impl ResolvedStart {
     }
 }
 
-/// The seq before the first event of this time or a later one.
+/// The seq before the first event with this `ts` or a later one.
 async fn floor_at_time(engine: &dyn Engine, topic: TopicId, ts: i64) -> Result<u64, ReadError> {
     let first = engine.first_at_or_after(topic, ts).await?;
     Ok(first.map_or_else(|| engine.last_seq(topic), |seq| seq - 1))
@@ -87,7 +87,7 @@ async fn floors_after_id(
     };
     let head = match engine.head_at_or_after(at, seq).await {
         Ok(head) => head.filter(|head| head.seq == seq),
-        // Deleted since: its events are gone like any others.
+        // The topic was deleted meanwhile, so its events are gone.
         Err(ReadError::UnknownTopic(_)) => None,
         Err(error) => return Err(error),
     };
@@ -95,7 +95,7 @@ async fn floors_after_id(
     for &topic in topics {
         let floor = match head {
             _ if topic == at => seq,
-            // The other topics start at the event's time.
+            // The other topics start at the `ts` of the event.
             Some(head) => floor_at_time(engine, topic, head.ts).await?,
             None => 0,
         };
@@ -104,7 +104,7 @@ async fn floors_after_id(
     Ok(floors)
 }
 
-/// The topic and the seq of an event, or of the gap that it left.
+/// The topic and the seq of an event, or of the event before the gap that it left.
 async fn place_of_id(
     engine: &dyn Engine,
     topics: &[TopicId],
@@ -115,7 +115,7 @@ async fn place_of_id(
             return Ok(Some((topic, seq)));
         }
     }
-    // A gap where it could have been counts only if it is in none of the topics.
+    // A gap is considered only if none of the topics has the id.
     for &topic in topics {
         if let Some(seq) = gap_of(engine, topic, id).await? {
             return Ok(Some((topic, seq)));
@@ -124,21 +124,22 @@ async fn place_of_id(
     Ok(None)
 }
 
-/// The seq of the last event before one that was cleaned away: there is a gap where it was.
+/// The seq before the gap that a cleaned event left; `None` if there is no such gap.
 async fn gap_of(engine: &dyn Engine, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
     if !engine.is_own_id(id) {
         return Ok(None);
     }
     let last_seq = engine.last_seq(topic);
     let first = engine.first_seq(topic).await?.unwrap_or(last_seq + 1);
-    // Ids that the engine made rise with the seqs: below `low` no event is after the id, from `high` on all are.
+    // Ids that the engine generated rise with the seqs. All such ids below `low` are at most `id`, and those from `high` on are
+    // greater.
     let (mut low, mut high) = (first, last_seq + 1);
-    let mut looks = HEADS_MAX;
+    let mut lookups_left = HEADS_MAX;
     while low < high {
         let middle = low + (high - low) / 2;
-        match own_head(engine, topic, middle, high, &mut looks).await? {
+        match own_head(engine, topic, middle, high, &mut lookups_left).await? {
             Some(head) if head.id <= id => low = head.seq + 1,
-            _ if looks == 0 => return Ok(None),
+            _ if lookups_left == 0 => return Ok(None),
             _ => high = middle,
         }
     }
@@ -146,7 +147,7 @@ async fn gap_of(engine: &dyn Engine, topic: TopicId, id: EventId) -> Result<Opti
     Ok(is_there.then_some(low - 1))
 }
 
-/// Whether a seq is missing between this place and the next event whose id the engine made.
+/// Whether a seq is missing between this seq and the next event whose id the engine generated.
 async fn has_gap(engine: &dyn Engine, topic: TopicId, from: u64, last_seq: u64) -> Result<bool, ReadError> {
     let end = from.saturating_add(GAP_SEARCH_MAX);
     for seq in from..end {
@@ -160,19 +161,19 @@ async fn has_gap(engine: &dyn Engine, topic: TopicId, from: u64, last_seq: u64) 
     Ok(true)
 }
 
-/// The first event in a range whose id the engine made, with at most this many looks.
+/// The first event in a range whose id the engine generated, with at most `lookups_left` lookups.
 async fn own_head(
     engine: &dyn Engine,
     topic: TopicId,
     from: u64,
     end: u64,
-    looks: &mut u32,
+    lookups_left: &mut u32,
 ) -> Result<Option<EventHead>, ReadError> {
     let mut from = from;
-    while let Some(left) = looks.checked_sub(1)
+    while let Some(left) = lookups_left.checked_sub(1)
         && let Some(head) = engine.head_at_or_after(topic, from).await?.filter(|head| head.seq < end)
     {
-        *looks = left;
+        *lookups_left = left;
         if !head.is_client_id {
             return Ok(Some(head));
         }

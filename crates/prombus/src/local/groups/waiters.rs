@@ -1,5 +1,5 @@
-//! Who waits for a group: members for events or for room in their window, and callers for a generation of records. Commits
-//! reach this without the group's lock.
+//! The waiters of a group: members that wait for events or for room in their window, and callers that wait for a generation of
+//! records. Commits access them without the group's lock.
 
 use super::pending_changes::RecordInFlight;
 use crate::deferred_wakes::wake;
@@ -9,34 +9,34 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
-/// Waiters of a group, and what commits have reported.
+/// The waiters of a group, and the progress that commits have reported.
 pub(in crate::local) struct Waiters {
     lists: RankedMutex<WAITERS, Lists>,
     /// The newest generation of records that is durable.
     durable: AtomicU64,
-    /// The oldest generation whose record found no room on the disk; `u64::MAX` for none.
+    /// The oldest generation whose record found no space on the disk; `u64::MAX` for none.
     refused_from: AtomicU64,
-    /// How many dead letters were written, put off or dropped, in the order in which they were queued.
-    letters_done: AtomicU64,
+    /// The number of dead letters that were written, postponed or dropped, in the order in which they were queued.
+    dead_letters_done: AtomicU64,
 }
 
 #[derive(Default)]
 struct Lists {
-    /// The newest durable seq by source.
+    /// The newest durable seq, by source.
     newest: Vec<u64>,
-    /// Sources whose newest seq the machine has not been told.
-    noticed: Vec<SourceId>,
-    is_noticed: Vec<bool>,
-    /// Members that found nothing, in the order of their turns: the one that waits longest is first.
+    /// Sources whose newest seq was not passed to the machine yet.
+    changed: Vec<SourceId>,
+    is_changed: Vec<bool>,
+    /// Members that found no events, in the order of their turns: the one that has waited longest is first.
     for_events: VecDeque<WaitingMember>,
-    /// The newest turn that was given to a member.
+    /// The newest turn that was assigned to a member.
     newest_turn: u64,
-    /// Members that have as much as their window allows, or are paused.
+    /// Members whose window is full, or that are paused.
     for_window: Vec<(MemberId, Waker)>,
-    /// Callers that wait for a generation to be durable.
+    /// Callers that wait until a generation is durable.
     for_generation: Vec<(u64, Waker)>,
-    /// Callers that wait for a dead letter.
-    for_letter: Vec<(u64, Waker)>,
+    /// Callers that wait until a dead letter was processed.
+    for_dead_letter: Vec<(u64, Waker)>,
 }
 
 /// A member that waits for events.
@@ -52,7 +52,7 @@ impl Default for Waiters {
             lists: RankedMutex::default(),
             durable: AtomicU64::new(0),
             refused_from: AtomicU64::new(u64::MAX),
-            letters_done: AtomicU64::new(0),
+            dead_letters_done: AtomicU64::new(0),
         }
     }
 }
@@ -61,14 +61,15 @@ impl Waiters {
     pub(in crate::local) fn add_source(&self) {
         let mut lists = self.lists.lock();
         lists.newest.push(0);
-        lists.is_noticed.push(false);
+        lists.is_changed.push(false);
     }
 
     pub(in crate::local) fn durable_generation(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// A topic has durable events up to this seq. Called by the commit. Returns whom to wake, and whether others still wait.
+    /// Records that a topic has durable events up to this seq. Called by commits. Returns the waker to call, and whether other
+    /// members still wait.
     pub(in crate::local) fn notice(&self, source: SourceId, newest_seq: u64) -> (Option<Waker>, bool) {
         let mut lists = self.lists.lock();
         let at = source.0 as usize;
@@ -76,26 +77,26 @@ impl Waiters {
             return (None, false);
         }
         lists.newest[at] = newest_seq;
-        if !std::mem::replace(&mut lists.is_noticed[at], true) {
-            lists.noticed.push(source);
+        if !std::mem::replace(&mut lists.is_changed[at], true) {
+            lists.changed.push(source);
         }
-        let called = lists.for_events.pop_front().map(|waiting| waiting.waker);
-        (called, !lists.for_events.is_empty())
+        let woken = lists.for_events.pop_front().map(|waiting| waiting.waker);
+        (woken, !lists.for_events.is_empty())
     }
 
-    /// Tells the machine what became durable since the last call.
-    pub(in crate::local) fn grant_noticed(&self, machine: &mut Group) {
+    /// Passes the events that became durable since the last call to the machine.
+    pub(in crate::local) fn grant_new_events(&self, machine: &mut Group) {
         let mut lists = self.lists.lock();
-        while let Some(source) = lists.noticed.pop() {
+        while let Some(source) = lists.changed.pop() {
             let at = source.0 as usize;
-            lists.is_noticed[at] = false;
+            lists.is_changed[at] = false;
             machine.grant(source, lists.newest[at]);
         }
     }
 
-    /// Queues a member after those that wait already. It keeps its `turn` until it has got something, so that one that was woken
-    /// in vain does not lose its place. False when something came in between: an event, or a record that was not durable when
-    /// the member looked. `durable` is the durable generation that it saw.
+    /// Queues a member after those that already wait. The member keeps its `turn` until it has received an event, so a member
+    /// that was woken in vain does not lose its place. Returns false if the member must look again, because an event arrived or a
+    /// record became durable in between. `durable` is the durable generation that the member saw.
     pub(in crate::local) fn wait_for_events(
         &self,
         member: MemberId,
@@ -104,8 +105,8 @@ impl Waiters {
         waker: &Waker,
     ) -> bool {
         let mut lists = self.lists.lock();
-        // A record that becomes durable after this check finds the member in the queue: it takes the same lock.
-        if !lists.noticed.is_empty() || self.durable_generation() != durable {
+        // A record that becomes durable after this check finds the member in the queue, because it takes the same lock.
+        if !lists.changed.is_empty() || self.durable_generation() != durable {
             return false;
         }
         if let Some(waiting) = lists.for_events.iter_mut().find(|waiting| waiting.member == member) {
@@ -122,7 +123,7 @@ impl Waiters {
         true
     }
 
-    /// Waits for room in the member's own window. Called with the group locked, so no settlement comes in between.
+    /// Registers a member that waits for room in its own window. Called with the group locked, so no settlement comes in between.
     pub(in crate::local) fn wait_for_window(&self, member: MemberId, waker: &Waker) {
         let mut lists = self.lists.lock();
         match lists.for_window.iter_mut().find(|(waiter, _)| *waiter == member) {
@@ -131,7 +132,7 @@ impl Waiters {
         }
     }
 
-    /// Wakes members whose window has room again: this one, or all.
+    /// Wakes members whose window may have room: this one, or all.
     pub(in crate::local) fn wake_windows(&self, member: Option<MemberId>) {
         let mut lists = self.lists.lock();
         if lists.for_window.is_empty() {
@@ -151,7 +152,7 @@ impl Waiters {
         lists.for_window.retain(|(waiter, _)| *waiter != member);
     }
 
-    /// Wakes the member that waits longest. Returns whether others still wait.
+    /// Wakes the member that has waited longest. Returns whether other members still wait.
     pub(in crate::local) fn wake_one(&self) -> bool {
         let mut lists = self.lists.lock();
         let woken = lists.for_events.pop_front();
@@ -169,18 +170,18 @@ impl Waiters {
         woken.into_iter().for_each(|waiting| wake(waiting.waker));
     }
 
-    /// Wakes everyone: the group was deleted, or the bus ends.
+    /// Wakes all waiters to check again: the group or a topic was deleted, or the bus is suspended, failed or closed.
     pub(in crate::local) fn wake_all(&self) {
         self.wake_windows(None);
         self.wake_members();
-        let (generations, letters) = {
+        let (generations, dead_letters) = {
             let mut lists = self.lists.lock();
-            (std::mem::take(&mut lists.for_generation), std::mem::take(&mut lists.for_letter))
+            (std::mem::take(&mut lists.for_generation), std::mem::take(&mut lists.for_dead_letter))
         };
-        generations.into_iter().chain(letters).for_each(|(_, waker)| wake(waker));
+        generations.into_iter().chain(dead_letters).for_each(|(_, waker)| wake(waker));
     }
 
-    /// A record is durable.
+    /// Reports that a record is durable.
     pub(in crate::local) fn record_durable(&self, record: &RecordInFlight) {
         self.durable.fetch_max(record.generation, Ordering::AcqRel);
         let mut lists = self.lists.lock();
@@ -189,14 +190,14 @@ impl Waiters {
         }
         let mut woken = take_due(&mut lists.for_generation, |generation| generation <= record.generation);
         if record.wakes_members {
-            // All of them: a member that stopped waiting must not keep the events from the others.
+            // Wakes all members: one that has stopped waiting must not keep the events from the others.
             woken.extend(lists.for_events.drain(..).map(|waiting| waiting.waker));
         }
         drop(lists);
         woken.into_iter().for_each(wake);
     }
 
-    /// A record found no room: callers that wait for it, or for a later one, are told.
+    /// Reports that a record found no space, to callers that wait for it or for a later one.
     pub(in crate::local) fn record_refused(&self, record: &RecordInFlight) {
         if record.generation == 0 || self.refused_from.load(Ordering::Acquire) <= record.generation {
             return;
@@ -206,17 +207,17 @@ impl Waiters {
         woken.into_iter().for_each(wake);
     }
 
-    /// The group's records found room again.
+    /// Reports that the group's records found space again.
     pub(in crate::local) fn records_accepted(&self) {
         self.refused_from.store(u64::MAX, Ordering::Release);
     }
 
-    /// Whether the record of a generation waits for room on the disk.
+    /// Whether the record of a generation waits for space on the disk.
     pub(in crate::local) fn is_refused(&self, generation: u64) -> bool {
         generation >= self.refused_from.load(Ordering::Acquire)
     }
 
-    /// Has the caller woken when a generation is durable; false when it is already.
+    /// Registers a waker for a generation. Returns false when the generation is already durable.
     pub(in crate::local) fn wait_for_generation(&self, generation: u64, waker: &Waker) -> bool {
         if self.durable_generation() >= generation {
             return false;
@@ -229,25 +230,25 @@ impl Waiters {
         true
     }
 
-    /// One more dead letter was dealt with.
-    pub(in crate::local) fn letter_done(&self) {
+    /// Reports that one more dead letter was processed.
+    pub(in crate::local) fn dead_letter_done(&self) {
         let mut lists = self.lists.lock();
-        let done = self.letters_done.fetch_add(1, Ordering::AcqRel) + 1;
-        let woken = take_due(&mut lists.for_letter, |letter| letter <= done);
+        let done = self.dead_letters_done.fetch_add(1, Ordering::AcqRel) + 1;
+        let woken = take_due(&mut lists.for_dead_letter, |dead_letter| dead_letter <= done);
         drop(lists);
         woken.into_iter().for_each(wake);
     }
 
-    /// Has the caller woken when so many dead letters are dealt with; false when they are already.
-    pub(in crate::local) fn wait_for_letter(&self, letter: u64, waker: &Waker) -> bool {
-        if self.letters_done.load(Ordering::Acquire) >= letter {
+    /// Registers a waker for the dead letter with this number. Returns false when it was already processed.
+    pub(in crate::local) fn wait_for_dead_letter(&self, dead_letter: u64, waker: &Waker) -> bool {
+        if self.dead_letters_done.load(Ordering::Acquire) >= dead_letter {
             return false;
         }
         let mut lists = self.lists.lock();
-        if self.letters_done.load(Ordering::Acquire) >= letter {
+        if self.dead_letters_done.load(Ordering::Acquire) >= dead_letter {
             return false;
         }
-        push_waker(&mut lists.for_letter, letter, waker);
+        push_waker(&mut lists.for_dead_letter, dead_letter, waker);
         true
     }
 }
@@ -259,7 +260,7 @@ fn push_waker(list: &mut Vec<(u64, Waker)>, number: u64, waker: &Waker) {
     }
 }
 
-/// Takes the wakers whose number is due out of a list.
+/// Removes and returns the wakers whose number is due.
 fn take_due(list: &mut Vec<(u64, Waker)>, is_due: impl Fn(u64) -> bool) -> Vec<Waker> {
     let due = list.extract_if(.., |(number, _)| is_due(*number));
     due.map(|(_, waker)| waker).collect()

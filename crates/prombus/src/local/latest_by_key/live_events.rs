@@ -1,14 +1,14 @@
-//! Which events live, for the engine's cleaning.
+//! Decides which events are live, for the engine's cleaning.
 
 use super::SharedMap;
 use crate::engine::{Engine, LiveCount, Liveness, TopicId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Which events live, for the engine's cleaning.
+/// Decides which events are live, for the engine's cleaning.
 pub(in crate::local) struct LiveEvents<'a> {
     pub(in crate::local) engine: &'a dyn Engine,
-    /// The maps of compacted topics; they were just brought up to date.
+    /// The maps of compacted topics, which were just brought up to date.
     pub(in crate::local) compacted: HashMap<TopicId, Arc<SharedMap>>,
 }
 

@@ -1,4 +1,4 @@
-//! A page of the newest events of keys: which ones the map names, and reading them.
+//! A page of the newest events of keys: selects them from the map, and reads them.
 
 use super::{Fold, LatestByKey, TopicState};
 use crate::backend::{EventBatch, EventPosition, Keys, LatestPage, LatestQuery, PullLimit};
@@ -9,14 +9,14 @@ use prombus_protocol::Topic;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-/// Wanted seqs that are this close to each other are read in one go.
+/// Seqs that are at most this far apart are read in one scan.
 const GAP_MAX: u64 = 64;
 /// Events in memory are read on the calling thread if a page has at most this many.
 const QUICK_EVENTS_MAX: usize = 64;
 
 impl LatestByKey {
-    /// The newest events of keys. Files are read off the async threads; a few events that are in memory are read here, which is the
-    /// usual case of a question for one key.
+    /// The newest events of keys. Files are read off the async threads. A few events that are in memory are read on the calling
+    /// thread, which is the usual case of a query for one key.
     pub(in crate::local) async fn latest(
         self: &Arc<Self>,
         id: TopicId,
@@ -24,13 +24,13 @@ impl LatestByKey {
         query: LatestQuery,
     ) -> Result<LatestPage, ReadError> {
         let turn = match query.at_ts {
-            // The semaphore is never closed.
+            // Cannot fail, because the semaphore is never closed.
             Some(_) => Arc::clone(&self.turns).acquire_owned().await.ok(),
             None => None,
         };
         let map = if query.at_ts.is_some() { self.new_map() } else { self.get(id) };
         let fold = Fold::begin(self, &map, id, topic, query.at_ts.unwrap_or(i64::MAX)).await;
-        // The state of another time is made for each answer: that is never little.
+        // A historical state is built from the whole topic, which is never quick.
         if query.at_ts.is_none() && fold.is_quick() {
             let page = PageRead::after(fold, &query).await?;
             if page.is_quick() {
@@ -40,7 +40,7 @@ impl LatestByKey {
         }
         run_reads(&*self.engine, async move {
             let page = PageRead::after(fold, &query).await?;
-            // Its map is needed no more.
+            // The map of a historical state is not needed any more.
             drop((map, turn));
             page.run().await
         })
@@ -48,7 +48,7 @@ impl LatestByKey {
     }
 }
 
-/// The events of an answer that are to be read.
+/// The events that a page will contain.
 struct Picked {
     seqs: Vec<u64>,
     has_more: bool,
@@ -78,7 +78,7 @@ impl Picked {
     }
 }
 
-/// Reads the events of an answer, without the map's lock.
+/// Reads the events of a page, without the map's lock.
 struct PageRead {
     id: TopicId,
     topic: Topic,
@@ -91,7 +91,7 @@ struct PageRead {
 }
 
 impl PageRead {
-    /// Brings the map up to date and picks from it.
+    /// Brings the map up to date and selects the events.
     async fn after(fold: Fold, query: &LatestQuery) -> Result<Self, ReadError> {
         fold.run().await?;
         let picked = Picked::new(&fold.map.state.lock(), query);
@@ -107,10 +107,10 @@ impl PageRead {
         })
     }
 
-    /// Whether it is done in no time: it reads few events, and they are in memory.
+    /// Whether it takes only microseconds: it reads few events, and they are in memory.
     fn is_quick(&self) -> bool {
         let seqs = &self.picked.seqs;
-        // What comes after an event that is in memory is there, too.
+        // If an event is in memory, so are all later ones.
         let is_in_memory = |&seq: &u64| self.scanner.is_in_memory(self.id, seq);
         seqs.len() <= QUICK_EVENTS_MAX && seqs.first().is_none_or(is_in_memory)
     }
@@ -121,7 +121,7 @@ impl PageRead {
         while at < seqs.len() && !self.is_full {
             let gap = seqs[at..].windows(2).position(|pair| pair[1] - pair[0] > GAP_MAX);
             let end = at + gap.unwrap_or(seqs.len() - at - 1);
-            self.read_close_ones(&seqs[at..=end]).await?;
+            self.read_cluster(&seqs[at..=end]).await?;
             at = end + 1;
         }
         let next_after = match (self.is_full, self.picked.has_more) {
@@ -134,7 +134,7 @@ impl PageRead {
     }
 
     /// Reads events whose seqs are close to each other.
-    async fn read_close_ones(&mut self, seqs: &[u64]) -> Result<(), ReadError> {
+    async fn read_cluster(&mut self, seqs: &[u64]) -> Result<(), ReadError> {
         let (Some(&first), Some(&end)) = (seqs.first(), seqs.last()) else { return Ok(()) };
         let (mut wanted, mut from) = (seqs, first);
         while from <= end && !self.is_full {

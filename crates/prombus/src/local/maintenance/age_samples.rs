@@ -1,25 +1,26 @@
-//! How old the events of a topic are at least, by a clock that never goes back.
+//! The minimum age of the events of a topic, by a clock that never goes back.
 //!
-//! Commit times come from the wall clock and never fall. After the wall clock jumped forward and back, they stand still until it has
-//! caught up, and say nothing of an event's age meanwhile. So the newest seq is noted from time to time: an event that was there when
-//! a sample was taken is at least as old as the sample. Samples are in memory only; after a restart they begin again.
+//! Commit times come from the wall clock and never decrease. If the wall clock jumps forward and back, commit times stand still
+//! until the clock has caught up, and meanwhile say nothing about an event's age. So the newest seq is sampled from time to time:
+//! an event that existed when a sample was taken is at least as old as the sample. Samples are in memory only and start over
+//! after a restart.
 
 use crate::delivery::Millis;
 use std::collections::VecDeque;
 
-/// A sample is taken this many times within the shortest age of interest.
+/// The number of samples within the shortest age of interest.
 const SAMPLES_PER_AGE: u64 = 64;
 
-/// The newest seqs of a topic at some times, by the steady clock.
+/// The newest seqs of a topic at certain times, by the steady clock.
 #[derive(Debug, Default)]
 pub(super) struct AgeSamples {
     samples: VecDeque<(Millis, u64)>,
 }
 
 impl AgeSamples {
-    /// Notes that the newest seq of the topic is `last_seq` now. Ages from `shortest` to `longest` will be asked for.
+    /// Records that the newest seq of the topic is `last_seq` now. Queries will be for ages from `shortest` to `longest`.
     pub(super) fn note(&mut self, now: Millis, last_seq: u64, shortest: Millis, longest: Millis) {
-        // Of those that are old enough for every question, the newest one answers.
+        // Of the samples that are older than every possible query, only the newest is needed.
         while let Some(&(at, _)) = self.samples.get(1)
             && now.saturating_sub(at) >= longest
         {
@@ -33,7 +34,7 @@ impl AgeSamples {
         }
     }
 
-    /// The newest seq that is known to be at least this old; zero when none is.
+    /// The newest seq that is known to be at least this old; zero if none is.
     pub(super) fn seq_of_age(&self, now: Millis, age: Millis) -> u64 {
         let old = self.samples.iter().take_while(|(at, _)| now.saturating_sub(*at) >= age);
         old.last().map_or(0, |&(_, seq)| seq)
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_event_is_taken_for_older_than_it_is_and_none_for_much_younger() {
+    fn ages_are_never_overestimated_and_only_slightly_underestimated() {
         let (age, longest) = (6_400, 20_000);
         let mut samples = AgeSamples::default();
         // One event every 10 ms.
@@ -55,8 +56,11 @@ mod tests {
             for age in [age, longest] {
                 let exact = now.saturating_sub(age) / 10;
                 let known = samples.seq_of_age(now, age);
-                assert!(known <= exact, "{known} at {now}, but {exact} is the oldest of {age} ms");
-                assert!(known + 20 >= exact, "{known} at {now}, {exact} is {age} ms old");
+                assert!(known <= exact, "at {now}: seq {known} is not yet {age} ms old, only up to {exact}");
+                assert!(
+                    known + 20 >= exact,
+                    "at {now}: seq {exact} is {age} ms old, but only {known} is known"
+                );
             }
             assert!(samples.samples.len() < 300, "{} samples", samples.samples.len());
         }

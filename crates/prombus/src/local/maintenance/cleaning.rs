@@ -1,6 +1,7 @@
-//! Compaction: removes events that newer ones of the same key replaced, when that is worth it or was not done for a while.
+//! Compaction: removes events that newer events of the same key replaced, when enough of them are dead or when the last
+//! compaction is long ago.
 
-use super::memory::{CleaningMemory, KeptTopic, Memory};
+use super::round_state::{CleaningState, MaintainedTopic, RoundState};
 use super::tombstone_sweep::{OldTombstones, SweepBudget};
 use super::{Maintenance, ROUND_MS};
 use crate::delivery::Millis;
@@ -13,12 +14,12 @@ use std::sync::atomic::Ordering;
 
 /// Replaced events are removed after this time, even if they are few.
 const COMPACT_AFTER_MS: Millis = 60_000;
-/// They are removed this early if many of them are tombstones.
+/// Replaced events are removed after this shorter time if many tombstones were dropped.
 const COMPACT_TOMBSTONES_AFTER_MS: Millis = 15_000;
-/// How many tombstones are many.
+/// The number of dropped tombstones that counts as many.
 const TOMBSTONES_MANY: u64 = 1_000;
 
-/// The maps of compacted topics, up to date, and what they say.
+/// The up-to-date maps of compacted topics, and the sizes of their live and dead events.
 #[derive(Default)]
 struct CompactedMaps {
     maps: HashMap<TopicId, Arc<SharedMap>>,
@@ -29,41 +30,47 @@ struct CompactedMaps {
 impl Maintenance {
     pub(super) async fn clean_if_due(
         &self,
-        compacted: &[&KeptTopic],
+        compacted: &[&MaintainedTopic],
         is_cut: bool,
-        memory: &mut Memory,
+        round_state: &mut RoundState,
         may_block: MayBlock,
     ) {
         let now = self.reading.clock.steady_ms();
-        let CompactedMaps { maps, live_bytes, dead_bytes } = self.compacted_maps(compacted, memory).await;
+        let CompactedMaps { maps, live_bytes, dead_bytes } =
+            self.compacted_maps(compacted, round_state).await;
         let unit_bytes = self.reading.engine.capabilities().compaction_unit_bytes;
         let is_worth = dead_bytes >= live_bytes.max(unit_bytes);
-        let cleaning = &mut memory.cleaning;
+        let cleaning = &mut round_state.cleaning;
         let are_many = cleaning.tombstones_dropped >= TOMBSTONES_MANY && !cleaning.has_more_tombstones;
         let compact_after_ms = if are_many { COMPACT_TOMBSTONES_AFTER_MS } else { COMPACT_AFTER_MS };
         let is_old = now.saturating_sub(cleaning.compacted_at) >= compact_after_ms;
         let compact = dead_bytes > 0 && (is_worth || is_old);
         if compact || is_cut || self.is_cleaning_wanted(cleaning, now) {
-            self.clean(maps, compact, memory, now, may_block);
+            self.clean(maps, compact, round_state, now, may_block);
         }
     }
 
     /// Brings the maps of compacted topics up to date, and drops old tombstones.
-    async fn compacted_maps(&self, compacted: &[&KeptTopic], memory: &mut Memory) -> CompactedMaps {
+    async fn compacted_maps(
+        &self,
+        compacted: &[&MaintainedTopic],
+        round_state: &mut RoundState,
+    ) -> CompactedMaps {
         let clock = &self.reading.clock;
         let mut budget = SweepBudget::new(clock.steady_ms());
         let mut compacted_maps = CompactedMaps::default();
-        for KeptTopic { topic, settings } in compacted {
-            let own = memory.topics.entry(topic.id).or_default();
+        for MaintainedTopic { topic, settings } in compacted {
+            let own = round_state.topics.entry(topic.id).or_default();
             match self.latest.up_to_date(topic.id, &topic.name).await {
                 Ok(map) => {
-                    // Deletions that the snapshots do not have yet would be kept there indefinitely.
+                    // Keeps tombstones that no snapshot includes yet; otherwise the snapshots would keep the deleted keys
+                    // indefinitely.
                     let to_seq = if settings.has_snapshots() { own.snapshot_to } else { u64::MAX };
                     let old_seq = own.ages.seq_of_age(clock.steady_ms(), settings.tombstone_ms);
                     let by_ms = clock.wall_ms().saturating_sub_unsigned(settings.tombstone_ms);
                     let old = OldTombstones { topic: topic.id, by_ms, old_seq, to_seq };
                     let dropped = self.drop_tombstones(&old, &map.state, &mut own.tombstones, &mut budget);
-                    memory.cleaning.tombstones_dropped += dropped.await;
+                    round_state.cleaning.tombstones_dropped += dropped.await;
                     let state = map.state.lock();
                     compacted_maps.live_bytes += state.map.live_bytes();
                     compacted_maps.dead_bytes += state.map.dead_bytes();
@@ -71,56 +78,56 @@ impl Maintenance {
                     compacted_maps.maps.insert(topic.id, map);
                 }
                 Err(ReadError::UnknownTopic(_) | ReadError::Unavailable(_)) => {}
-                Err(error) => own.complain(&topic.name, "compaction", &error),
+                Err(error) => own.log_fault_once(&topic.name, "compaction", &error),
             }
         }
-        memory.cleaning.has_more_tombstones = budget.is_used_up();
+        round_state.cleaning.has_more_tombstones = budget.is_used_up();
         compacted_maps
     }
 
-    /// Whether something asks for a cleaning besides the topics: a deletion, a cleaning that did not finish, a full disk.
-    fn is_cleaning_wanted(&self, cleaning: &mut CleaningMemory, now: Millis) -> bool {
+    /// Whether there is another reason for a cleaning: a deletion, a cleaning that did not finish, or a full disk.
+    fn is_cleaning_wanted(&self, cleaning: &mut CleaningState, now: Millis) -> bool {
         let is_again = cleaning.clean_again_at.take_if(|at| *at <= now).is_some();
-        // Segments with nothing but old group records are dead without any retention.
+        // Segments that contain only outdated group records are dead, even without retention.
         let is_refused = self.groups.runtime.records.is_refused();
         let is_full = (is_refused || self.reading.engine.is_full()) && now >= cleaning.clean_full_at;
         if is_full {
             cleaning.clean_full_at = now.saturating_add(if is_refused { ROUND_MS } else { COMPACT_AFTER_MS });
         }
-        self.schedule.take_clean() || is_again || is_full
+        self.schedule.take_cleaning_request() || is_again || is_full
     }
 
     fn clean(
         &self,
         maps: HashMap<TopicId, Arc<SharedMap>>,
         compact: bool,
-        memory: &mut Memory,
+        round_state: &mut RoundState,
         now: Millis,
         may_block: MayBlock,
     ) {
         let mut taken = Vec::new();
         if compact {
-            memory.cleaning.compacted_at = now;
-            memory.cleaning.tombstones_dropped = 0;
+            round_state.cleaning.compacted_at = now;
+            round_state.cleaning.tombstones_dropped = 0;
             taken.extend(maps.values().map(|map| (Arc::clone(map), map.state.lock().map.take_dead_bytes())));
         }
         let live = LiveEvents { engine: &*self.reading.engine, compacted: maps };
         let cleaned = self.reading.engine.clean(&live, compact, may_block);
         if !matches!(&cleaned, Ok(cleaned) if !cleaned.is_cut_short) {
-            // What is dead still takes room, even if nothing dies any more.
+            // The dead events still take space, so they must trigger another compaction even if no more events die.
             taken.iter().for_each(|(map, bytes)| map.state.lock().map.put_back_dead_bytes(*bytes));
-            memory.cleaning.clean_again_at = Some(now.saturating_add(COMPACT_AFTER_MS));
+            round_state.cleaning.clean_again_at = Some(now.saturating_add(COMPACT_AFTER_MS));
         }
         match cleaned {
             Ok(cleaned) => {
                 self.cleaned_events.fetch_add(cleaned.events, Ordering::Relaxed);
                 self.cleaned_bytes.fetch_add(cleaned.bytes, Ordering::Relaxed);
                 if cleaned.events > 0 && compact {
-                    // Older events of a key may be gone with that, and nothing keeps its tombstone any more.
-                    memory.topics.values_mut().for_each(|own| own.tombstones.restart());
+                    // The older events of a key may be removed by that, so its tombstone may not be needed any more.
+                    round_state.topics.values_mut().for_each(|own| own.tombstones.restart());
                 }
             }
-            Err(error) if !self.reading.commits.is_closed() => tracing::error!("cleaning: {error}"),
+            Err(error) if !self.reading.commits.is_closed() => tracing::error!("cleaning failed: {error}"),
             Err(_) => {}
         }
     }

@@ -1,23 +1,27 @@
-//! Retention by age and by bytes: topics begin later from now on, and groups that have not read so far continue there.
+//! Retention by age and by size: raises the first seqs of topics, and moves groups that have not received the removed events.
 
 use super::Maintenance;
-use super::memory::{KeptTopic, Memory, TopicMemory};
+use super::round_state::{MaintainedTopic, RoundState, TopicRoundState};
 use crate::deferred_wakes::DeferredWakes;
 use crate::engine::{EventHead, TopicId};
 use crate::error::{ReadError, StoreError};
 use crate::settings::TopicSettings;
 
-/// The most topics that are cut with one record: a record of very many would not fit into a small segment.
+/// The maximum number of topics in one retention record: a larger record might not fit into a small segment.
 const CUTS_MAX: usize = 250;
 
 impl Maintenance {
-    /// Cuts off what retention removes. Returns whether that was anything.
-    pub(super) async fn apply_retention(&self, topics: &[KeptTopic], memory: &mut Memory) -> bool {
+    /// Applies retention to these topics. Returns whether it removed anything.
+    pub(super) async fn apply_retention(
+        &self,
+        topics: &[MaintainedTopic],
+        round_state: &mut RoundState,
+    ) -> bool {
         let engine = &self.reading.engine;
         let mut firsts = Vec::new();
         let now = self.reading.clock.steady_ms();
-        for KeptTopic { topic, settings } in topics {
-            let own = memory.topics.entry(topic.id).or_default();
+        for MaintainedTopic { topic, settings } in topics {
+            let own = round_state.topics.entry(topic.id).or_default();
             let ages = settings.retention_ms.into_iter();
             let ages = ages.chain(settings.compaction.then_some(settings.tombstone_ms));
             if let (Some(shortest), Some(longest)) = (ages.clone().min(), ages.max()) {
@@ -27,7 +31,7 @@ impl Maintenance {
                 Ok(first) if first > engine.retained_from(topic.id).max(1) => firsts.push((topic.id, first)),
                 Ok(_) => {}
                 Err(ReadError::UnknownTopic(_)) => {}
-                Err(error) => own.complain(&topic.name, "retention", &error),
+                Err(error) => own.log_fault_once(&topic.name, "retention", &error),
             }
         }
         let mut is_cut = false;
@@ -35,17 +39,17 @@ impl Maintenance {
             match self.cut(part) {
                 Ok(()) => {
                     is_cut = true;
-                    memory.has_told_full = false;
+                    round_state.has_logged_full = false;
                 }
                 Err(error) => {
-                    // The next round tries again.
+                    // The next round retries.
                     for (id, _) in part {
-                        memory.topics.entry(*id).or_default().measured = None;
+                        round_state.topics.entry(*id).or_default().measured = None;
                     }
                     let is_full = matches!(error, StoreError::Full);
-                    let is_told = is_full && std::mem::replace(&mut memory.has_told_full, true);
-                    if !matches!(error, StoreError::Busy) && !is_told && !self.reading.commits.is_closed() {
-                        tracing::error!("retention: {error}; it is tried again");
+                    let is_logged = is_full && std::mem::replace(&mut round_state.has_logged_full, true);
+                    if !matches!(error, StoreError::Busy) && !is_logged && !self.reading.commits.is_closed() {
+                        tracing::error!("retention failed: {error}; it will be retried");
                     }
                 }
             }
@@ -53,7 +57,7 @@ impl Maintenance {
         is_cut
     }
 
-    /// Has topics begin at these seqs, for readers and for groups.
+    /// Makes topics begin at these seqs, for readers and for groups.
     fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
         let _deferred = DeferredWakes::enter();
         self.reading.engine.retain_from(firsts)?;
@@ -66,46 +70,46 @@ impl Maintenance {
         Ok(())
     }
 
-    /// The first seq of a topic that retention leaves; zero when it leaves all.
+    /// The first seq of a topic that retention keeps; zero if it keeps all events.
     async fn first_kept(
         &self,
         id: TopicId,
         settings: &TopicSettings,
-        memory: &mut TopicMemory,
+        topic_state: &mut TopicRoundState,
     ) -> Result<u64, ReadError> {
         let (engine, clock) = (&self.reading.engine, &self.reading.clock);
         let mut first = 0;
         let now = clock.wall_ms();
         if let Some(retention_ms) = settings.retention_ms {
-            let is_due = memory.expires.is_none_or(|(setting, at)| setting != retention_ms || at <= now);
+            let is_due = topic_state.expires.is_none_or(|(setting, at)| setting != retention_ms || at <= now);
             if is_due && let Some(oldest) = self.readable_head(id, 0).await? {
                 let expires = oldest.commit_ms.saturating_add_unsigned(retention_ms);
-                memory.expires = Some((retention_ms, expires));
+                topic_state.expires = Some((retention_ms, expires));
                 if expires <= now {
                     let expired_ms = now.saturating_sub_unsigned(retention_ms);
                     first = self.first_committed_after(id, oldest.seq, expired_ms).await?;
-                    memory.expires = None;
+                    topic_state.expires = None;
                 }
             }
-            // Where the wall clock was set back, commit times are in its future and nothing would expire.
-            let old_seq = memory.ages.seq_of_age(clock.steady_ms(), retention_ms);
+            // If the wall clock was set back, commit times are in the future, and nothing would expire by them.
+            let old_seq = topic_state.ages.seq_of_age(clock.steady_ms(), retention_ms);
             if old_seq > 0 && old_seq >= first && engine.retained_from(id) <= old_seq {
                 first = old_seq + 1;
-                memory.expires = None;
+                topic_state.expires = None;
             }
         }
         if let Some(retention_bytes) = settings.retention_bytes {
             let measured = (retention_bytes, engine.last_seq(id));
-            if memory.measured != Some(measured) {
+            if topic_state.measured != Some(measured) {
                 first = first.max(engine.first_within_bytes(id, retention_bytes).await?);
-                memory.measured = Some(measured);
+                topic_state.measured = Some(measured);
             }
         }
         Ok(first)
     }
 
-    /// The first readable event at or after a seq. Commit times never fall, so unreadable events before it are not younger:
-    /// retention may remove them without reading them.
+    /// The first readable event at or after a seq. Commit times never decrease, so unreadable events before it are at least as
+    /// old. Retention may remove them without reading them.
     async fn readable_head(&self, id: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
         let mut seq = seq;
         loop {
@@ -116,13 +120,13 @@ impl Maintenance {
         }
     }
 
-    /// The first seq whose event was committed after this time. Commit times never fall.
+    /// The first seq whose event was committed after this time. Commit times never decrease.
     async fn first_committed_after(&self, id: TopicId, from: u64, ms: i64) -> Result<u64, ReadError> {
         let old_seq = async |seq| {
             let head = self.readable_head(id, seq).await?;
             Ok::<_, ReadError>(head.filter(|head| head.commit_ms <= ms).map(|head| head.seq))
         };
-        // Mostly little has expired since the last time: leaps that grow find the end of it.
+        // Usually only a few events have expired since the last round, so growing steps find the boundary quickly.
         let (mut low, mut leap) = (from, 64);
         let end = self.reading.engine.last_seq(id) + 1;
         let mut high = end;

@@ -1,4 +1,4 @@
-//! When maintenance runs, and who wakes it.
+//! When maintenance runs, and which requests wake it.
 
 use crate::delivery::Millis;
 use crate::engine::{MayBlock, TopicId};
@@ -6,33 +6,33 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Two rounds are at least this far apart, so that waking it often costs little.
-const REST_MS: Millis = 50;
+/// The minimum interval between two rounds, so that frequent wake-ups cost little.
+const INTERVAL_MIN_MS: Millis = 50;
 
-/// What rounds of maintenance are asked for.
+/// Requests for rounds of maintenance.
 #[derive(Default)]
 pub(in crate::local) struct MaintenanceSchedule {
-    wishes: Mutex<Wishes>,
+    requests: Mutex<Requests>,
     changed: Condvar,
-    wants_clean: AtomicBool,
-    /// Topics with snapshots that were created since the last round, and when.
+    is_cleaning_requested: AtomicBool,
+    /// Topics with snapshots that were created since the last round, with their creation times.
     created: Mutex<Vec<(TopicId, Millis)>>,
 }
 
 #[derive(Default)]
-struct Wishes {
+struct Requests {
     is_woken: bool,
     is_stopped: bool,
 }
 
 impl MaintenanceSchedule {
-    /// Has a round begin soon.
+    /// Makes a round begin soon.
     pub(in crate::local) fn wake(&self) {
-        self.wishes.lock().is_woken = true;
+        self.requests.lock().is_woken = true;
         self.changed.notify_all();
     }
 
-    /// A topic with snapshots was created: its first one is due an interval from now, not from the next round.
+    /// Reports that a topic with snapshots was created. Its first snapshot is due one interval from now, not from the next round.
     pub(in crate::local) fn topic_created(&self, topic: TopicId, now: Millis) {
         self.created.lock().push((topic, now));
         self.wake();
@@ -46,44 +46,45 @@ impl MaintenanceSchedule {
         self.created.lock().extend(created);
     }
 
-    /// Has a round begin soon that cleans.
+    /// Makes a round begin soon, and makes it clean.
     pub(in crate::local) fn clean_soon(&self) {
         self.clean_next();
         self.wake();
     }
 
-    /// The next round cleans. After a restart, what was deleted before may not be cleaned yet.
+    /// Makes the next round clean.
     pub(in crate::local) fn clean_next(&self) {
-        self.wants_clean.store(true, Ordering::Release);
+        self.is_cleaning_requested.store(true, Ordering::Release);
     }
 
-    pub(super) fn take_clean(&self) -> bool {
-        self.wants_clean.swap(false, Ordering::AcqRel)
+    pub(super) fn take_cleaning_request(&self) -> bool {
+        self.is_cleaning_requested.swap(false, Ordering::AcqRel)
     }
 
     pub(in crate::local) fn stop(&self) {
-        self.wishes.lock().is_stopped = true;
+        self.requests.lock().is_stopped = true;
         self.changed.notify_all();
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.wishes.lock().is_stopped
+        self.requests.lock().is_stopped
     }
 
-    /// Sleeps until the next round. False when maintenance was stopped.
+    /// Sleeps until the next round. Returns false when maintenance was stopped.
     pub(super) fn sleep(&self, wait_ms: Millis, _may_block: MayBlock) -> bool {
-        let mut wishes = self.wishes.lock();
-        if wishes.is_stopped {
+        let mut requests = self.requests.lock();
+        if requests.is_stopped {
             return false;
         }
-        self.changed.wait_for(&mut wishes, Duration::from_millis(REST_MS));
-        while !wishes.is_stopped && !wishes.is_woken {
-            let waited = self.changed.wait_for(&mut wishes, Duration::from_millis(wait_ms.max(REST_MS)));
+        self.changed.wait_for(&mut requests, Duration::from_millis(INTERVAL_MIN_MS));
+        while !requests.is_stopped && !requests.is_woken {
+            let waited =
+                self.changed.wait_for(&mut requests, Duration::from_millis(wait_ms.max(INTERVAL_MIN_MS)));
             if waited.timed_out() {
                 break;
             }
         }
-        wishes.is_woken = false;
-        !wishes.is_stopped
+        requests.is_woken = false;
+        !requests.is_stopped
     }
 }

@@ -1,7 +1,7 @@
-//! Taking snapshots when they are due.
+//! Takes snapshots when they are due.
 
 use super::Maintenance;
-use super::memory::{KeptTopic, Memory};
+use super::round_state::{MaintainedTopic, RoundState};
 use crate::backend::{BoxFuture, LatestPage, LatestQuery};
 use crate::delivery::Millis;
 use crate::engine::TopicId;
@@ -13,26 +13,27 @@ use prombus_protocol::{Start, Topic};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A new topic with snapshots is durable after this time, or its snapshots begin with the round that finds it.
+/// How long a new topic with snapshots may take to become durable. After that, its first interval begins with the round that
+/// finds it.
 const CREATED_MAX_MS: Millis = 10_000;
 
 impl Maintenance {
-    /// Takes the snapshots that are due. Returns when the next one is.
+    /// Takes the snapshots that are due. Returns when the next one is due.
     pub(super) async fn take_snapshots(
         &self,
-        compacted: &[&KeptTopic],
-        memory: &mut Memory,
+        compacted: &[&MaintainedTopic],
+        round_state: &mut RoundState,
     ) -> Option<Millis> {
         let clock = &self.reading.clock;
         let mut next: Option<Millis> = None;
         let mut created: HashMap<TopicId, Millis> = self.schedule.take_created().into_iter().collect();
-        for KeptTopic { topic, settings } in compacted {
+        for MaintainedTopic { topic, settings } in compacted {
             let Some(snapshots) = &settings.snapshot_topic else { continue };
             if !settings.has_snapshots() || self.schedule.is_stopped() {
                 continue;
             }
             let now = clock.steady_ms();
-            let own = memory.topics.entry(topic.id).or_default();
+            let own = round_state.topics.entry(topic.id).or_default();
             let since = created.remove(&topic.id).unwrap_or(now);
             let at = own.snapshot_at.get_or_insert(since.saturating_add(settings.snapshot_interval_ms));
             *at = (*at).min(now.saturating_add(settings.snapshot_interval_ms));
@@ -41,11 +42,11 @@ impl Maintenance {
                 let last_seq = self.reading.engine.last_seq(topic.id);
                 match snapshot_of(self, &topic.name, snapshots).await {
                     Ok(_) => {
-                        own.has_complained = false;
+                        own.has_logged_fault = false;
                         own.snapshot_to = last_seq;
                     }
                     Err(error) if !self.reading.commits.is_closed() => {
-                        own.complain(&topic.name, "snapshot", &error);
+                        own.log_fault_once(&topic.name, "snapshot", &error);
                     }
                     Err(_) => {}
                 }
@@ -53,7 +54,7 @@ impl Maintenance {
             let at = own.snapshot_at.unwrap_or(now);
             next = Some(next.map_or(at, |next| next.min(at)));
         }
-        // Topics that are not durable yet are not in the list.
+        // Topics that are not durable yet are not in `compacted`.
         let now = clock.steady_ms();
         created.retain(|_, since| now.saturating_sub(*since) < CREATED_MAX_MS);
         if !created.is_empty() {

@@ -1,36 +1,36 @@
-//! How far old tombstones were looked at, and how many a round looks at.
+//! The progress of the sweep of old tombstones, and the limits of a round.
 
 use crate::clock::Clock;
 use crate::delivery::Millis;
 use crate::engine::TopicId;
 
-/// Tombstones that are looked at in a round, in all topics together.
+/// The maximum number of tombstones that a round examines, in all topics together.
 const ROUND_MAX: usize = 8_000;
-/// Tombstones that are looked at before the time is checked.
+/// The number of tombstones that are examined before the time is checked.
 pub(super) const SLICE_MAX: usize = 1_000;
-/// A round stops looking at tombstones after this time.
+/// The time after which a round stops examining tombstones.
 const ROUND_MAX_MS: Millis = 500;
-/// Everything is looked at again after this time, whatever is known.
+/// The time after which the sweep starts over, even without a reason.
 pub(super) const RESTART_MS: Millis = 60_000;
 
-/// How far the old tombstones of a topic were looked at.
+/// The progress of the sweep of a topic's old tombstones.
 #[derive(Debug, Default)]
 pub(super) struct TombstoneSweep {
-    /// Tombstones up to this seq were looked at; those that are left could not go.
+    /// Tombstones up to this seq were examined; the remaining ones are still needed.
     pub(super) after_seq: u64,
     pub(super) started_at: Millis,
-    /// Some of them could not be looked at.
+    /// Some of them could not be checked.
     pub(super) has_failed: bool,
 }
 
 impl TombstoneSweep {
-    /// Looks at all of them again in the next round.
+    /// Starts over: all tombstones are examined again in the next round.
     pub(super) fn restart(&mut self) {
         self.after_seq = 0;
     }
 }
 
-/// What a round may still do.
+/// The remaining budget of a round.
 #[derive(Debug)]
 pub(super) struct SweepBudget {
     pub(super) left: usize,
@@ -42,7 +42,7 @@ impl SweepBudget {
         Self { left: ROUND_MAX, ends_at: now.saturating_add(ROUND_MAX_MS) }
     }
 
-    /// Tombstones are left for the next round.
+    /// Whether the budget is used up, so that tombstones remain for the next round.
     pub(super) fn is_used_up(&self) -> bool {
         self.left == 0
     }
@@ -55,14 +55,14 @@ impl SweepBudget {
     }
 }
 
-/// Which tombstones of a topic are old enough to go.
+/// Selects the tombstones of a topic that are old enough to be dropped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OldTombstones {
     pub(super) topic: TopicId,
-    /// Committed at this time or before, by the wall clock ...
+    /// Tombstones that were committed at this time or before, by the wall clock, are old.
     pub(super) by_ms: i64,
-    /// ... or up to this seq, by the steady clock.
+    /// Tombstones up to this seq are old, by the steady clock.
     pub(super) old_seq: u64,
-    /// None past this seq: snapshots do not have those yet.
+    /// Tombstones after this seq are not dropped, because no snapshot includes them yet.
     pub(super) to_seq: u64,
 }

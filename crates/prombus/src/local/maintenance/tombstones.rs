@@ -1,7 +1,8 @@
 //! Drops tombstones (deletions of keys) that are old enough, a bounded number per round.
 //!
-//! A tombstone stays as long as an older event of its key is on disk: without it that event would come back when the map is
-//! rebuilt. Such tombstones are not looked at again before cleaning removed something, so they do not delay later ones.
+//! A tombstone stays as long as an older event of its key is on disk: without it that event would reappear when the map is
+//! rebuilt. Such a tombstone is examined again only after a cleaning removed events, or when the sweep starts over, so it does
+//! not delay later ones.
 
 use super::Maintenance;
 use super::tombstone_sweep::{OldTombstones, RESTART_MS, SLICE_MAX, SweepBudget, TombstoneSweep};
@@ -9,7 +10,7 @@ use crate::local::latest_by_key::TopicState;
 use parking_lot::Mutex;
 
 impl Maintenance {
-    /// Drops old tombstones of a topic that nothing needs any more. Returns how many.
+    /// Drops old tombstones of a topic that are not needed any more. Returns their number.
     pub(super) async fn drop_tombstones(
         &self,
         old: &OldTombstones,
@@ -41,7 +42,7 @@ impl Maintenance {
                 state.lock().drop_tombstones(gone.into_iter());
             }
             if slice.len() < limit {
-                // What could not be read is tried again in a later round, after everything else had its turn.
+                // Tombstones that could not be checked are retried in a later round, after all others had their turn.
                 if std::mem::take(&mut sweep.has_failed) {
                     sweep.restart();
                 }

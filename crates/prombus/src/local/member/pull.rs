@@ -1,14 +1,15 @@
-//! Pulling: reserve under the group's lock, read and filter without it, lease under it again. So a slow disk or a costly filter
-//! delays nobody else. Leases run from the hand-out, however long the read took.
+//! Pulling: reserves events under the group's lock, reads and filters them without it, and leases them under it. So a slow disk
+//! or a costly filter does not delay other members. Leases run from the time they are handed out, however long the read took.
 //!
-//! A read may be pending. If nothing was read, the member keeps its reservation and the pull is pending too; leaving, a pause, a
-//! seek, or a caller that stops waiting releases it. If something was read, that is delivered and the rest is given back.
+//! A read may be pending. If nothing was read, the member keeps its reservation and the pull is pending too. The reservation is
+//! released when the member leaves or pauses, when the group is moved, or when the caller stops waiting. If some events were
+//! read, they are delivered and the rest of the reservation is returned.
 //!
-//! On a store that several processes share, the gate is asked twice: before events are reserved, and before they are leased.
+//! On a store that several processes share, the gate is checked twice: before events are reserved, and before they are leased.
 
 use super::LocalMember;
-use super::merge_topics::{MergeRead, MergedReading};
-use super::pull_state::{Pull, UnreadableSeqs, note_unreadable, report_gone};
+use super::multi_topic_read::{MultiTopicOutcome, MultiTopicRead};
+use super::pull_state::{Pull, UnreadableSeqs, log_missing, note_unreadable};
 use crate::backend::{DeliveryBatch, PullLimit};
 use crate::delivery::{Millis, Position, ReservedRange};
 use crate::engine::Visit;
@@ -17,13 +18,13 @@ use crate::local::groups::cell::GroupCore;
 use std::cell::Cell;
 use std::task::{Context, Poll};
 
-/// Seqs that a member with a filter reserves at once.
+/// The number of seqs that a member with a filter reserves at once.
 const SCAN_AHEAD: u32 = 4_096;
-/// The most that one without a filter reserves at once to pass a gap.
+/// The maximum number of seqs that a member without a filter reserves at once, to pass a gap.
 const GAP_AHEAD: u32 = 65_536;
-/// The most redeliveries that may be unreadable in one pull.
+/// The maximum number of unreadable redeliveries in one pull.
 const FAILED_READS_MAX: usize = 4;
-/// How often a pull that finds nothing continues before it lets other tasks run.
+/// How many rounds a pull that finds no events runs before it lets other tasks run.
 const ROUNDS_MAX: usize = 8;
 
 impl LocalMember {
@@ -39,7 +40,7 @@ impl LocalMember {
             self.check()?;
             let reserved = pull.pending.take().or_else(|| self.reserve(pull, limit, round, context));
             let Some(allowed) = reserved else {
-                // Closed or deleted in between: nobody would wake us.
+                // If the bus was closed or the group was deleted in between, no waker would be called.
                 self.check()?;
                 pull.rest();
                 return Poll::Pending;
@@ -56,14 +57,14 @@ impl LocalMember {
                     self.put_back(pull);
                     into.clear();
                     if let ReadError::UnknownTopic(_) = error {
-                        // Deleted since its events were reserved; the group continues with its other topics.
+                        // The topic was deleted after its events were reserved; the group continues with its other topics.
                         continue;
                     }
                     return Poll::Ready(Err(error.into()));
                 }
             }
             if self.is_gate_closed() {
-                // It closed during the read, or while this process was stopped.
+                // The gate closed during the read, or while this process was stopped.
                 self.put_back(pull);
                 into.clear();
                 continue;
@@ -77,10 +78,10 @@ impl LocalMember {
         Poll::Pending
     }
 
-    /// Reserves redeliveries and fresh seqs. Returns how many of the reserved events it may have; `None` when there is nothing and the
-    /// member is queued, or was removed.
+    /// Reserves redeliveries and new seqs. Returns how many of the reserved events the pull may take. `None` means that there is
+    /// nothing to read: the member is queued, or was removed.
     fn reserve(&self, pull: &mut Pull, limit: PullLimit, round: usize, context: &Context<'_>) -> Option<u32> {
-        // A pull that found nothing but gaps continues in larger steps: a gap costs little to pass, whatever its size.
+        // A pull that found only gaps continues with larger reservations, because passing a gap is cheap whatever its size.
         let has_filter = self.filter.is_any();
         let scan = (has_filter || round > 0).then_some(SCAN_AHEAD);
         let scan = if has_filter { scan } else { scan.map(|scan| (scan << round).min(GAP_AHEAD)) };
@@ -90,7 +91,7 @@ impl LocalMember {
         let (seen_durable, is_gate_closed) = (Cell::new(0), Cell::new(false));
         let Pull { redelivered, reserved, topics, share, turn, .. } = pull;
         let reserve = |core: &mut GroupCore, now: Millis| {
-            waiters.grant_noticed(&mut core.machine);
+            waiters.grant_new_events(&mut core.machine);
             let durable = waiters.durable_generation();
             seen_durable.set(durable);
             is_gate_closed.set(self.is_gate_closed());
@@ -113,7 +114,7 @@ impl LocalMember {
         };
         let wait = |core: &GroupCore| {
             if is_gate_closed.get() && core.machine.has_member(self.id) {
-                // Whoever opens the gate wakes those who wait for their window.
+                // Opening the gate wakes all members that wait for their window.
                 waiters.wait_for_window(self.id, context.waker());
                 return self.groups.gate.get().is_none_or(|gate| gate.wait());
             }
@@ -123,15 +124,15 @@ impl LocalMember {
             if core.machine.has_member(self.id) {
                 waiters.wait_for_window(self.id, context.waker());
             } else {
-                self.was_removed();
+                self.note_removal();
             }
             true
         };
         self.runtime().act_or_wait(&self.cell, reserve, wait)
     }
 
-    /// Reads what was reserved, as far as the limits allow. Unreadable events are noted and are not an error. Pending
-    /// when nothing could be read yet.
+    /// Reads the reserved events, within the limits. Unreadable events are recorded and are not an error. Pending when nothing
+    /// could be read yet.
     fn poll_read(
         &self,
         pull: &mut Pull,
@@ -142,17 +143,19 @@ impl LocalMember {
     ) -> Poll<Result<(), ReadError>> {
         pull.clear_read();
         let is_pending = self.read_redelivered(pull, limit, into, context)?;
-        let is_full = !pull.too_many.is_empty();
-        let has_read = !into.is_empty() || !pull.dropped.is_empty() || !pull.unreadable_again.is_empty();
+        let is_full = !pull.postponed.is_empty();
+        let has_read = !into.is_empty()
+            || !pull.dropped_redeliveries.is_empty()
+            || !pull.unreadable_redeliveries.is_empty();
         if is_pending && !has_read {
             return Poll::Pending;
         }
         let has_read = has_read || is_full;
         if pull.reserved.len() > 1 {
-            let Pull { merge, reserved, topics, redelivered, unreadable, .. } = pull;
-            merge.begin(reserved, &*pull.engine);
+            let Pull { topic_cursors, reserved, topics, redelivered, unreadable, .. } = pull;
+            topic_cursors.begin(reserved, &*pull.engine);
             let topics = &topics[redelivered.len()..];
-            let reading = MergedReading {
+            let reading = MultiTopicRead {
                 filter: &self.filter,
                 group: &self.cell.spec.group,
                 reserved,
@@ -161,13 +164,18 @@ impl LocalMember {
                 allowed,
                 share: pull.share,
             };
-            let merged =
-                if is_full { Ok(MergeRead::Done) } else { reading.run(merge, unreadable, into, context) };
-            let is_pending = matches!(merged, Ok(MergeRead::Pending));
-            merge.end(reserved, is_pending);
-            return match merged? {
-                // What was passed is settled first, so that it is not read again.
-                MergeRead::Pending if !has_read && !merge.has_moved(reserved) => Poll::Pending,
+            let outcome = if is_full {
+                Ok(MultiTopicOutcome::Done)
+            } else {
+                reading.run(topic_cursors, unreadable, into, context)
+            };
+            let is_pending = matches!(outcome, Ok(MultiTopicOutcome::Pending));
+            topic_cursors.end(reserved, is_pending);
+            return match outcome? {
+                // Passed events are settled before the pull waits, so that they are not read again.
+                MultiTopicOutcome::Pending if !has_read && !topic_cursors.has_moved(reserved) => {
+                    Poll::Pending
+                }
                 _ => Poll::Ready(Ok(())),
             };
         }
@@ -175,13 +183,13 @@ impl LocalMember {
             return Poll::Ready(Ok(()));
         }
         match self.read_reserved(pull, is_full, allowed, limit, into, context)? {
-            // Nothing of the reservation was looked at.
+            // No event of the reservation was examined.
             true if !has_read && pull.read[0].0 + 1 == pull.reserved[0].first_seq => Poll::Pending,
             _ => Poll::Ready(Ok(())),
         }
     }
 
-    /// Reads redeliveries one by one. Returns whether one of them is pending; it and later ones are left for the next pull.
+    /// Reads redeliveries one by one. Returns whether one of them is pending; that one and later ones are left for the next pull.
     fn read_redelivered(
         &self,
         pull: &mut Pull,
@@ -190,19 +198,28 @@ impl LocalMember {
         context: &mut Context<'_>,
     ) -> Result<bool, ReadError> {
         let mut is_pending = false;
-        let Pull { scanner, redelivered, read_again, dropped, too_many, unreadable_again, topics, .. } = pull;
+        let Pull {
+            scanner,
+            redelivered,
+            read_redeliveries,
+            dropped_redeliveries,
+            postponed,
+            unreadable_redeliveries,
+            topics,
+            ..
+        } = pull;
         for (&position, (topic_id, topic)) in redelivered.iter().zip(topics.iter()) {
             let seq = position.seq;
             let is_full = !into.is_empty() && into.byte_count() >= limit.bytes;
-            // A failed read may take the disk seconds: the rest is for the next pull.
-            if is_pending || is_full || unreadable_again.len() >= FAILED_READS_MAX {
-                too_many.push(position);
+            // A failed read may occupy the disk for seconds, so the remaining redeliveries are left for the next pull.
+            if is_pending || is_full || unreadable_redeliveries.len() >= FAILED_READS_MAX {
+                postponed.push(position);
                 continue;
             }
-            let mut is_there = false;
+            let mut is_wanted = false;
             let scanned = scanner.poll_scan(*topic_id, seq, seq, context, &mut |event| {
-                is_there = self.filter.wants(topic, event);
-                if is_there {
+                is_wanted = self.filter.passes(topic, event);
+                if is_wanted {
                     into.push(topic, position, event);
                 }
                 Visit::Next
@@ -210,12 +227,12 @@ impl LocalMember {
             match scanned {
                 Poll::Pending => {
                     is_pending = true;
-                    too_many.push(position);
+                    postponed.push(position);
                 }
-                Poll::Ready(Err(error)) if error.is_unreadable() => unreadable_again.push(position),
+                Poll::Ready(Err(error)) if error.is_unreadable() => unreadable_redeliveries.push(position),
                 Poll::Ready(scanned) => {
                     scanned?;
-                    let list = if is_there { &mut *read_again } else { &mut *dropped };
+                    let list = if is_wanted { &mut *read_redeliveries } else { &mut *dropped_redeliveries };
                     list.push(position);
                 }
             }
@@ -223,7 +240,7 @@ impl LocalMember {
         Ok(is_pending)
     }
 
-    /// Reads the one reserved range. Returns whether it ended because a read is pending.
+    /// Reads the only reserved range. Returns whether it ended because a read is pending.
     fn read_reserved(
         &self,
         pull: &mut Pull,
@@ -239,7 +256,7 @@ impl LocalMember {
         let mut is_pending = false;
         while !is_full && next_seq <= range.last_seq {
             let scanned = scanner.poll_scan(*topic_id, next_seq, range.last_seq, context, &mut |event| {
-                if !self.filter.wants(topic, event) {
+                if !self.filter.passes(topic, event) {
                     return Visit::Next;
                 }
                 is_full = kept.len() >= allowed as usize
@@ -256,7 +273,7 @@ impl LocalMember {
                 break;
             };
             let Some(scanned) = note_unreadable(scanned, 0, next_seq, range, unreadable)? else { break };
-            report_gone(&self.cell.spec.group, topic, scanned);
+            log_missing(&self.cell.spec.group, topic, scanned);
             if scanned.next_seq <= next_seq {
                 break;
             }
@@ -266,51 +283,53 @@ impl LocalMember {
         Ok(is_pending)
     }
 
-    /// Turns what was read into leases.
+    /// Leases the events that were read.
     fn lease(&self, pull: &mut Pull, into: &mut DeliveryBatch) {
         let (last_errors, now, epoch) = self.runtime().act(&self.cell, |core, now| {
             let leased = &mut pull.leased;
             leased.clear();
-            for &position in &pull.too_many {
+            for &position in &pull.postponed {
                 core.machine.put_back_redelivery(self.id, position, now);
             }
-            for &position in &pull.unreadable_again {
+            for &position in &pull.unreadable_redeliveries {
                 core.machine.unreadable_redelivery(self.id, position, now);
             }
-            for &position in &pull.dropped {
+            for &position in &pull.dropped_redeliveries {
                 core.machine.pass_over_redelivery(self.id, position);
             }
-            // A seek, or a late ack, may have made reservations void while the lock was free.
-            let read_again = pull.read_again.iter();
-            leased.extend(read_again.filter_map(|&position| core.machine.hand_out(self.id, position, now)));
+            // A seek or a late ack may have voided reservations while the lock was free.
+            let read_redeliveries = pull.read_redeliveries.iter();
+            leased.extend(
+                read_redeliveries.filter_map(|&position| core.machine.hand_out(self.id, position, now)),
+            );
             if pull.reserved.len() > 1 {
-                self.lease_merged(core, pull, now);
+                self.lease_multi_topic(core, pull, now);
             } else if let (Some(&range), Some(&(read_to, _))) = (pull.reserved.first(), pull.read.first()) {
                 let is_valid = core.machine.deliver(self.id, range, read_to, &pull.kept, now, leased);
-                self.note_in_machine(core, range, 0, is_valid, &pull.unreadable, now);
+                self.report_unreadable(core, range, 0, is_valid, &pull.unreadable, now);
             }
             (core.machine.last_errors(&pull.leased), now, self.cell.epoch())
         });
         into.lease(&pull.leased, last_errors, now, epoch);
     }
 
-    /// Turns what was read of several topics into leases, in the order in which it was read.
-    fn lease_merged(&self, core: &mut GroupCore, pull: &mut Pull, now: Millis) {
-        let Pull { leased, reserved, merge, unreadable, .. } = pull;
+    /// Leases the events that were read from several topics, in the order in which they were read.
+    fn lease_multi_topic(&self, core: &mut GroupCore, pull: &mut Pull, now: Millis) {
+        let Pull { leased, reserved, topic_cursors, unreadable, .. } = pull;
         let first = leased.len();
         for (at, &range) in reserved.iter().enumerate().rev() {
             let from = leased.len();
-            let (read_to, kept) = merge.part(at);
+            let (read_to, kept) = topic_cursors.part(at);
             let is_valid = core.machine.deliver(self.id, range, read_to, kept, now, leased);
-            merge.set_leases(at, from, leased.len());
-            self.note_in_machine(core, range, at, is_valid, unreadable, now);
+            topic_cursors.set_leases(at, from, leased.len());
+            self.report_unreadable(core, range, at, is_valid, unreadable, now);
         }
-        merge.sort(leased, first);
+        topic_cursors.sort(leased, first);
     }
 
-    /// Tells the machine what of a reservation could not be read. A void reservation says nothing: its seqs may be with another
-    /// member by now.
-    fn note_in_machine(
+    /// Reports the unreadable seqs of a reservation to the machine. Those of a void reservation are not reported, because another
+    /// member may have reserved them meanwhile.
+    fn report_unreadable(
         &self,
         core: &mut GroupCore,
         range: ReservedRange,
@@ -325,14 +344,14 @@ impl LocalMember {
         }
     }
 
-    /// Gives back what a pending read was to get. What has been read for it stays with the scanner.
+    /// Releases the reservation of a pending read. The scanner keeps what it has already read.
     pub(super) fn release_pending(&self, pull: &mut Pull) {
         if pull.pending.take().is_some() {
             self.put_back(pull);
         }
     }
 
-    /// Reading failed: nobody got anything, and others may try.
+    /// Returns the reserved events after a failed read, so that other members may read them.
     fn put_back(&self, pull: &mut Pull) {
         self.runtime().act(&self.cell, |core, now| {
             for &range in &pull.reserved {

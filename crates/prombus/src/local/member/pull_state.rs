@@ -1,13 +1,13 @@
-//! What pulls of a member use, kept from one to the next.
+//! The state of a member's pulls, reused by the next pull.
 
-use super::merge_state::Merge;
+use super::topic_cursors::TopicCursors;
 use crate::delivery::{Leased, Position, ReservedRange};
 use crate::engine::{Engine, EventScanner, Scanned, TopicId};
 use crate::error::ReadError;
 use prombus_protocol::{GroupName, Topic};
 use std::sync::Arc;
 
-/// Seqs of a reservation that cannot be read now.
+/// Seqs of a reservation that cannot be read at the moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnreadableSeqs {
     /// The index of the reservation.
@@ -16,35 +16,35 @@ pub(super) struct UnreadableSeqs {
     pub(super) last_seq: u64,
 }
 
-/// What pulls use, kept from one to the next.
+/// The state of pulls, reused by the next pull.
 pub(super) struct Pull {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) scanner: Box<dyn EventScanner>,
-    /// What is reserved and not read yet: how many of the reserved events the pull may have.
+    /// Set while a reservation is not read yet: how many of the reserved events the pull may take.
     pub(super) pending: Option<u32>,
-    /// The member's place among those that wait, until it has got something.
+    /// The member's turn among the waiting members, which it keeps until it has received an event.
     pub(super) turn: Option<u64>,
-    /// Redeliveries that are reserved.
+    /// The reserved redeliveries.
     pub(super) redelivered: Vec<Position>,
-    /// What is handed out.
+    /// The leases of the pull.
     pub(super) leased: Vec<Leased>,
     pub(super) reserved: Vec<ReservedRange>,
-    /// Of each reserved range: up to where it was read, and how many events are kept.
+    /// For each reserved range: the seq up to which it was read, and the number of events that passed the filters.
     pub(super) read: Vec<(u64, usize)>,
     pub(super) kept: Vec<u64>,
     /// Redeliveries that were read.
-    pub(super) read_again: Vec<Position>,
-    /// Redeliveries that nobody gets: the event is gone, or a filter does not want it any more.
-    pub(super) dropped: Vec<Position>,
+    pub(super) read_redeliveries: Vec<Position>,
+    /// Redeliveries that are not delivered: the event is gone, or a filter rejects it.
+    pub(super) dropped_redeliveries: Vec<Position>,
     /// Redeliveries that do not fit into this pull.
-    pub(super) too_many: Vec<Position>,
+    pub(super) postponed: Vec<Position>,
     /// Redeliveries that are unreadable.
-    pub(super) unreadable_again: Vec<Position>,
+    pub(super) unreadable_redeliveries: Vec<Position>,
     pub(super) unreadable: Vec<UnreadableSeqs>,
-    /// The topics of what is reserved, those of redeliveries first.
+    /// The topics of the reserved events, those of redeliveries first.
     pub(super) topics: Vec<(TopicId, Topic)>,
-    pub(super) merge: Merge,
-    /// A reservation of this length may not be all that its topic has.
+    pub(super) topic_cursors: TopicCursors,
+    /// The maximum length of a reservation. A topic whose reservation has this length may have more events.
     pub(super) share: u64,
 }
 
@@ -60,47 +60,49 @@ impl Pull {
             reserved: Vec::new(),
             read: Vec::new(),
             kept: Vec::new(),
-            read_again: Vec::new(),
-            dropped: Vec::new(),
-            too_many: Vec::new(),
-            unreadable_again: Vec::new(),
+            read_redeliveries: Vec::new(),
+            dropped_redeliveries: Vec::new(),
+            postponed: Vec::new(),
+            unreadable_redeliveries: Vec::new(),
             unreadable: Vec::new(),
             topics: Vec::new(),
-            merge: Merge::default(),
+            topic_cursors: TopicCursors::default(),
             share: 0,
         }
     }
 
-    /// Frees what was read ahead.
+    /// Frees the read-ahead.
     pub(super) fn rest(&mut self) {
         self.scanner.rest();
-        self.merge.rest();
+        self.topic_cursors.rest();
     }
 
     pub(super) fn clear_read(&mut self) {
         self.read.clear();
         self.kept.clear();
-        self.dropped.clear();
-        self.too_many.clear();
+        self.dropped_redeliveries.clear();
+        self.postponed.clear();
         self.unreadable.clear();
-        self.unreadable_again.clear();
-        self.read_again.clear();
+        self.unreadable_redeliveries.clear();
+        self.read_redeliveries.clear();
     }
 }
 
-/// Logs what a group does not get.
-pub(super) fn report_gone(group: &GroupName, topic: &Topic, scanned: Scanned) {
+/// Logs events that a group does not receive.
+pub(super) fn log_missing(group: &GroupName, topic: &Topic, scanned: Scanned) {
     let Scanned { cleaned, corrupt, .. } = scanned;
     if cleaned > 0 {
-        // Newer events of the same keys are in their place.
-        tracing::debug!("group {group} on {topic}: {cleaned} events were cleaned before the group had them");
+        // Newer events of the same keys replace them.
+        tracing::debug!(
+            "group {group} on {topic}: {cleaned} events were cleaned before the group received them"
+        );
     }
     if corrupt > 0 {
         tracing::error!("group {group} on {topic}: {corrupt} damaged events are left out");
     }
 }
 
-/// Notes seqs that cannot be read now; `None` if that is so. Other errors are returned.
+/// Records seqs that cannot be read at the moment and returns `None` for them. Returns other errors.
 pub(super) fn note_unreadable(
     scanned: Result<Scanned, ReadError>,
     reservation: usize,
@@ -111,7 +113,7 @@ pub(super) fn note_unreadable(
     let last_seq = match scanned {
         Ok(scanned) => return Ok(Some(scanned)),
         Err(ReadError::Unreadable { last_seq, .. }) => last_seq.min(range.last_seq),
-        // It is not known which events: the whole range is held.
+        // It is unknown which events are affected, so the whole range counts as unreadable.
         Err(ReadError::Io(_)) => range.last_seq,
         Err(error) => return Err(error),
     };

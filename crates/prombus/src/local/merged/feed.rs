@@ -1,4 +1,4 @@
-//! Tells readers of patterns which of their topics have more events, and which topics were created.
+//! Feeds: queues that tell readers of patterns which of their topics have new events, and which topics were created.
 
 use crate::deferred_wakes::wake;
 use crate::engine::TopicId;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-/// What one reader is told.
+/// The queue of changes for one reader.
 pub(in crate::local) struct Feed {
     pattern: Pattern,
     state: Mutex<FeedState>,
@@ -17,20 +17,20 @@ pub(in crate::local) struct Feed {
 
 #[derive(Default)]
 struct FeedState {
-    /// Topics of the pattern.
-    wanted: HashSet<TopicId>,
-    /// All of them are known; before, it is told about every topic.
-    is_narrow: bool,
-    news: News,
+    /// The topics that match the pattern.
+    followed: HashSet<TopicId>,
+    /// Whether `followed` is complete. Until then the feed receives the changes of every topic.
+    is_complete: bool,
+    changes: TopicChanges,
     waker: Option<Waker>,
 }
 
-/// News since the last call of `take`.
+/// Changes since the last call of `take`.
 #[derive(Default)]
-pub(in crate::local) struct News {
-    /// Topics with more events.
+pub(in crate::local) struct TopicChanges {
+    /// Topics with new events.
     pub(in crate::local) topics: HashSet<TopicId>,
-    /// New topics.
+    /// Topics that were created.
     pub(in crate::local) created: Vec<(TopicId, Topic)>,
 }
 
@@ -43,55 +43,55 @@ pub(in crate::local) struct Feeds {
 }
 
 impl Feeds {
-    fn each(&self, mut tell: impl FnMut(&Feed)) {
+    fn each(&self, mut visit: impl FnMut(&Feed)) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut all = self.all.lock();
         all.retain(|feed| {
             feed.upgrade().is_some_and(|feed| {
-                tell(&feed);
+                visit(&feed);
                 true
             })
         });
         self.count.store(all.len(), Ordering::SeqCst);
     }
 
-    /// A topic has durable events that it had not before.
-    pub(in crate::local) fn committed(&self, topic: TopicId, called: &mut Vec<Waker>) {
+    /// Adds a topic with new durable events to the feeds that follow it.
+    pub(in crate::local) fn committed(&self, topic: TopicId, woken: &mut Vec<Waker>) {
         self.each(|feed| {
             let mut state = feed.state.lock();
-            if !state.is_narrow || state.wanted.contains(&topic) {
-                state.news.topics.insert(topic);
-                called.extend(state.waker.take());
+            if !state.is_complete || state.followed.contains(&topic) {
+                state.changes.topics.insert(topic);
+                woken.extend(state.waker.take());
             }
         });
     }
 
-    /// A topic is about to exist.
+    /// Adds a topic that is about to be created to the feeds whose pattern it matches.
     pub(in crate::local) fn created(&self, id: TopicId, topic: &Topic) {
-        let mut called = Vec::new();
+        let mut woken = Vec::new();
         self.each(|feed| {
             if feed.pattern.matches(topic.as_str()) {
                 let mut state = feed.state.lock();
-                state.wanted.insert(id);
-                state.news.created.push((id, topic.clone()));
-                called.extend(state.waker.take());
+                state.followed.insert(id);
+                state.changes.created.push((id, topic.clone()));
+                woken.extend(state.waker.take());
             }
         });
-        called.into_iter().for_each(wake);
+        woken.into_iter().for_each(wake);
     }
 
-    /// Everything is different now.
+    /// Wakes all readers to check again: the bus failed or closed, or a topic was deleted.
     pub(in crate::local) fn wake_all(&self) {
-        let mut called = Vec::new();
-        self.each(|feed| called.extend(feed.state.lock().waker.take()));
-        called.into_iter().for_each(wake);
+        let mut woken = Vec::new();
+        self.each(|feed| woken.extend(feed.state.lock().waker.take()));
+        woken.into_iter().for_each(wake);
     }
 }
 
 impl Feeds {
-    /// A feed for the topics of a pattern. Those that exist already are named by the reader.
+    /// Creates a feed for the topics of a pattern. The reader adds those that already exist.
     pub(in crate::local) fn feed(&self, pattern: Pattern) -> Arc<Feed> {
         let feed = Arc::new(Feed { pattern, state: Mutex::default() });
         let mut all = self.all.lock();
@@ -102,23 +102,23 @@ impl Feeds {
 }
 
 impl Feed {
-    pub(in crate::local) fn want(&self, topic: TopicId) {
-        self.state.lock().wanted.insert(topic);
+    pub(in crate::local) fn add_topic(&self, topic: TopicId) {
+        self.state.lock().followed.insert(topic);
     }
 
-    /// From now on it is told only about topics that were named, and new ones.
-    pub(in crate::local) fn narrow(&self) {
-        self.state.lock().is_narrow = true;
+    /// From now on the feed receives only changes of the added topics and of new ones.
+    pub(in crate::local) fn follow_only_added(&self) {
+        self.state.lock().is_complete = true;
     }
 
-    pub(in crate::local) fn take(&self) -> News {
-        std::mem::take(&mut self.state.lock().news)
+    pub(in crate::local) fn take(&self) -> TopicChanges {
+        std::mem::take(&mut self.state.lock().changes)
     }
 
-    /// Ready when there is something to take.
+    /// Ready when there are changes to take.
     pub(in crate::local) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
-        if !state.news.topics.is_empty() || !state.news.created.is_empty() {
+        if !state.changes.topics.is_empty() || !state.changes.created.is_empty() {
             return Poll::Ready(());
         }
         state.waker = Some(context.waker().clone());

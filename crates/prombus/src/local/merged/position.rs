@@ -1,4 +1,4 @@
-//! Positions in the sequence of all events, by commit time.
+//! Positions in the sequence of all events, which is ordered by commit time.
 
 use crate::backend::event_id_of;
 use crate::engine::{Engine, EventHead, TopicId};
@@ -9,19 +9,19 @@ use crate::merged::BusPosition;
 use prombus_protocol::{Pattern, Start, Topic, Uuid};
 use std::sync::Arc;
 
-/// By how much readers that start at the end may put commit times ahead of the clock.
+/// The maximum time by which readers that start at the end may advance commit times beyond the clock.
 const LEAD_MS: i64 = 50;
 
 impl Reading {
-    /// Closes the commit time of everything that was appended so far, and returns it. That may put commit times a little ahead of
-    /// the clock; if many ask in one millisecond, the time may stay open.
+    /// Closes the commit time of everything that was appended so far, and returns it. This may advance commit times a little
+    /// beyond the clock. If many callers ask within a millisecond, the time may stay open.
     pub(super) fn close_commit_time(&self) -> i64 {
         let open_ms = self.engine.commit_times(i64::MIN).closed_ms.saturating_add(1);
         let closing = if open_ms <= self.clock.wall_ms() + LEAD_MS { open_ms } else { i64::MIN };
         self.engine.commit_times(closing).closed_ms
     }
 
-    /// The position that a start means in the topics of a pattern. Files are read off the async threads.
+    /// The position that a start position means in the topics of a pattern. Files are read off the async threads.
     pub(in crate::local) async fn place_of(
         self: &Arc<Self>,
         pattern: &Pattern,
@@ -31,7 +31,7 @@ impl Reading {
         let (reading, pattern) = (Arc::clone(self), pattern.clone());
         match start {
             Start::Earliest => Ok(BusPosition::START),
-            // After events that were published and are not durable yet, too.
+            // This includes events that were published and are not durable yet.
             Start::Latest => Ok(BusPosition::after_time(self.close_commit_time())),
             Start::Ts(ts) => {
                 run_reads(&*self.engine, async move { reading.place_at_time(&pattern, ts).await }).await
@@ -42,7 +42,7 @@ impl Reading {
         }
     }
 
-    /// The position before the first event of this time or a later one.
+    /// The position before the first event with this `ts` or a later one.
     async fn place_at_time(&self, pattern: &Pattern, ts: i64) -> Result<BusPosition, ReadError> {
         let mut first_ms = None;
         for (id, _) in self.registry.topics_matching(pattern) {
@@ -54,12 +54,12 @@ impl Reading {
         Ok(BusPosition::after_time(first_ms.map_or_else(|| self.close_commit_time(), before)))
     }
 
-    /// The position of an event.
+    /// The position after an event.
     async fn place_after_id(&self, pattern: &Pattern, id: Uuid) -> Result<BusPosition, ReadError> {
         for (topic, _) in self.registry.topics_matching(pattern) {
             if let Some(seq) = self.engine.find(topic, event_id_of(id)).await?
                 && let Some(head) = self.engine.head_at_or_after(topic, seq).await?
-                // Of an event that was cleaned away only its id is known, not when it was committed.
+                // Of an event that was cleaned, only the id is known, and not its commit time.
                 && head.seq == seq
             {
                 return Ok(BusPosition { commit_ms: head.commit_ms, topic: topic.number(), seq });
@@ -79,7 +79,7 @@ impl Reading {
         run_reads(&*self.engine, async move { first_after(&*engine, id, place).await }).await
     }
 
-    /// The position in front of a seq of a topic, also of a topic that does not exist yet.
+    /// The position just before a seq of a topic, even if the topic does not exist yet.
     pub(in crate::local) fn place_before(&self, topic: &Topic, next_seq: u64) -> BusPosition {
         let closed_ms = self.engine.commit_times(i64::MIN).closed_ms;
         match self.registry.topic_id(topic) {
@@ -106,7 +106,8 @@ pub(super) async fn first_after(
     if place == BusPosition::START {
         return Ok(1);
     }
-    // Commit times rise with the seqs. Most topics have nothing new, or little: from the end back, then in halves.
+    // Commit times never decrease with the seqs. Most topics have few or no new events, so the search goes back from the end in
+    // growing steps, then bisects.
     let last_seq = engine.last_seq(topic);
     let (mut low, mut high, mut step) = (1, last_seq + 1, 1);
     let mut probe = last_seq;

@@ -1,8 +1,8 @@
-//! Reads the topics of a pattern as one sequence ([`crate::merged`]): a merge of the topics by commit time, each read ahead a
-//! little.
+//! Reads the topics of a pattern as one sequence ([`crate::merged`]): merges the topics by commit time, with a small read-ahead
+//! per topic.
 //!
-//! **Invariants:** in the heap, the key of a topic is the commit time of its next event or an earlier time. Every event that a
-//! read returns is complete, so the places of later events come after it.
+//! **Invariants:** the key of a topic in the heap is the commit time of its next event, or an earlier time. A read returns only
+//! complete commit times, so later events have later positions.
 
 use super::feed::Feed;
 use super::position::first_after;
@@ -20,44 +20,45 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// What all topics of a reader together have read ahead, about.
+/// The approximate size of the read-ahead of all topics of a reader together.
 const AHEAD_BYTES: usize = 4 << 20;
-/// What one topic reads ahead at most.
+/// The maximum size of the read-ahead of one topic.
 const TOPIC_AHEAD_BYTES: usize = 256 << 10;
-/// What a topic read ahead is dropped when all together have more than this.
+/// When the read-ahead of all topics together exceeds this size, some of it is dropped.
 const AHEAD_BYTES_MAX: usize = 2 * AHEAD_BYTES;
-/// The most bytes of events that one read examines; with a filter it may return none of them.
-const LOOKED_AT_BYTES: usize = 1 << 20;
-/// How often an event that is not complete is asked for before its time is closed: the clock may stand still.
-const PATIENCE: u32 = 5;
-/// Topics that are looked at in one poll without a result.
-const LOOKS_MAX: u32 = 256;
+/// The maximum size of the events that one read examines; with a filter it may return none of them.
+const EXAMINED_BYTES_MAX: usize = 1 << 20;
+/// How often an incomplete commit time is checked before it is closed explicitly, because the clock may stand still.
+const CHECKS_BEFORE_CLOSING: u32 = 5;
+/// The maximum number of topics that one poll checks without a result.
+const TOPIC_CHECKS_MAX: u32 = 256;
 
-/// Where a reader's topic begins, being looked up.
+/// The lookup of the first seq of a topic, while it is pending.
 type Locating = (TopicId, BoxFuture<'static, Result<u64, ReadError>>);
 
-pub(in crate::local) struct Merged {
+pub(in crate::local) struct LocalMergedReader {
     reading: Arc<Reading>,
     query: MergedQuery,
     position: BusPosition,
     sources: HashMap<TopicId, MergedTopic>,
-    /// Topics that may have something to read, by the commit time of it.
+    /// Topics that may have events to read, by the commit time of the next event.
     due: BinaryHeap<Reverse<(i64, u32)>>,
     ahead_bytes: usize,
     scanner: Box<dyn EventScanner>,
     locating: Option<Locating>,
-    /// Says which topics have more: also a reader that is not live waits for what was appended before it and is not durable.
+    /// Tells which topics have new events. A reader that is not live needs it as well: it waits for events that were appended
+    /// before it was opened and are not durable yet.
     feed: Arc<Feed>,
-    /// Where a reader that is not live ends.
+    /// The last commit time that a reader returns if it is not live.
     end_ms: i64,
-    /// The commit time that was not complete, and how often.
+    /// A commit time that was not complete, and how often it was checked.
     incomplete: (i64, u32),
 }
 
 /// A topic that is read.
 struct MergedTopic {
     topic: Topic,
-    /// The next seq to read; unknown until it is needed.
+    /// The next seq to read; looked up when it is needed.
     next_seq: Option<u64>,
     ahead: VecDeque<Ahead>,
     bytes: Vec<u8>,
@@ -99,7 +100,7 @@ impl MergedTopic {
         }
     }
 
-    /// Forgets what was read ahead; it is read again when it is due.
+    /// Drops the read-ahead; it is read again when it is due.
     fn forget(&mut self) -> usize {
         if let Some(first) = self.ahead.front() {
             self.next_seq = Some(first.head.seq);
@@ -109,18 +110,18 @@ impl MergedTopic {
     }
 }
 
-impl Merged {
+impl LocalMergedReader {
     pub(in crate::local) fn new(reading: Arc<Reading>, query: MergedQuery) -> Result<Self, ReadError> {
         reading.commits.check_open()?;
-        // First the feed, then the list: a topic that is created in between is in both.
-        let feed = reading.arrivals.feeds.feed(query.pattern.clone());
+        // The feed is created before the topics are listed: a topic that is created in between is in both.
+        let feed = reading.waiting_readers.feeds.feed(query.pattern.clone());
         let closed_ms = match query.after {
             Some(_) => reading.engine.commit_times(i64::MIN).closed_ms,
             None => reading.close_commit_time(),
         };
         let newest = BusPosition::after_time(closed_ms);
         let position = query.after.unwrap_or(newest);
-        // The time that is open now can have events.
+        // The commit time that is open now may have events.
         let end_ms = closed_ms.saturating_add(1);
         if position.commit_ms > end_ms {
             return Err(ReadError::UnknownPosition);
@@ -138,12 +139,12 @@ impl Merged {
             reading,
             query,
         };
-        // A place may be the newest there is and still have events after it: those of the time that is open.
+        // Even the newest position may have events after it: those of the commit time that is still open.
         let is_due = merged.query.after.is_some();
         for (id, topic) in merged.reading.registry.topics_matching(&merged.query.pattern) {
             merged.add(id, topic, is_due);
         }
-        merged.feed.narrow();
+        merged.feed.follow_only_added();
         Ok(merged)
     }
 
@@ -152,16 +153,16 @@ impl Merged {
         if is_due && !std::mem::replace(&mut known.is_due, true) {
             self.due.push(Reverse((self.position.commit_ms, id.number())));
         }
-        self.feed.want(id);
+        self.feed.add_topic(id);
     }
 
-    /// Takes in what the feed told.
-    fn take_news(&mut self) {
-        let news = self.feed.take();
-        for (id, topic) in news.created {
+    /// Applies the changes of the feed.
+    fn apply_feed(&mut self) {
+        let changes = self.feed.take();
+        for (id, topic) in changes.created {
             self.add(id, topic, true);
         }
-        for id in news.topics {
+        for id in changes.topics {
             if let Some(source) = self.sources.get_mut(&id)
                 && !std::mem::replace(&mut source.is_due, true)
             {
@@ -170,7 +171,7 @@ impl Merged {
         }
     }
 
-    /// Reads a topic ahead. Returns the commit time of its next event; `None` when there is none.
+    /// Fills the read-ahead of a topic. Returns the commit time of its next event; `None` when it has none.
     fn poll_refill(
         &mut self,
         id: TopicId,
@@ -200,7 +201,7 @@ impl Merged {
                 Visit::Next
             });
             let scanned = ready!(scanned);
-            // Recent batches are not kept in memory for it.
+            // Releases the chunk, so that this reader does not keep recent batches in memory.
             self.scanner.rest();
             let scanned = scanned?;
             if scanned.next_seq <= next_seq {
@@ -212,15 +213,15 @@ impl Merged {
         self.ahead_bytes += source.bytes.len();
         let next_ms = source.ahead.front().map(|first| first.head.commit_ms);
         if self.ahead_bytes > AHEAD_BYTES_MAX {
-            self.forget_some(id);
+            self.drop_latest_ahead(id);
         }
         Poll::Ready(Ok(next_ms))
     }
 
-    /// Forgets what the topics have read ahead that come last, until half is left.
-    fn forget_some(&mut self, but: TopicId) {
+    /// Drops the read-ahead of the topics whose next events are the latest, until at most half of the limit is used.
+    fn drop_latest_ahead(&mut self, except: TopicId) {
         let next_ms = |source: &MergedTopic| source.ahead.front().map(|first| first.head.commit_ms);
-        let full = self.sources.iter().filter(|(id, _)| **id != but);
+        let full = self.sources.iter().filter(|(id, _)| **id != except);
         let mut full: Vec<_> = full.filter_map(|(id, source)| Some((next_ms(source)?, *id))).collect();
         full.sort_unstable_by_key(|&(ms, id)| Reverse((ms, id.number())));
         for (_, id) in full {
@@ -233,22 +234,22 @@ impl Merged {
         }
     }
 
-    /// The topic whose event is next, with its commit time; it stays in the heap. Pending also after many topics, so that others
-    /// have their turn.
+    /// The topic with the next event, and its commit time; the topic stays in the heap. Also pending after many topics, so that
+    /// other tasks can run.
     fn poll_next_topic(
         &mut self,
-        looks: &mut u32,
+        checks: &mut u32,
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<(i64, TopicId)>, ReadError>> {
         while let Some(&Reverse((ms, number))) = self.due.peek() {
-            *looks += 1;
-            if *looks > LOOKS_MAX {
+            *checks += 1;
+            if *checks > TOPIC_CHECKS_MAX {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
             let id = TopicId::from_number(number);
             let next_ms = match ready!(self.poll_refill(id, context)) {
-                // Deleted: what it had is gone.
+                // The topic was deleted, with its events.
                 Err(ReadError::UnknownTopic(_)) => {
                     if let Some(mut source) = self.sources.remove(&id) {
                         self.ahead_bytes -= source.forget();
@@ -274,25 +275,26 @@ impl Merged {
         Poll::Ready(Ok(None))
     }
 
-    fn complete_ms(&mut self, wanted: i64) -> i64 {
-        let closing = if self.incomplete >= (wanted, PATIENCE) { wanted } else { i64::MIN };
+    fn complete_ms(&mut self, wanted_ms: i64) -> i64 {
+        let closing =
+            if self.incomplete >= (wanted_ms, CHECKS_BEFORE_CLOSING) { wanted_ms } else { i64::MIN };
         let complete_ms = self.reading.engine.commit_times(closing).complete_ms;
         self.incomplete = match self.incomplete {
-            _ if complete_ms >= wanted => (i64::MIN, 0),
-            (ms, count) if ms == wanted => (ms, count.saturating_add(1)),
-            _ => (wanted, 1),
+            _ if complete_ms >= wanted_ms => (i64::MIN, 0),
+            (ms, count) if ms == wanted_ms => (ms, count.saturating_add(1)),
+            _ => (wanted_ms, 1),
         };
         complete_ms
     }
 }
 
-/// Whether another event of this size does not fit.
+/// Whether the chunk has no room for another event of this size.
 fn is_full(chunk: &MergedChunk, size: usize, limit: PullLimit) -> bool {
     chunk.places.len() >= limit.events.max(1) as usize
         || (!chunk.places.is_empty() && chunk.events.byte_count() + size > limit.bytes)
 }
 
-/// The first seq of a topic after a position. The lookup is kept while it is pending.
+/// The first seq of a topic after a position. A pending lookup is kept for the next call.
 fn poll_first(
     locating: &mut Option<Locating>,
     reading: &Reading,
@@ -310,7 +312,7 @@ fn poll_first(
     Poll::Ready(first)
 }
 
-impl Merged {
+impl LocalMergedReader {
     fn poll_read(
         &mut self,
         limit: PullLimit,
@@ -320,22 +322,22 @@ impl Merged {
         if let Some(reason) = self.reading.commits.unavailable() {
             return Poll::Ready(Err(reason.clone().into()));
         }
-        // Asked before the topics are looked at: what is complete now is there for all of them.
+        // Read before the topics are examined: every topic has its complete events by then.
         let mut complete_ms = self.reading.engine.commit_times(i64::MIN).complete_ms;
-        self.take_news();
+        self.apply_feed();
         let mut chunk = MergedChunk {
             events: Default::default(),
             places: Vec::new(),
             position: self.position,
             more: More::Now,
         };
-        let (mut looked_at, mut looks) = (0, 0);
+        let (mut examined_bytes, mut checks) = (0, 0);
         loop {
-            let next = match self.poll_next_topic(&mut looks, context) {
-                // What was read is returned; the next read waits.
+            let next = match self.poll_next_topic(&mut checks, context) {
+                // Returns the events that were read; the next read waits.
                 Poll::Pending if self.position > chunk.position => break,
                 Poll::Pending => return Poll::Pending,
-                // The events before it are returned; the next read is an error.
+                // Returns the events before the unreadable one; the next read returns the error.
                 Poll::Ready(Err(error)) if error.is_unreadable() && self.position > chunk.position => break,
                 Poll::Ready(next) => next?,
             };
@@ -352,17 +354,17 @@ impl Merged {
                     chunk.more = More::Soon;
                     break;
                 }
-                // Others may have got something before it meanwhile.
-                self.take_news();
+                // Other topics may have received earlier events meanwhile.
+                self.apply_feed();
                 continue;
             }
             let Some(source) = self.sources.get_mut(&id) else { break };
             let Some(first) = source.ahead.front() else { break };
             let size = first.body.len() + first.key.as_ref().map_or(0, Range::len);
-            if is_full(&chunk, size, limit) || looked_at >= LOOKED_AT_BYTES {
+            if is_full(&chunk, size, limit) || examined_bytes >= EXAMINED_BYTES_MAX {
                 break;
             }
-            looked_at += size;
+            examined_bytes += size;
             let place = BusPosition { commit_ms: ms, topic: id.number(), seq: first.head.seq };
             let event = source.event(first);
             let key = || event.key.and_then(|key| std::str::from_utf8(key).ok());
@@ -379,7 +381,7 @@ impl Merged {
     }
 }
 
-impl MergedReader for Merged {
+impl MergedReader for LocalMergedReader {
     fn read(mut self: Box<Self>, limit: PullLimit) -> BoxFuture<'static, MergedRead> {
         let engine = Arc::clone(&self.reading.engine);
         let reading = async move {

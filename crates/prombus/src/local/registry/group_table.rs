@@ -1,4 +1,4 @@
-//! The groups by name, in order, and by what they read: a new topic looks up who reads it.
+//! The groups, by name and by the topics that they read: a new topic finds its readers here.
 
 use crate::local::groups::cell::GroupCell;
 use prombus_protocol::{Pattern, Topic};
@@ -9,11 +9,11 @@ use std::sync::Arc;
 /// All groups.
 #[derive(Default)]
 pub(in crate::local) struct GroupTable {
-    /// By subscription as written and name.
+    /// The groups by subscription (as written) and name.
     by_name: BTreeMap<(String, String), Arc<GroupCell>>,
-    /// Groups that name a topic, by its name.
+    /// Groups that name a topic, by the topic's name.
     by_topic: HashMap<Topic, Vec<Arc<GroupCell>>>,
-    /// Groups with a wildcard, by number: each may read any topic.
+    /// Groups with a wildcard, by number. Each of them may read any topic.
     with_wildcards: BTreeMap<u32, Arc<GroupCell>>,
 }
 
@@ -30,12 +30,12 @@ impl GroupTable {
         self.by_name.get(&(subscription.to_owned(), group.to_owned())).cloned()
     }
 
-    /// All of them, in the order of their names.
+    /// All groups, in the order of their names.
     pub(in crate::local) fn all(&self) -> Vec<Arc<GroupCell>> {
         self.by_name.values().cloned().collect()
     }
 
-    /// Names from `after` on whose subscription begins with `prefix`, in order.
+    /// The names after `after` whose subscription begins with `prefix`, in order.
     pub(in crate::local) fn names(
         &self,
         prefix: &str,
@@ -78,8 +78,8 @@ impl GroupTable {
     }
 
     /// The groups that read a topic of this name, in the order of their creation.
-    pub(in crate::local) fn wanting(&self, topic: &Topic) -> Vec<Arc<GroupCell>> {
-        let wildcards = self.with_wildcards.values().filter(|cell| cell.wants(topic));
+    pub(in crate::local) fn readers_of(&self, topic: &Topic) -> Vec<Arc<GroupCell>> {
+        let wildcards = self.with_wildcards.values().filter(|cell| cell.reads(topic));
         let named = self.by_topic.get(topic).into_iter().flatten();
         let mut cells: Vec<Arc<GroupCell>> = wildcards.chain(named).cloned().collect();
         cells.sort_unstable_by_key(|cell| cell.number);

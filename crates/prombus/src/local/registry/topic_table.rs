@@ -9,22 +9,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// A group that reads a topic, and what the topic is called in its machine.
+/// A group that reads a topic, and the topic's source id in the group's machine.
 pub(in crate::local) type TopicReader = (Arc<GroupCell>, SourceId);
 
-/// All topics, at most max_topics of them.
+/// All topics. At most `max_topics` of them are not dead-letter topics.
 pub(in crate::local) struct TopicTable {
     max_topics: usize,
     by_name: HashMap<Topic, TopicId, RandomState>,
-    /// The same in order, for lists and patterns.
+    /// The same topics in order, for lists and patterns.
     in_order: BTreeMap<Topic, TopicId>,
-    /// How many are not dead-letter topics: the bus creates those itself, and they do not count against max_topics.
+    /// The number of topics that count against `max_topics`. Dead-letter topics do not count, because the bus creates them
+    /// itself.
     counted: usize,
-    /// Commits look here: topics without readers cost them nothing.
+    /// The readers of each topic. Commits use this map, so topics without readers cost them nothing.
     readers: HashMap<TopicId, Vec<TopicReader>, RandomState>,
 }
 
-/// max_topics, which is reached.
+/// The limit `max_topics` is reached; contains its value.
 #[derive(Debug)]
 pub(in crate::local) struct TopicLimitReached(pub(in crate::local) usize);
 
@@ -43,7 +44,7 @@ impl TopicTable {
         self.by_name.len()
     }
 
-    /// Whether there are fewer topics than max_topics.
+    /// Fails if `max_topics` is reached.
     pub(in crate::local) fn check_not_full(&self) -> Result<(), TopicLimitReached> {
         if self.counted >= self.max_topics {
             return Err(TopicLimitReached(self.max_topics));
@@ -51,7 +52,7 @@ impl TopicTable {
         Ok(())
     }
 
-    /// Whether these topics may be created: max_topics allows them.
+    /// Fails if `max_topics` does not allow these topics to be created.
     pub(in crate::local) fn check_room<'a>(
         &self,
         topics: impl IntoIterator<Item = &'a Topic>,
@@ -82,7 +83,7 @@ impl TopicTable {
         }
     }
 
-    /// Forgets a topic. Returns its readers.
+    /// Removes a topic. Returns its readers.
     pub(in crate::local) fn remove(&mut self, name: &Topic) -> Vec<TopicReader> {
         let Some(id) = self.by_name.remove(name) else { return Vec::new() };
         self.in_order.remove(name);
@@ -99,7 +100,7 @@ impl TopicTable {
         self.readers.entry(id).or_default().push(reader);
     }
 
-    /// A group does not read these topics any more.
+    /// Removes a group from the readers of these topics.
     pub(in crate::local) fn remove_reader(&mut self, ids: &[TopicId], cell: &Arc<GroupCell>) {
         for id in ids {
             if let Some(readers) = self.readers.get_mut(id) {
@@ -111,7 +112,7 @@ impl TopicTable {
         }
     }
 
-    /// Topics whose names begin with `prefix`, after `after`, in order.
+    /// The topics whose names begin with `prefix`, after `after`, in order.
     pub(in crate::local) fn named<'a>(
         &'a self,
         prefix: &'a str,
@@ -125,7 +126,7 @@ impl TopicTable {
         topics.take_while(move |(name, _)| name.as_str().starts_with(prefix)).map(|(name, &id)| (name, id))
     }
 
-    /// Topics that match any of these patterns, by number.
+    /// The topics that match any of these patterns, by number.
     pub(in crate::local) fn matching<'a>(
         &self,
         patterns: impl Iterator<Item = &'a Pattern>,
@@ -136,7 +137,7 @@ impl TopicTable {
                 topics.extend(self.id(&topic).map(|id| (id, topic)));
                 continue;
             }
-            // The part before the first wildcard; "a.**" matches "a" too.
+            // The literal part before the first wildcard, without a trailing dot: "a.**" matches "a" as well.
             let text = pattern.as_str();
             let literal = text.split('*').next().unwrap_or(text).trim_end_matches('.');
             let matching = self.named(literal, None).filter(|(name, _)| pattern.matches(name.as_str()));

@@ -1,12 +1,12 @@
-//! Reading several topics side by side, in the order in which their events were committed.
+//! Reads several topics in the order in which their events were committed.
 //!
 //! Each topic has a cursor that knows the commit time of its next event. The topic whose next event is the oldest is read up to
-//! the next event of another one. It is a preference: what a topic has past its reservation, and topics that are not in this
-//! pull, are not waited for.
+//! the next event of another topic. The order is best effort: a pull waits neither for events beyond a reservation, nor for
+//! topics that it does not include.
 
 use super::filter::MemberFilter;
-use super::merge_state::{Merge, Part, READ_AHEAD_BYTES, TopicCursor};
-use super::pull_state::{UnreadableSeqs, note_unreadable, report_gone};
+use super::pull_state::{UnreadableSeqs, log_missing, note_unreadable};
+use super::topic_cursors::{Part, READ_AHEAD_BYTES, TopicCursor, TopicCursors};
 use crate::backend::{DeliveryBatch, PullLimit};
 use crate::delivery::{Position, ReservedRange};
 use crate::engine::{TopicId, Visit};
@@ -15,79 +15,83 @@ use prombus_protocol::{GroupName, Topic};
 use std::cmp::Reverse;
 use std::task::{Context, Poll};
 
-/// Whether a reading came to its end.
-pub(super) enum MergeRead {
+/// Whether a read of several topics is complete.
+pub(super) enum MultiTopicOutcome {
     Done,
-    /// No event was taken, and a read is pending.
+    /// No event was read, and a read is pending.
     Pending,
 }
 
-/// The reading of several topics.
-pub(super) struct MergedReading<'a> {
+/// A read of several topics.
+pub(super) struct MultiTopicRead<'a> {
     pub(super) filter: &'a MemberFilter,
     pub(super) group: &'a GroupName,
     pub(super) reserved: &'a [ReservedRange],
     pub(super) topics: &'a [(TopicId, Topic)],
     pub(super) limit: PullLimit,
-    /// How many events it may keep.
+    /// The maximum number of events to read.
     pub(super) allowed: u32,
-    /// A reservation of this length may not be all that its topic has.
+    /// The maximum length of a reservation. A topic whose reservation has this length may have more events.
     pub(super) share: u64,
 }
 
-/// How the reading of one of them ended.
+/// How the read of one topic ended.
 enum Ended {
-    /// Its next event has this commit time.
+    /// Its next event has this commit time, which is beyond the limit.
     Before(i64),
-    /// Nothing is left of its reservation.
+    /// Its reservation was read completely.
     Empty,
-    /// It cannot be read further now.
+    /// Its next events cannot be read at the moment.
     Unreadable,
     /// A read is pending.
     Pending,
-    /// The pull has what it may have.
+    /// The limits of the pull are reached.
     Full,
 }
 
-impl MergedReading<'_> {
-    /// Reads in the order of commit times, as far as the limits allow.
+impl MultiTopicRead<'_> {
+    /// Reads in the order of commit times, within the limits.
     pub(super) fn run(
         &self,
-        merge: &mut Merge,
+        topic_cursors: &mut TopicCursors,
         unreadable: &mut Vec<UnreadableSeqs>,
         into: &mut DeliveryBatch,
         context: &mut Context<'_>,
-    ) -> Result<MergeRead, ReadError> {
+    ) -> Result<MultiTopicOutcome, ReadError> {
         let mut is_pending = false;
-        for at in 0..merge.used {
-            let part = &merge.parts[at];
+        for at in 0..topic_cursors.used {
+            let part = &topic_cursors.parts[at];
             let head = part.cursor.as_ref().and_then(|cursor| cursor.head);
             match head.filter(|&(seq, _)| seq == part.next_seq) {
-                Some((_, commit_ms)) => merge.heads.push(Reverse((commit_ms, at))),
-                // Up to its first event and no further.
-                None => match self.read_to(at, i64::MIN, merge, unreadable, into, context)? {
-                    Ended::Before(commit_ms) => merge.heads.push(Reverse((commit_ms, at))),
+                Some((_, commit_ms)) => topic_cursors.heads.push(Reverse((commit_ms, at))),
+                // Reads only up to its first event.
+                None => match self.read_to(at, i64::MIN, topic_cursors, unreadable, into, context)? {
+                    Ended::Before(commit_ms) => topic_cursors.heads.push(Reverse((commit_ms, at))),
                     Ended::Pending => is_pending = true,
                     Ended::Empty | Ended::Unreadable | Ended::Full => {}
                 },
             }
         }
         if is_pending {
-            // Its first event may come before those of the others. All are asked for meanwhile.
-            return Ok(MergeRead::Pending);
+            // The first event of the pending topic may come before those of the others. All topics were requested meanwhile.
+            return Ok(MultiTopicOutcome::Pending);
         }
-        while let Some(Reverse((_, at))) = merge.heads.pop() {
-            let to_ms = merge.heads.peek().map_or(i64::MAX, |Reverse((commit_ms, _))| *commit_ms);
-            match self.read_to(at, to_ms, merge, unreadable, into, context)? {
-                Ended::Before(commit_ms) => merge.heads.push(Reverse((commit_ms, at))),
-                // What it has past its reservation may come before the events of others.
-                Ended::Empty if self.reserved[at].count() == self.share && !merge.order.is_empty() => break,
+        while let Some(Reverse((_, at))) = topic_cursors.heads.pop() {
+            let to_ms = topic_cursors.heads.peek().map_or(i64::MAX, |Reverse((commit_ms, _))| *commit_ms);
+            match self.read_to(at, to_ms, topic_cursors, unreadable, into, context)? {
+                Ended::Before(commit_ms) => topic_cursors.heads.push(Reverse((commit_ms, at))),
+                // The topic's events beyond its reservation may come before the events of other topics.
+                Ended::Empty
+                    if self.reserved[at].count() == self.share && !topic_cursors.order.is_empty() =>
+                {
+                    break;
+                }
                 Ended::Empty | Ended::Unreadable => {}
-                Ended::Pending if merge.order.is_empty() => return Ok(MergeRead::Pending),
+                Ended::Pending if topic_cursors.order.is_empty() => return Ok(MultiTopicOutcome::Pending),
                 Ended::Pending | Ended::Full => break,
             }
         }
-        Ok(MergeRead::Done)
+        Ok(MultiTopicOutcome::Done)
     }
 
     /// Reads one topic up to a commit time.
@@ -95,13 +99,13 @@ impl MergedReading<'_> {
         &self,
         at: usize,
         to_ms: i64,
-        merge: &mut Merge,
+        topic_cursors: &mut TopicCursors,
         unreadable: &mut Vec<UnreadableSeqs>,
         into: &mut DeliveryBatch,
         context: &mut Context<'_>,
     ) -> Result<Ended, ReadError> {
         let (range, (topic_id, topic)) = (self.reserved[at], &self.topics[at]);
-        let Merge { parts, order, .. } = merge;
+        let TopicCursors { parts, order, .. } = topic_cursors;
         let Part { cursor: Some(TopicCursor { scanner, head, has_large }), next_seq, kept, .. } =
             &mut parts[at]
         else {
@@ -112,9 +116,9 @@ impl MergedReading<'_> {
             let mut is_full = false;
             let scanned = scanner.poll_scan(*topic_id, *next_seq, range.last_seq, context, &mut |event| {
                 *has_large |= event.body.len() > READ_AHEAD_BYTES;
-                // A filter is asked once about each event.
+                // The filters are called only once per event.
                 let is_known = known.is_some_and(|(seq, _)| seq == event.seq);
-                if !is_known && !self.filter.wants(topic, event) {
+                if !is_known && !self.filter.passes(topic, event) {
                     return Visit::Next;
                 }
                 is_full = order.len() >= self.allowed as usize
@@ -132,7 +136,7 @@ impl MergedReading<'_> {
             let Some(scanned) = note_unreadable(scanned, at, *next_seq, range, unreadable)? else {
                 return Ok(Ended::Unreadable);
             };
-            report_gone(self.group, topic, scanned);
+            log_missing(self.group, topic, scanned);
             let has_moved = scanned.next_seq > *next_seq;
             *next_seq = scanned.next_seq.max(*next_seq);
             match *head {

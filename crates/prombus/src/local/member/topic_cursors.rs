@@ -1,4 +1,4 @@
-//! Where a member's reading of several topics is: a cursor per topic, and the order in which events were read.
+//! The state of a member's reads of several topics: a cursor per topic, and the order in which events were read.
 
 use crate::delivery::{Leased, ReservedRange, SourceId};
 use crate::engine::{Engine, EventScanner};
@@ -6,46 +6,46 @@ use crate::local::groups::cell::TOPICS_SIDE_BY_SIDE;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// What a cursor reads ahead; a member has up to [`TOPICS_SIDE_BY_SIDE`] of them.
+/// The size of a cursor's read-ahead. A member has up to [`TOPICS_SIDE_BY_SIDE`] cursors.
 pub(super) const READ_AHEAD_BYTES: usize = 16 * 1024;
-/// With more topics than this, or large events, nothing that was read ahead is kept from one pull to the next: who is slow to
-/// pull again would hold it all.
+/// With more cursors than this, or with large events, no read-ahead is kept between pulls, because a member that is slow to pull
+/// again would hold all of it in memory.
 const KEPT_CURSORS: usize = 16;
 
-/// What pulls of several topics use, kept from one to the next.
+/// The state of pulls from several topics, reused by the next pull.
 #[derive(Default)]
-pub(super) struct Merge {
+pub(super) struct TopicCursors {
     cursors: HashMap<SourceId, TopicCursor, foldhash::fast::RandomState>,
     pub(super) parts: Vec<Part>,
-    /// How many of the parts this pull uses.
+    /// The number of parts that this pull uses.
     pub(super) used: usize,
-    /// Commit times of the next events, with their parts.
+    /// The commit times of the next events, with the indexes of their parts.
     pub(super) heads: BinaryHeap<Reverse<(i64, usize)>>,
-    /// The part of each event that was read, in order.
+    /// The index of the part of each event that was read, in order.
     pub(super) order: Vec<usize>,
     sorted: Vec<Leased>,
 }
 
-/// Where the reading of a topic is.
+/// The position of the reads of a topic.
 pub(super) struct TopicCursor {
     pub(super) scanner: Box<dyn EventScanner>,
-    /// The seq and the commit time of the next event that is wanted, if it is known.
+    /// The seq and the commit time of the next event that passed the filters, if it is known.
     pub(super) head: Option<(u64, i64)>,
-    /// It has read an event that is larger than what it reads ahead.
+    /// The cursor has read an event that is larger than its read-ahead.
     pub(super) has_large: bool,
 }
 
-/// The events read from one reservation.
+/// The events that were read from one reservation.
 #[derive(Default)]
 pub(super) struct Part {
     pub(super) cursor: Option<TopicCursor>,
     pub(super) next_seq: u64,
     pub(super) kept: Vec<u64>,
-    /// Where its leases are among those of the pull.
+    /// The range of its leases among those of the pull.
     leases: (usize, usize),
 }
 
-impl Merge {
+impl TopicCursors {
     /// Begins a pull.
     pub(super) fn begin(&mut self, reserved: &[ReservedRange], engine: &dyn Engine) {
         self.heads.clear();
@@ -64,8 +64,8 @@ impl Merge {
         }
     }
 
-    /// Ends a pull: keeps the cursors, and forgets those of other topics when there are too many. If a read is pending, what was
-    /// read ahead is kept for it.
+    /// Ends a pull: keeps the cursors, but removes those of other topics when there are too many. If a read is pending, its
+    /// read-ahead is kept.
     pub(super) fn end(&mut self, reserved: &[ReservedRange], is_pending: bool) {
         if self.cursors.len() + reserved.len() > TOPICS_SIDE_BY_SIDE {
             self.cursors.clear();
@@ -81,28 +81,28 @@ impl Merge {
         }
     }
 
-    /// Lets go of what was read ahead.
+    /// Frees the read-ahead.
     pub(super) fn rest(&mut self) {
         self.cursors.values_mut().for_each(|cursor| cursor.scanner.rest());
     }
 
-    /// Whether any reservation was read at least in part: events that a filter does not want, or that are gone, are passed.
+    /// Whether a part of any reservation was read, even if all events of that part were rejected by a filter or are gone.
     pub(super) fn has_moved(&self, reserved: &[ReservedRange]) -> bool {
         self.parts.iter().zip(reserved).any(|(part, range)| part.next_seq > range.first_seq)
     }
 
-    /// Up to which seq a reservation was read, and the seqs that are kept.
+    /// The seq up to which a reservation was read, and the seqs that passed the filters.
     pub(super) fn part(&self, at: usize) -> (u64, &[u64]) {
         let part = &self.parts[at];
         (part.next_seq - 1, &part.kept)
     }
 
-    /// Says which leases are of which part.
+    /// Records which leases belong to a part.
     pub(super) fn set_leases(&mut self, part: usize, from: usize, to: usize) {
         self.parts[part].leases = (from, to);
     }
 
-    /// Puts leases past `from`, which are part by part, into the order in which their events were read.
+    /// Sorts the leases from `from` on, which are grouped by part, into the order in which their events were read.
     pub(super) fn sort(&mut self, leased: &mut Vec<Leased>, from: usize) {
         self.sorted.clear();
         for &part in &self.order {
