@@ -7,7 +7,7 @@ use crate::engine::{EventHead, EventId, TopicUsage};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Ids that publishers chose are known for this long after their events were committed, even if the events were cleaned.
+/// Ids that publishers chose are known for this long after their events were cleaned.
 const DEDUPE_MS: i64 = 7 * 24 * 3_600_000;
 
 #[derive(Default)]
@@ -17,7 +17,7 @@ pub(super) struct TopicEvents {
     events: BTreeMap<u64, Arc<EventDocument>>,
     /// The ids of kept events, and those of cleaned events that publishers chose.
     ids: HashMap<EventId, u64>,
-    /// The publisher-chosen ids of cleaned events, with the events' commit times.
+    /// The publisher-chosen ids of cleaned events, with the times of the cleaning.
     cleaned_ids: VecDeque<(i64, EventId)>,
 }
 
@@ -38,13 +38,13 @@ impl TopicEvents {
         for event in seqs.iter().filter_map(|seq| self.events.remove(seq)) {
             bytes += event.bytes() as u64;
             if event.is_client_id {
-                self.cleaned_ids.push_back((event.commit_ms, event.id));
+                self.cleaned_ids.push_back((now_ms, event.id));
             } else {
                 self.ids.remove(&event.id);
             }
         }
-        self.cleaned_ids.retain(|(commit_ms, id)| {
-            let is_known = commit_ms.saturating_add(DEDUPE_MS) >= now_ms;
+        self.cleaned_ids.retain(|(cleaned_ms, id)| {
+            let is_known = cleaned_ms.saturating_add(DEDUPE_MS) > now_ms;
             if !is_known {
                 self.ids.remove(id);
             }
