@@ -89,7 +89,13 @@ pub use publishing::Publishing;
 pub use settings::{PublishRate, SNAPSHOT_INTERVAL_MS, TOMBSTONE_MS, TopicOptions, TopicRule, TopicSettings};
 pub use subscribe::{Deliveries, HandlerHandle, Subscribe, Subscription, max_attempts};
 
-/// The README's examples, compiled with the doc tests.
+/// The examples of the Rust guide, compiled with the doc tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/rust.md")]
+struct RustGuide;
+
+/// The examples of the page about consuming, compiled with the doc tests. Those that need MongoDB are marked `rs`, which rustdoc
+/// does not compile: the tests of `prombus-mongo` run them.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/consuming.md")]
+struct ConsumingGuide;

@@ -12,6 +12,7 @@ mod demo;
 mod dlq;
 mod export_memory;
 mod full_disk;
+mod guides;
 mod hostile;
 mod http_client;
 mod kill;

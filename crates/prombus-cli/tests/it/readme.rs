@@ -120,11 +120,6 @@ fn the_tutorial_works_as_printed() {
 }
 
 #[test]
-fn the_commands_about_state_work_as_printed() {
-    run_commands(&blocks(&page("docs/state.md")));
-}
-
-#[test]
 fn ids_and_times_are_normalized_and_nothing_else() {
     let line = r#"{"id":"118f5c76-d3df-544f-bb3c-f9d93ccaff8b","seq":4,"ts":1795005502873} 2026-11-18T12:37:49.559Z  a.b 12 €"#;
     assert_eq!(normalized(line), r#"{"id":"…","seq":4,"ts":…} …  a.b 12 €"#);

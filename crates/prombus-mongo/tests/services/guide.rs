@@ -1,6 +1,8 @@
-//! The examples of docs/consuming.md: they are run, and the page has them word for word.
+//! The examples of docs/consuming.md that need MongoDB: they run here, and the page has them word for word.
 
 use crate::setup::{database, payloads, until};
+
+// docs: imports
 use mongodb::bson::{Document, doc};
 use mongodb::{ClientSession, Collection, Database};
 use prombus::consume::exactly_once::ExactlyOnce;
@@ -14,6 +16,7 @@ use prombus_mongo::{
 use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+// end
 
 // docs: marks
 async fn marks(bus: &Bus, database: &Database) -> Result<ExactlyOnce> {
@@ -32,7 +35,7 @@ async fn exactly_once(bus: &Bus, database: &Database) -> Result<HandlerHandle> {
         Box::pin(async move {
             let amount: i64 = event.json()?;
             ledger.insert_one(doc! { "amount": amount }).session(session).await?;
-            Ok::<(), HandlerError>(()) // now it commits, with the event's mark; then the event is acked
+            Ok::<(), HandlerError>(()) // commits with the mark of the event; then the event is acked
         })
     });
     Ok(running.await?)
@@ -144,10 +147,10 @@ fn the_guide_has_these_examples() {
         let (name, rest) = example.split_once('\n').unwrap();
         let Some((code, _)) = rest.split_once("\n// end\n") else { continue };
         assert!(
-            page.contains(&format!("```rust\n{code}\n```")),
-            "docs/consuming.md has not the example {name}:\n{code}"
+            page.contains(&format!("```rs\n{code}\n```")),
+            "docs/consuming.md does not have the example {name}:\n{code}"
         );
         examples += 1;
     }
-    assert_eq!(examples, 6);
+    assert_eq!(examples, 7);
 }
