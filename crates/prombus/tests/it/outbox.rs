@@ -128,9 +128,9 @@ async fn rows_that_are_no_events_go_dead_and_the_others_go_on() {
         ("bad-topic", "topic name has ' '"),
         ("too-large", "at most 100 are allowed"),
         ("too-deep", "128"),
-        ("bad-headers", "no JSON object of texts"),
+        ("bad-headers", "not a JSON object of strings"),
         ("bad-key", "\"key\" of 0 bytes"),
-        ("bad-ts", "the ts is no whole number"),
+        ("bad-ts", "the ts is not an integer"),
     ] {
         let (status, _, error) = rig.row(id);
         assert_eq!(status, "dead", "{id}");
