@@ -72,7 +72,7 @@ fn sums_options(batch_size: u32) -> ProjectorOptions {
 }
 
 async fn lag(bus: &Bus, topic: &str, group: &str) -> u64 {
-    let group = bus.backend().group(topic, group).await.expect("it answers");
+    let group = bus.backend().group(topic, group).await.expect("succeeds");
     group.expect("the group is there").lag
 }
 

@@ -63,7 +63,7 @@ async fn check(folder: &Path) -> u64 {
     let bus = open_bus(folder).await;
     let mut projector = Projector::open(&bus, options(), Sums).await.expect("it opens");
     loop {
-        let group = bus.backend().group("numbers", "sums-projector").await.expect("it answers");
+        let group = bus.backend().group("numbers", "sums-projector").await.expect("succeeds");
         if group.expect("the group is there").lag == 0 {
             break;
         }

@@ -121,7 +121,7 @@ impl Rig {
     /// A delivery that is there now.
     pub fn next(&self, subscription: &mut Subscription) -> Option<Delivery> {
         match poll(&mut Box::pin(subscription.next())) {
-            Poll::Ready(next) => Some(next.expect("the stream goes on").expect("the delivery can be read")),
+            Poll::Ready(next) => Some(next.expect("the stream continues").expect("the delivery can be read")),
             Poll::Pending => None,
         }
     }

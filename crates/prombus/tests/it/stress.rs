@@ -92,7 +92,7 @@ async fn member(bus: Bus, group: usize, seen: Arc<Seen>, mut random: Random) {
         let wait = Duration::from_millis(random.between(1, 30));
         // Stops waiting now and then.
         let Ok(next) = tokio::time::timeout(wait, subscription.next()).await else { continue };
-        let delivery = next.expect("the stream goes on").expect("reads");
+        let delivery = next.expect("the stream continues").expect("reads");
         seen.delivered.lock().expect("no panic").insert((
             group,
             delivery.topic().to_string(),

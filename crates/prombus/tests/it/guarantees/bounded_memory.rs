@@ -145,7 +145,7 @@ async fn guarantee_9_bounded_memory_of_a_bus_in_memory() {
     assert!(kept > 50, "{kept}");
     for _ in 0..kept {
         let next = tokio::time::timeout(Duration::from_secs(5), orders.next()).await.expect("it comes");
-        next.expect("the stream goes on").expect("a delivery").ack().await.expect("acks");
+        next.expect("the stream continues").expect("a delivery").ack().await.expect("acks");
     }
     assert_eq!(bus.groups().await.expect("lists groups")[0].lag, 0);
 }

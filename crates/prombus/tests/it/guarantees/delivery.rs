@@ -186,8 +186,8 @@ fn guarantee_5_one_member_at_a_time_until_the_lease_ends() {
     rig.pass(1);
     rig.commit();
     let second = rig.next(&mut other).expect("the lease is over");
-    assert!(rig.done(first.ack()).expect("is no error").stale);
-    assert!(rig.done(first.nack("boom")).expect("is no error").stale);
+    assert!(rig.done(first.ack()).expect("succeeds").stale);
+    assert!(rig.done(first.nack("boom")).expect("succeeds").stale);
     assert_eq!((rig.floor("orders", "billing"), rig.info("orders", "billing").in_flight), (0, 1));
     rig.ack(&second);
     assert_eq!(rig.floor("orders", "billing"), 1);

@@ -14,7 +14,7 @@ fn publish(rig: &Rig, number: u128, payload: &str) -> Published {
 /// It is known again, and adds nothing.
 fn check_known(rig: &Rig, published: Published, place: &str) {
     let before = rig.payloads("orders");
-    let again = rig.done(rig.bus.publish("orders", "again").id(published.id).send()).expect("is no error");
+    let again = rig.done(rig.bus.publish("orders", "again").id(published.id).send()).expect("succeeds");
     assert_eq!(again, Published { duplicate: true, ..published }, "{place}");
     assert_eq!(rig.payloads("orders"), before, "{place}");
 }
@@ -28,7 +28,7 @@ fn guarantee_8_idempotent_publish_is_answered_when_the_original_is_durable() {
     rig.waits_for_a_commit("the duplicate", &mut duplicate);
     rig.commit();
     assert!(poll(&mut original).is_ready());
-    let duplicate = rig.done(duplicate).expect("is no error");
+    let duplicate = rig.done(duplicate).expect("succeeds");
     assert_eq!(duplicate, Published { id: id(1), seq: 1, duplicate: true });
     assert_eq!(rig.payloads("orders"), ["one"]);
     rig.stop();
