@@ -23,7 +23,7 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
 
 async fn lag(bus: &Bus, topic: &str, group: &str) -> u64 {
     let group = bus.backend().group(topic, group).await.expect("succeeds");
-    group.expect("the group is there").lag
+    group.expect("the group exists").lag
 }
 
 async fn publish_numbers(bus: &Bus, topic: &str, numbers: std::ops::RangeInclusive<u64>) {

@@ -111,7 +111,7 @@ async fn finish(folder: &Path) -> u64 {
     let running = open_ledger(folder).handler(payments, record).await.expect("it subscribes");
     loop {
         let group = bus.backend().group("payments", "ledger").await.expect("succeeds");
-        let group = group.expect("the group is there");
+        let group = group.expect("the group exists");
         if group.lag == 0 {
             running.unsubscribe().await.expect("it leaves");
             let last_seq = group.topics[0].last_seq;

@@ -303,7 +303,7 @@ async fn sent_rows_are_kept_for_a_time_or_not_at_all() {
     rig.insert("2", "orders", "2");
     rig.insert("3", "orders", "not JSON");
     rig.drainer(&bus).drain().await.expect("it drains");
-    assert_eq!(rig.rows(), 1, "what is dead stays");
+    assert_eq!(rig.rows(), 1, "the row that was given up stays");
     assert_eq!(payloads(&bus, "orders").await, ["1", "2"]);
 }
 

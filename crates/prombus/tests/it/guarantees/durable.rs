@@ -8,7 +8,7 @@ use std::time::Duration;
 fn guarantee_1_durable_publish_is_answered_when_it_survives_a_power_cut() {
     let rig = Rig::new(1);
     let mut publishing = rig.bus.publish("orders", "one").send();
-    rig.waits_for_a_commit("a publish", &mut publishing);
+    rig.assert_waits_for_a_commit("a publish", &mut publishing);
     rig.commit();
     assert!(poll(&mut publishing).is_ready());
     for after in rig.after_power_cuts() {
@@ -34,10 +34,10 @@ fn guarantee_1_durable_subscribe_that_makes_a_group() {
     let rig = Rig::new(1);
     rig.publish("orders", "one");
     let mut joining = rig.bus.subscribe("orders", "billing").into_future();
-    rig.waits_for_a_commit("a subscribe that makes a group", &mut joining);
+    rig.assert_waits_for_a_commit("a subscribe that makes a group", &mut joining);
     // Whoever joins meanwhile is no better off.
     let mut second = rig.bus.subscribe("orders", "billing").into_future();
-    rig.waits_for_a_commit("a subscribe to a group in the making", &mut second);
+    rig.assert_waits_for_a_commit("a subscribe to a group in the making", &mut second);
     rig.commit();
     let made = rig.done(joining).expect("subscribes");
     assert!(made.created());
@@ -61,7 +61,7 @@ fn guarantee_1_durable_ack_that_is_waited_for() {
     let all = rig.all(&mut orders);
     let mut acking = all[0].ack();
     assert_eq!(rig.floor("orders", "billing"), 1, "an ack counts at once");
-    rig.waits_for_a_commit("an ack", &mut acking);
+    rig.assert_waits_for_a_commit("an ack", &mut acking);
     rig.commit();
     assert!(poll(&mut acking).is_ready());
     for after in rig.after_power_cuts() {
@@ -79,7 +79,7 @@ fn guarantee_1_durable_ack_by_id() {
     let mut orders = rig.subscribe("orders", "billing");
     rig.all(&mut orders);
     let mut acking = Box::pin(rig.bus.ack("orders", "billing", published.id));
-    rig.waits_for_a_commit("an ack by id", &mut acking);
+    rig.assert_waits_for_a_commit("an ack by id", &mut acking);
     rig.commit();
     assert!(poll(&mut acking).is_ready());
     for after in rig.after_power_cuts() {
@@ -133,7 +133,7 @@ fn guarantee_1_durable_nack() {
     let mut orders = rig.subscribe("orders", "billing");
     let all = rig.all(&mut orders);
     let mut nacking = all[0].nack_after(Duration::from_secs(10), "boom");
-    rig.waits_for_a_commit("a nack", &mut nacking);
+    rig.assert_waits_for_a_commit("a nack", &mut nacking);
     rig.commit();
     assert!(poll(&mut nacking).is_ready());
     for after in rig.after_power_cuts() {
@@ -161,7 +161,7 @@ fn guarantee_1_durable_nack_that_is_the_last_is_answered_when_the_dead_letter_is
     let mut orders = with_last_attempt(&rig, "orders");
     let delivery = rig.next(&mut orders).expect("there is an event");
     let mut nacking = delivery.nack("boom");
-    rig.waits_for_a_commit("the last nack", &mut nacking);
+    rig.assert_waits_for_a_commit("the last nack", &mut nacking);
     rig.commit();
     assert!(poll(&mut nacking).is_ready());
     for after in rig.after_power_cuts() {
@@ -177,7 +177,7 @@ fn guarantee_1_durable_nack_that_parks_a_dead_letter() {
     let mut letters = with_last_attempt(&rig, "dlq.orders");
     let delivery = rig.next(&mut letters).expect("there is an event");
     let mut nacking = delivery.nack("boom");
-    rig.waits_for_a_commit("the last nack", &mut nacking);
+    rig.assert_waits_for_a_commit("the last nack", &mut nacking);
     rig.commit();
     assert!(poll(&mut nacking).is_ready());
     for after in rig.after_power_cuts() {
@@ -197,7 +197,7 @@ fn guarantee_1_durable_seek() {
     // Acked and not written yet: the seek must not come before it.
     drop(all[2].ack());
     let mut seeking = Box::pin(rig.bus.seek("orders", "billing", Start::AfterId(all[1].id())));
-    rig.waits_for_a_commit("a seek", &mut seeking);
+    rig.assert_waits_for_a_commit("a seek", &mut seeking);
     rig.commit();
     assert!(poll(&mut seeking).is_ready());
     for after in rig.after_power_cuts() {
@@ -213,7 +213,7 @@ fn guarantee_1_durable_delete_of_a_group() {
     let rig = Rig::new(1);
     rig.subscribe("orders", "billing");
     let mut deleting = Box::pin(rig.bus.delete_group("orders", "billing"));
-    rig.waits_for_a_commit("a delete", &mut deleting);
+    rig.assert_waits_for_a_commit("a delete", &mut deleting);
     rig.commit();
     assert!(poll(&mut deleting).is_ready());
     for after in rig.after_power_cuts() {

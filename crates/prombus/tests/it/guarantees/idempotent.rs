@@ -24,8 +24,8 @@ fn guarantee_8_idempotent_publish_is_answered_when_the_original_is_durable() {
     let rig = Rig::new(1);
     let mut original = rig.bus.publish("orders", "one").id(id(1)).send();
     let mut duplicate = rig.bus.publish("orders", "again").id(id(1)).send();
-    rig.waits_for_a_commit("the original", &mut original);
-    rig.waits_for_a_commit("the duplicate", &mut duplicate);
+    rig.assert_waits_for_a_commit("the original", &mut original);
+    rig.assert_waits_for_a_commit("the duplicate", &mut duplicate);
     rig.commit();
     assert!(poll(&mut original).is_ready());
     let duplicate = rig.done(duplicate).expect("succeeds");

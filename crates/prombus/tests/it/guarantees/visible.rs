@@ -12,7 +12,7 @@ fn guarantee_2_visible_only_when_durable_to_groups_and_readers() {
     let mut orders = rig.subscribe("orders", "billing");
     rig.all(&mut orders);
     let mut publishing = rig.bus.publish("orders", "two").send();
-    rig.waits_for_a_commit("a publish", &mut publishing);
+    rig.assert_waits_for_a_commit("a publish", &mut publishing);
     assert!(rig.next(&mut orders).is_none(), "a member sees what is not durable");
     assert_eq!(rig.payloads("orders"), ["one"]);
     let topics = rig.done(Box::pin(rig.bus.topics())).expect("lists topics");

@@ -142,6 +142,6 @@ impl History {
             ensure(info.lag == 0 && info.in_flight == 0, || format!("at the end: {info:?}"))?;
         }
         let stats = life.store.stats();
-        ensure(stats.faults == 0, || format!("a read error was taken for damage: {stats:?}"))
+        ensure(stats.faults == 0, || format!("a read error was reported as damage: {stats:?}"))
     }
 }
