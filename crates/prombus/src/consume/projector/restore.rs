@@ -85,7 +85,7 @@ pub(super) async fn restore<S: DeserializeOwned>(
 }
 
 /// Applies a state event. Returns false if the event is not a state.
-fn take_in<S: DeserializeOwned>(states: &mut BTreeMap<String, S>, event: &Event) -> bool {
+fn apply_state<S: DeserializeOwned>(states: &mut BTreeMap<String, S>, event: &Event) -> bool {
     let Some(key) = event.key() else { return false };
     match event.json::<Option<S>>() {
         Ok(Some(state)) => {
