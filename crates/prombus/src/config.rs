@@ -8,14 +8,14 @@ use prombus_protocol::limits::MAX_PAYLOAD_BYTES;
 pub struct Limits {
     /// The largest payload of an event, in bytes of JSON. Default: 1 MiB.
     pub max_payload_bytes: usize,
-    /// The most topics. Dead-letter topics that the bus creates itself do not count. Default: 100,000.
+    /// Maximum number of topics. Dead-letter topics that the bus creates itself do not count. Default: 100,000.
     pub max_topics: usize,
-    /// The most groups. Default: 100,000.
+    /// Maximum number of groups. Default: 100,000.
     pub max_groups: usize,
     /// A group without members for this long is deleted. Default: never.
     pub group_expire_ms: Option<u64>,
-    /// The most memory that the newest-event-by-key maps of all topics may take together. They hold keys and event
-    /// positions, not the events themselves. Default: 512 MiB.
+    /// Maximum memory of the newest-event-by-key maps of all topics together. They hold keys and event positions, not the
+    /// events themselves. Default: 512 MiB.
     pub state_memory_bytes: usize,
     /// While the engine cannot commit, publishers wait this long; then they get `unavailable`. Default: 10 seconds.
     pub engine_wait_ms: u64,

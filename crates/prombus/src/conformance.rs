@@ -87,7 +87,7 @@ macro_rules! conformance_suite {
                 publish_with_an_id_that_the_bus_assigned_is_a_duplicate,
                 a_repeated_id_inside_one_batch_is_a_duplicate,
                 a_batch_returns_an_outcome_for_each_event,
-                a_batch_with_a_bad_event_publishes_nothing,
+                a_bad_event_is_refused_when_it_is_added_to_a_batch,
                 an_event_keeps_all_its_fields,
                 line_breaks_in_a_payload_become_spaces,
                 read_goes_page_by_page,

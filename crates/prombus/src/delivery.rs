@@ -5,7 +5,7 @@
 //! no clock, does no I/O, and knows neither events nor topics: a topic is a [`SourceId`], an event a seq. So a test can
 //! drive millions of random histories through it.
 //!
-//! | question | file |
+//! | subject | file |
 //! |---|---|
 //! | the state of a group, of a topic, of a delivery, of a member | `group.rs`, `source.rs`, `lease.rs`, `member.rs` |
 //! | which seqs may be leased | `grant.rs` |

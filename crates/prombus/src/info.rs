@@ -64,7 +64,7 @@ pub struct MemberInfo {
     pub number: u64,
     /// The name that it chose, if any.
     pub name: Option<String>,
-    /// Its name and where it is connected from, for people.
+    /// A readable label: its name and where it is connected from.
     pub label: String,
     /// Deliveries that it has not settled.
     pub in_flight: usize,

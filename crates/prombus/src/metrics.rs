@@ -128,10 +128,10 @@ pub struct GroupFigures {
     pub by_name: BTreeMap<String, usize>,
 }
 
-/// Buckets for the duration of a commit, in milliseconds.
+/// Upper bounds of the buckets for the duration of a commit, in milliseconds.
 pub(crate) const COMMIT_MS_BOUNDS: &[f64] =
     &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
-/// Buckets for the number of events in a commit.
+/// Upper bounds of the buckets for the number of events in a commit.
 pub(crate) const COMMIT_EVENTS_BOUNDS: &[f64] =
     &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0];
 

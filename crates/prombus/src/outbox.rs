@@ -138,7 +138,7 @@ pub trait OutboxStore: Send + Sync + 'static {
         rows: &'a [FailedRow],
     ) -> BoxFuture<'a, Result<Failed, OutboxError>>;
 
-    /// Returns rows that were not tried, because nothing can be published at present. They are due at once, and no attempt
+    /// Releases rows that were not tried, because nothing can be published at present. They are due at once, and no attempt
     /// counts.
     fn release<'a>(
         &'a self,

@@ -94,7 +94,7 @@ impl PlaceInLine {
         self.state.lock().batch.take()
     }
 
-    /// Returns the batch, because the engine had no room for it.
+    /// Puts the batch back, because the engine had no room for it.
     pub(crate) fn put_back(&self, batch: PublishBatch) {
         self.state.lock().batch = Some(batch);
     }

@@ -1,6 +1,6 @@
 //! State by key: the newest event of each key of a topic, its snapshots, and how consumers start from it.
 //!
-//! | question | file |
+//! | subject | file |
 //! |---|---|
 //! | which event is the newest of a key, which events survive compaction | `newest_of_key.rs` |
 //! | publishing changes to a snapshot topic | `snapshots.rs` |

@@ -192,7 +192,7 @@ impl Subscription {
         }
     }
 
-    /// Returns deliveries that were pulled but not handed out, as if they had not been pulled.
+    /// Releases deliveries that were pulled but not handed out, as if they had not been pulled.
     fn release_rest(&mut self) {
         let rest = &self.batch.items()[self.next.min(self.batch.items().len())..];
         if !rest.is_empty() {
@@ -233,7 +233,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// A stream that is not polled keeps the events that are being read for it. [`Subscription::next`], in contrast, returns
+/// A stream that is not polled keeps the events that are being read for it. [`Subscription::next`], in contrast, releases
 /// them when its future is dropped.
 impl Stream for Subscription {
     type Item = Result<Delivery, GroupError>;

@@ -35,7 +35,7 @@ impl Bus {
     }
 }
 
-/// The most memory that a bus in memory takes by default.
+/// The default of [`BusBuilder::memory_bytes`].
 const MEMORY_BYTES: u64 = 4 << 30;
 
 const MEMORY_BYTES_MIN: u64 = 64 * 1024;
@@ -66,7 +66,7 @@ impl Default for BusBuilder {
 }
 
 impl BusBuilder {
-    /// Bounds: payload size, number of topics and groups.
+    /// All limits at once.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
@@ -78,19 +78,19 @@ impl BusBuilder {
         self
     }
 
-    /// The most topics. Default: 100,000.
+    /// Maximum number of topics. Default: 100,000.
     pub fn max_topics(mut self, topics: usize) -> Self {
         self.limits.max_topics = topics;
         self
     }
 
-    /// The most groups. Default: 100,000.
+    /// Maximum number of groups. Default: 100,000.
     pub fn max_groups(mut self, groups: usize) -> Self {
         self.limits.max_groups = groups;
         self
     }
 
-    /// Deletes a group that has no members for this long. Default: never.
+    /// Deletes a group that has had no members for this long. Default: never.
     pub fn group_expire_ms(mut self, after_ms: u64) -> Self {
         self.limits.group_expire_ms = Some(after_ms);
         self
@@ -123,20 +123,19 @@ impl BusBuilder {
         self
     }
 
-    /// The most memory for the newest events by key. Default: 512 MiB.
+    /// Maximum memory of the newest-event-by-key maps of all topics together. Default: 512 MiB.
     pub fn state_memory_bytes(mut self, bytes: usize) -> Self {
         self.limits.state_memory_bytes = bytes;
         self
     }
 
-    /// Sizes and bounds of the log.
+    /// The options of the log.
     pub fn log(mut self, options: LogEngineOptions) -> Self {
         self.log = options;
         self
     }
 
-    /// The most memory that the events of an in-memory bus take. Beyond it, publishes fail as on a full disk. Default: 4
-    /// GiB.
+    /// Maximum memory of the events of an in-memory bus. Beyond it, publishes fail as on a full disk. Default: 4 GiB.
     ///
     /// One publish may take an eighth of it, or 2 MiB if that is more, but never more than half. Ids chosen by publishers
     /// are remembered after their events were cleaned, as long as these ids fit into a sixteenth of it.

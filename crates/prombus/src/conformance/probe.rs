@@ -13,7 +13,7 @@ pub(super) const WHILE: Duration = Duration::from_millis(60);
 pub(super) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(SOON, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what} did not come within {SOON:?}"),
+        Err(_) => panic!("{what} did not happen within {SOON:?}"),
     }
 }
 

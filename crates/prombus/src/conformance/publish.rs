@@ -97,7 +97,7 @@ pub async fn a_batch_returns_an_outcome_for_each_event(bus: Bus) {
 }
 
 /// A bad event is refused when it is added; the batch keeps its good events and can still be published.
-pub async fn a_batch_with_a_bad_event_publishes_nothing(bus: Bus) {
+pub async fn a_bad_event_is_refused_when_it_is_added_to_a_batch(bus: Bus) {
     let mut batch = bus.batch();
     batch.push("orders", &1, &PublishOptions::default()).expect("a good event");
     batch.push_json(topic("orders"), b"{\"a\":", &PublishOptions::default()).expect_err("not JSON");

@@ -14,7 +14,7 @@ pub struct Rejected {
     pub topic: Topic,
     /// Its payload, as JSON.
     pub json: Vec<u8>,
-    /// Contain an id derived from topic, group and event: a repeated publish adds nothing.
+    /// Its publish options, with an id derived from topic, group and event: a repeated publish adds nothing.
     pub options: PublishOptions,
 }
 

@@ -27,7 +27,7 @@ impl Group {
         }
     }
 
-    /// Returns a redelivery that the member reserved but did not get, because it did not fit or could not be read. Nothing
+    /// Puts back a redelivery that the member reserved but did not get, because it did not fit or could not be read. Nothing
     /// is recorded: the record of the attempt's start also serves the next reservation. Returns false if the member has not
     /// reserved it.
     pub fn put_back_redelivery(&mut self, member: MemberId, position: Position, now: Millis) -> bool {

@@ -129,7 +129,7 @@ impl Group {
         Some(unsettled)
     }
 
-    /// Counts one lease of this member less.
+    /// Decrements the lease counts, because a lease of this member has ended.
     #[inline]
     pub(super) fn release(&mut self, holder: MemberId) {
         self.leased_count -= 1;

@@ -10,7 +10,7 @@ impl Group {
     pub fn advance(&mut self, now: Millis) {
         let mut room = None;
         while let Some(timer) = self.timers.pop_due(now) {
-            let room = *room.get_or_insert_with(|| self.hungry_room());
+            let room = *room.get_or_insert_with(|| self.idle_room());
             for seq in timer.first_seq..=timer.last_seq {
                 self.timer_fired(Position { source: timer.source, seq }, timer.at, room);
             }

@@ -68,7 +68,7 @@ pub(super) struct Member {
     /// Whether its last pull reserved redeliveries.
     pub(super) may_read_redeliveries: bool,
     /// Its last pull found nothing, so it takes the next events at once.
-    pub(super) is_hungry: bool,
+    pub(super) is_idle: bool,
 }
 
 impl Member {
@@ -81,7 +81,7 @@ impl Member {
             overdue: Vec::new(),
             reserved: Vec::new(),
             may_read_redeliveries: false,
-            is_hungry: false,
+            is_idle: false,
         }
     }
 

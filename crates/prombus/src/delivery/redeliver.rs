@@ -55,7 +55,7 @@ impl Group {
                 }
                 gated.push(position);
                 // Do not start more attempts than waiting members could take.
-                if gated.len() >= *room.get_or_insert_with(|| self.hungry_room()) {
+                if gated.len() >= *room.get_or_insert_with(|| self.idle_room()) {
                     break;
                 }
                 continue;
@@ -121,8 +121,8 @@ impl Group {
     }
 
     /// How many events the waiting members could take now.
-    pub(super) fn hungry_room(&self) -> usize {
-        let hungry = self.members.values().filter(|member| member.is_hungry);
-        hungry.map(|member| member.window() as usize).sum()
+    pub(super) fn idle_room(&self) -> usize {
+        let idle = self.members.values().filter(|member| member.is_idle);
+        idle.map(|member| member.window() as usize).sum()
     }
 }

@@ -32,7 +32,7 @@ impl Group {
     ) -> u32 {
         self.advance(now);
         let Some(state) = self.members.get_mut(&member) else { return 0 };
-        state.is_hungry = true;
+        state.is_idle = true;
         let settings = state.settings;
         let window = state.window().min(want);
         let window = self.reserve_due(member, settings, window, durable, redelivered);
@@ -50,7 +50,7 @@ impl Group {
                 self.reserve_fresh(member, scan.unwrap_or(allowed), durable, reserved);
             }
         }
-        self.members.get_mut(&member).expect("found above").is_hungry =
+        self.members.get_mut(&member).expect("found above").is_idle =
             redelivered.is_empty() && reserved.is_empty();
         allowed
     }
@@ -159,7 +159,7 @@ impl Group {
         }
     }
 
-    /// Returns the rest of a reservation to the fresh seqs.
+    /// Puts the rest of a reservation back into the fresh seqs.
     #[inline]
     pub(super) fn give_back(&mut self, range: ReservedRange) {
         if range.first_seq > range.last_seq {
@@ -178,7 +178,7 @@ impl Group {
         }
     }
 
-    /// Returns a range that a member reserved and will not read now.
+    /// Puts back a range that a member reserved and will not read now.
     pub fn unreserve(&mut self, member: MemberId, range: ReservedRange) {
         let Some(state) = self.members.get_mut(&member) else { return };
         if let Some(at) = state.reserved.iter().position(|&it| it == range) {

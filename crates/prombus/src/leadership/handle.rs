@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// The part of a process in leading a shared store: it follows or leads, as the lease decides.
+/// A process's participation in leading a shared store: it follows or leads, as the lease decides.
 ///
 /// If it is dropped without [`stop`](Self::stop), it still closes the bus and releases the lease, but errors are not
 /// reported.

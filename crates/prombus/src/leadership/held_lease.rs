@@ -63,7 +63,7 @@ impl HeldLease {
         self.confirmed_ms
     }
 
-    /// Until when events may be leased; `None`: not at all.
+    /// The time until which events may be leased, or `None` if they may not.
     pub(super) fn gate_deadline(&self, timing: &LeaseTiming) -> Option<u64> {
         (!self.is_releasing).then_some(self.confirmed_ms + timing.gate_ms)
     }

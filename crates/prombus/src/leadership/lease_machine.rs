@@ -10,7 +10,7 @@
 //!   prove nothing: the first and the last read of the same revision must be `take_after_ms` apart.
 //! - A write whose response was lost may still be applied. Reading the record decides: revisions never repeat, so the write
 //!   was applied if the record has this process's id and the written revision.
-//! - A process never leads a term again that it gave up.
+//! - A process never leads again in a term that it gave up.
 
 use super::held_lease::{HeldLease, HeldStep, Holding};
 use super::observed_lease::ObservedLease;

@@ -11,7 +11,7 @@ use crate::error::OpenError;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a caller that does not want to wait for another leader waits for responses of the store.
+/// How long `open_shared` waits for the store if its caller does not wait for another leader.
 const STORE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A bus that leads its store. It derefs to [`Bus`].

@@ -238,7 +238,7 @@ impl LatestMap {
     }
 }
 
-/// The share of `count` out of `all` in `total`.
+/// `total * count / all`, without overflow.
 fn share(total: u64, count: u64, all: u64) -> u64 {
     (u128::from(total) * u128::from(count) / u128::from(all.max(1))) as u64
 }

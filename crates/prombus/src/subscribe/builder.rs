@@ -65,13 +65,13 @@ impl Subscribe {
         self
     }
 
-    /// The most deliveries per pull. Default: 100.
+    /// Maximum number of deliveries per pull. Default: 100.
     pub fn batch_size(mut self, events: u32) -> Self {
         self.options.batch_size = Some(events);
         self
     }
 
-    /// The most unsettled deliveries of this subscription. Default: 1000.
+    /// Maximum number of unsettled deliveries of this subscription. Default: 1000.
     pub fn max_in_flight(mut self, events: u32) -> Self {
         self.options.max_in_flight = Some(events);
         self
@@ -117,19 +117,22 @@ impl Subscribe {
         self.options.filter.get_or_insert_with(Filter::default)
     }
 
-    /// Only events with this key; the others are settled undelivered. The filter belongs to the group: all its members must use the same.
+    /// Only events with this key; the others are settled without delivery. The filter belongs to the group: all its members
+    /// must use the same one.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.group_filter().key = Some(key.into());
         self
     }
 
-    /// Only events with this tag; the others are settled undelivered. The filter belongs to the group: all its members must use the same.
+    /// Only events with this tag; the others are settled without delivery. The filter belongs to the group: all its members
+    /// must use the same one.
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.group_filter().tag = Some(tag.into());
         self
     }
 
-    /// Only events with this header; the others are settled undelivered. The filter belongs to the group: all its members must use the same.
+    /// Only events with this header; the others are settled without delivery. The filter belongs to the group: all its
+    /// members must use the same one.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.group_filter().header.insert(name.into(), value.into());
         self

@@ -39,7 +39,7 @@ fn open(database: &Database, network: NetworkOptions, limits: Limits) -> Node {
 async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(SOON, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what} did not come within {SOON:?}"),
+        Err(_) => panic!("{what} did not happen within {SOON:?}"),
     }
 }
 

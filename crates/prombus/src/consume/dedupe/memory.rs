@@ -8,7 +8,7 @@ use prombus_protocol::Uuid;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The default for the most marks. A mark takes less than a hundred bytes.
+/// The default capacity, in marks. A mark takes less than a hundred bytes.
 const CAPACITY: usize = 1_000_000;
 
 /// Marks in memory, bounded. When it is full, the mark that would expire first is evicted and counted.

@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS prombus_dedupe (
 CREATE INDEX IF NOT EXISTS prombus_dedupe_expires ON prombus_dedupe (expires_ms);
 ";
 
-/// Expired marks are deleted after every this many new marks, at most this many at a time.
+/// Each time this many marks were added, up to this many expired marks are deleted.
 const PURGE_EVERY: u64 = 1_000;
 
 /// Marks in a SQLite database, in the table `prombus_dedupe`. The database may be the program's own.

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 /// The pause after a database error, before the next attempt.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Expired marks are removed after every this many events.
+/// Expired marks are removed each time this many events were handled.
 const REMOVE_MARKS_EVERY: u64 = 1_000;
 
 /// An event, and the name of its consumer in marks.

@@ -108,7 +108,7 @@ pub struct Member {
     /// Topics of which it may have reserved more events than it will deliver.
     pub held: BTreeSet<SourceId>,
     /// Its last pull found nothing.
-    pub is_hungry: bool,
+    pub is_idle: bool,
 }
 
 /// One call of `reserve`.
@@ -237,7 +237,7 @@ impl Model {
             is_held: false,
             reserved: Vec::new(),
             held: BTreeSet::new(),
-            is_hungry: false,
+            is_idle: false,
         };
         assert!(self.members.insert(id, member).is_none(), "{id:?} is assigned twice");
     }
@@ -343,7 +343,7 @@ impl Model {
     /// Adopts attempts that the machine has started: it may start the next attempt of a due event before a pull, if members
     /// wait for events.
     pub fn take_over_starts(&mut self, is_started: impl Fn(Position) -> bool) {
-        let room = self.hungry_room();
+        let room = self.idle_room();
         let mut started = 0;
         for (&position, event) in &mut self.events {
             let is_due = matches!(event.place, Place::Due { .. });

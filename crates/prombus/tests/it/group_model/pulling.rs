@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Model {
     /// How many events the waiting members could take.
-    pub fn hungry_room(&self) -> u32 {
-        let hungry = self.members.iter().filter(|(_, member)| member.is_hungry);
-        hungry.map(|(&id, _)| self.window(id)).sum()
+    pub fn idle_room(&self) -> u32 {
+        let idle = self.members.iter().filter(|(_, member)| member.is_idle);
+        idle.map(|(&id, _)| self.window(id)).sum()
     }
 
     /// Checks the result of a pull, and adopts it. The machine chooses which events are given up, and whose next attempt is
@@ -35,7 +35,7 @@ impl Model {
             );
             return;
         };
-        member.is_hungry = true;
+        member.is_idle = true;
         let settings = member.settings;
         let window = self.window(pull.member).min(pull.want);
         let mut left = 0;
@@ -52,7 +52,7 @@ impl Model {
         let most = if allowed == 0 { 0 } else { u64::from(pull.scan.unwrap_or(allowed)) };
         self.take_fresh(pull.member, most, pull.scan.is_some(), &answer.reserved);
         let member = self.members.get_mut(&pull.member).expect("found above");
-        member.is_hungry = answer.redelivered.is_empty() && answer.reserved.is_empty();
+        member.is_idle = answer.redelivered.is_empty() && answer.reserved.is_empty();
     }
 
     /// Reserves redeliveries, as many as fit, in the order in which they became due. From the second attempt on, an event is
@@ -66,7 +66,7 @@ impl Model {
         redelivered: &[Position],
         (is_giving_up, is_started): (impl Fn(Position) -> bool, impl Fn(Position) -> bool),
     ) -> u32 {
-        let room = self.hungry_room();
+        let room = self.idle_room();
         let mut ready = BTreeMap::new();
         let mut spent = Vec::new();
         let (mut gated, mut started, mut unstarted) = (0, 0, 0);
