@@ -221,8 +221,8 @@ impl Runner {
             && self.shared_address.note(leader)
         {
             tracing::warn!(
-                "another gateway advertises the same address as this one, {}, and leads: nothing is relayed to it; give each \
-                 gateway an address of its own",
+                "another gateway leads and advertises the same address as this one, {}: nothing is relayed to it; give each \
+                 gateway its own address",
                 leader.address
             );
         }
