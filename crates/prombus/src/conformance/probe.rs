@@ -27,13 +27,13 @@ pub(super) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl 
     .await;
 }
 
-/// The next delivery, which must come.
+/// The next delivery, which must arrive.
 pub(super) async fn next(subscription: &mut Subscription) -> Delivery {
     let next = soon("the next delivery", subscription.next()).await;
     next.expect("the stream continues").expect("the delivery can be read")
 }
 
-/// The next deliveries, which must come.
+/// The next deliveries, which must arrive.
 pub(super) async fn take(subscription: &mut Subscription, count: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::with_capacity(count);
     while deliveries.len() < count {

@@ -11,7 +11,7 @@ use prombus_log::storage::simulated::Disk;
 use prombus_protocol::ErrorCode;
 use std::task::Poll;
 
-/// Longer than a sector, so that each sector contains parts of at most one event.
+/// Longer than a sector, so that a sector contains at most one event.
 fn payload(number: u64) -> String {
     format!("payload-{number:04}-{}", "x".repeat(700))
 }

@@ -114,7 +114,7 @@ impl Promises {
         self.unsettled_max = self.unsettled_max.max(settings.max_unsettled as usize);
     }
 
-    /// Checks that everything is durable that must be before an event is delivered.
+    /// Checks that the attempt and the lease mark of an event are durable before it is delivered.
     pub fn durable(&mut self, lease: &Leased, on_disk: &TopicImage) {
         let Leased { position, attempt, .. } = *lease;
         let known = on_disk.attempts.get(&position.seq).map_or(0, |kept| kept.attempts);

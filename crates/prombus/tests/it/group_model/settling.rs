@@ -149,7 +149,7 @@ impl Model {
         }
     }
 
-    /// Returns a reserved redelivery; the start of its attempt stays recorded. Returns whether the member had reserved it.
+    /// Puts back a reserved redelivery; the start of its attempt stays recorded. Returns whether the member had reserved it.
     pub fn put_back_redelivery(&mut self, member: MemberId, position: Position) -> bool {
         let is_theirs = self.reserved_by(member).contains(&position);
         if is_theirs {

@@ -138,7 +138,7 @@ async fn a_lost_response_costs_neither_the_lease_nor_a_term() {
     for fault in [LeaseFault::AnswerLost, LeaseFault::RequestLost] {
         let (database, clock) = (Database::new(), ManualClock::new(1_000));
         let (mut a, mut b) = (Process::new("a", &database, &clock), Process::new("b", &database, &clock));
-        // The take, then every second renewal.
+        // The faults affect the take, then every second renewal.
         for _ in 0..10 {
             a.store.fault_of_next_write(Some(fault));
             a.store.fault_of_next_write(None);

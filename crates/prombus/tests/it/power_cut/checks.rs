@@ -76,7 +76,7 @@ impl History {
         Ok(lettered)
     }
 
-    /// With healthy members, all unsettled events are delivered, and no others.
+    /// Checks that healthy members get all unsettled events, and no others.
     pub(super) fn drain(&mut self, life: &mut Life) -> Check {
         let lettered = self.check_letters(life)?;
         let mut delivered: HashSet<Place> = HashSet::new();

@@ -41,7 +41,7 @@ fn a_publish_that_fits_is_not_too_large_because_of_acks_in_the_same_append() {
     let mut orders = rig.subscribe("orders", "billing");
     let all = rig.all(&mut orders);
     let mut length = 16_000;
-    // The largest that fits.
+    // Find the largest payload that fits.
     loop {
         match rig.done(rig.bus.publish("large", "x".repeat(length).as_str()).send()) {
             Ok(_) => break,
