@@ -1,5 +1,5 @@
-//! What cleaning costs publishers and what it leaves on disk: keyed events over a number of keys, published as fast as they go,
-//! once into a topic that keeps everything and once into a compacted one, by turns.
+//! Measures how much cleaning slows down publishers, and how much disk space a compacted topic takes. Publishes events with
+//! keys as fast as possible, alternately into a topic that keeps everything and into a compacted one.
 //!
 //! ```text
 //! cargo run --release -p prombus --example compaction [EVENTS] [KEYS] [ROUNDS]
@@ -30,7 +30,7 @@ fn folder(name: &str) -> PathBuf {
         .join(format!("target/tmp/compaction-{name}-{}", std::process::id()))
 }
 
-/// What the files of a folder take on disk.
+/// The disk space that the files of a folder take.
 fn disk_bytes(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -46,7 +46,7 @@ async fn open(folder: &Path, compaction: bool) -> Bus {
     builder.open(folder).await.expect("the bus opens")
 }
 
-/// Publishes batches, a window of them in flight, and takes the time of each.
+/// Publishes batches, several of them in flight, and measures the latency of each.
 async fn publish(bus: &Bus, events: u64, keys: u64) -> Run {
     let payload = "p".repeat(100);
     let mut latency: Histogram<u64> = Histogram::new(3).expect("a histogram");
@@ -57,7 +57,7 @@ async fn publish(bus: &Bus, events: u64, keys: u64) -> Run {
         if number < events && in_flight.len() < WINDOW {
             let mut batch = bus.batch();
             for _ in 0..BATCH.min(events - number) {
-                // Every key is as likely as any other.
+                // All keys are equally likely.
                 let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
                 let options =
                     PublishOptions { key: Some(format!("key-{}", key % keys)), ..Default::default() };
@@ -84,9 +84,9 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn rest(folder: &Path) {
-    std::fs::remove_dir_all(folder).expect("the folder goes");
-    // The disk is busy for a while with what was deleted.
+fn remove_and_pause(folder: &Path) {
+    std::fs::remove_dir_all(folder).expect("the folder is removed");
+    // The disk is busy for a while after a large deletion.
     std::thread::sleep(Duration::from_secs(5));
 }
 
@@ -96,7 +96,7 @@ async fn main() {
         |at, default: u64| std::env::args().nth(at).map_or(default, |text| text.parse().expect("a number"));
     let (events, keys, rounds) = (number(1, 10_000_000), number(2, 100_000), number(3, 3));
     println!(
-        "{events} events over {keys} keys, batches of {BATCH}, {WINDOW} in flight, {rounds} rounds by turns"
+        "{events} events over {keys} keys, batches of {BATCH}, {WINDOW} in flight, {rounds} alternating rounds"
     );
     let (mut plain, mut compacted) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
@@ -116,26 +116,26 @@ async fn main() {
                 settle(&bus, &folder, keys).await;
             }
             bus.close().await.expect("closes");
-            rest(&folder);
+            remove_and_pause(&folder);
             if compaction { &mut compacted } else { &mut plain }.push(run);
         }
     }
     let of = |runs: &[Run], value: fn(&Run) -> f64| median(runs.iter().map(value).collect());
     println!(
-        "medians: throughput while cleaning {:.0} % of without (wanted: 70); p99 {:.2} times (wanted: 2)",
+        "medians, compacted against plain: throughput {:.0} % (goal: at least 70), p99 {:.2} times (goal: at most 2)",
         100.0 * of(&compacted, |run| run.events_per_second) / of(&plain, |run| run.events_per_second),
         of(&compacted, |run| run.p99_ms) / of(&plain, |run| run.p99_ms),
     );
 }
 
-/// Waits until the disk is as small as it gets, and says how small.
+/// Waits until the files are cleaned, and prints their size.
 async fn settle(bus: &Bus, folder: &Path, keys: u64) {
     let state = bus.load_state("kv").await.expect("loads");
     assert_eq!(state.len() as u64, keys, "every key has its newest event");
     let record = |event: &prombus::Event| {
         event.record().map_or(0, |it| serde_json::to_string(&it).map_or(0, |it| it.len()))
     };
-    // As records on the wire; on disk an event has a header of 64 bytes in place of id and seq.
+    // The size as records on the wire; on disk an event has a header of 64 bytes in place of id and seq.
     let live: u64 = state.iter().map(|(_, event)| record(event) as u64).sum();
     let wanted = 2 * live + 4 * SEGMENT_BYTES;
     let began = Instant::now();
@@ -149,7 +149,7 @@ async fn settle(bus: &Bus, folder: &Path, keys: u64) {
     }
     let figures = bus.backend().figures();
     println!(
-        "          live data {} MiB; on disk {} MiB after {:.0} s (wanted: {} = 2 times live and 4 segments); {} events cleaned",
+        "          live data {} MiB; on disk {} MiB after {:.0} s (goal: {} = 2 times live data + 4 segments); {} events cleaned",
         live >> 20,
         least >> 20,
         began.elapsed().as_secs_f64(),

@@ -1,11 +1,11 @@
-//! Heartbeats become states of processes: three processes, one of which falls silent.
+//! Folds heartbeats into states of processes: three processes, one of which stops sending for a while.
 //!
 //! ```text
 //! cargo run -p prombus --example heartbeat            # in memory, for half a minute
 //! DATA=./prombus-data cargo run -p prombus --example heartbeat
 //! ```
 
-#![allow(clippy::print_stdout, reason = "the states are what it is for")]
+#![allow(clippy::print_stdout, reason = "the output is what the example shows")]
 
 use prombus::Bus;
 use prombus::consume::projector::process_state::{
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Failure> {
     let beating = tokio::spawn(async move {
         for second in 0..30 {
             for (name, pid) in [("web", 101), ("worker", 102), ("stt", 103)] {
-                // Silent for 20 seconds: it is stale when 15 of them are over.
+                // No heartbeats for 20 seconds: the process is stale after 15 of them.
                 if name == "worker" && (5..25).contains(&second) {
                     continue;
                 }

@@ -1,12 +1,12 @@
-//! What large numbers cost: one event that is never settled in front of millions that are, a filter that drops nearly
-//! everything, and a million leases.
+//! Measures the cost of large numbers: millions of settled events after one that is never settled, a filter that drops
+//! nearly everything, and a million leases.
 //!
 //! ```text
 //! cargo run --release -p prombus --example scale              # five million events; takes a minute and 3 GB of disk
 //! EVENTS=1000000 cargo run --release -p prombus --example scale
 //! ```
 
-#![allow(clippy::print_stdout, reason = "the figures are what it is for")]
+#![allow(clippy::print_stdout, reason = "the program prints its figures")]
 
 use prombus::delivery::{Group, Leased, MemberSettings, Position, Restored, Sender};
 use prombus::engine::{LogEngine, LogEngineOptions};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 type Failure = Box<dyn std::error::Error>;
 
 const TOPIC: &str = "orders";
-/// One in so many events has the tag that the filter wants.
+/// One in this many events has the tag that the filter wants.
 const TAGGED_EVERY: u64 = 1_000;
 
 #[tokio::main]
@@ -40,7 +40,7 @@ async fn on_disk(folder: &Path, events: u64) -> Result<(), Failure> {
     let clock = Arc::new(SystemClock::default());
     let store = Arc::new(LogEngine::open(folder, LogEngineOptions::default(), clock)?);
     let bus = Bus::builder().over_engine(Arc::clone(&store) as Arc<dyn prombus::engine::Engine>)?;
-    println!("== one event unsettled, {events} behind it acked");
+    println!("== one event unsettled, {events} later ones acked");
     stuck_event(&bus, events).await?;
     println!("== a filter that drops 99.9 % of {events} events");
     filter(&bus, &store, events).await?;
@@ -69,7 +69,7 @@ async fn stuck_event(bus: &Bus, events: u64) -> Result<(), Failure> {
             }
         }
         if let Some(stuck) = &stuck {
-            // It is somebody's all the time.
+            // The stuck event stays leased all the time.
             stuck.extend(Duration::from_secs(3_600));
         }
     }
@@ -91,11 +91,11 @@ async fn report(bus: &Bus, acked: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A group whose filter wants one event in a thousand: what it drops rides on others' commits.
+/// A group whose filter wants one event in a thousand. Dropped events need no commits of their own.
 async fn filter(bus: &Bus, store: &LogEngine, events: u64) -> Result<(), Failure> {
     let subscribe = bus.subscribe(TOPIC, "filtered").from_earliest().tag("wanted").batch_size(1_000);
     let mut subscription = subscribe.max_in_flight(100_000).await?;
-    // The acks of the group before are written by then.
+    // By then the acks of the previous group are written.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let commits = store.log().durable_batch();
     let started = Instant::now();
@@ -107,13 +107,13 @@ async fn filter(bus: &Bus, store: &LogEngine, events: u64) -> Result<(), Failure
     let seconds = started.elapsed().as_secs_f64();
     let commits = store.log().durable_batch() - commits;
     println!(
-        "{kept} of {events} wanted, {:.1} million events/s looked at, {commits} commits meanwhile",
+        "{kept} of {events} wanted, {:.1} million events/s scanned, {commits} commits meanwhile",
         events as f64 / seconds / 1e6
     );
     let groups = bus.groups().await?;
-    let filtered = groups.iter().find(|group| group.group == "filtered").ok_or("the group is there")?;
+    let filtered = groups.iter().find(|group| group.group == "filtered").ok_or("the group is missing")?;
     println!(
-        "{} events were passed over, the floor is at {}",
+        "{} events were dropped, the floor is at {}",
         filtered.counters.passed_over, filtered.topics[0].floor
     );
     Ok(())
@@ -158,7 +158,7 @@ fn resident_mib() -> u64 {
     kib.unwrap_or(0) / 1024
 }
 
-/// A thousand groups with a thousand leases each, given in pulls of a hundred, in the pure group machine.
+/// A thousand groups with a thousand leases each, leased in pulls of a hundred, in the pure group machine.
 fn a_million_leases() {
     const GROUPS: u64 = 1_000;
     const LEASES: u64 = 1_000;
@@ -178,7 +178,7 @@ fn a_million_leases() {
         let mut reserved = Vec::new();
         let mut kept = Vec::new();
         for pull in 0..LEASES / u64::from(PULL) {
-            // Each pull in a millisecond of its own: no two share a deadline.
+            // Each pull has its own millisecond, so that no two share a deadline.
             reserved.clear();
             leased.clear();
             group.reserve(member, PULL, None, pull, u64::MAX, &mut redelivered, &mut reserved);
@@ -211,8 +211,5 @@ fn a_million_leases() {
     for (group, ..) in groups.iter_mut().skip(GROUPS as usize / 2) {
         group.advance(1_000_000);
     }
-    println!(
-        "timer of a lease that ran out, with everything that follows: {:.0} ns",
-        per_lease(started) * 2.0
-    );
+    println!("timer of a lease that expired, with all follow-up work: {:.0} ns", per_lease(started) * 2.0);
 }

@@ -1,5 +1,5 @@
-//! The bench of the sketch that this bus was asked for: publish events one after the other and consume them in the same
-//! process, with the time from publish to delivery.
+//! The benchmark of the original sketch: publishes events one after the other, consumes them in the same process, and
+//! measures the time from publish to delivery.
 //!
 //! ```text
 //! cargo run --release -p prombus --example seeds_bench            # 100,000 events in memory
@@ -7,7 +7,7 @@
 //! DATA=./prombus-data IN_FLIGHT=1024 cargo run --release -p prombus --example seeds_bench   # on disk
 //! ```
 
-#![allow(clippy::print_stdout, reason = "the report is what it is for")]
+#![allow(clippy::print_stdout, reason = "the program prints a report")]
 
 use parking_lot::Mutex;
 use prombus::{Bus, DeliveryContext, Event};
@@ -25,7 +25,7 @@ struct Tick {
     t0: u64,
 }
 
-/// What the sketch reports, in milliseconds, and how long all of it took.
+/// The figures that the sketch reports, in milliseconds, and the total time.
 #[derive(Serialize)]
 struct Report {
     n: usize,
@@ -63,7 +63,7 @@ async fn main() -> Result<(), Failure> {
         let taken = tick.map(|tick| sink.lock().push(now.saturating_sub(Duration::from_nanos(tick.t0))));
         async move { taken }
     };
-    // A new name for every run: an old group would go on where it was.
+    // A new name for every run: an existing group would continue at its old position.
     let group = format!("bench-{}", std::process::id());
     let subscribe = bus.subscribe(&topic, group).batch_size(1_000);
     subscribe.handler(handler).await?;

@@ -1,4 +1,4 @@
-//! The bus: what a program embeds.
+//! [`Bus`], the API of the library: publish, subscribe, read, load state, and administer topics and groups.
 
 mod builder;
 mod publish_event;
@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// An event bus. A handle: clones share the bus. It closes with [`close`](Self::close), or when the last handle, the last
-/// subscription and the last handler are gone; a handler goes on until it is unsubscribed or the bus is closed.
+/// subscription and the last handler are gone. A handler runs until it is unsubscribed or the bus is closed.
 #[derive(Clone)]
 pub struct Bus {
     backend: Arc<dyn Backend>,
@@ -35,7 +35,7 @@ impl Bus {
         Self { backend }
     }
 
-    /// What is underneath, for gateways.
+    /// The backend, for servers that need more than this API.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
@@ -69,9 +69,9 @@ impl Bus {
         self.backend.batch()
     }
 
-    /// Publishes events together, all or nothing. They are in line when this returns, in the order of calls, and the answer
-    /// resolves when they are durable: so a publisher can have many batches under way. See [`Publishing`] for the case that far
-    /// too much is under way.
+    /// Publishes events together, all or nothing. When this returns, the batch is queued in the order of calls; the returned
+    /// future resolves when the batch is durable. So a publisher can have many batches in flight. See [`Publishing`] for
+    /// what happens when the queue is full.
     ///
     /// ```
     /// # use prombus::{Bus, PublishOptions};
@@ -89,7 +89,8 @@ impl Bus {
         self.backend.publish(batch)
     }
 
-    /// Subscribes to a topic or a pattern (`orders.*`, `orders.**`) as a member of a group, which is made if it is not there.
+    /// Subscribes to a topic or a pattern (`orders.*`, `orders.**`) as a member of a group. The group is created if it does
+    /// not exist.
     ///
     /// ```
     /// # use prombus::Bus;
@@ -109,8 +110,8 @@ impl Bus {
         Subscribe::new(Arc::clone(&self.backend), topic.into(), group.into())
     }
 
-    /// Acks an event by its id, for a subscription with `manual_ack`; resolves when that is durable. `stale` says that it
-    /// changed nothing.
+    /// Acks an event by its id, for a subscription with `manual_ack`; resolves when the ack is durable. `stale` means that
+    /// it changed nothing.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -119,7 +120,7 @@ impl Bus {
         Ok(Ack { id, ok: true, err: None, stale: outcome == SettleOutcome::Stale })
     }
 
-    /// Nacks an event by its id; resolves when that is durable. It is delivered again after a backoff.
+    /// Nacks an event by its id; resolves when the nack is durable. The event is delivered again after a backoff.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -135,7 +136,7 @@ impl Bus {
         Ok(Ack { id, ok: true, err, stale: outcome == SettleOutcome::Stale })
     }
 
-    /// Where a group is: the event at its floor. `None` when there is no such group.
+    /// The cursor of a group: the event at its floor. `None` if the group does not exist.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -143,7 +144,7 @@ impl Bus {
         self.backend.cursor(topic, group).await
     }
 
-    /// Moves a group behind an event (`last_id`), to a time (`last_ts`), or to the start when neither is given.
+    /// Moves a group to just after an event (`last_id`), to a time (`last_ts`), or to the start when neither is given.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -165,7 +166,7 @@ impl Bus {
         self.seek(topic, group, to).await
     }
 
-    /// Moves a group; all its leases are void. Resolves when that is durable.
+    /// Moves a group and voids all its leases. Resolves when the move is durable.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -173,7 +174,7 @@ impl Bus {
         self.backend.seek(topic, group, to).await
     }
 
-    /// Deletes a group. Resolves when that is durable.
+    /// Deletes a group. Resolves when the deletion is durable.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -181,7 +182,7 @@ impl Bus {
         self.backend.delete_group(topic, group).await
     }
 
-    /// Reads durable events of a topic from a place on, without a group.
+    /// Reads durable events of a topic from a start position, without a group.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -190,7 +191,7 @@ impl Bus {
         self.read_from(topic, from, limit).await
     }
 
-    /// Reads durable events of a topic from a seq on.
+    /// Reads durable events of a topic, beginning at a seq.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -199,7 +200,7 @@ impl Bus {
         Ok(Page { events: Event::all_read(chunk.events).collect(), next_seq: chunk.next_seq })
     }
 
-    /// All topics, by name.
+    /// All topics, sorted by name.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -215,7 +216,7 @@ impl Bus {
         self.backend.group(topic, group).await
     }
 
-    /// All groups, the oldest first: lag, what is in flight, the oldest unacked event, every lease.
+    /// All groups, the oldest first, with their lag, deliveries in flight, oldest unacked event and leases.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -223,7 +224,7 @@ impl Bus {
         self.backend.groups().await
     }
 
-    /// The newest event of each of these keys of a topic, as far as they are there and not deleted.
+    /// The newest event of each of these keys of a topic. Unknown and deleted keys are left out.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -261,8 +262,8 @@ impl Bus {
         }
     }
 
-    /// The newest event of every key of a topic that is not deleted, with the position that this is true for. A topic that is
-    /// not there has no keys.
+    /// The newest event of every key of a topic, without deleted keys, and the position in the topic at which this is the
+    /// state. A topic that does not exist has no keys.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -270,7 +271,7 @@ impl Bus {
         State::load(&*self.backend, &topic_of(topic)?).await
     }
 
-    /// Loads the state of a topic and follows it from there: no gap, no event twice.
+    /// Loads the state of a topic, then follows the topic from that position: no event is missed, none is seen twice.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -292,13 +293,13 @@ impl Bus {
         StateFollower::load(Arc::clone(&self.backend), topic_of(topic)?).await
     }
 
-    /// What counts for topics of this name.
+    /// The settings that apply to topics of this name.
     pub fn topic_settings(&self, topic: &str) -> TopicSettings {
         self.backend.topic_settings(topic)
     }
 
-    /// Sets something about one topic, above the rules of the builder, in place of what was set before. It is kept with the
-    /// events. A topic that does not exist is made; the answer is whether it was.
+    /// Sets the options of one topic, which take precedence over the builder's rules. They replace the options set before,
+    /// and are stored with the events. Creates the topic if it does not exist, and returns whether it did.
     ///
     /// # Errors
     /// See [`TopicAdminError`].
@@ -314,7 +315,8 @@ impl Bus {
         self.backend.delete_topic(topic).await
     }
 
-    /// Copies everything that is durable now to a new folder, while the bus goes on. The copy opens like any other.
+    /// Copies everything that is durable now to a new folder, while the bus keeps running. The copy can be opened like any
+    /// other folder.
     ///
     /// # Errors
     /// See [`BackupError`].
@@ -322,16 +324,16 @@ impl Bus {
         self.backend.backup(folder.into(), Box::new(|_, _| {})).await
     }
 
-    /// Resolves when the bus will write nothing any more, with the reason: another process leads the store, the engine failed,
-    /// or the bus was closed.
+    /// Resolves when the bus stops writing for good, with the reason: another process leads the store, the engine failed, or
+    /// the bus was closed.
     pub async fn stopped(&self) -> Unavailable {
         self.backend.stopped().await
     }
 
-    /// Closes the bus: members leave, everything that was answered or acked becomes durable, the files are closed. Streams end.
+    /// Closes the bus: members leave, all accepted publishes and acks become durable, the files are closed. Streams end.
     ///
     /// # Errors
-    /// [`Unavailable`] when writing had stopped before.
+    /// [`Unavailable`] if writing had stopped before the close.
     pub async fn close(&self) -> Result<(), Unavailable> {
         self.backend.close().await
     }

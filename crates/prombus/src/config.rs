@@ -1,20 +1,20 @@
-//! What can be set.
+//! The limits of a bus, and their allowed ranges.
 
 use crate::error::OpenError;
 use prombus_protocol::limits::MAX_PAYLOAD_BYTES;
 
-/// Bounds of a bus.
+/// The limits of a bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest payload of an event, in bytes of JSON. Default: 1 MiB.
     pub max_payload_bytes: usize,
-    /// The most topics. Dead-letter topics that the bus makes itself are not counted against it. Default: 100,000.
+    /// Maximum number of topics. Dead-letter topics that the bus creates itself do not count. Default: 100,000.
     pub max_topics: usize,
-    /// The most groups. Default: 100,000.
+    /// Maximum number of groups. Default: 100,000.
     pub max_groups: usize,
     /// A group without members for this long is deleted. Default: never.
     pub group_expire_ms: Option<u64>,
-    /// What the newest events by key may take in memory, of all topics together: keys and where their events are, not the
+    /// Maximum memory of the newest-event-by-key maps of all topics together. They hold keys and event positions, not the
     /// events themselves. Default: 512 MiB.
     pub state_memory_bytes: usize,
     /// While the engine cannot commit, publishers wait this long; then they get `unavailable`. Default: 10 seconds.
@@ -35,7 +35,7 @@ impl Default for Limits {
 }
 
 const EXPIRE_MS_MAX: u64 = 365 * 24 * 3_600_000;
-/// A payload must fit into a segment of the log, with a dead letter's frame around it.
+/// A payload must fit into a segment of the log, together with the fields that a dead letter adds.
 const PAYLOAD_BYTES_MAX: usize = 16 << 20;
 
 impl Limits {

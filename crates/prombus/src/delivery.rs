@@ -1,31 +1,31 @@
-//! The group machine: which member gets which event, for how long, and what happens when that fails.
+//! The group machine decides which member gets which event, for how long, and what happens when an attempt fails.
 //!
-//! [`Group`] is a pure value. Input: seqs that are granted or gone, members that join, leave, are lost or paused, acks, nacks,
-//! extensions, and the time. Output: leases, events to give up, records to write, and when to call it again. It has no clock,
-//! does no I/O, and knows neither events nor topics: a topic is a [`SourceId`], an event a seq. So a test can drive millions of
-//! random histories through it.
+//! [`Group`] is a pure value. Input: seqs that are granted or removed, members that join, leave, are lost or paused, acks,
+//! nacks, extensions, and the time. Output: leases, events to give up, records to write, and when to call it again. It has
+//! no clock, does no I/O, and knows neither events nor topics: a topic is a [`SourceId`], an event a seq. So a test can
+//! drive millions of random histories through it.
 //!
-//! | question | file |
+//! | subject | file |
 //! |---|---|
-//! | what a group remembers | `group.rs`, of a topic `source.rs`, of a delivery `lease.rs`, of a member `member.rs` |
+//! | the state of a group, of a topic, of a delivery, of a member | `group.rs`, `source.rs`, `lease.rs`, `member.rs` |
 //! | which seqs may be leased | `grant.rs` |
 //! | which seqs a pull takes | `reserve.rs` |
-//! | what is leased to the member that read it | `deliver.rs` |
-//! | what is delivered again, and when its attempt counts | `redeliver.rs` |
+//! | leasing events to the member that read them | `deliver.rs` |
+//! | which events are redelivered, and when an attempt counts | `redeliver.rs` |
 //! | ack, nack, extension | `settle.rs`, `nack_backoff.rs` |
 //! | leases that expire, waits that end | `lease_expiry.rs`, `timers.rs` |
 //! | leases and reservations that are taken back | `give_back.rs` |
 //! | members that join, leave, are lost, paused or held | `membership.rs` |
 //! | seeks and deleted topics | `seek.rs` |
-//! | what is given up after too many attempts | `give_up_event.rs`, `give_up.rs` |
+//! | events that are given up after too many attempts | `give_up_event.rs`, `give_up.rs` |
 //! | the reason of the previous nack | `last_error.rs` |
-//! | events that were removed before the group had them | `cut.rs` |
+//! | events that retention removed before the group received them | `cut.rs` |
 //! | events that cannot be read now | `unreadable.rs` |
-//! | floor and settled ranges above it | `settled.rs` |
-//! | how far it has leased, so that a crash does not take it back | `mark_ahead.rs`, `lease_mark.rs` |
-//! | what must be written down | `change.rs` |
+//! | the floor, and the settled ranges above it | `settled.rs` |
+//! | the durable upper bound of leased seqs | `mark_ahead.rs`, `lease_mark.rs` |
+//! | the changes that must become durable | `change.rs` |
 //!
-//! The types are in files that do not know [`Group`]; each file with an `impl Group` imports them and it.
+//! The types are in files that do not use [`Group`]; files with an `impl Group` import the types and [`Group`].
 
 mod change;
 mod counters;
@@ -66,10 +66,10 @@ pub use settle::{AckOutcome, Sender};
 pub use settled::SettledSeqs;
 pub use source::Restored;
 
-/// Milliseconds of a clock that never goes back.
+/// Milliseconds of a monotonic clock.
 pub type Millis = u64;
 
-/// A topic of a group, by its number in the group.
+/// The number of a topic in its group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(pub u32);
 

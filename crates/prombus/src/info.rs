@@ -1,4 +1,4 @@
-//! What operators and programs are told about topics and groups.
+//! Descriptions of topics, groups, members and leases, for operators and programs.
 
 use crate::delivery::{GroupCounters, Millis};
 use prombus_protocol::{Topic, Uuid};
@@ -8,15 +8,15 @@ use prombus_protocol::{Topic, Uuid};
 pub struct TopicInfo {
     /// Its name.
     pub topic: Topic,
-    /// The oldest seq that is kept; `None` when it is empty.
+    /// The oldest seq that is kept; `None` when the topic is empty.
     pub first_seq: Option<u64>,
-    /// The newest seq; zero when it never had an event.
+    /// The newest seq; zero when the topic never had an event.
     pub last_seq: u64,
     /// How many groups read it.
     pub groups: usize,
-    /// How many events are kept; about, while cleaning goes on.
+    /// How many events are kept; approximate while cleaning runs.
     pub events: u64,
-    /// What they take in the store.
+    /// Bytes that these events take in the store.
     pub bytes: u64,
 }
 
@@ -27,9 +27,9 @@ pub struct GroupInfo {
     pub topic: String,
     /// Its name.
     pub group: String,
-    /// When it was made, in milliseconds since 1970.
+    /// When it was created, in milliseconds since 1970.
     pub made_ms: i64,
-    /// It is deleted after this many milliseconds without members; set when it was made.
+    /// The group is deleted after this many milliseconds without members; set when it is created.
     pub expire_ms: Option<u64>,
     /// How many members it has now.
     pub members: usize,
@@ -37,13 +37,13 @@ pub struct GroupInfo {
     pub member_list: Vec<MemberInfo>,
     /// Events that it has not settled.
     pub lag: u64,
-    /// Deliveries that members have.
+    /// Deliveries that members have not settled.
     pub in_flight: usize,
     /// Events that wait for another attempt.
     pub waiting: usize,
     /// The oldest event that is not settled.
     pub oldest_unacked: Option<OldestUnacked>,
-    /// What happened since the bus was opened.
+    /// Counters since the bus was opened.
     pub counters: GroupCounters,
     /// Its topics.
     pub topics: Vec<GroupTopicInfo>,
@@ -51,10 +51,10 @@ pub struct GroupInfo {
     pub leases: Vec<LeaseInfo>,
 }
 
-/// More leases of a group than this are counted, not listed.
+/// At most this many leases of a group are listed; all are counted.
 pub const LEASES_LISTED_MAX: usize = 1_000;
 
-/// More members of a group than this are counted, not listed.
+/// At most this many members of a group are listed; all are counted.
 pub const MEMBERS_LISTED_MAX: usize = 1_000;
 
 /// A member of a group.
@@ -62,22 +62,22 @@ pub const MEMBERS_LISTED_MAX: usize = 1_000;
 pub struct MemberInfo {
     /// Its number in the group.
     pub number: u64,
-    /// What it is called, if anything.
+    /// The name that it chose, if any.
     pub name: Option<String>,
-    /// What it is called, and where it is.
+    /// A readable label: its name and where it is connected from.
     pub label: String,
-    /// Deliveries that it has.
+    /// Deliveries that it has not settled.
     pub in_flight: usize,
-    /// It asked for no more for now.
+    /// Whether it has paused deliveries.
     pub is_paused: bool,
 }
 
-/// A group's place in a topic.
+/// A group's progress in a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupTopicInfo {
     /// The topic.
     pub topic: Topic,
-    /// It and all below it are settled.
+    /// This seq and all lower ones are settled.
     pub floor: u64,
     /// How many events above the floor are settled.
     pub settled_above: u64,
@@ -96,27 +96,27 @@ pub struct OldestUnacked {
     pub seq: u64,
     /// Its id.
     pub id: Uuid,
-    /// The publisher's time.
+    /// Its time, as the publisher set it.
     pub ts: i64,
-    /// How long it has been in the log.
+    /// How long ago it was committed.
     pub age_ms: u64,
 }
 
-/// A delivery that a member has.
+/// A delivery that a member holds a lease on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseInfo {
     /// The event's topic.
     pub topic: Topic,
     /// Its seq.
     pub seq: u64,
-    /// Its id; nil when it is gone from the store.
+    /// Its id; nil when the event is gone from the store.
     pub id: Uuid,
-    /// Which member of the group, by number.
+    /// The number of the member that holds it.
     pub member: u64,
-    /// Which attempt, from 1.
+    /// The attempt, counted from 1.
     pub attempt: u32,
-    /// How long the member has had it.
+    /// How long the member has held it.
     pub age_ms: Millis,
-    /// When the lease ends, from now.
+    /// The time until the lease expires.
     pub ends_in_ms: Millis,
 }

@@ -1,13 +1,14 @@
-//! Which process leads a store that several can open: the lease, the takeover, the release.
+//! Decides which process leads a store that several processes share: the lease, the takeover, the release.
 //!
 //! ```text
 //! LeaseMachine (pure) ◄── Runner ──► SharedStore: lease record, engine
 //!                           │
-//!                           ├──► Role, for a gateway      ├──► Bus of the term that this process leads
+//!                           ├──► Role, for the server     ├──► Bus of the term that this process leads
 //!                           └──► LeasingGate of that bus
 //! ```
 //!
-//! The lease only keeps two processes from leading at once; that no two of them write is the engine's fence.
+//! The lease keeps two processes from leading at once. The engine's fence, not the lease, guarantees that only one of them
+//! writes.
 
 mod handle;
 mod held_lease;

@@ -1,4 +1,5 @@
-//! A durable event bus to embed: topics, consumer groups with leases and acks. Every publish that was answered is on disk.
+//! A durable event bus to embed: topics, consumer groups with leases and acks. A publish resolves only when its event is on
+//! disk.
 //!
 //! ```
 //! use prombus::Bus;
@@ -17,7 +18,7 @@
 //!
 //! let delivery = orders.next().await.expect("the bus is open")?;
 //! assert_eq!(delivery.json::<Order>()?.item, 7);
-//! delivery.ack().await?; // on disk too: nobody in this group gets it again
+//! delivery.ack().await?; // on disk too: this group does not receive the event again
 //! bus.close().await?;
 //! # std::fs::remove_dir_all(&folder)?;
 //! # Ok(())

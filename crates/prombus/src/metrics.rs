@@ -1,34 +1,35 @@
-//! Figures for operators: plain atomics here, rendered by whoever shows them. What is counted per event is counted where the
-//! event is handled already, under a lock that is held anyway; nothing here costs a publish more than a few additions a batch.
+//! Figures for operators: histograms, and the structs that report counters. The server and the CLI render them. Per-event
+//! counters are updated where the event is handled, under a lock that is held anyway, so that metrics cost a publish only a
+//! few additions per batch.
 
 use crate::delivery::GroupCounters;
 use prombus_protocol::Topic;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts values into buckets. Reading while others count may see a value in the count and not yet in the sum.
+/// Counts values into buckets. A concurrent reader may see a value in its bucket before it is in the sum.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One more than the bounds: the last is for what is above them all.
+    /// One more than the bounds: the last bucket is for values above all bounds.
     buckets: Box<[AtomicU64]>,
-    /// In thousandths, so that it can be added to without a loop.
+    /// An integer in thousandths, so that one atomic addition updates it.
     sum_thousandths: AtomicU64,
 }
 
-/// What a [`Histogram`] held at some time.
+/// The contents of a [`Histogram`] at some time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HistogramFigures {
     /// The upper bounds of the buckets.
     pub bounds: &'static [f64],
-    /// How many values fell into each bucket, not counting those below; one more for what is above the last bound.
+    /// How many values are in each bucket (not cumulative); the additional last bucket is for values above the last bound.
     pub buckets: Vec<u64>,
     /// The sum of all values.
     pub sum: f64,
 }
 
 impl Histogram {
-    /// An empty one, with these upper bounds in rising order.
+    /// An empty histogram with these upper bounds, in rising order.
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = std::iter::repeat_with(AtomicU64::default).take(bounds.len() + 1).collect();
         Self { bounds, buckets, sum_thousandths: AtomicU64::new(0) }
@@ -39,7 +40,7 @@ impl Histogram {
         self.observe_many(value, 1);
     }
 
-    /// Counts the same value so many times.
+    /// Counts the same value `count` times.
     pub fn observe_many(&self, value: f64, count: u64) {
         let at = self.bounds.iter().position(|&bound| value <= bound).unwrap_or(self.bounds.len());
         self.buckets[at].fetch_add(count, Ordering::Relaxed);
@@ -47,7 +48,7 @@ impl Histogram {
         self.sum_thousandths.fetch_add(thousandths.saturating_mul(count), Ordering::Relaxed);
     }
 
-    /// What it holds now.
+    /// Its current contents.
     pub fn figures(&self) -> HistogramFigures {
         HistogramFigures {
             bounds: self.bounds,
@@ -57,43 +58,43 @@ impl Histogram {
     }
 }
 
-/// What a store can tell about itself.
+/// Figures of a store.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreFigures {
-    /// What the write and the sync of a commit took.
+    /// How long the write and the sync of a commit took.
     pub commit_duration_ms: HistogramFigures,
     /// How many events share a commit.
     pub commit_batch_events: HistogramFigures,
     /// Bytes that it keeps.
     pub bytes: u64,
-    /// There is no room for more, or soon will be none.
+    /// Whether there is no room for more events, or soon will be none.
     pub is_full: bool,
-    /// Places of damage that were found since it was opened.
+    /// Damaged places that were found since it was opened.
     pub faults: u64,
     /// Reads that failed since it was opened.
     pub read_errors: u64,
     /// Events that cannot be read now.
     pub events_unreadable: u64,
-    /// What cannot be read now.
+    /// Why these events cannot be read, in words.
     pub read_problem: Option<String>,
     /// Damaged events that were found since it was opened; each counts once.
     pub corrupt_events: u64,
 }
 
-/// What a backend can tell about itself, cheaply.
+/// Figures of a backend that are cheap to collect.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// The store's.
+    /// Figures of its store.
     pub store: StoreFigures,
     /// Topics, in the order of their names.
     pub topics: Vec<TopicFigures>,
-    /// Groups, in the order in which they were made.
+    /// Groups, in the order in which they were created.
     pub groups: Vec<GroupFigures>,
     /// Events that cleaning removed since the bus was opened.
     pub cleaned_events: u64,
-    /// What they took.
+    /// Bytes that the removed events took.
     pub cleaned_bytes: u64,
-    /// About what the newest events by key take in memory.
+    /// Memory that the newest-event-by-key maps take, approximately.
     pub state_memory_bytes: u64,
 }
 
@@ -113,24 +114,24 @@ pub struct GroupFigures {
     pub topic: String,
     /// Its name.
     pub group: String,
-    /// What happened since the bus was opened.
+    /// Counters since the bus was opened.
     pub counters: GroupCounters,
     /// Events that it has not settled.
     pub lag: u64,
-    /// Deliveries that members have.
+    /// Deliveries that members have not settled.
     pub in_flight: usize,
-    /// Those that members with a label have: members outside of this process.
+    /// Those of members with a label, i.e. of members outside this process.
     pub in_flight_outside: usize,
     /// How many members it has.
     pub members: usize,
-    /// Deliveries that members with a name have, by name.
+    /// Unsettled deliveries of named members, by name.
     pub by_name: BTreeMap<String, usize>,
 }
 
-/// Milliseconds that a commit may take.
+/// Upper bounds of the buckets for the duration of a commit, in milliseconds.
 pub(crate) const COMMIT_MS_BOUNDS: &[f64] =
     &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
-/// Events of a commit.
+/// Upper bounds of the buckets for the number of events in a commit.
 pub(crate) const COMMIT_EVENTS_BOUNDS: &[f64] =
     &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0];
 

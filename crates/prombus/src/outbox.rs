@@ -1,12 +1,12 @@
-//! The outbox: events that a service writes into its own database, in the transaction of its business, and that a drainer
-//! publishes later.
+//! The transactional outbox: a service writes events into its own database, in the same transaction as its business data,
+//! and a drainer publishes them later.
 //!
-//! What committed there is published exactly once: a row is published under its own id, so that a drainer that dies between
-//! the publish and the note of it makes no second event, and a row is marked only by the drainer that holds it.
+//! Every committed row is published exactly once. A row is published under its own id, so a drainer that dies after the
+//! publish and before marking the row creates no second event. Only the drainer that holds a row can mark it.
 //!
-//! - [`OutboxStore`] is where rows are; [`SqliteOutbox`] (feature `sqlite`) is the one that comes with this crate.
-//! - [`OutboxPublisher`] is where they go; a [`Bus`](crate::Bus) is one.
-//! - [`OutboxDrainer`] takes from the one to the other.
+//! - [`OutboxStore`] holds the rows; [`SqliteOutbox`] (feature `sqlite`) is this crate's implementation.
+//! - [`OutboxPublisher`] publishes them; a [`Bus`](crate::Bus) is one.
+//! - [`OutboxDrainer`] moves rows from the store to the publisher.
 
 mod drainer;
 mod publisher;
@@ -23,23 +23,23 @@ use prombus_protocol::{PublishOptions, RawValue, Uuid};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A row fails for good after this many failed attempts, unless said otherwise.
+/// The default number of failed attempts after which a row is given up.
 pub const MAX_ATTEMPTS: u32 = 10;
 
-/// An event that is to be published.
+/// An event to publish.
 #[derive(Clone, Debug)]
 pub struct OutboxRecord {
-    /// Its id. A second publish with it adds nothing.
+    /// Its id. A second publish with the same id adds nothing.
     pub id: Uuid,
-    /// Where it goes.
+    /// Its topic.
     pub topic: String,
-    /// What it says.
+    /// Its payload.
     pub payload: Box<RawValue>,
-    /// Names and values that travel beside the payload.
+    /// Its headers.
     pub headers: BTreeMap<String, String>,
-    /// What it is about.
+    /// Its key.
     pub key: Option<String>,
-    /// When it happened, in milliseconds since 1970. A store fills in when it was added.
+    /// Its time, in milliseconds since 1970. If `None`, the store sets the time at which the row was added.
     pub ts: Option<i64>,
 }
 
@@ -47,7 +47,7 @@ impl OutboxRecord {
     /// A record without headers and key.
     ///
     /// # Errors
-    /// When the payload cannot be written as JSON.
+    /// If the payload cannot be serialized as JSON.
     pub fn new<T: serde::Serialize + ?Sized>(
         id: Uuid,
         topic: impl Into<String>,
@@ -57,7 +57,7 @@ impl OutboxRecord {
         Ok(Self { id, topic: topic.into(), payload, headers: BTreeMap::new(), key: None, ts: None })
     }
 
-    /// What a publish of it says beside topic and payload.
+    /// The options of its publish.
     pub fn options(&self) -> PublishOptions {
         PublishOptions {
             id: Some(self.id),
@@ -72,37 +72,37 @@ impl OutboxRecord {
 /// A row that a worker holds.
 #[derive(Debug)]
 pub struct ClaimedRow {
-    /// What the row is called in its store: its id as it was written.
+    /// The row's id, as it was written into the store.
     pub row: String,
-    /// The event, or why the row is none.
+    /// The event, or why the row does not contain a valid one.
     pub record: Result<OutboxRecord, String>,
 }
 
 /// A row that was not published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRow {
-    /// What the row is called in its store.
+    /// The row's id in its store.
     pub row: String,
-    /// What went wrong.
+    /// Why it failed.
     pub error: String,
-    /// It will never work: no more attempts.
+    /// The row can never be published: no more attempts.
     pub is_permanent: bool,
 }
 
-/// What became of failed rows.
+/// How many failed rows are retried, and how many are given up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// They are tried again after a backoff.
+    /// Rows that are tried again after a backoff.
     pub retried: u64,
-    /// They are given up.
+    /// Rows that are given up.
     pub dead: u64,
 }
 
-/// Why an outbox did not do what it was asked to.
+/// Why a call of an outbox failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutboxError {
-    /// The database.
+    /// The database failed.
     #[cfg(feature = "sqlite")]
     #[error("the database of the outbox failed")]
     Sqlite(#[from] rusqlite::Error),
@@ -111,11 +111,11 @@ pub enum OutboxError {
     Other(String),
 }
 
-/// Where rows wait. All calls are for many rows, and only rows that the worker still holds are changed: who was slower than
-/// its lease changes nothing.
+/// Where rows wait. Calls take many rows, and change only rows that the worker still holds: a worker whose lease has expired
+/// changes nothing.
 pub trait OutboxStore: Send + Sync + 'static {
-    /// Gives rows that are due to a worker, in the order in which they were added, for the time of a lease. No other worker
-    /// gets them while it runs.
+    /// Leases due rows to a worker, in the order in which they were added. No other worker gets them before the lease
+    /// expires.
     fn claim_batch<'a>(
         &'a self,
         worker: &'a str,
@@ -123,21 +123,23 @@ pub trait OutboxStore: Send + Sync + 'static {
         lease_ms: u64,
     ) -> BoxFuture<'a, Result<Vec<ClaimedRow>, OutboxError>>;
 
-    /// They are published. Says how many the worker still held.
+    /// Marks rows as published. Returns how many of them the worker still held.
     fn mark_sent<'a>(
         &'a self,
         worker: &'a str,
         rows: &'a [String],
     ) -> BoxFuture<'a, Result<u64, OutboxError>>;
 
-    /// They failed: again after a backoff, or never when that is of no use or was tried often enough.
+    /// Marks rows as failed. They are tried again after a backoff, or given up if the error is permanent or they have used
+    /// up their attempts.
     fn mark_error<'a>(
         &'a self,
         worker: &'a str,
         rows: &'a [FailedRow],
     ) -> BoxFuture<'a, Result<Failed, OutboxError>>;
 
-    /// They were not tried, because nothing can be published at present: they are due at once and no attempt counts.
+    /// Releases rows that were not tried, because nothing can be published at present. They are due at once, and no attempt
+    /// counts.
     fn release<'a>(
         &'a self,
         worker: &'a str,
@@ -145,13 +147,14 @@ pub trait OutboxStore: Send + Sync + 'static {
         reason: &'a str,
     ) -> BoxFuture<'a, Result<(), OutboxError>>;
 
-    /// Takes rows from workers whose lease has ended. Says how many.
+    /// Takes rows back from workers whose lease has expired. Returns how many.
     fn requeue_expired(&self) -> BoxFuture<'_, Result<u64, OutboxError>>;
 
-    /// Deletes rows that were sent long enough ago. Says how many.
+    /// Deletes sent rows whose retention time has passed. Returns how many.
     fn purge_sent(&self) -> BoxFuture<'_, Result<u64, OutboxError>>;
 
-    /// Waits until rows may be due. `idle_passes` is how often in a row none was. Default: the interval.
+    /// Waits until rows may be due. `idle_passes` is the number of consecutive passes that found none. By default it sleeps
+    /// for `interval`.
     fn wait_for_rows(&self, interval: Duration, idle_passes: u32) -> BoxFuture<'_, ()> {
         let _ = idle_passes;
         Box::pin(tokio::time::sleep(interval))

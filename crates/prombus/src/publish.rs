@@ -10,20 +10,20 @@ use prombus_protocol::{
 use serde::Serialize;
 use std::ops::Range;
 
-/// A batch with more memory than this is not kept for the next one.
+/// The memory of a larger batch is not kept for reuse.
 const KEPT_BYTES_MAX: usize = 256 * 1024;
 
-/// Events to publish together: all or nothing, with one commit. Events of a batch are checked when they are added.
+/// Events to publish together: all or nothing, in one commit. Each event is checked when it is added.
 #[derive(Clone, Debug)]
 pub struct PublishBatch {
     /// Keys and bodies.
     bytes: Vec<u8>,
     events: Vec<BatchEvent>,
-    /// The topics of the events; one that comes again behind another stands here again.
+    /// The topics of the events, without consecutive repetitions. A topic can occur more than once.
     topics: Vec<Topic>,
-    /// The last begin of a body: the next one is most likely the same.
+    /// The ts and the bytes of the last plain body's beginning: the next body most likely begins with the same bytes.
     head: Option<(i64, Range<usize>)>,
-    /// Where payloads are written before they are checked.
+    /// The buffer that payloads are serialized into before they are checked.
     scratch: Vec<u8>,
     now_ms: i64,
     max_payload_bytes: usize,
@@ -31,18 +31,18 @@ pub struct PublishBatch {
 
 #[derive(Clone, Debug)]
 struct BatchEvent {
-    /// Its place in the list of topics.
+    /// Index into the list of topics.
     topic: u32,
     id: Option<Uuid>,
     ts: i64,
     key: Option<Range<usize>>,
     body: Range<usize>,
-    /// `null` for a key: it deletes the key in a compacted topic.
+    /// The event has a key and its payload is `null`: it deletes the key in a compacted topic.
     is_tombstone: bool,
 }
 
 impl PublishBatch {
-    /// An empty batch whose events have this time if they have none of their own.
+    /// An empty batch. Events without a ts of their own get `now_ms`.
     pub fn new(now_ms: i64, max_payload_bytes: usize) -> Self {
         Self {
             bytes: Vec::new(),
@@ -55,7 +55,7 @@ impl PublishBatch {
         }
     }
 
-    /// Empties it for another use; its memory stays.
+    /// Empties the batch for reuse and keeps its memory.
     pub(crate) fn reset(&mut self, now_ms: i64) {
         self.bytes.clear();
         self.events.clear();
@@ -64,12 +64,12 @@ impl PublishBatch {
         self.now_ms = now_ms;
     }
 
-    /// Whether it is small enough to be kept for another use.
+    /// Whether it is small enough to be kept for reuse.
     pub(crate) fn is_worth_keeping(&self) -> bool {
         self.bytes.capacity() + self.scratch.capacity() <= KEPT_BYTES_MAX && self.events.capacity() <= 4_096
     }
 
-    /// The time that its events get if they have none of their own.
+    /// The ts of events that have none of their own.
     pub(crate) fn now_ms(&self) -> i64 {
         self.now_ms
     }
@@ -92,7 +92,7 @@ impl PublishBatch {
     /// Adds an event.
     ///
     /// # Errors
-    /// [`PublishError`] says what is wrong with it; the batch is as it was.
+    /// [`PublishError`] says what is wrong with the event; the batch is unchanged.
     pub fn push<T: Serialize + ?Sized>(
         &mut self,
         topic: impl TopicFor<T>,
@@ -115,7 +115,7 @@ impl PublishBatch {
     /// become spaces.
     ///
     /// # Errors
-    /// [`PublishError`] says what is wrong with it; the batch is as it was.
+    /// [`PublishError`] says what is wrong with the event; the batch is unchanged.
     pub fn push_json(
         &mut self,
         topic: Topic,
@@ -126,11 +126,11 @@ impl PublishBatch {
         self.add(&topic, json.len(), options, |bytes| push_json(bytes, json))
     }
 
-    /// Adds an event of the bus's own around a payload that was checked when it was published: it may be a little larger and
-    /// deeper than publishers' may.
+    /// Adds an event that the bus itself makes around a payload that was checked when it was published, such as a dead
+    /// letter. It may be a little larger and more deeply nested than a publisher's event.
     ///
     /// # Errors
-    /// [`PublishError`] says what is wrong with the options; the batch is as it was.
+    /// [`PublishError`] says what is wrong with the options; the batch is unchanged.
     pub(crate) fn push_own(
         &mut self,
         topic: &Topic,
@@ -147,7 +147,7 @@ impl PublishBatch {
     /// Adds an event whose payload and options were checked when its frame was read.
     ///
     /// # Errors
-    /// [`PublishError::TooLarge`]; the batch is as it was.
+    /// [`PublishError::TooLarge`]; the batch is unchanged.
     pub fn push_parsed(
         &mut self,
         topic: &Topic,
@@ -195,7 +195,7 @@ impl PublishBatch {
         Ok(())
     }
 
-    /// Puts a body up to its payload.
+    /// Writes a body up to its payload.
     fn put_head(&mut self, topic: &Topic, ts: i64, options: &PublishOptions) {
         let PublishOptions { id: _, ts: _, key, headers, tags, caused_by, sid } = options;
         let is_plain =
@@ -229,12 +229,12 @@ impl PublishBatch {
         &self.topics
     }
 
-    /// For each event the place of its topic in [`Self::topics`].
+    /// For each event, the index of its topic in [`Self::topics`].
     pub fn topic_places(&self) -> impl Iterator<Item = usize> {
         self.events.iter().map(|event| event.topic as usize)
     }
 
-    /// The event at a place, for an engine in which its topic has this number.
+    /// The event at an index, for an engine in which its topic has the id `topic`.
     pub fn event(&self, at: usize, topic: TopicId) -> NewEvent<'_> {
         let event = &self.events[at];
         NewEvent {

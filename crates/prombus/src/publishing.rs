@@ -1,4 +1,4 @@
-//! A batch on its way to the engine: a future that resolves when it is durable.
+//! [`Publishing`]: the future of a published batch, which resolves when the batch is durable.
 
 use crate::box_future::BoxFuture;
 use crate::commit_watch::CommitWatch;
@@ -14,8 +14,9 @@ use std::task::{Context, Poll, Waker};
 /// The outcome of a publish: one entry per event.
 pub(crate) type PublishResult = Result<Vec<Published>, PublishError>;
 
-/// A batch on its way. It is in line and becomes durable whether or not somebody waits for it. Only when far too much waits to be
-/// written is there no place in the line: then it gets one while somebody awaits this, and dropping it is logged.
+/// A batch that is being published. It is queued and becomes durable whether or not this future is awaited. The exception is
+/// a full queue ([`is_in_line`](Self::is_in_line) is false): then the batch enters the queue only while this future is
+/// awaited, and is not published if the future is dropped, which is logged.
 #[must_use = "awaiting it waits until the events are durable"]
 pub struct Publishing {
     stage: Stage,
@@ -27,12 +28,12 @@ enum Stage {
         appended: AppendedEvents,
         commits: Arc<CommitWatch>,
     },
-    /// In a line that moves when there is room.
+    /// In the queue, which advances when the engine has room.
     Queued {
         place: Arc<PlaceInLine>,
         line: Arc<dyn PublishLine>,
     },
-    /// The line itself is full.
+    /// The queue itself is full.
     Outside {
         batch: PublishBatch,
         line: Arc<dyn PublishLine>,
@@ -40,7 +41,7 @@ enum Stage {
     Other(BoxFuture<'static, PublishResult>),
 }
 
-/// Events that the engine took.
+/// Events that the engine accepted.
 #[derive(Debug)]
 pub(crate) struct AppendedEvents {
     commit: u64,
@@ -60,7 +61,7 @@ impl AppendedEvents {
                 let outcomes = late.take();
                 debug_assert!(
                     outcomes.is_ok(),
-                    "a commit is reported of which nothing is stored: {outcomes:?}"
+                    "a commit was reported although its events are not stored: {outcomes:?}"
                 );
                 Ok(outcomes?)
             }
@@ -69,7 +70,7 @@ impl AppendedEvents {
     }
 }
 
-/// A batch that waits in line.
+/// A batch that waits in the queue.
 #[derive(Debug)]
 pub(crate) struct PlaceInLine {
     state: Mutex<PlaceState>,
@@ -78,7 +79,7 @@ pub(crate) struct PlaceInLine {
 #[derive(Debug)]
 struct PlaceState {
     batch: Option<PublishBatch>,
-    /// What the engine took, or why it was refused.
+    /// The events that the engine accepted, or why it refused them.
     result: Option<Result<AppendedEvents, PublishError>>,
     waker: Option<Waker>,
 }
@@ -88,12 +89,12 @@ impl PlaceInLine {
         Self { state: Mutex::new(PlaceState { batch: Some(batch), result: None, waker: None }) }
     }
 
-    /// The batch, for the thread that moves the line.
+    /// Takes the batch, for the thread that advances the queue.
     pub(crate) fn take_batch(&self) -> Option<PublishBatch> {
         self.state.lock().batch.take()
     }
 
-    /// There was no room after all.
+    /// Puts the batch back, because the engine had no room for it.
     pub(crate) fn put_back(&self, batch: PublishBatch) {
         self.state.lock().batch = Some(batch);
     }
@@ -117,24 +118,25 @@ impl PlaceInLine {
     }
 }
 
-/// Where batches wait for room.
+/// The queue in which batches wait for room in the engine.
 pub(crate) trait PublishLine: Send + Sync {
-    /// Appends a batch, or puts it into the line.
+    /// Appends a batch, or adds it to the queue.
     fn enter(self: Arc<Self>, batch: PublishBatch) -> Publishing;
-    /// Moves the line as far as there is room.
+    /// Appends queued batches as long as there is room.
     fn advance(&self);
-    /// The same, and also waits for another thread that moves it. Returns whether the line is empty: otherwise there is no room.
+    /// Like [`advance`](Self::advance), but if another thread is advancing the queue, waits for it. Returns whether the
+    /// queue is empty; if not, there is no room.
     fn append_line(&self) -> bool;
     fn commits(&self) -> &Arc<CommitWatch>;
 }
 
 impl Publishing {
-    /// One that is done.
+    /// A publish that is done.
     pub fn done(result: Result<Vec<Published>, PublishError>) -> Self {
         Self { stage: Stage::Done(Some(result)) }
     }
 
-    /// One that a backend of another crate works on.
+    /// A publish of a backend in another crate.
     pub fn new(future: BoxFuture<'static, Result<Vec<Published>, PublishError>>) -> Self {
         Self { stage: Stage::Other(future) }
     }
@@ -151,12 +153,13 @@ impl Publishing {
         Self { stage: Stage::Outside { batch, line } }
     }
 
-    /// Whether it has its place: what is published later comes later. Otherwise it gets one while it is awaited.
+    /// Whether the batch is in the queue, so that its order relative to later publishes is fixed. Otherwise it enters the
+    /// queue while this future is awaited.
     pub fn is_in_line(&self) -> bool {
         !matches!(self.stage, Stage::Outside { .. })
     }
 
-    /// The outcomes, if the engine took the events and said what they became: that may be known before they are durable.
+    /// The outcomes, if the engine has assigned them. They may be known before the events are durable.
     pub fn outcomes(&self) -> Option<&[Published]> {
         match &self.stage {
             Stage::Committing { appended, .. } if appended.late.is_none() => Some(&appended.outcomes),
@@ -182,7 +185,7 @@ impl Future for Publishing {
                     });
                 }
                 Stage::Queued { place, line } => {
-                    // Registered first, then tried: room that comes in between is not missed.
+                    // Register first, then try: room that appears in between is not missed.
                     line.commits().register_for_room(context);
                     line.advance();
                     match place.poll(context) {
@@ -201,7 +204,7 @@ impl Future for Publishing {
                     let line = Arc::clone(line);
                     let mut next = line.enter(batch);
                     std::mem::swap(&mut self.stage, &mut next.stage);
-                    // What is swapped out is empty and not worth a warning.
+                    // The replaced stage holds an empty batch; prevent the warning of `drop`.
                     next.stage = Stage::Done(None);
                     if matches!(self.stage, Stage::Outside { .. }) {
                         return Poll::Pending;
@@ -219,7 +222,7 @@ impl Drop for Publishing {
             && !batch.is_empty()
         {
             tracing::warn!(
-                "{} events were not published: too much waits to be written, and nobody awaited them",
+                "{} events were not published: the publish queue was full, and their future was dropped",
                 batch.len()
             );
         }

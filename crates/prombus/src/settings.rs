@@ -1,8 +1,8 @@
-//! What can be set about topics: how long events are kept, whether only the newest of a key is, how fast publishers may be.
+//! The settings of topics: retention, compaction and snapshots, attempts, publish rates.
 //!
-//! Rules come from whoever opens the bus (`[[topic]]` in `prombus.toml`); the first whose name or pattern fits a topic counts,
-//! whole. What is set about a single topic while the bus runs is kept with the events and stands above the rules, field by
-//! field.
+//! Rules are given when the bus is opened (`[[topic]]` in `prombus.toml`). Only the first rule whose name or pattern matches
+//! a topic applies; rules are not merged. Options that are set for a single topic while the bus runs are stored with the
+//! events and override the rule field by field.
 
 use crate::error::SettingError;
 use prombus_protocol::limits::MAX_MAX_ATTEMPTS;
@@ -11,82 +11,82 @@ use serde::{Deserialize, Serialize};
 
 /// How often a compacted topic gets a snapshot.
 pub const SNAPSHOT_INTERVAL_MS: u64 = 30_000;
-/// How long the deletion of a key stays in a compacted topic.
+/// How long a tombstone stays in a compacted topic.
 pub const TOMBSTONE_MS: u64 = 24 * 3_600_000;
 
 const DAY_MS: u64 = 24 * 3_600_000;
 const CENTURY_MS: u64 = 36_500 * DAY_MS;
 
-/// What is set about topics, each field if it is set.
+/// The options of a topic or of a rule. A field that is `None` is not set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TopicOptions {
-    /// Events are kept for so many days, by commit time.
+    /// Events are kept for this many days after their commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_days: Option<f64>,
-    /// Events are kept for so many milliseconds, by commit time.
+    /// Events are kept for this many milliseconds after their commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_ms: Option<u64>,
-    /// The newest events are kept that take at most about so many bytes.
+    /// The newest events are kept, up to about this many bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_bytes: Option<u64>,
     /// Only the newest event of each key is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compaction: Option<bool>,
-    /// The deletion of a key is kept for so long.
+    /// Tombstones are kept for this many milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tombstone_ms: Option<u64>,
-    /// How often what changed is published to the snapshot topic; zero for never.
+    /// How often changes are published to the snapshot topic, in milliseconds; zero for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_interval_ms: Option<u64>,
-    /// Where to.
+    /// The snapshot topic. Default: the topic's name with `.snapshot` appended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_topic: Option<String>,
-    /// Groups give an event up after so many attempts, if their members do not say otherwise.
+    /// Groups give up an event after this many attempts, unless the member sets its own number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// So many events a second may be published over the gateway.
+    /// At most this many events per second may be published through the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub publish_rate: Option<f64>,
-    /// So many at once.
+    /// At most this many events may be published at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub publish_burst: Option<f64>,
 }
 
-/// What is set about all topics that a name or pattern covers.
+/// The options of all topics that a name or pattern matches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicRule {
     /// A topic or a pattern.
     pub name: Pattern,
-    /// What is set.
+    /// The options.
     pub options: TopicOptions,
 }
 
-/// What counts for a topic, with defaults.
+/// The settings that apply to a topic, defaults included.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopicSettings {
-    /// Events are kept for so long, by commit time; for ever by default.
+    /// Events are kept for this many milliseconds after their commit; indefinitely by default.
     pub retention_ms: Option<u64>,
-    /// The newest events are kept that take at most about so many bytes; all by default.
+    /// The newest events are kept, up to about this many bytes; all by default.
     pub retention_bytes: Option<u64>,
     /// Only the newest event of each key is kept.
     pub compaction: bool,
-    /// The deletion of a key is kept for so long.
+    /// Tombstones are kept for this many milliseconds.
     pub tombstone_ms: u64,
-    /// How often what changed is published to the snapshot topic; zero for never.
+    /// How often changes are published to the snapshot topic, in milliseconds; zero for never.
     pub snapshot_interval_ms: u64,
-    /// Where to; none for topics that are not compacted, and for snapshots themselves.
+    /// The snapshot topic; `None` for topics that are not compacted and for snapshot topics themselves.
     pub snapshot_topic: Option<Topic>,
-    /// Groups give an event up after so many attempts, if their members do not say otherwise.
+    /// Groups give up an event after this many attempts, unless the member sets its own number.
     pub max_attempts: Option<u32>,
-    /// So many events a second may be published over the gateway.
+    /// At most this many events per second may be published through the server.
     pub publish_rate: Option<f64>,
-    /// So many at once; by default as many as in a second.
+    /// At most this many events may be published at once; by default the number allowed per second.
     pub publish_burst: Option<f64>,
 }
 
 impl TopicSettings {
-    /// Whether what changes is published to a snapshot topic.
+    /// Whether changes are published to a snapshot topic.
     pub(crate) fn has_snapshots(&self) -> bool {
         self.compaction && self.snapshot_topic.is_some() && self.snapshot_interval_ms > 0
     }
@@ -111,12 +111,12 @@ impl TopicRule {
 }
 
 impl TopicOptions {
-    /// Whether nothing is set.
+    /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether all values are in range and make sense together.
+    /// Checks that all values are in range and do not contradict each other.
     ///
     /// # Errors
     /// [`SettingError`] names the field.
@@ -161,13 +161,13 @@ impl TopicOptions {
         Ok(())
     }
 
-    /// Whether a topic can have these options: its snapshots must go somewhere else.
+    /// Checks that a topic can have these options: its snapshots must go to another topic.
     ///
     /// # Errors
     /// [`SettingError`] names the field.
     pub fn check_for(&self, topic: &str) -> Result<(), SettingError> {
         if self.snapshot_topic.as_deref() == Some(topic) {
-            let why = format!("{topic:?} is the topic itself; its snapshots would be taken for its events");
+            let why = format!("{topic:?} is the topic itself; snapshots need a topic of their own");
             return Err(SettingError { name: "snapshot_topic", why });
         }
         Ok(())
@@ -176,7 +176,7 @@ impl TopicOptions {
     /// These options where they are set, else those of `below`.
     #[must_use]
     pub fn over(&self, below: &Self) -> Self {
-        // Days and milliseconds say the same: whichever is set here hides both there.
+        // Days and milliseconds are two units of one setting: either of them here overrides both of `below`.
         let has_age = self.retention_days.is_some() || self.retention_ms.is_some();
         let age = if has_age { self } else { below };
         Self {
@@ -198,7 +198,7 @@ impl TopicOptions {
         let compaction = self.compaction.unwrap_or(false);
         let snapshots = match &self.snapshot_topic {
             Some(name) => Topic::new(name.as_str()).ok(),
-            // A name that is too long for the suffix has no snapshots.
+            // A topic whose name is too long for the suffix has no snapshots.
             None => Topic::new(format!("{topic}.snapshot")).ok(),
         };
         TopicSettings {
@@ -215,10 +215,10 @@ impl TopicOptions {
     }
 }
 
-/// How fast a topic may be published to.
+/// The publish rate limit of a topic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PublishRate {
-    /// Events a second.
+    /// Events per second.
     pub per_second: f64,
     /// Events at once.
     pub burst: f64,
@@ -231,7 +231,7 @@ impl TopicOptions {
     }
 }
 
-/// Rules, and what is set about single topics.
+/// The rules, and the options of single topics (`own`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SettingsTable {
     rules: Vec<TopicRule>,
@@ -255,7 +255,7 @@ impl SettingsTable {
         self.own.get(topic).cloned().unwrap_or_default()
     }
 
-    /// Whether anything is set at all: if not, nobody needs to ask topic by topic.
+    /// Whether nothing is set for any topic: then callers need not look topics up.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.own.is_empty()
     }
@@ -273,7 +273,8 @@ impl SettingsTable {
         }
     }
 
-    /// What counts for a topic. The snapshots of a compacted topic are compacted too, and have no snapshots of their own.
+    /// The settings that apply to a topic. The snapshot topic of a compacted topic is compacted too, and has no snapshots of
+    /// its own.
     pub(crate) fn settings(&self, topic: &str) -> TopicSettings {
         if self.is_empty() {
             return TopicOptions::default().settings(topic);
@@ -283,7 +284,7 @@ impl SettingsTable {
             settings.compaction = true;
             settings.snapshot_topic = None;
             let source = self.options(source).settings(source);
-            // What retention takes from the topic must not live on there.
+            // Events that retention removes from the topic must not survive in its snapshots.
             settings.retention_ms = settings.retention_ms.or(source.retention_ms);
             if self.options(topic).tombstone_ms.is_none() {
                 settings.tombstone_ms = source.tombstone_ms;
@@ -313,7 +314,7 @@ impl SettingsTable {
         if let Some((source, _)) = ruled.chain(own).find(is_named) {
             return Some(source);
         }
-        // The default name, unless the topic that it is made from goes elsewhere or is itself a snapshot.
+        // The default name applies unless the source topic has another snapshot topic or is itself a snapshot topic.
         topic.strip_suffix(".snapshot").filter(|source| {
             let options = self.options(source);
             options.compaction == Some(true)
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_counts_whole_and_own_settings_stand_above_it() {
+    fn only_the_first_matching_rule_applies_and_own_options_override_it() {
         let mut table = SettingsTable::default();
         let short = TopicOptions { retention_days: Some(3.0), max_attempts: Some(7), ..Default::default() };
         table.set_rules(vec![rule("a.b", short), rule("a.*", compacted())]);
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_are_compacted_and_have_no_snapshots() {
+    fn snapshot_topics_are_compacted_and_have_no_snapshots() {
         let mut table = SettingsTable::default();
         let named = TopicOptions { snapshot_topic: Some("elsewhere".into()), ..compacted() };
         table.set_rules(vec![rule("kv", named), rule("**", compacted())]);
@@ -369,7 +370,7 @@ mod tests {
         table.set_own("a.snapshot", TopicOptions { tombstone_ms: Some(8), ..TopicOptions::default() });
         assert_eq!(table.settings("a.snapshot").tombstone_ms, 8);
         assert_eq!(table.settings("elsewhere").retention_ms, None);
-        // Not what kv's snapshots are called, so a topic like any other.
+        // kv has another snapshot topic, so this is an ordinary topic.
         assert!(table.settings("kv.snapshot").snapshot_topic.is_some());
     }
 

@@ -1,5 +1,5 @@
-//! SQLite as this crate uses it: write-ahead log, a sync for every commit, patience with other processes; and off the async
-//! threads, because it waits for the disk.
+//! A SQLite connection as this crate uses it: write-ahead log, a sync for every commit, a busy timeout for other processes.
+//! Calls run off the async threads, because they wait for the disk.
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
@@ -7,16 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a statement waits for another process that writes.
+/// How long a statement waits for another process's write lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a database did not do what it was asked to.
+/// Why a call of the database failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DatabaseError {
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
-    /// The runtime is going down, or what ran on the connection panicked.
-    #[error("the work on the database was not done: {0}")]
+    /// The runtime is shutting down, or the closure panicked.
+    #[error("the database call did not complete: {0}")]
     NotDone(String),
 }
 
@@ -31,22 +31,22 @@ impl Database {
         Self::over(Connection::open(path)?)
     }
 
-    /// Takes a connection, and sets it up.
+    /// Configures an open connection and takes it over.
     pub(crate) fn over(connection: Connection) -> Result<Self, rusqlite::Error> {
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        // A database in memory answers "memory", which is as good as it gets.
+        // An in-memory database stays in journal mode "memory", which is fine: it has nothing to recover.
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-        // What was answered must survive a power cut: in this mode alone every commit is synced.
+        // A reported commit must survive a power cut: in WAL mode only FULL syncs every commit.
         connection.execute_batch("PRAGMA synchronous = FULL")?;
         Ok(Self { connection: Arc::new(Mutex::new(connection)) })
     }
 
-    /// Works on the connection, in this thread.
+    /// Calls `work` with the connection, in this thread.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Connection) -> T) -> T {
         work(&mut self.connection.lock())
     }
 
-    /// Works on the connection, in a thread that may wait. It is done to its end also when nobody awaits it any more.
+    /// Calls `work` with the connection, in a thread that may block. It runs to its end even if this future is dropped.
     pub(crate) async fn call<T, F>(&self, work: F) -> Result<T, DatabaseError>
     where
         T: Send + 'static,

@@ -1,9 +1,9 @@
-//! State by key: the newest event of each key of a topic, snapshots of it, and starting from it.
+//! State by key: the newest event of each key of a topic, its snapshots, and how consumers start from it.
 //!
-//! | question | file |
+//! | subject | file |
 //! |---|---|
 //! | which event is the newest of a key, which events survive compaction | `newest_of_key.rs` |
-//! | publishing what changed to a snapshot topic | `snapshots.rs` |
+//! | publishing changes to a snapshot topic | `snapshots.rs` |
 //! | loading the state of a topic, and following its changes from there | `cold_start.rs` |
 
 mod cold_start;

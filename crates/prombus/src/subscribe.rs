@@ -1,6 +1,6 @@
-//! Subscriptions: as a stream of deliveries, or as a handler that is called for each event.
+//! Subscriptions, as a stream of deliveries or as a handler that is called for each event.
 //!
-//! This file is the stream; `builder.rs` has the options and joins the group, `handler.rs` calls a handler.
+//! This file is the stream; `builder.rs` has the options and joins the group, `handler.rs` runs handlers.
 
 mod builder;
 mod deliveries;
@@ -24,18 +24,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::task::coop::poll_proceed;
 
-/// A member of a group, as a stream of deliveries. Dropped, it counts as lost: what it has goes to others at once and the attempt
-/// counts; [`unsubscribe`](Self::unsubscribe) leaves in order.
+/// A member of a group, as a stream of deliveries. If it is dropped, the member counts as lost: its unsettled deliveries go
+/// to other members at once, and the attempt counts. To leave cleanly, call [`unsubscribe`](Self::unsubscribe).
 pub struct Subscription {
     member: Arc<dyn Membership>,
     created: bool,
     settings: MemberSettings,
     is_manual: bool,
     batch: Arc<DeliveryBatch>,
-    /// The first of the batch that was not handed out.
+    /// Index of the first delivery of the batch that was not handed out.
     next: usize,
     pace: PullPace,
-    /// The bus lost its engine to another process, and the consumer was told.
+    /// Another process took over the engine, and the stream has returned that error.
     is_deposed: bool,
 }
 
@@ -54,8 +54,8 @@ impl Subscription {
         }
     }
 
-    /// Makes this the only member of the group. What other members have leased comes to this one, in order, and they get
-    /// [`GroupError::TakenOver`].
+    /// Makes this the only member of the group. It receives the events that other members hold, in order; the other members
+    /// get [`GroupError::TakenOver`].
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -63,18 +63,18 @@ impl Subscription {
         self.member.take_over().await
     }
 
-    /// Whether the group was made by this subscription.
+    /// Whether this subscription created the group.
     pub fn created(&self) -> bool {
         self.created
     }
 
-    /// The next delivery; `None` when the bus is closed or the group deleted, and after the error that another process leads the
-    /// engine now.
+    /// The next delivery. Returns `None` when the bus is closed, the group is deleted or taken over, and after the error
+    /// that another process leads the engine.
     pub async fn next(&mut self) -> Option<Result<Delivery, GroupError>> {
         Wait::new(self).until_ready(Self::poll_delivery).await
     }
 
-    /// All deliveries that are there, one at least, to be settled together. At most `batch_size` come.
+    /// Waits for at least one delivery and returns all that are available, at most `batch_size`, to be settled together.
     ///
     /// # Errors
     /// [`GroupError`]; also when the bus is closed.
@@ -88,7 +88,8 @@ impl Subscription {
         Ok(self.take_batch())
     }
 
-    /// Like [`next_batch`](Self::next_batch), but no more than can be handled in time one after the other.
+    /// Like [`next_batch`](Self::next_batch), but returns only as many as can be handled one by one before their leases
+    /// expire.
     async fn next_paced(&mut self) -> Result<Deliveries, GroupError> {
         self.skip_void();
         if self.next >= self.batch.items().len() {
@@ -107,7 +108,7 @@ impl Subscription {
         }
     }
 
-    /// Stops deliveries until [`resume`](Self::resume); what was handed out already goes on running.
+    /// Stops deliveries until [`resume`](Self::resume). Deliveries that were handed out keep their leases.
     pub fn pause(&mut self) {
         self.release_rest();
         self.member.pause(true);
@@ -118,7 +119,7 @@ impl Subscription {
         self.member.pause(false);
     }
 
-    /// Leaves the group: what is unsettled goes to others at once, and the attempt does not count.
+    /// Leaves the group: unsettled deliveries go to other members at once, and the attempt does not count.
     ///
     /// # Errors
     /// [`Unavailable`] when the bus stopped writing.
@@ -127,13 +128,13 @@ impl Subscription {
     }
 
     fn poll_batch(&mut self, limit: PullLimit, context: &mut Context<'_>) -> Poll<Result<(), GroupError>> {
-        // The batch's memory is used again when nobody holds events of the last one.
+        // The batch's memory can be reused only if no event of the last pull is still held.
         if Arc::get_mut(&mut self.batch).is_none() {
             self.batch = Arc::default();
         }
-        // A subscriber that always finds something must let others run now and then.
+        // A subscriber that always finds events must yield to other tasks now and then.
         let progress = std::task::ready!(poll_proceed(context));
-        let batch = Arc::get_mut(&mut self.batch).expect("nobody else has it");
+        let batch = Arc::get_mut(&mut self.batch).expect("this is the only reference");
         self.next = 0;
         let pulled = self.member.poll_pull(limit, batch, context);
         if pulled.is_ready() {
@@ -142,7 +143,7 @@ impl Subscription {
         pulled
     }
 
-    /// Pulls as much as will be handed out in time.
+    /// Pulls as many events as can be handed out before their leases expire.
     fn poll_paced(&mut self, context: &mut Context<'_>) -> Poll<Result<(), GroupError>> {
         let events = self.pace.next(self.member.now_ms(), &self.settings);
         let pulled = self.poll_batch(PullLimit { events, ..PullLimit::default() }, context);
@@ -180,7 +181,8 @@ impl Subscription {
         Poll::Ready(Some(Ok(Delivery::new(batch, at, member, self.settings.max_attempts))))
     }
 
-    /// Passes over what was pulled and is not ours any more: its lease ended before anyone looked, or a seek made it void.
+    /// Skips pulled deliveries that this member does not hold any more: their lease expired before they were handed out, or
+    /// a seek voided it.
     fn skip_void(&mut self) {
         while let Some(item) = self.batch.items().get(self.next) {
             if self.member.is_live(item, &self.batch) {
@@ -190,7 +192,7 @@ impl Subscription {
         }
     }
 
-    /// What was pulled and not handed out goes back as if it had not been.
+    /// Releases deliveries that were pulled but not handed out, as if they had not been pulled.
     fn release_rest(&mut self) {
         let rest = &self.batch.items()[self.next.min(self.batch.items().len())..];
         if !rest.is_empty() {
@@ -202,7 +204,7 @@ impl Subscription {
     }
 }
 
-/// A wait for deliveries. If it is dropped before they come, what is being read for it can go to other members.
+/// A wait for deliveries. If it is dropped early, events that are being read for this member can go to other members.
 struct Wait<'a> {
     subscription: &'a mut Subscription,
     is_over: bool,
@@ -231,8 +233,8 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// A stream that is no longer polled keeps the events that are being read for it; [`Subscription::next`] gives them back when its
-/// future is dropped.
+/// A stream that is not polled keeps the events that are being read for it. [`Subscription::next`], in contrast, releases
+/// them when its future is dropped.
 impl Stream for Subscription {
     type Item = Result<Delivery, GroupError>;
 

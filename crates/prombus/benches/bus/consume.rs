@@ -1,4 +1,4 @@
-//! The whole way: publish, deliver, ack; and catching up with what is there.
+//! The whole path (publish, deliver, ack), and a group that catches up with existing events.
 
 use crate::load::BusPublisher;
 use crate::publish::runtime;
@@ -26,7 +26,7 @@ async fn consume(mut subscription: Subscription, events: u64) -> Result<Subscrip
     Ok(subscription)
 }
 
-/// One publisher and some groups at the same time. What counts are deliveries.
+/// One publisher and some groups at the same time. The rate counts deliveries.
 pub fn measure_live(plan: &Plan, scratch: Option<&Scratch>, groups: usize) -> Result<Round, Failure> {
     let folder = scratch.map(Scratch::fresh);
     runtime()?.block_on(async {
@@ -34,7 +34,7 @@ pub fn measure_live(plan: &Plan, scratch: Option<&Scratch>, groups: usize) -> Re
             Some(folder) => Bus::open(folder.path()).await?,
             None => Bus::builder().memory_bytes(16 << 30).memory()?,
         };
-        // As many events as the round is about long.
+        // Enough events for about the length of the round.
         let rate = if folder.is_some() { 500_000.0 } else { 1_000_000.0 } / (1.0 + groups as f64 / 4.0);
         let events = (plan.round.as_secs_f64() * rate) as u64;
         let warm_up = events / 4;
@@ -61,7 +61,7 @@ pub fn measure_live(plan: &Plan, scratch: Option<&Scratch>, groups: usize) -> Re
     })
 }
 
-/// A group that starts at the oldest event of many.
+/// A group that starts at the oldest of many existing events.
 pub fn measure_catch_up(plan: &Plan, scratch: &Scratch) -> Result<Round, Failure> {
     let folder = scratch.fresh();
     runtime()?.block_on(async {

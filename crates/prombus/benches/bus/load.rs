@@ -1,5 +1,5 @@
-//! One publisher of the bus, as a session of a server would be one: it keeps a window of events that are not durable yet, and
-//! puts what fits in line in one call.
+//! A publisher that behaves like a session of the server: it keeps a window of events that are not durable yet, and
+//! publishes as many as fit into the window in one call.
 
 use crate::Failure;
 use crate::publisher::BODY_BYTES;
@@ -8,7 +8,7 @@ use prombus::{Bus, PublishBatch, PublishOptions, Publishing, Topic};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// A payload that makes an event of [`BODY_BYTES`], ids and seq aside.
+/// A payload for an event of [`BODY_BYTES`], without id and seq.
 pub fn payload() -> Vec<u8> {
     let around = r#"{"ts":1700000000000,"topic":"orders","payload":}"#.len();
     let mut payload = br#"{"order":"A-1002","customer":{"id":4711,"vip":true},"lines":[{"sku":"x-1","n":2},{"sku":"y-2","n":1}],"note":""#.to_vec();
@@ -41,7 +41,7 @@ impl BusPublisher {
             payload: payload(),
             options: PublishOptions::default(),
             in_flight,
-            // As the log's publisher has it.
+            // The same size as the publisher of the log's benchmark uses.
             piece: (in_flight / 16).max(1),
             window: VecDeque::new(),
             waiting: 0,
@@ -49,12 +49,12 @@ impl BusPublisher {
         })
     }
 
-    /// Publishes until `is_done(events so far)`, then waits until all of it is durable.
+    /// Publishes until `is_done(events so far)`, then waits until all events are durable.
     pub async fn run(&mut self, is_done: impl Fn(Instant, u64) -> bool) -> Result<u64, Failure> {
         let mut published = 0;
         let mut next = self.make_batch()?;
         while !is_done(Instant::now(), published) {
-            // What is durable by now has left the window; more is waited for only if it is full.
+            // Wait for the oldest batches only while the window has no room for the next one.
             while self.in_flight - self.waiting < self.piece {
                 self.take_oldest().await?;
             }
@@ -62,7 +62,7 @@ impl BusPublisher {
             self.window.push_back((self.bus.publish_batch(next), count, Instant::now()));
             self.waiting += count;
             published += count as u64;
-            // Made while the one before is on its way.
+            // Build the next batch while the previous one is being written.
             next = self.make_batch()?;
         }
         while !self.window.is_empty() {

@@ -1,4 +1,4 @@
-//! How fast the library is in one process, beside the log alone.
+//! Measures the speed of the library in one process, compared with the log alone.
 //!
 //! ```text
 //! cargo bench -p prombus                                 # everything, three times; takes some minutes
@@ -7,20 +7,20 @@
 //! PROMBUS_BENCH_DIR=/mnt/disk cargo bench -p prombus     # on another disk than that of the target folder
 //! ```
 //!
-//! A round runs in a fresh folder that is removed afterwards. Bus and log take turns within a round, so that both see the same
-//! disk. What is printed is the median of the rounds.
+//! A round runs in a fresh folder that is removed afterwards. Bus and log take turns within a round, so that both see the
+//! same disk. The table shows the median of the rounds.
 
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "the table and the progress are what it is for"
+    reason = "the benchmark prints its progress and a table"
 )]
 
 mod consume;
 mod load;
 mod publish;
 
-// What the log's benchmark has already: the same publisher for the log alone, folders, figures.
+// Shared with the log's benchmark: the publisher for the log alone, folders, figures.
 #[allow(dead_code)]
 #[path = "../../../prombus-log/benches/log/ids.rs"]
 mod ids;
@@ -52,10 +52,10 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Whatever went wrong; a benchmark stops at the first failure.
+/// Any failure; a benchmark stops at the first one.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     pub events_per_second: f64,
@@ -90,11 +90,11 @@ impl Stopwatch {
     }
 }
 
-/// How to run.
+/// How to run the benchmarks.
 struct Plan {
     pub round: Duration,
     pub repetitions: usize,
-    /// Events that are there before a group catches up.
+    /// Events that exist before a group catches up.
     pub kept_events: u64,
     only: Option<String>,
 }
@@ -124,7 +124,9 @@ impl Plan {
                         count.ok_or_else(|| format!("--repetitions {text}: not a number above zero"))?;
                 }
                 other => {
-                    return Err(format!("{other} is no option: --quick, --only TEXT, --repetitions N"));
+                    return Err(format!(
+                        "unknown option {other}; options: --quick, --only TEXT, --repetitions N"
+                    ));
                 }
             }
         }

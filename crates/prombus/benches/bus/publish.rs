@@ -1,4 +1,4 @@
-//! Durable publishing, by turns with the log alone.
+//! Durable publishing, alternating with the log alone.
 
 use crate::ids::IdKind;
 use crate::load::{BusPublisher, payload};
@@ -10,7 +10,7 @@ use prombus::Bus;
 use prombus_log::{Log, Options};
 use std::time::{Duration, Instant};
 
-/// Written before the clock runs, so that the log's tail is full and its buffers have their size.
+/// Written before the measurement, so that the log's tail is full and its buffers have grown to their size.
 const WARM_UP_EVENTS: u64 = 400_000;
 
 pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
@@ -59,7 +59,7 @@ pub fn measure(plan: &Plan, scratch: &Scratch, in_flight: usize) -> Result<Round
     Ok(Round { log_events_per_second: Some(log), ..round })
 }
 
-/// Many tasks, each of which publishes one event and waits for it, again and again.
+/// Many tasks, each of which repeatedly publishes one event and waits for it.
 pub fn measure_tasks(plan: &Plan, scratch: &Scratch, tasks: usize) -> Result<Round, Failure> {
     let folder = scratch.fresh();
     runtime()?.block_on(async {

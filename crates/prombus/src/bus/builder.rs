@@ -19,7 +19,7 @@ impl Bus {
     /// See [`OpenError`]; the folder is left as it was.
     ///
     /// # Panics
-    /// Outside of a tokio runtime; [`BusBuilder::open_blocking`] needs none.
+    /// If called outside a tokio runtime; [`BusBuilder::open_blocking`] needs none.
     pub async fn open(folder: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::builder().open(folder).await
     }
@@ -29,18 +29,18 @@ impl Bus {
         Self::builder().memory().expect("the defaults are allowed")
     }
 
-    /// Starts with the defaults of everything that can be set.
+    /// A builder with the default settings.
     pub fn builder() -> BusBuilder {
         BusBuilder::default()
     }
 }
 
-/// The most memory that a bus in memory takes by default.
+/// The default of [`BusBuilder::memory_bytes`].
 const MEMORY_BYTES: u64 = 4 << 30;
 
 const MEMORY_BYTES_MIN: u64 = 64 * 1024;
 
-/// Everything about a bus that can be set.
+/// The settings of a bus.
 #[derive(Clone)]
 #[must_use = "a builder builds with open or memory"]
 pub struct BusBuilder {
@@ -66,7 +66,7 @@ impl Default for BusBuilder {
 }
 
 impl BusBuilder {
-    /// Bounds: payload size, number of topics and groups.
+    /// All limits at once.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
@@ -78,19 +78,19 @@ impl BusBuilder {
         self
     }
 
-    /// The most topics. Default: 100,000.
+    /// Maximum number of topics. Default: 100,000.
     pub fn max_topics(mut self, topics: usize) -> Self {
         self.limits.max_topics = topics;
         self
     }
 
-    /// The most groups. Default: 100,000.
+    /// Maximum number of groups. Default: 100,000.
     pub fn max_groups(mut self, groups: usize) -> Self {
         self.limits.max_groups = groups;
         self
     }
 
-    /// Deletes a group that has no members for this long. Default: never.
+    /// Deletes a group that has had no members for this long. Default: never.
     pub fn group_expire_ms(mut self, after_ms: u64) -> Self {
         self.limits.group_expire_ms = Some(after_ms);
         self
@@ -123,28 +123,28 @@ impl BusBuilder {
         self
     }
 
-    /// The most memory for the newest events by key. Default: 512 MiB.
+    /// Maximum memory of the newest-event-by-key maps of all topics together. Default: 512 MiB.
     pub fn state_memory_bytes(mut self, bytes: usize) -> Self {
         self.limits.state_memory_bytes = bytes;
         self
     }
 
-    /// Sizes and bounds of the log.
+    /// The options of the log.
     pub fn log(mut self, options: LogEngineOptions) -> Self {
         self.log = options;
         self
     }
 
-    /// The most memory that events of a bus in memory take; then it refuses events like a full disk. Default: 4 GiB.
+    /// Maximum memory of the events of an in-memory bus. Beyond it, publishes fail as on a full disk. Default: 4 GiB.
     ///
-    /// One publish may take an eighth of it (2 MiB where that is more, but at most half). Ids that publishers chose are known
-    /// after their events were cleaned away as long as they fit a sixteenth of it.
+    /// One publish may take an eighth of it, or 2 MiB if that is more, but never more than half. Ids chosen by publishers
+    /// are remembered after their events were cleaned, as long as these ids fit into a sixteenth of it.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
     }
 
-    /// Where the time comes from, for tests.
+    /// The source of time, for tests.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
@@ -167,7 +167,7 @@ impl BusBuilder {
         opened.unwrap_or_else(|error| Err(OpenError::Groups(format!("opening panicked: {error}"))))
     }
 
-    /// Opens the bus in a folder, without a runtime; waits for the disk.
+    /// Opens the bus in a folder, without a tokio runtime. Blocks on the disk.
     ///
     /// # Errors
     /// See [`OpenError`]; the folder is left as it was.
@@ -203,7 +203,7 @@ impl BusBuilder {
         self.over(engine, clock)
     }
 
-    /// Whether what was set is allowed.
+    /// Checks that the settings are in range.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         self.limits.check()
     }

@@ -35,13 +35,13 @@ impl Publish {
         self
     }
 
-    /// When it happened, in milliseconds since 1970. Default: now.
+    /// The event's time, in milliseconds since 1970. Default: now.
     pub fn ts(mut self, ts: i64) -> Self {
         self.options.ts = Some(ts);
         self
     }
 
-    /// What it is about, for compaction and latest by key.
+    /// The event's key, for compaction and latest-by-key reads.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.options.key = Some(key.into());
         self
@@ -59,19 +59,19 @@ impl Publish {
         self
     }
 
-    /// Adds an event that caused it.
+    /// Adds the id of an event that caused this one.
     pub fn caused_by(mut self, id: Uuid) -> Self {
         self.options.caused_by.push(id);
         self
     }
 
-    /// The session or boot that it comes from.
+    /// The id of the session or boot that the event comes from.
     pub fn sid(mut self, sid: Uuid) -> Self {
         self.options.sid = Some(sid);
         self
     }
 
-    /// Puts it in line now, without waiting.
+    /// Queues the event now; the returned future resolves when it is durable.
     pub fn send(self) -> PublishOne {
         let mut batch = self.backend.batch();
         let pushed = self.payload.and_then(|(topic, json)| batch.push_json(topic, &json, &self.options));
@@ -91,7 +91,7 @@ impl IntoFuture for Publish {
     }
 }
 
-/// One event on its way; resolves when it is durable.
+/// One event that is being published; resolves when it is durable.
 #[must_use = "awaiting it waits until the event is durable"]
 #[derive(Debug)]
 pub struct PublishOne(Publishing);
@@ -102,7 +102,7 @@ impl Future for PublishOne {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context).map(|published| {
             let one = published?.into_iter().next();
-            one.ok_or_else(|| PublishError::Store("the store lost count of events".to_owned()))
+            one.ok_or_else(|| PublishError::Store("the engine returned no outcome for the event".to_owned()))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Moving groups: seek, and the cursor.
+//! Rules about seeks and cursors.
 
 use super::probe::{
     ack, floor, group_info, next, nothing, publish, publish_numbers, soon, subscribe, take, texts,
@@ -10,7 +10,7 @@ async fn one_by_one(bus: &Bus) -> Subscription {
     bus.subscribe("orders", "billing").from_earliest().batch_size(1).await.expect("subscribes")
 }
 
-/// Back: what was settled comes again, as if for the first time.
+/// After a seek back, settled events are delivered again, as if for the first time.
 pub async fn seek_back_delivers_again(bus: Bus) {
     let published = publish_numbers(&bus, "orders", 4).await;
     let mut orders = one_by_one(&bus).await;
@@ -25,8 +25,8 @@ pub async fn seek_back_delivers_again(bus: Bus) {
     nothing(&mut orders).await;
 }
 
-/// A member that waits is woken by a seek back.
-pub async fn seek_back_wakes_a_member_that_waits(bus: Bus) {
+/// A waiting member is woken by a seek back.
+pub async fn seek_back_wakes_a_waiting_member(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     ack(&next(&mut orders).await).await;
@@ -36,7 +36,7 @@ pub async fn seek_back_wakes_a_member_that_waits(bus: Bus) {
     assert_eq!(soon("the event", waiting).await.expect("no panic"), 1);
 }
 
-/// Forward: what lies between is settled.
+/// A seek forward settles the events that it skips.
 pub async fn seek_forward_skips(bus: Bus) {
     for ts in [1_000, 2_000, 3_000, 4_000] {
         bus.publish("orders", &ts).ts(ts).await.expect("publishes");
@@ -59,14 +59,14 @@ pub async fn seek_voids_leases(bus: Bus) {
     let old = take(&mut orders, 2).await;
     bus.seek("orders", "billing", Start::Earliest).await.expect("seeks");
     assert_eq!(group_info(&bus, "orders", "billing").await.in_flight, 0);
-    assert!(old[0].ack().await.expect("is no error").stale);
-    assert!(old[1].nack("boom").await.expect("is no error").stale);
+    assert!(old[0].ack().await.expect("succeeds").stale);
+    assert!(old[1].nack("boom").await.expect("succeeds").stale);
     assert!(!old[1].extend(Duration::from_secs(5)));
     assert_eq!(floor(&bus, "orders", "billing").await, 0);
     assert_eq!(texts(&take(&mut orders, 3).await), ["1", "2", "3"]);
 }
 
-/// A seek also takes what waits for another attempt, and its attempts.
+/// A seek resets the attempts of events that wait for redelivery.
 pub async fn seek_forgets_attempts(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = one_by_one(&bus).await;
@@ -89,7 +89,7 @@ pub async fn seek_moves_one_group_only(bus: Bus) {
     assert_eq!(floor(&bus, "orders", "shipping").await, 2);
 }
 
-/// A seek to an id that is not there is an error and moves nothing.
+/// A seek to an unknown id is an error and moves nothing.
 pub async fn seek_to_an_unknown_id_is_an_error(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;
     let mut orders = one_by_one(&bus).await;
@@ -101,7 +101,7 @@ pub async fn seek_to_an_unknown_id_is_an_error(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 2);
 }
 
-/// The cursor is the event at the floor; setting it moves the group behind an event, to a time, or to the start.
+/// The cursor is the event at the floor. Setting it moves the group to just after an event, to a time, or to the start.
 pub async fn the_cursor_can_be_set(bus: Bus) {
     let mut published = Vec::new();
     for ts in [1_000, 2_000, 3_000] {
@@ -109,8 +109,8 @@ pub async fn the_cursor_can_be_set(bus: Bus) {
     }
     let mut orders = one_by_one(&bus).await;
     let cursor = |last_id, last_ts| CursorPosition { topic: "orders".to_owned(), last_id, last_ts };
-    let behind_second = cursor(Some(published[1].id), None);
-    bus.set_cursor("orders", "billing", &behind_second).await.expect("sets");
+    let after_second = cursor(Some(published[1].id), None);
+    bus.set_cursor("orders", "billing", &after_second).await.expect("sets");
     let now = bus.get_cursor("orders", "billing").await.expect("reads");
     assert_eq!(now, Some(cursor(Some(published[1].id), Some(2_000))));
     assert_eq!(next(&mut orders).await.seq(), 3);
@@ -122,11 +122,11 @@ pub async fn the_cursor_can_be_set(bus: Bus) {
     assert_eq!(bus.get_cursor("orders", "billing").await.expect("reads"), Some(cursor(None, None)));
 }
 
-/// A group that is not there has no cursor, and cannot be moved.
+/// A group that does not exist has no cursor and cannot be moved.
 pub async fn an_unknown_group_has_no_cursor(bus: Bus) {
     subscribe(&bus, "orders", "billing").await;
-    assert_eq!(bus.get_cursor("orders", "other").await.expect("is no error"), None);
-    assert_eq!(bus.get_cursor("other", "billing").await.expect("is no error"), None);
+    assert_eq!(bus.get_cursor("orders", "other").await.expect("succeeds"), None);
+    assert_eq!(bus.get_cursor("other", "billing").await.expect("succeeds"), None);
     let refused = bus.seek("orders", "other", Start::Earliest).await.expect_err("no such group");
     assert!(matches!(refused, GroupError::UnknownGroup { .. }), "{refused}");
 }

@@ -1,4 +1,4 @@
-//! Events that a group gives up.
+//! Rules about events that a group gives up.
 
 use super::probe::{
     ack, dead_letters, floor, group_info, next, nothing, payloads, publish, publish_numbers, subscribe,
@@ -21,8 +21,8 @@ async fn fail(subscription: &mut Subscription, times: u32, reason: &str) {
     }
 }
 
-/// After its last attempt an event is published to `dlq.<topic>`, and the group goes on.
-pub async fn a_poison_event_becomes_a_dead_letter_and_the_group_goes_on(bus: Bus) {
+/// After its last attempt an event is published to `dlq.<topic>`, and the group continues.
+pub async fn a_poison_event_becomes_a_dead_letter_and_the_group_continues(bus: Bus) {
     let poison = bus.publish("orders", "poison").key("k").header("h", "v").tag("t").ts(1_000);
     let poison = poison.await.expect("publishes");
     let mut orders = with_attempts(&bus, "orders", "billing", 3).await;
@@ -47,7 +47,7 @@ pub async fn a_poison_event_becomes_a_dead_letter_and_the_group_goes_on(bus: Bus
     assert_eq!((info.counters.dead_lettered, info.waiting, info.in_flight), (1, 0, 0));
 }
 
-/// The bus's own time.
+/// The time of the bus.
 async fn now_ms(bus: &Bus) -> i64 {
     publish(bus, "clock", 0).await;
     let page = bus.read_from(&super::probe::topic("clock"), 1, crate::PullLimit::default()).await;
@@ -55,7 +55,7 @@ async fn now_ms(bus: &Bus) -> i64 {
 }
 
 /// A dead letter has these six fields and no other.
-pub async fn a_dead_letter_has_the_fields_that_are_promised(bus: Bus) {
+pub async fn a_dead_letter_has_the_documented_fields(bus: Bus) {
     publish(&bus, "orders", "poison").await;
     let mut orders = with_attempts(&bus, "orders", "billing", 1).await;
     fail(&mut orders, 1, "boom").await;
@@ -66,7 +66,7 @@ pub async fn a_dead_letter_has_the_fields_that_are_promised(bus: Bus) {
     assert_eq!(fields, HashSet::from(["topic", "group", "original", "err", "attempts", "ts"]));
 }
 
-/// Who knows that an event can never work need not try it five times.
+/// A member can give up an event at once, without using all attempts.
 pub async fn an_event_that_is_given_up_is_a_dead_letter_at_once(bus: Bus) {
     publish(&bus, "orders", "poison").await;
     let mut orders = with_attempts(&bus, "orders", "billing", 5).await;
@@ -79,7 +79,7 @@ pub async fn an_event_that_is_given_up_is_a_dead_letter_at_once(bus: Bus) {
     assert_eq!((info.counters.dead_lettered, info.counters.nacked, info.in_flight), (1, 1, 0));
 }
 
-/// A lease that ran out is a failure too; the letter says so.
+/// An expired lease is a failed attempt too; the dead letter names it as the error.
 pub async fn an_event_that_times_out_becomes_a_dead_letter(bus: Bus) {
     publish(&bus, "orders", "slow").await;
     let orders = bus.subscribe("orders", "billing").from_earliest().max_attempts(1);
@@ -90,7 +90,7 @@ pub async fn an_event_that_times_out_becomes_a_dead_letter(bus: Bus) {
     until_floor(&bus, "orders", "billing", 1).await;
 }
 
-/// An event that takes its members down becomes a dead letter too.
+/// An event whose members are lost each time becomes a dead letter too.
 pub async fn an_event_whose_members_are_lost_becomes_a_dead_letter(bus: Bus) {
     publish(&bus, "orders", "deadly").await;
     for attempt in 1..=2 {
@@ -102,8 +102,8 @@ pub async fn an_event_whose_members_are_lost_becomes_a_dead_letter(bus: Bus) {
     until_floor(&bus, "orders", "billing", 1).await;
 }
 
-/// A member with fewer attempts gives up what others have tried often enough.
-pub async fn the_limit_of_attempts_is_that_of_the_member_who_would_get_it(bus: Bus) {
+/// A member with a lower limit of attempts gives up an event that others have tried as often as its limit.
+pub async fn the_limit_of_attempts_is_that_of_the_next_member(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;
     let patient = bus.subscribe("orders", "billing").from_earliest().max_attempts(10).batch_size(1);
     let mut patient = patient.await.expect("subscribes");
@@ -115,7 +115,7 @@ pub async fn the_limit_of_attempts_is_that_of_the_member_who_would_get_it(bus: B
     assert_eq!(dead_letters(&bus, "orders", 1).await[0].attempts, 2);
 }
 
-/// Two groups that give up one event write two letters.
+/// Two groups that give up the same event write two dead letters.
 pub async fn dead_letters_of_two_groups_do_not_collide(bus: Bus) {
     publish(&bus, "orders", "poison").await;
     for group in ["billing", "shipping"] {
@@ -127,8 +127,8 @@ pub async fn dead_letters_of_two_groups_do_not_collide(bus: Bus) {
     assert_eq!(letters[0].original.id, letters[1].original.id);
 }
 
-/// What fails in a topic of dead letters stays there: no letter about a letter is written.
-pub async fn what_fails_in_a_dead_letter_topic_is_parked(bus: Bus) {
+/// An event that fails in a dead-letter topic stays there: no dead letter of a dead letter is written.
+pub async fn events_that_fail_in_a_dead_letter_topic_are_parked(bus: Bus) {
     publish(&bus, "orders", "poison").await;
     let mut orders = with_attempts(&bus, "orders", "billing", 1).await;
     fail(&mut orders, 1, "boom").await;
@@ -142,29 +142,30 @@ pub async fn what_fails_in_a_dead_letter_topic_is_parked(bus: Bus) {
     assert_eq!(payloads(&bus, "dlq.orders").await.len(), 1);
 }
 
-/// Who reads the dead letters gets them as they come.
-pub async fn a_group_on_dead_letters_gets_them_as_they_come(bus: Bus) {
+/// A group that reads dead letters gets them as they arrive.
+pub async fn a_group_on_dead_letters_gets_them_as_they_arrive(bus: Bus) {
     let mut letters = subscribe(&bus, "dlq.orders", "doctor").await;
     let waiting = tokio::spawn(async move { next(&mut letters).await.json::<crate::DeadLetter>() });
     publish(&bus, "orders", "poison").await;
     let mut orders = with_attempts(&bus, "orders", "billing", 1).await;
     fail(&mut orders, 1, "boom").await;
-    let letter = super::probe::soon("the letter", waiting).await.expect("no panic").expect("a dead letter");
+    let letter =
+        super::probe::soon("the dead letter", waiting).await.expect("no panic").expect("a dead letter");
     assert_eq!(letter.err, "boom");
 }
 
-/// Who comes with an ack after the event was given up is too late.
-pub async fn an_ack_of_a_dead_letter_is_stale(bus: Bus) {
+/// An ack after the event was given up is too late.
+pub async fn an_ack_of_an_event_that_was_given_up_is_stale(bus: Bus) {
     publish(&bus, "orders", "poison").await;
     let mut orders = with_attempts(&bus, "orders", "billing", 1).await;
     let delivery = next(&mut orders).await;
     delivery.nack("boom").await.expect("nacks");
     dead_letters(&bus, "orders", 1).await;
-    assert!(delivery.ack().await.expect("is no error").stale);
+    assert!(delivery.ack().await.expect("succeeds").stale);
     assert_eq!(floor(&bus, "orders", "billing").await, 1);
 }
 
-/// A group that was deleted gives nothing up: what its members had is nobody's failure.
+/// A deleted group gives nothing up: the deliveries of its members have not failed.
 pub async fn a_deleted_group_writes_no_dead_letters(bus: Bus) {
     publish(&bus, "orders", "fine").await;
     let mut orders = with_attempts(&bus, "orders", "billing", 1).await;
@@ -172,10 +173,10 @@ pub async fn a_deleted_group_writes_no_dead_letters(bus: Bus) {
     bus.delete_group("orders", "billing").await.expect("deletes");
     drop(delivery.nack("too late"));
     drop(orders);
-    // Written by another group, so that there is something to wait for.
+    // A dead letter of another group is something to wait for.
     let mut other = with_attempts(&bus, "orders", "other", 1).await;
     fail(&mut other, 1, "boom").await;
-    until("the letter", || async { !payloads(&bus, "dlq.orders").await.is_empty() }).await;
+    until("the dead letter", || async { !payloads(&bus, "dlq.orders").await.is_empty() }).await;
     let letters = dead_letters(&bus, "orders", 1).await;
     assert_eq!(letters[0].group, "other");
 }

@@ -1,8 +1,8 @@
-//! Who gets what: order, groups, members, windows.
+//! Rules about delivery: order, groups, members, windows.
 
 use super::probe::{
     SOON, ack, floor, group_info, next, nothing, publish, publish_numbers, soon, subscribe, take, texts,
-    until, until_floor, wait_in_vain,
+    until, until_floor, wait_briefly_without_a_delivery,
 };
 use crate::{Bus, Subscription};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// A group gets a topic's events in the order of their seqs, what was there before and what comes.
+/// A group gets a topic's events in the order of their seqs, both existing and new ones.
 pub async fn a_group_gets_events_in_order(bus: Bus) {
     publish_numbers(&bus, "orders", 150).await;
     let mut orders =
@@ -29,7 +29,7 @@ pub async fn a_group_gets_events_in_order(bus: Bus) {
     assert_eq!(seqs, (1..=200).collect::<Vec<_>>());
 }
 
-/// Acks everything that comes, and counts it by seq and by member.
+/// Acks all deliveries, and records their seqs and the member.
 fn spawn_member(
     tasks: &mut JoinSet<()>,
     mut subscription: Subscription,
@@ -46,7 +46,7 @@ fn spawn_member(
     });
 }
 
-/// Of the members of a group one gets each event.
+/// Each event goes to exactly one member of a group.
 pub async fn each_event_goes_to_one_member_of_a_group(bus: Bus) {
     let (seen, mut tasks) = (Arc::default(), JoinSet::new());
     for member in 0..3 {
@@ -60,7 +60,7 @@ pub async fn each_event_goes_to_one_member_of_a_group(bus: Bus) {
     assert_eq!(seqs, (1..=90).collect::<Vec<_>>());
 }
 
-/// Members that wait get events in turn.
+/// Waiting members get events in turn.
 pub async fn competing_members_take_turns(bus: Bus) {
     let (seen, mut tasks) = (Arc::default(), JoinSet::new());
     for member in 0..3 {
@@ -77,7 +77,7 @@ pub async fn competing_members_take_turns(bus: Bus) {
     assert!(shares.len() == 3 && shares.values().all(|&share| share >= 5), "{shares:?}");
 }
 
-/// Every group gets every event, whatever others do with it.
+/// Every group gets every event, independent of other groups.
 pub async fn every_group_gets_every_event(bus: Bus) {
     let mut billing = subscribe(&bus, "orders", "billing").await;
     let mut shipping = subscribe(&bus, "orders", "shipping").await;
@@ -104,7 +104,7 @@ pub async fn an_ack_advances_the_cursor(bus: Bus) {
 }
 
 /// An ack out of order never moves the floor over an event that is not settled.
-pub async fn an_ack_out_of_order_leaves_the_floor_before_the_hole(bus: Bus) {
+pub async fn an_ack_out_of_order_leaves_the_floor_below_the_unsettled_event(bus: Bus) {
     publish_numbers(&bus, "orders", 5).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let all = take(&mut orders, 5).await;
@@ -117,8 +117,8 @@ pub async fn an_ack_out_of_order_leaves_the_floor_before_the_hole(bus: Bus) {
     assert_eq!((info.settled_above, info.lag), (0, 0));
 }
 
-/// A delivery says which attempt it is, how long the lease runs, and when it is given up.
-pub async fn a_delivery_says_its_attempt_lease_and_limit(bus: Bus) {
+/// A delivery contains its attempt, the time that its lease runs, and the limit of attempts.
+pub async fn a_delivery_contains_its_attempt_lease_and_limit(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let orders = bus.subscribe("orders", "billing").from_earliest();
     let orders = orders.ack_timeout(Duration::from_millis(12_345)).max_attempts(7);
@@ -130,7 +130,7 @@ pub async fn a_delivery_says_its_attempt_lease_and_limit(bus: Bus) {
     assert_eq!(context.ack_deadline_ms, 12_345);
 }
 
-/// A member never has more unsettled deliveries than it asked for.
+/// A member never has more unsettled deliveries than its `max_in_flight`.
 pub async fn max_in_flight_is_respected(bus: Bus) {
     publish_numbers(&bus, "orders", 20).await;
     let orders = bus.subscribe("orders", "billing").from_earliest().max_in_flight(3);
@@ -146,7 +146,7 @@ pub async fn max_in_flight_is_respected(bus: Bus) {
     }
 }
 
-/// A member whose window is full gets more as soon as it acks, also while it waits.
+/// A member whose window is full and that already waits gets the next event as soon as it acks.
 pub async fn an_ack_wakes_a_member_whose_window_was_full(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;
     let orders = bus.subscribe("orders", "billing").from_earliest().max_in_flight(1);
@@ -158,7 +158,7 @@ pub async fn an_ack_wakes_a_member_whose_window_was_full(bus: Bus) {
     assert_eq!(soon("the second event", waiting).await.expect("no panic"), 2);
 }
 
-/// One pull leases at most as many events as asked for.
+/// One pull leases at most `batch_size` events.
 pub async fn batch_size_is_respected(bus: Bus) {
     publish_numbers(&bus, "orders", 10).await;
     let orders = bus.subscribe("orders", "billing").from_earliest().batch_size(4);
@@ -178,7 +178,7 @@ pub async fn batch_size_is_respected(bus: Bus) {
     assert_eq!(seqs, (1..=10).collect::<Vec<_>>());
 }
 
-/// A group never has more events leased or waiting for another attempt than allowed.
+/// A group never has more than `max_unsettled` events leased or waiting for redelivery.
 pub async fn max_unsettled_is_respected(bus: Bus) {
     publish_numbers(&bus, "orders", 10).await;
     let member = || bus.subscribe("orders", "billing").from_earliest().max_unsettled(3).max_in_flight(2);
@@ -187,8 +187,8 @@ pub async fn max_unsettled_is_respected(bus: Bus) {
     let theirs = take(&mut one, 2).await;
     let third = next(&mut other).await;
     nothing(&mut other).await;
-    // What waits for another attempt is unsettled too.
-    soon("the answer", theirs[0].nack_after(Duration::from_secs(60), "later")).await.expect("nacks");
+    // An event that waits for redelivery is unsettled too.
+    soon("the nack", theirs[0].nack_after(Duration::from_secs(60), "later")).await.expect("nacks");
     nothing(&mut other).await;
     ack(&third).await;
     assert_eq!(next(&mut other).await.seq(), 4);
@@ -197,12 +197,12 @@ pub async fn max_unsettled_is_respected(bus: Bus) {
     assert_eq!((info.in_flight, info.waiting), (2, 1));
 }
 
-/// Members that gave up waiting don't keep an event from the one that waits.
-pub async fn members_that_stopped_waiting_hold_up_nobody(bus: Bus) {
+/// Members that stopped waiting do not keep an event from the member that waits.
+pub async fn members_that_stopped_waiting_do_not_delay_others(bus: Bus) {
     let mut idle = Vec::new();
     for _ in 0..3 {
         let mut subscription = subscribe(&bus, "orders", "billing").await;
-        wait_in_vain(&mut subscription).await;
+        wait_briefly_without_a_delivery(&mut subscription).await;
         idle.push(subscription);
     }
     let mut waiting = subscribe(&bus, "orders", "billing").await;
@@ -210,15 +210,15 @@ pub async fn members_that_stopped_waiting_hold_up_nobody(bus: Bus) {
     tokio::time::sleep(Duration::from_millis(20)).await;
     publish(&bus, "orders", 1).await;
     let got = tokio::time::timeout(Duration::from_secs(2), waiter).await;
-    assert_eq!(got.expect("the one that waits gets the event").expect("no panic"), 1);
+    assert_eq!(got.expect("the waiting member gets the event").expect("no panic"), 1);
 }
 
-/// Paused members don't keep an event from the one that waits.
-pub async fn paused_members_hold_up_nobody(bus: Bus) {
+/// Paused members do not keep an event from the member that waits.
+pub async fn paused_members_do_not_delay_others(bus: Bus) {
     let mut tasks = JoinSet::new();
     for _ in 0..3 {
         let mut subscription = subscribe(&bus, "orders", "billing").await;
-        wait_in_vain(&mut subscription).await;
+        wait_briefly_without_a_delivery(&mut subscription).await;
         subscription.pause();
         tasks.spawn(async move {
             let _ = subscription.next().await;
@@ -229,18 +229,18 @@ pub async fn paused_members_hold_up_nobody(bus: Bus) {
     tokio::time::sleep(Duration::from_millis(20)).await;
     publish(&bus, "orders", 1).await;
     let got = tokio::time::timeout(Duration::from_secs(2), waiter).await;
-    assert_eq!(got.expect("the one that waits gets the event").expect("no panic"), 1);
+    assert_eq!(got.expect("the waiting member gets the event").expect("no panic"), 1);
 }
 
-/// What a member gives back reaches the one that waits, also when others have stopped waiting.
-pub async fn what_is_given_back_reaches_whoever_waits(bus: Bus) {
+/// Deliveries that a leaving member returns reach the member that waits, also if others have stopped waiting.
+pub async fn returned_deliveries_reach_a_waiting_member(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut first = subscribe(&bus, "orders", "billing").await;
     next(&mut first).await;
     let mut idle = Vec::new();
     for _ in 0..2 {
         let mut subscription = subscribe(&bus, "orders", "billing").await;
-        wait_in_vain(&mut subscription).await;
+        wait_briefly_without_a_delivery(&mut subscription).await;
         idle.push(subscription);
     }
     let mut waiting = subscribe(&bus, "orders", "billing").await;
@@ -248,11 +248,11 @@ pub async fn what_is_given_back_reaches_whoever_waits(bus: Bus) {
     tokio::time::sleep(Duration::from_millis(20)).await;
     first.unsubscribe().await.expect("leaves");
     let got = tokio::time::timeout(Duration::from_secs(2), waiter).await;
-    assert_eq!(got.expect("the one that waits gets the event").expect("no panic"), 1);
+    assert_eq!(got.expect("the waiting member gets the event").expect("no panic"), 1);
 }
 
-/// A thousand events to two members and back, with nothing lost on the way.
-pub async fn members_that_race_lose_nothing(bus: Bus) {
+/// Two concurrent members ack a thousand events between them; none is lost.
+pub async fn concurrent_members_lose_no_event(bus: Bus) {
     let acked = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
     for _ in 0..2 {
@@ -272,7 +272,7 @@ pub async fn members_that_race_lose_nothing(bus: Bus) {
     }
     until("all acks", || async { acked.load(Ordering::SeqCst) == 1_000 }).await;
     until_floor(&bus, "orders", "billing", 1_000).await;
-    // On a bad network an outage may be under way.
+    // On a simulated bad network an outage may be in progress.
     let closed = bus.close().await;
     assert!(matches!(closed, Ok(()) | Err(crate::Unavailable::Closed)), "{closed:?}");
     let ended = tokio::time::timeout(SOON, tasks.join_all()).await;

@@ -1,11 +1,11 @@
-//! What topics and groups say of themselves.
+//! Rules about the information and counters of topics and groups.
 
 use super::probe::{ack, group_info, next, publish, publish_numbers, subscribe, take};
 use crate::{Bus, TopicInfo};
 use std::time::Duration;
 
-/// `topics()` says what there is, by name.
-pub async fn topics_say_their_seqs_and_groups(bus: Bus) {
+/// `topics()` lists all topics, sorted by name.
+pub async fn topics_list_their_seqs_and_groups(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     publish(&bus, "apples", 1).await;
     let _empty = subscribe(&bus, "later", "billing").await;
@@ -23,14 +23,14 @@ pub async fn topics_say_their_seqs_and_groups(bus: Bus) {
     let expected = [info("apples", Some(1), 1, 1), info("later", None, 0, 2), info("orders", Some(1), 3, 3)];
     let mut topics = bus.topics().await.expect("lists topics");
     for topic in &mut topics {
-        // How many bytes an event takes is the store's business.
+        // The number of bytes depends on the store.
         assert_eq!(std::mem::take(&mut topic.bytes) > 0, topic.events > 0, "{topic:?}");
     }
     assert_eq!(topics, expected);
 }
 
-/// `groups()` says the members, the lag, what is in flight and waiting, and the oldest event that is not settled.
-pub async fn groups_say_lag_in_flight_and_oldest_unacked(bus: Bus) {
+/// `groups()` reports the members, the lag, the deliveries in flight and waiting, and the oldest unsettled event.
+pub async fn groups_report_lag_in_flight_and_oldest_unacked(bus: Bus) {
     let published = publish_numbers(&bus, "orders", 6).await;
     let orders = bus.subscribe("orders", "billing").from_earliest().max_in_flight(4);
     let mut orders = orders.await.expect("subscribes");
@@ -52,8 +52,8 @@ pub async fn groups_say_lag_in_flight_and_oldest_unacked(bus: Bus) {
     assert_eq!((counters.delivered, counters.acked, counters.nacked), (4, 2, 1));
 }
 
-/// A group that has everything settled has no lag and no oldest event.
-pub async fn a_group_that_is_done_has_no_lag(bus: Bus) {
+/// A group that has settled all events has no lag and no oldest unacked event.
+pub async fn a_group_that_has_settled_everything_has_no_lag(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     assert_eq!(group_info(&bus, "orders", "billing").await.lag, 1);
@@ -64,7 +64,7 @@ pub async fn a_group_that_is_done_has_no_lag(bus: Bus) {
     assert_eq!(group_info(&bus, "orders", "billing").await.members, 0);
 }
 
-/// `groups()` lists the leases: which event, who has it, which attempt, how long.
+/// `groups()` lists the leases with their event, member, attempt and remaining time.
 pub async fn groups_list_their_leases(bus: Bus) {
     let published = publish_numbers(&bus, "orders", 2).await;
     let member = || bus.subscribe("orders", "billing").from_earliest().batch_size(1);
@@ -82,7 +82,7 @@ pub async fn groups_list_their_leases(bus: Bus) {
     assert!((20_000..=30_000).contains(&leases[1].ends_in_ms), "{} ms", leases[1].ends_in_ms);
 }
 
-/// Groups are listed in the order in which they were made.
+/// Groups are listed in the order in which they were created.
 pub async fn groups_are_listed_oldest_first(bus: Bus) {
     for (topic, group) in [("z", "one"), ("a", "two"), ("m.*", "three")] {
         subscribe(&bus, topic, group).await;
@@ -92,8 +92,8 @@ pub async fn groups_are_listed_oldest_first(bus: Bus) {
     assert_eq!(names, [("z", "one"), ("a", "two"), ("m.*", "three")]);
 }
 
-/// One group can be looked at alone: its members by name, its leases by age.
-pub async fn a_group_says_who_its_members_are(bus: Bus) {
+/// `group()` lists the members and the leases of one group.
+pub async fn a_group_lists_its_members(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;
     let spec = crate::GroupSpec {
         subscription: crate::Pattern::new("orders").expect("a pattern"),
@@ -118,8 +118,8 @@ pub async fn a_group_says_who_its_members_are(bus: Bus) {
     assert!(bus.backend().group("orders", "nobody").await.expect("can be read").is_none());
 }
 
-/// Figures count what happened, by topic and by group.
-pub async fn figures_count_what_happened(bus: Bus) {
+/// Figures count publishes by topic, and acks, nacks and redeliveries by group.
+pub async fn figures_count_publishes_and_settles(bus: Bus) {
     publish_numbers(&bus, "orders", 5).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let deliveries = take(&mut orders, 3).await;
@@ -142,8 +142,8 @@ pub async fn figures_count_what_happened(bus: Bus) {
     assert!(figures.store.bytes > 0);
 }
 
-/// Whoever waits for a topic without a group is told of its next event, also when the topic is not there yet.
-pub async fn an_arrival_is_waited_for(bus: Bus) {
+/// `arrival()` waits for the next event of a topic without a group, also if the topic does not exist yet.
+pub async fn arrival_waits_for_the_next_event(bus: Bus) {
     let (backend, topic) = (bus.backend(), super::probe::topic("orders"));
     assert_eq!(backend.topic(topic.as_str()), None);
     for seq in 1..=3 {
@@ -154,7 +154,7 @@ pub async fn an_arrival_is_waited_for(bus: Bus) {
         super::probe::soon("the arrival", arrival).await.expect("it came");
     }
     assert_eq!(backend.topic(topic.as_str()), Some(topic.clone()));
-    super::probe::soon("what is there", backend.arrival(&topic, 1)).await.expect("it is there");
+    super::probe::soon("an event that exists", backend.arrival(&topic, 1)).await.expect("it is there");
     let waiting = backend.arrival(&topic, 9);
     let closing = async {
         tokio::time::sleep(super::probe::WHILE).await;

@@ -1,4 +1,4 @@
-//! Filters: what they drop is settled, and the group goes on.
+//! Rules about filters: dropped events are settled, and the group continues.
 
 use super::probe::{
     ack, group_info, next, nothing, publish, publish_numbers, subscribe, take, texts, until_floor,
@@ -14,7 +14,7 @@ async fn publish_mixed(bus: &Bus) {
     }
 }
 
-/// The filter lets 2 and 4 through, and the floor goes over the others.
+/// The filter passes 2 and 4, and the floor moves over the others.
 async fn check_filter(bus: &Bus, filtered: Subscribe) {
     publish_mixed(bus).await;
     let mut orders = filtered.from_earliest().await.expect("subscribes");
@@ -26,7 +26,7 @@ async fn check_filter(bus: &Bus, filtered: Subscribe) {
     ack(&wanted[1]).await;
     until_floor(bus, "orders", "billing", 4).await;
     publish_mixed(bus).await;
-    assert_eq!(next(&mut orders).await.seq(), 6, "what comes later is filtered too");
+    assert_eq!(next(&mut orders).await.seq(), 6, "later events are filtered too");
     assert_eq!(group_info(bus, "orders", "billing").await.counters.passed_over, 4);
 }
 
@@ -45,7 +45,7 @@ pub async fn a_filter_by_header_settles_the_others(bus: Bus) {
     check_filter(&bus, bus.subscribe("orders", "billing").header("kind", "y")).await;
 }
 
-/// Only events for which a closure says yes.
+/// Only events for which a closure returns true.
 pub async fn a_filter_by_closure_settles_the_others(bus: Bus) {
     let filter =
         |event: &crate::EventView<'_>| event.key() == Some("y") && event.topic().as_str() == "orders";
@@ -63,8 +63,8 @@ pub async fn all_parts_of_a_filter_must_match(bus: Bus) {
     nothing(&mut orders).await;
 }
 
-/// A topic of which nothing matches is settled whole, without one delivery.
-pub async fn a_filter_that_drops_everything_lets_the_floor_go_on(bus: Bus) {
+/// A topic without any matching event is settled completely, without a delivery.
+pub async fn a_filter_that_drops_everything_does_not_hold_the_floor(bus: Bus) {
     publish_numbers(&bus, "orders", 500).await;
     let mut orders =
         bus.subscribe("orders", "billing").key("none").from_earliest().await.expect("subscribes");
@@ -73,8 +73,8 @@ pub async fn a_filter_that_drops_everything_lets_the_floor_go_on(bus: Bus) {
     assert_eq!(group_info(&bus, "orders", "billing").await.counters.delivered, 0);
 }
 
-/// A closure speaks for its own member only: what another member gets goes through that one's.
-pub async fn a_closure_is_its_own_members(bus: Bus) {
+/// A closure applies only to its own member: events of another member go through that member's closure.
+pub async fn a_closure_applies_to_its_own_member_only(bus: Bus) {
     let none = bus.subscribe("orders", "billing").from_earliest().filter(|_| false);
     let mut none = none.await.expect("subscribes");
     let mut all = subscribe(&bus, "orders", "billing").await;
@@ -86,13 +86,13 @@ pub async fn a_closure_is_its_own_members(bus: Bus) {
     assert_eq!((info.counters.passed_over, info.topics[0].settled_above), (1, 1));
 }
 
-/// A closure that panics wants the event: better delivered than lost.
-pub async fn a_closure_that_panics_loses_nothing(bus: Bus) {
+/// An event whose closure panics is delivered: that is better than losing it.
+pub async fn a_closure_that_panics_loses_no_event(bus: Bus) {
     let calls = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&calls);
     let orders = bus.subscribe("orders", "billing").from_earliest().filter(move |event| {
         counter.fetch_add(1, Ordering::SeqCst);
-        assert!(event.seq() != 1, "the filter of the test panics, as it should");
+        assert!(event.seq() != 1, "the test's filter panics on purpose");
         true
     });
     let mut orders = orders.await.expect("subscribes");

@@ -1,4 +1,4 @@
-//! Handlers, and acks by id.
+//! Rules about handlers and acks by id.
 
 use super::probe::{
     ack, floor, group_info, next, nothing, publish, publish_numbers, soon, subscribe, until, until_floor,
@@ -16,7 +16,7 @@ async fn until_seen(seen: &Seen, count: usize) {
     until("a call of the handler", || async { seen.lock().len() >= count }).await;
 }
 
-/// Ok acks, in the order of events.
+/// `Ok` acks; the handler is called in the order of events.
 pub async fn a_handlers_ok_acks(bus: Bus) {
     let seen = Seen::default();
     let sink = Arc::clone(&seen);
@@ -32,7 +32,7 @@ pub async fn a_handlers_ok_acks(bus: Bus) {
     soon("the end of the handler", handler.unsubscribe()).await.expect("leaves");
 }
 
-/// Err nacks: the event comes again, and goes to the dead letters in the end.
+/// `Err` nacks: the event is redelivered, and finally becomes a dead letter.
 pub async fn a_handlers_error_nacks(bus: Bus) {
     let seen = Seen::default();
     let sink = Arc::clone(&seen);
@@ -53,19 +53,19 @@ pub async fn a_handlers_error_nacks(bus: Bus) {
     assert_eq!(contexts, [(1, None), (2, Some(RedeliveryReason::Nacked))]);
 }
 
-/// A panic nacks, and the handler goes on.
-pub async fn a_handlers_panic_nacks_and_the_handler_goes_on(bus: Bus) {
+/// A panic nacks, and the handler continues.
+pub async fn a_handlers_panic_nacks_and_the_handler_continues(bus: Bus) {
     let seen = Seen::default();
     let sink = Arc::clone(&seen);
     let handler = bus.subscribe("orders", "billing").from_earliest().handler(
         move |event: Event, context: DeliveryContext| {
             let is_first = context.attempt == 1;
             sink.lock().push((event.seq(), context));
-            // Once before the first await, once behind it.
-            assert!(event.seq() != 1 || !is_first, "the handler of the test panics, as it should");
+            // One panic before the first await, one after it.
+            assert!(event.seq() != 1 || !is_first, "the test's handler panics on purpose");
             async move {
                 tokio::task::yield_now().await;
-                assert!(event.seq() != 2 || !is_first, "the handler of the test panics, as it should");
+                assert!(event.seq() != 2 || !is_first, "the test's handler panics on purpose");
                 Ok::<(), String>(())
             }
         },
@@ -78,8 +78,8 @@ pub async fn a_handlers_panic_nacks_and_the_handler_goes_on(bus: Bus) {
     assert_eq!(attempts, [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)]);
 }
 
-/// Handlers that wait run side by side, as many as the window allows.
-pub async fn handlers_run_side_by_side_within_the_window(bus: Bus) {
+/// Handler calls that wait run concurrently, as many as the window allows.
+pub async fn handlers_run_concurrently_within_the_window(bus: Bus) {
     let (running, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (gate, high) = (Arc::new(Semaphore::new(0)), Arc::clone(&most));
     let opened = Arc::clone(&gate);
@@ -101,7 +101,7 @@ pub async fn handlers_run_side_by_side_within_the_window(bus: Bus) {
     assert_eq!(most.load(Ordering::SeqCst), 3);
 }
 
-/// Unsubscribing waits for the handlers that run; what they did counts, and nothing new starts.
+/// Unsubscribing waits for the running handler calls. Their results apply, and no new call starts.
 pub async fn unsubscribing_waits_for_running_handlers(bus: Bus) {
     let (started, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Semaphore::new(0)));
     let (count, opened) = (Arc::clone(&started), Arc::clone(&gate));
@@ -126,15 +126,15 @@ pub async fn unsubscribing_waits_for_running_handlers(bus: Bus) {
     assert_eq!(group_info(&bus, "orders", "billing").await.members, 0);
 }
 
-/// A handle that is dropped leaves the handler at work.
-pub async fn a_handler_goes_on_without_its_handle(bus: Bus) {
+/// Dropping the handle does not stop the handler.
+pub async fn a_handler_continues_without_its_handle(bus: Bus) {
     let handler = bus.subscribe("orders", "billing").from_earliest();
     drop(handler.handler(|_, _| async { Ok::<(), String>(()) }).await.expect("subscribes"));
     publish_numbers(&bus, "orders", 3).await;
     until_floor(&bus, "orders", "billing", 3).await;
 }
 
-/// With manual acks a handler's Ok settles nothing; the program acks and nacks by id.
+/// With manual acks a handler's `Ok` settles nothing; the program acks and nacks by id.
 pub async fn manual_acks_are_by_id(bus: Bus) {
     let seen = Seen::default();
     let sink = Arc::clone(&seen);
@@ -162,22 +162,22 @@ pub async fn manual_acks_are_by_id(bus: Bus) {
     assert_eq!(floor(&bus, "orders", "billing").await, 2);
 }
 
-/// An id that nobody has in flight is stale: settled already, never delivered, or never there.
-pub async fn an_ack_by_id_of_what_is_not_in_flight_is_stale(bus: Bus) {
+/// An ack of an id that is not in flight is stale: the event is settled, was never delivered, or never existed.
+pub async fn an_ack_by_id_of_an_event_not_in_flight_is_stale(bus: Bus) {
     let published = publish_numbers(&bus, "orders", 2).await;
     let orders = bus.subscribe("orders", "billing").from_earliest().batch_size(1);
     let mut orders = orders.await.expect("subscribes");
     ack(&next(&mut orders).await).await;
     for id in [published[0].id, published[1].id, crate::Uuid::from_u128(1)] {
-        assert!(bus.ack("orders", "billing", id).await.expect("is no error").stale);
-        assert!(bus.nack("orders", "billing", id, None).await.expect("is no error").stale);
+        assert!(bus.ack("orders", "billing", id).await.expect("succeeds").stale);
+        assert!(bus.nack("orders", "billing", id, None).await.expect("succeeds").stale);
     }
     assert_eq!(next(&mut orders).await.seq(), 2);
 }
 
-/// A handler with manual acks that unsubscribes leaves in order: what is not acked goes to others, and the attempt does
-/// not count.
-pub async fn a_handler_that_unsubscribes_raises_no_attempt(bus: Bus) {
+/// A handler with manual acks that unsubscribes leaves cleanly: unacked events go to other members, and the attempt does not
+/// count.
+pub async fn a_handler_that_unsubscribes_counts_no_attempt(bus: Bus) {
     let seen = Seen::default();
     let sink = Arc::clone(&seen);
     let handler = bus.subscribe("orders", "billing").from_earliest().manual_ack(true).handler(

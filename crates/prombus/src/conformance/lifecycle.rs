@@ -1,4 +1,4 @@
-//! Pausing, deleting, closing, dropping.
+//! Rules about pausing, deleting, closing and dropping.
 
 use super::probe::{
     ack, group_info, next, nothing, publish, publish_numbers, soon, subscribe, take, texts, until,
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A paused member gets nothing new; its leases go on, and it goes on when resumed.
+/// A paused member gets no new events; its leases stay valid, and it continues when resumed.
 pub async fn pause_stops_deliveries_until_resume(bus: Bus) {
     let mut orders = subscribe(&bus, "orders", "billing").await;
     publish(&bus, "orders", 1).await;
@@ -23,8 +23,8 @@ pub async fn pause_stops_deliveries_until_resume(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 2);
 }
 
-/// Resuming wakes a member that waits.
-pub async fn resume_wakes_a_member_that_waits(bus: Bus) {
+/// Resuming wakes a waiting member.
+pub async fn resume_wakes_a_waiting_member(bus: Bus) {
     let seen = Arc::new(AtomicBool::new(false));
     let sink = Arc::clone(&seen);
     let handler = bus.subscribe("orders", "billing").from_earliest().handler(move |_, _| {
@@ -40,8 +40,8 @@ pub async fn resume_wakes_a_member_that_waits(bus: Bus) {
     until_floor(&bus, "orders", "billing", 1).await;
 }
 
-/// The leases of a paused member run out as any.
-pub async fn leases_of_a_paused_member_go_on_running(bus: Bus) {
+/// The leases of a paused member expire like any other.
+pub async fn leases_of_a_paused_member_keep_running(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let paused = bus.subscribe("orders", "billing").from_earliest().ack_timeout(Duration::from_millis(60));
     let mut paused = paused.await.expect("subscribes");
@@ -51,7 +51,7 @@ pub async fn leases_of_a_paused_member_go_on_running(bus: Bus) {
     assert_eq!(next(&mut other).await.attempt(), 2);
 }
 
-/// A deleted group is gone: its members' streams end, and a new group of that name starts anew.
+/// A deleted group is gone: its members' streams end, and a new group of that name starts from the beginning.
 pub async fn a_deleted_group_is_gone(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
@@ -61,16 +61,16 @@ pub async fn a_deleted_group_is_gone(bus: Bus) {
     bus.delete_group("orders", "billing").await.expect("deletes");
     assert!(soon("the end of the stream", waiting).await.expect("no panic"));
     assert!(bus.groups().await.expect("lists groups").is_empty());
-    assert_eq!(bus.get_cursor("orders", "billing").await.expect("is no error"), None);
+    assert_eq!(bus.get_cursor("orders", "billing").await.expect("succeeds"), None);
     let refused = bus.ack("orders", "billing", all[1].id()).await.expect_err("no such group");
     assert!(matches!(refused, GroupError::UnknownGroup { .. }), "{refused}");
     let again = bus.delete_group("orders", "billing").await.expect_err("no such group");
     assert!(matches!(again, GroupError::UnknownGroup { .. }), "{again}");
 
-    let mut anew = subscribe(&bus, "orders", "billing").await;
-    assert!(anew.created());
+    let mut recreated = subscribe(&bus, "orders", "billing").await;
+    assert!(recreated.created());
     drop(all[1].ack());
-    assert_eq!(texts(&take(&mut anew, 2).await), ["1", "2"]);
+    assert_eq!(texts(&take(&mut recreated, 2).await), ["1", "2"]);
 }
 
 /// Deleting a group leaves the others alone.
@@ -83,8 +83,8 @@ pub async fn deleting_a_group_leaves_others_alone(bus: Bus) {
     assert_eq!(group_info(&bus, "orders", "shipping").await.topics[0].floor, 1);
 }
 
-/// Closing ends streams and handlers; what comes later is told that the bus is closed.
-pub async fn close_ends_streams_and_later_calls_say_so(bus: Bus) {
+/// Closing ends streams and handlers; later calls return an error that the bus is closed.
+pub async fn close_ends_streams_and_later_calls_fail(bus: Bus) {
     let published = publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let delivery = next(&mut orders).await;
@@ -113,12 +113,12 @@ pub async fn close_ends_streams_and_later_calls_say_so(bus: Bus) {
     soon("the second close", bus.close()).await.expect("closing twice is fine");
 }
 
-/// Closing makes everything durable that was under way.
-pub async fn close_finishes_what_is_under_way(bus: Bus) {
+/// Closing makes publishes in progress durable.
+pub async fn close_completes_publishes_in_progress(bus: Bus) {
     let publishing: Vec<_> = (0..100).map(|number| bus.publish("orders", &number).send()).collect();
     soon("the end of the bus", bus.close()).await.expect("closes");
     for publishing in publishing {
-        soon("the answer", publishing).await.expect("it was in line before the bus was closed");
+        soon("the publish", publishing).await.expect("it was queued before the bus was closed");
     }
 }
 
@@ -133,7 +133,7 @@ pub async fn clones_are_the_same_bus(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 2);
 }
 
-/// Subscriptions and deliveries keep the bus open; whatever is dropped last, in whatever order, nothing hangs or panics.
+/// Subscriptions and deliveries keep the bus open. In whatever order handles are dropped, nothing hangs or panics.
 pub async fn dropping_all_handles_is_safe(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
@@ -156,11 +156,11 @@ pub async fn dropping_all_handles_is_safe(bus: Bus) {
     assert!(last.is_ok_and(|settled| settled.stale), "a delivery keeps the bus open");
 }
 
-/// The last handle closes the bus by itself: a publish under way is answered all the same.
+/// Dropping the last handle closes the bus; publishes in progress still resolve.
 pub async fn the_last_handle_closes_the_bus(bus: Bus) {
     let publishing: Vec<_> = (0..10).map(|number| bus.publish("orders", &number).send()).collect();
     drop(bus);
     for publishing in publishing {
-        soon("a publish whose bus is gone", publishing).await.expect("it was in line");
+        soon("a publish whose bus is gone", publishing).await.expect("it was queued");
     }
 }

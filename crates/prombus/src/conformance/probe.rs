@@ -1,22 +1,23 @@
-//! What the rules look with: waiting for something that must come, and for a short while for something that must not.
+//! Helpers of the rules: they wait for something that must happen, and check for a short time that something does not
+//! happen.
 
 use crate::{Bus, DeadLetter, Delivery, GroupInfo, Published, PullLimit, Start, Subscription, Topic};
 use std::time::Duration;
 
-/// What must come comes within this time, also on a machine that is busy with other tests.
+/// The timeout for something that must happen, generous enough for a machine that is busy with other tests.
 pub(super) const SOON: Duration = Duration::from_secs(10);
-/// What must not come is waited for this long.
+/// How long to check that something does not happen.
 pub(super) const WHILE: Duration = Duration::from_millis(60);
 
-/// Waits for something that must come.
+/// Waits for a future that must resolve.
 pub(super) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(SOON, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what} did not come within {SOON:?}"),
+        Err(_) => panic!("{what} did not happen within {SOON:?}"),
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(super) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     soon(what, async {
         while !holds().await {
@@ -26,13 +27,13 @@ pub(super) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl 
     .await;
 }
 
-/// The next delivery, which must come.
+/// The next delivery, which must arrive.
 pub(super) async fn next(subscription: &mut Subscription) -> Delivery {
     let next = soon("the next delivery", subscription.next()).await;
-    next.expect("the stream goes on").expect("the delivery can be read")
+    next.expect("the stream continues").expect("the delivery can be read")
 }
 
-/// The next deliveries, which must come.
+/// The next deliveries, which must arrive.
 pub(super) async fn take(subscription: &mut Subscription, count: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::with_capacity(count);
     while deliveries.len() < count {
@@ -41,17 +42,17 @@ pub(super) async fn take(subscription: &mut Subscription, count: usize) -> Vec<D
     deliveries
 }
 
-/// Nothing comes for a while.
+/// Checks for a short time that no delivery arrives.
 pub(super) async fn nothing(subscription: &mut Subscription) {
     if let Ok(next) = tokio::time::timeout(WHILE, subscription.next()).await {
-        panic!("nothing was to come, but {next:?} did");
+        panic!("expected no delivery, got {next:?}");
     }
 }
 
-/// A member waits for something and gives up waiting, as one does that looks at several things in turn.
-pub(super) async fn wait_in_vain(subscription: &mut Subscription) {
+/// Waits for a delivery and stops waiting, like a member that polls several sources in turn.
+pub(super) async fn wait_briefly_without_a_delivery(subscription: &mut Subscription) {
     if let Ok(next) = tokio::time::timeout(Duration::from_millis(5), subscription.next()).await {
-        panic!("nothing was to come, but {next:?} did");
+        panic!("expected no delivery, got {next:?}");
     }
 }
 
@@ -74,17 +75,17 @@ pub(super) async fn subscribe(bus: &Bus, topic: &str, group: &str) -> Subscripti
     bus.subscribe(topic, group).from_earliest().await.expect("subscribes")
 }
 
-/// Acks and waits until that is durable; it must count.
+/// Acks and waits until the ack is durable. It must not be stale.
 pub(super) async fn ack(delivery: &Delivery) {
-    let settled = soon("the answer to an ack", delivery.ack()).await.expect("acks");
+    let settled = soon("the ack", delivery.ack()).await.expect("acks");
     assert!(!settled.stale, "an ack of {delivery:?} is stale");
 }
 
-/// What a group says of itself.
+/// The information about a group.
 pub(super) async fn group_info(bus: &Bus, topic: &str, group: &str) -> GroupInfo {
     let groups = bus.groups().await.expect("lists groups");
     let found = groups.into_iter().find(|info| info.topic == topic && info.group == group);
-    found.unwrap_or_else(|| panic!("there is a group {group} on {topic}"))
+    found.unwrap_or_else(|| panic!("no group {group} on {topic}"))
 }
 
 /// The floor of a group that reads one topic.
@@ -92,12 +93,12 @@ pub(super) async fn floor(bus: &Bus, topic: &str, group: &str) -> u64 {
     group_info(bus, topic, group).await.topics[0].floor
 }
 
-/// Waits until a group's floor is there.
+/// Waits until a group's floor has a value.
 pub(super) async fn until_floor(bus: &Bus, topic: &str, group: &str, wanted: u64) {
     until(&format!("floor {wanted}"), || async { floor(bus, topic, group).await == wanted }).await;
 }
 
-/// Waits until nobody has a lease.
+/// Waits until no lease is held.
 pub(super) async fn until_nothing_in_flight(bus: &Bus, topic: &str, group: &str) {
     until("the end of the leases", || async { group_info(bus, topic, group).await.in_flight == 0 }).await;
 }
@@ -107,7 +108,7 @@ pub(super) fn topic(name: &str) -> Topic {
     Topic::new(name).expect("a good name")
 }
 
-/// The payloads of a topic; none when there is no such topic.
+/// The payloads of a topic; none if the topic does not exist.
 pub(super) async fn payloads(bus: &Bus, name: &str) -> Vec<String> {
     match bus.read(&topic(name), Start::Earliest, PullLimit::default()).await {
         Ok(page) => page.events.iter().map(|event| event.payload().to_owned()).collect(),
@@ -115,7 +116,7 @@ pub(super) async fn payloads(bus: &Bus, name: &str) -> Vec<String> {
     }
 }
 
-/// Waits for so many dead letters of a topic, and no more.
+/// Waits until a topic has `count` dead letters, and checks that it has no more.
 pub(super) async fn dead_letters(bus: &Bus, name: &str, count: usize) -> Vec<DeadLetter> {
     let letters = format!("dlq.{name}");
     until("a dead letter", || async { payloads(bus, &letters).await.len() >= count }).await;

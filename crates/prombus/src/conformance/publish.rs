@@ -1,4 +1,4 @@
-//! Publishing and reading back.
+//! Rules about publishing and reading.
 
 use super::probe::{payloads, publish, publish_numbers, topic};
 use crate::{Bus, PublishOptions, Published, PullLimit, ReadError, Start, Uuid};
@@ -6,7 +6,7 @@ use crate::{Bus, PublishOptions, Published, PullLimit, ReadError, Start, Uuid};
 const ID: Uuid = Uuid::from_u128(0x0196_f1d0_1234_7000_8000_0000_0000_0042);
 
 /// Seqs are 1, 2, 3 … in each topic.
-pub async fn publish_answers_seqs_1_2_3_in_each_topic(bus: Bus) {
+pub async fn publish_returns_seqs_1_2_3_in_each_topic(bus: Bus) {
     let seqs = |published: &[Published]| published.iter().map(|it| it.seq).collect::<Vec<_>>();
     assert_eq!(seqs(&publish_numbers(&bus, "orders", 3).await), [1, 2, 3]);
     assert_eq!(seqs(&publish_numbers(&bus, "other", 2).await), [1, 2]);
@@ -15,7 +15,7 @@ pub async fn publish_answers_seqs_1_2_3_in_each_topic(bus: Bus) {
     assert_eq!(payloads(&bus, "orders").await, ["1", "2", "3", "4"]);
 }
 
-/// Ids that the bus makes are UUIDv7 and rise, over all topics.
+/// Ids that the bus assigns are UUIDv7 and rise across all topics.
 pub async fn ids_are_uuid_v7_and_rise(bus: Bus) {
     let mut ids = Vec::new();
     for number in 0..50 {
@@ -30,22 +30,22 @@ pub async fn ids_are_uuid_v7_and_rise(bus: Bus) {
     assert!(ids.is_sorted_by(|one, other| one < other), "{ids:?}");
 }
 
-/// Who does not wait for one publish before the next gets them in the order of calls.
-pub async fn publishes_that_nobody_waits_for_keep_their_order(bus: Bus) {
-    let under_way: Vec<_> = (1..=100u64).map(|number| bus.publish("orders", &number).send()).collect();
-    for (publishing, number) in under_way.into_iter().zip(1u64..) {
+/// Publishes that do not wait for each other are stored in the order of calls.
+pub async fn publishes_without_waiting_keep_their_order(bus: Bus) {
+    let in_progress: Vec<_> = (1..=100u64).map(|number| bus.publish("orders", &number).send()).collect();
+    for (publishing, number) in in_progress.into_iter().zip(1u64..) {
         assert_eq!(publishing.await.expect("publishes").seq, number);
     }
     let expected: Vec<String> = (1..=100).map(|number| number.to_string()).collect();
     assert_eq!(payloads(&bus, "orders").await, expected);
 }
 
-/// An id that the topic has already adds nothing; in another topic it is another event.
+/// A publish with an id that the topic has adds nothing; in another topic the id names another event.
 pub async fn publish_with_a_known_id_is_a_duplicate_and_adds_nothing(bus: Bus) {
     let first = bus.publish("orders", "first").id(ID).await.expect("publishes");
     assert_eq!(first, Published { id: ID, seq: 1, duplicate: false });
     publish(&bus, "orders", "between").await;
-    let again = bus.publish("orders", "again").id(ID).await.expect("is no error");
+    let again = bus.publish("orders", "again").id(ID).await.expect("succeeds");
     assert_eq!(again, Published { id: ID, seq: 1, duplicate: true });
     assert_eq!(payloads(&bus, "orders").await, ["\"first\"", "\"between\""]);
 
@@ -54,25 +54,25 @@ pub async fn publish_with_a_known_id_is_a_duplicate_and_adds_nothing(bus: Bus) {
     assert_eq!(publish(&bus, "orders", "next").await.seq, 3);
 }
 
-/// Two publishes with one id that are under way together are one event.
-pub async fn a_duplicate_of_a_publish_under_way_adds_nothing(bus: Bus) {
+/// Two concurrent publishes with the same id add one event.
+pub async fn a_duplicate_of_a_publish_in_progress_adds_nothing(bus: Bus) {
     let one = bus.publish("orders", "one").id(ID).send();
     let other = bus.publish("orders", "other").id(ID).send();
-    let (one, other) = (one.await.expect("publishes"), other.await.expect("is no error"));
+    let (one, other) = (one.await.expect("publishes"), other.await.expect("succeeds"));
     assert_eq!((one.duplicate, other.duplicate), (false, true));
     assert_eq!(payloads(&bus, "orders").await, ["\"one\""]);
 }
 
-/// An id that the bus made itself is known too, so a retry with the answered id adds nothing.
-pub async fn publish_with_an_id_that_the_bus_made_is_a_duplicate(bus: Bus) {
+/// An id that the bus assigned is known too: a second publish with the returned id adds nothing.
+pub async fn publish_with_an_id_that_the_bus_assigned_is_a_duplicate(bus: Bus) {
     let published = publish_numbers(&bus, "orders", 3).await;
-    let again = bus.publish("orders", "again").id(published[1].id).await.expect("is no error");
+    let again = bus.publish("orders", "again").id(published[1].id).await.expect("succeeds");
     assert_eq!(again, Published { duplicate: true, ..published[1] });
     assert_eq!(payloads(&bus, "orders").await, ["1", "2", "3"]);
 }
 
-/// Also inside one batch an id counts once.
-pub async fn a_known_id_inside_one_batch_is_a_duplicate(bus: Bus) {
+/// An id that occurs twice in one batch adds one event.
+pub async fn a_repeated_id_inside_one_batch_is_a_duplicate(bus: Bus) {
     let with_id = PublishOptions { id: Some(ID), ..PublishOptions::default() };
     let mut batch = bus.batch();
     batch.push("orders", "first", &with_id).expect("a good event");
@@ -84,8 +84,8 @@ pub async fn a_known_id_inside_one_batch_is_a_duplicate(bus: Bus) {
     assert_eq!(payloads(&bus, "orders").await, ["\"first\"", "\"second\""]);
 }
 
-/// A batch may have events of several topics and gets one answer per event, in order.
-pub async fn a_batch_is_answered_event_by_event(bus: Bus) {
+/// A batch may contain events of several topics; it returns one outcome per event, in order.
+pub async fn a_batch_returns_an_outcome_for_each_event(bus: Bus) {
     let mut batch = bus.batch();
     for (name, number) in [("a", 1), ("b", 1), ("a", 2), ("c", 1), ("a", 3)] {
         batch.push(name, &number, &PublishOptions::default()).expect("a good event");
@@ -96,11 +96,11 @@ pub async fn a_batch_is_answered_event_by_event(bus: Bus) {
     assert!(bus.publish_batch(bus.batch()).await.expect("an empty batch is fine").is_empty());
 }
 
-/// One bad event, and nothing is published; without it the rest of the batch is still good.
-pub async fn a_batch_with_a_bad_event_publishes_nothing(bus: Bus) {
+/// A bad event is refused when it is added; the batch keeps its good events and can still be published.
+pub async fn a_bad_event_is_refused_when_it_is_added_to_a_batch(bus: Bus) {
     let mut batch = bus.batch();
     batch.push("orders", &1, &PublishOptions::default()).expect("a good event");
-    batch.push_json(topic("orders"), b"{\"a\":", &PublishOptions::default()).expect_err("no JSON");
+    batch.push_json(topic("orders"), b"{\"a\":", &PublishOptions::default()).expect_err("not JSON");
     batch.push("bad topic", &2, &PublishOptions::default()).expect_err("a bad topic");
     let bad_time = PublishOptions { ts: Some(-1), ..PublishOptions::default() };
     batch.push("orders", &3, &bad_time).expect_err("a bad option");
@@ -110,8 +110,8 @@ pub async fn a_batch_with_a_bad_event_publishes_nothing(bus: Bus) {
     assert_eq!(payloads(&bus, "orders").await, ["1"]);
 }
 
-/// Everything that a publisher says of an event comes back, the payload byte by byte.
-pub async fn an_event_keeps_everything_that_it_was_given(bus: Bus) {
+/// All fields of an event are returned as they were published, the payload byte by byte.
+pub async fn an_event_keeps_all_its_fields(bus: Bus) {
     let (sid, cause) = (Uuid::from_u128(7), Uuid::from_u128(8));
     let json = "{ \"amount\": 1.50,\t\"text\": \"\\u00e9 é\" }";
     let published = bus
@@ -140,13 +140,13 @@ pub async fn an_event_keeps_everything_that_it_was_given(bus: Bus) {
     }
 }
 
-/// Line breaks between tokens become spaces, so that a record is a line.
+/// Line breaks between tokens become spaces, so that a record is one line.
 pub async fn line_breaks_in_a_payload_become_spaces(bus: Bus) {
     bus.publish_json("orders", "{\r\n\"a\":\n[1,\n2]}").await.expect("publishes");
     assert_eq!(payloads(&bus, "orders").await, ["{  \"a\": [1, 2]}"]);
 }
 
-/// Reading without a group goes page by page.
+/// Events can be read without a group, page by page.
 pub async fn read_goes_page_by_page(bus: Bus) {
     let published = publish_numbers(&bus, "orders", 10).await;
     let orders = topic("orders");
@@ -167,10 +167,10 @@ pub async fn read_goes_page_by_page(bus: Bus) {
     assert_eq!((latest.next_seq, first(latest)), (11, None));
     let one_byte = PullLimit { bytes: 1, ..PullLimit::default() };
     let smallest = bus.read(&orders, Start::Earliest, one_byte).await.expect("reads");
-    assert_eq!((smallest.events.len(), smallest.next_seq), (1, 2), "one event comes whatever its size");
+    assert_eq!((smallest.events.len(), smallest.next_seq), (1, 2), "one event is returned whatever its size");
 }
 
-/// Reading what is not there is an error that says so.
+/// Reading an unknown topic, or from an unknown id, is an error.
 pub async fn read_of_an_unknown_topic_or_id_is_an_error(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let limit = PullLimit::default();

@@ -1,4 +1,4 @@
-//! Nacks, leases that run out, members that are lost or leave, late acks, extensions.
+//! Rules about nacks, leases that expire, members that are lost or leave, late acks, and extensions.
 
 use super::probe::{
     ack, floor, group_info, next, nothing, publish, publish_numbers, soon, subscribe, take, texts,
@@ -7,22 +7,22 @@ use super::probe::{
 use crate::{Bus, RedeliveryReason, Subscription};
 use std::time::{Duration, Instant};
 
-/// Long enough that a slow machine gets a delivery before its lease is over, short enough for a test.
+/// Long enough that a slow machine handles a delivery before its lease expires, short enough for a test.
 const LEASE: Duration = Duration::from_millis(80);
 
 async fn with_lease(bus: &Bus) -> Subscription {
     bus.subscribe("orders", "billing").from_earliest().ack_timeout(LEASE).await.expect("subscribes")
 }
 
-/// A nacked event comes again after a backoff that grows, with the next attempt and the reason.
+/// A nacked event is redelivered after a growing backoff, with the next attempt and the reason.
 pub async fn a_nack_redelivers_after_a_backoff(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let mut delivery = next(&mut orders).await;
-    // 100 ms, then 200, a fifth more or less; the clock is read in whole milliseconds.
+    // 100 ms, then 200, each with a jitter of 20 %; the clock is read in whole milliseconds.
     for (attempt, wait_ms) in [(2, 79), (3, 159)] {
         let nacked = Instant::now();
-        let settled = soon("the answer to a nack", delivery.nack("boom")).await.expect("nacks");
+        let settled = soon("the nack", delivery.nack("boom")).await.expect("nacks");
         assert!(!settled.stale);
         delivery = next(&mut orders).await;
         let waited = nacked.elapsed();
@@ -34,8 +34,8 @@ pub async fn a_nack_redelivers_after_a_backoff(bus: Bus) {
     assert_eq!(floor(&bus, "orders", "billing").await, 1);
 }
 
-/// A nack may say how long to wait, also not at all.
-pub async fn nack_after_waits_as_long_as_it_says(bus: Bus) {
+/// A nack may set the delay of the redelivery, zero included.
+pub async fn nack_after_waits_for_the_given_time(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let delivery = next(&mut orders).await;
@@ -49,7 +49,7 @@ pub async fn nack_after_waits_as_long_as_it_says(bus: Bus) {
 }
 
 /// The next attempt carries the reason of a nack, cut to 256 bytes; later ones do not.
-pub async fn what_a_nack_said_comes_with_the_next_attempt(bus: Bus) {
+pub async fn the_reason_of_a_nack_comes_with_the_next_attempt(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let lease = Duration::from_millis(60);
     let orders = bus.subscribe("orders", "billing").from_earliest().ack_timeout(lease);
@@ -60,7 +60,7 @@ pub async fn what_a_nack_said_comes_with_the_next_attempt(bus: Bus) {
     let second = next(&mut orders).await;
     assert_eq!(second.last_error(), Some("é".repeat(128).as_str()));
     assert_eq!(second.context().last_error.as_deref(), second.last_error());
-    // Its lease runs out, which has no text.
+    // Its lease expires, which has no error text.
     let third = next(&mut orders).await;
     assert_eq!((third.attempt(), third.last_error()), (3, None));
     third.nack_after(Duration::ZERO, "").await.expect("nacks");
@@ -68,8 +68,8 @@ pub async fn what_a_nack_said_comes_with_the_next_attempt(bus: Bus) {
     assert_eq!((fourth.attempt(), fourth.last_error()), (4, None));
 }
 
-/// A nacked event holds up no other one, and comes before fresh ones when it is due.
-pub async fn a_nacked_event_holds_up_no_other(bus: Bus) {
+/// A nacked event does not delay others, and is delivered before fresh ones when it is due.
+pub async fn a_nacked_event_does_not_delay_others(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let orders = bus.subscribe("orders", "billing").from_earliest().batch_size(1);
     let mut orders = orders.await.expect("subscribes");
@@ -83,7 +83,7 @@ pub async fn a_nacked_event_holds_up_no_other(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 3);
 }
 
-/// A lease that runs out gives the event to somebody again.
+/// An event whose lease expires is redelivered.
 pub async fn an_expired_lease_redelivers(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = with_lease(&bus).await;
@@ -96,8 +96,8 @@ pub async fn an_expired_lease_redelivers(bus: Bus) {
     ack(&again).await;
 }
 
-/// While a lease runs nobody else gets the event.
-pub async fn one_member_at_a_time_has_an_event(bus: Bus) {
+/// While a lease runs, no other member gets the event.
+pub async fn an_event_is_leased_to_one_member_at_a_time(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut one = subscribe(&bus, "orders", "billing").await;
     let mut other = subscribe(&bus, "orders", "billing").await;
@@ -107,8 +107,8 @@ pub async fn one_member_at_a_time_has_an_event(bus: Bus) {
     ack(&delivery).await;
 }
 
-/// What a lost member has goes to others at once, and the attempt counts.
-pub async fn a_lost_members_events_go_to_another_at_once(bus: Bus) {
+/// Deliveries of a lost member go to other members at once, and the attempt counts.
+pub async fn events_of_a_lost_member_go_to_another_at_once(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut lost = subscribe(&bus, "orders", "billing").await;
     let mut other = subscribe(&bus, "orders", "billing").await;
@@ -122,8 +122,8 @@ pub async fn a_lost_members_events_go_to_another_at_once(bus: Bus) {
     }
 }
 
-/// What a lost member was leased but never handed to its program was no attempt.
-pub async fn what_a_lost_member_never_saw_was_no_attempt(bus: Bus) {
+/// Events that were leased to a lost member but never handed to its program count no attempt.
+pub async fn events_that_a_lost_member_never_saw_count_no_attempt(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut lost = subscribe(&bus, "orders", "billing").await;
     next(&mut lost).await;
@@ -134,8 +134,8 @@ pub async fn what_a_lost_member_never_saw_was_no_attempt(bus: Bus) {
     assert_eq!(attempts, [(1, 2), (2, 1), (3, 1)]);
 }
 
-/// What a member that leaves has goes to others at once, and the attempt does not count.
-pub async fn a_member_that_leaves_gives_back_at_once_and_raises_no_attempt(bus: Bus) {
+/// Deliveries of a member that leaves go to other members at once, and the attempt does not count.
+pub async fn a_member_that_leaves_returns_its_events_at_once_without_an_attempt(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut leaving = subscribe(&bus, "orders", "billing").await;
     let mut other = subscribe(&bus, "orders", "billing").await;
@@ -150,8 +150,8 @@ pub async fn a_member_that_leaves_gives_back_at_once_and_raises_no_attempt(bus: 
     nothing(&mut other).await;
 }
 
-/// An ack after the end of the lease counts if nobody newer has the event.
-pub async fn a_late_ack_counts_if_nobody_newer_has_the_event(bus: Bus) {
+/// An ack after the lease expired applies if no newer member holds the event.
+pub async fn a_late_ack_applies_if_no_newer_member_holds_the_event(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = with_lease(&bus).await;
     let delivery = next(&mut orders).await;
@@ -161,8 +161,8 @@ pub async fn a_late_ack_counts_if_nobody_newer_has_the_event(bus: Bus) {
     nothing(&mut orders).await;
 }
 
-/// An ack takes a nack of the same member back while nobody newer has the event.
-pub async fn an_ack_after_a_nack_counts_while_nobody_newer_has_the_event(bus: Bus) {
+/// An ack overrides an earlier nack of the same member, while no newer member holds the event.
+pub async fn an_ack_after_a_nack_applies_while_no_newer_member_holds_the_event(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let delivery = next(&mut orders).await;
@@ -173,8 +173,8 @@ pub async fn an_ack_after_a_nack_counts_while_nobody_newer_has_the_event(bus: Bu
     nothing(&mut orders).await;
 }
 
-/// Acks and nacks of a member whose event somebody newer has change nothing, and say so.
-pub async fn an_ack_after_redelivery_to_another_is_stale(bus: Bus) {
+/// Acks and nacks of a member are stale if a newer member holds the event.
+pub async fn an_ack_after_redelivery_to_another_member_is_stale(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut one = with_lease(&bus).await;
     let late = next(&mut one).await;
@@ -182,8 +182,8 @@ pub async fn an_ack_after_redelivery_to_another_is_stale(bus: Bus) {
     let mut other = subscribe(&bus, "orders", "billing").await;
     let newer = next(&mut other).await;
     assert_eq!(newer.attempt(), 2);
-    assert!(late.ack().await.expect("is no error").stale);
-    assert!(late.nack("boom").await.expect("is no error").stale);
+    assert!(late.ack().await.expect("succeeds").stale);
+    assert!(late.nack("boom").await.expect("succeeds").stale);
     assert!(!late.extend(Duration::from_secs(5)));
     let info = group_info(&bus, "orders", "billing").await;
     assert_eq!((info.topics[0].floor, info.in_flight), (0, 1));
@@ -192,18 +192,18 @@ pub async fn an_ack_after_redelivery_to_another_is_stale(bus: Bus) {
 }
 
 /// The second ack of an event is stale, and so is a nack of it.
-pub async fn an_ack_twice_is_stale(bus: Bus) {
+pub async fn a_second_ack_is_stale(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let delivery = next(&mut orders).await;
     ack(&delivery).await;
-    assert!(delivery.ack().await.expect("is no error").stale);
-    assert!(delivery.nack("boom").await.expect("is no error").stale);
+    assert!(delivery.ack().await.expect("succeeds").stale);
+    assert!(delivery.nack("boom").await.expect("succeeds").stale);
     assert_eq!(group_info(&bus, "orders", "billing").await.counters.stale, 2);
     nothing(&mut orders).await;
 }
 
-/// An extension keeps the lease: nobody else gets the event meanwhile, and the ack counts.
+/// An extension keeps the lease: no other member gets the event meanwhile, and the ack applies.
 pub async fn an_extension_keeps_the_lease(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut one = with_lease(&bus).await;
@@ -215,8 +215,8 @@ pub async fn an_extension_keeps_the_lease(bus: Bus) {
     ack(&delivery).await;
 }
 
-/// An extension gives a second at least, counted from now, and may shorten a lease.
-pub async fn an_extension_gives_a_second_at_least(bus: Bus) {
+/// An extension is at least a second, counted from now, and may shorten a lease.
+pub async fn an_extension_is_at_least_a_second(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let delivery = next(&mut orders).await;
@@ -225,8 +225,8 @@ pub async fn an_extension_gives_a_second_at_least(bus: Bus) {
     assert!((200..=1_000).contains(&ends_in_ms), "{ends_in_ms} ms");
 }
 
-/// A lease that is over cannot be extended.
-pub async fn an_extension_of_an_expired_lease_says_no(bus: Bus) {
+/// An expired lease cannot be extended.
+pub async fn an_expired_lease_cannot_be_extended(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = with_lease(&bus).await;
     let delivery = next(&mut orders).await;
@@ -235,8 +235,8 @@ pub async fn an_extension_of_an_expired_lease_says_no(bus: Bus) {
     assert_eq!(next(&mut orders).await.attempt(), 2);
 }
 
-/// A settled event cannot be extended.
-pub async fn an_extension_of_a_settled_event_says_no(bus: Bus) {
+/// The lease of a settled event cannot be extended.
+pub async fn the_lease_of_a_settled_event_cannot_be_extended(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let delivery = next(&mut orders).await;

@@ -1,11 +1,11 @@
-//! Where a new group starts.
+//! Rules about the start position of a new group.
 
 use super::probe::{next, nothing, publish, publish_numbers, subscribe, take, texts};
 use crate::{Bus, GroupError, Start, Uuid};
 use std::time::Duration;
 
-/// A group is made by its first member.
-pub async fn the_first_member_makes_the_group(bus: Bus) {
+/// The first member creates the group.
+pub async fn the_first_member_creates_the_group(bus: Bus) {
     let first = subscribe(&bus, "orders", "billing").await;
     let second = subscribe(&bus, "orders", "billing").await;
     let elsewhere = subscribe(&bus, "orders", "shipping").await;
@@ -14,8 +14,8 @@ pub async fn the_first_member_makes_the_group(bus: Bus) {
     assert!(handler.await.expect("subscribes").created());
 }
 
-/// From latest: what comes from now on. It is the default.
-pub async fn from_latest_gets_what_comes_from_now_on(bus: Bus) {
+/// From latest, the default: only events that are published later.
+pub async fn from_latest_gets_only_later_events(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut orders = bus.subscribe("orders", "billing").await.expect("subscribes");
     nothing(&mut orders).await;
@@ -23,8 +23,8 @@ pub async fn from_latest_gets_what_comes_from_now_on(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 4);
 }
 
-/// From latest leaves out what was published before, also when that publish was not waited for.
-pub async fn from_latest_leaves_out_a_publish_that_was_not_waited_for(bus: Bus) {
+/// From latest leaves out earlier publishes, also those that are not durable yet.
+pub async fn from_latest_leaves_out_an_earlier_publish_that_is_not_durable_yet(bus: Bus) {
     for round in 0..20 {
         let topic = format!("orders.{round}");
         let before = bus.publish(&*topic, "before").send();
@@ -36,7 +36,7 @@ pub async fn from_latest_leaves_out_a_publish_that_was_not_waited_for(bus: Bus) 
     }
 }
 
-/// From earliest: everything.
+/// From earliest: all events.
 pub async fn from_earliest_gets_everything(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
@@ -44,7 +44,7 @@ pub async fn from_earliest_gets_everything(bus: Bus) {
     assert_eq!(texts(&take(&mut orders, 4).await), ["1", "2", "3", "4"]);
 }
 
-/// From a time: the first event of that time or a later one, and all behind it.
+/// From a time: the first event of that time or later, and all events after it.
 pub async fn from_ts_starts_at_the_first_event_of_that_time(bus: Bus) {
     for ts in [1_000, 2_000, 2_000, 3_000] {
         bus.publish("orders", &ts).ts(ts).await.expect("publishes");
@@ -60,7 +60,7 @@ pub async fn from_ts_starts_at_the_first_event_of_that_time(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 5);
 }
 
-/// From a time is exact when publishers' times are out of order.
+/// From a time is exact even if the publishers' times are out of order.
 pub async fn from_ts_finds_events_whose_times_are_out_of_order(bus: Bus) {
     for ts in [5_000, 1_000, 9_000, 2_000] {
         bus.publish("orders", &ts).ts(ts).await.expect("publishes");
@@ -72,8 +72,8 @@ pub async fn from_ts_finds_events_whose_times_are_out_of_order(bus: Bus) {
     }
 }
 
-/// From an id: what is behind that event, whoever made the id.
-pub async fn from_after_id_starts_behind_that_event(bus: Bus) {
+/// From an id: the events after that event, whether the bus or the publisher chose the id.
+pub async fn from_after_id_starts_after_that_event(bus: Bus) {
     let published = publish_numbers(&bus, "orders", 2).await;
     let chosen = Uuid::from_u128(0xffff_0000_0000_4000_8000_0000_0000_0001);
     bus.publish("orders", &3).id(chosen).await.expect("publishes");
@@ -85,8 +85,8 @@ pub async fn from_after_id_starts_behind_that_event(bus: Bus) {
     }
 }
 
-/// An id that is not there is an error, and no group is made.
-pub async fn from_an_unknown_id_is_an_error_and_makes_no_group(bus: Bus) {
+/// An unknown id is an error, and no group is created.
+pub async fn from_an_unknown_id_is_an_error_and_creates_no_group(bus: Bus) {
     publish(&bus, "orders", 1).await;
     publish(&bus, "other", 1).await;
     let elsewhere = publish(&bus, "other", 2).await.id;
@@ -98,8 +98,8 @@ pub async fn from_an_unknown_id_is_an_error_and_makes_no_group(bus: Bus) {
     assert!(subscribe(&bus, "orders", "billing").await.created());
 }
 
-/// Where a group starts is said once, when it is made.
-pub async fn from_counts_only_for_a_new_group(bus: Bus) {
+/// `from` applies only when the group is created.
+pub async fn from_applies_only_to_a_new_group(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let orders = bus.subscribe("orders", "billing").from_earliest().batch_size(1);
     let mut orders = orders.await.expect("subscribes");
@@ -108,15 +108,15 @@ pub async fn from_counts_only_for_a_new_group(bus: Bus) {
     orders.unsubscribe().await.expect("leaves");
     for start in [Start::Latest, Start::Earliest, Start::Ts(0), Start::AfterId(Uuid::from_u128(1))] {
         let again = bus.subscribe("orders", "billing").from(start).batch_size(1);
-        let mut again = again.await.expect("what `from` says is not looked at");
+        let mut again = again.await.expect("`from` is ignored");
         assert!(!again.created());
         assert_eq!(next(&mut again).await.seq(), 2, "from {start:?}");
         again.unsubscribe().await.expect("leaves");
     }
 }
 
-/// A group keeps its place while it has no members.
-pub async fn a_group_without_members_keeps_its_place(bus: Bus) {
+/// A group keeps its position while it has no members.
+pub async fn a_group_without_members_keeps_its_position(bus: Bus) {
     let orders = subscribe(&bus, "orders", "billing").await;
     orders.unsubscribe().await.expect("leaves");
     publish_numbers(&bus, "orders", 2).await;

@@ -1,4 +1,4 @@
-//! State by key, settings and deletion of topics.
+//! Rules about state by key, and about settings and deletion of topics.
 
 use super::probe::{next, nothing, publish, publish_numbers, soon, subscribe, take};
 use crate::{
@@ -29,7 +29,7 @@ fn wanted(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), format!("{value:?}"))).collect()
 }
 
-/// Latest by key, of some keys and of all; events without a key are no state.
+/// The newest event is found for some keys and for all; events without a key are not part of the state.
 pub async fn the_newest_event_of_each_key_is_found(bus: Bus) {
     set(&bus, "kv", "a", "1").await;
     set(&bus, "kv", "b", "2").await;
@@ -48,7 +48,7 @@ pub async fn the_newest_event_of_each_key_is_found(bus: Bus) {
     assert_eq!(unknown.err(), Some(ReadError::UnknownTopic("never.made".to_owned())));
 }
 
-/// A tombstone deletes, is delivered like any event, and the key may come again.
+/// A tombstone deletes its key, is delivered like any event, and the key can be set again.
 pub async fn null_with_a_key_deletes_the_key(bus: Bus) {
     set(&bus, "kv", "a", "1").await;
     set(&bus, "kv", "b", "1").await;
@@ -64,8 +64,8 @@ pub async fn null_with_a_key_deletes_the_key(bus: Bus) {
     assert_eq!(state_of(&bus, "kv").await, wanted(&[("a", "2"), ("b", "1")]));
 }
 
-/// Load, then subscribe behind it: every event is in the state or delivered, none is both.
-pub async fn a_state_and_what_follows_it_are_the_whole(bus: Bus) {
+/// Load the state, then subscribe after its position: every event is either in the state or delivered.
+pub async fn a_state_and_the_events_after_it_are_complete(bus: Bus) {
     for number in 0..50 {
         set(&bus, "kv", &format!("k{}", number % 7), &number.to_string()).await;
     }
@@ -97,8 +97,8 @@ pub async fn a_state_and_what_follows_it_are_the_whole(bus: Bus) {
     }
 }
 
-/// Page by page with one position: whatever changes in between lies behind the position.
-pub async fn pages_of_a_state_leave_nothing_out_while_it_changes(bus: Bus) {
+/// All pages of a state have the same position: keys that change while it is read have events after that position.
+pub async fn pages_of_a_changing_state_leave_nothing_out(bus: Bus) {
     for number in 0..40 {
         set(&bus, "kv", &format!("k{number}"), "old").await;
     }
@@ -111,11 +111,11 @@ pub async fn pages_of_a_state_leave_nothing_out_while_it_changes(bus: Bus) {
         position = position.or(page.position);
         query.to_seq = position.map(|position| position.seq);
         for item in page.events.items() {
-            assert!(item.seq <= 40, "nothing behind the position");
+            assert!(item.seq <= 40, "no event after the position");
             let key = page.events.key(item).expect("has a key").to_owned();
             assert!(loaded.insert(key, "old").is_none(), "no key twice");
         }
-        // A key that is far ahead, one that was there, and a new one.
+        // A key of a later page, a key of an earlier page, and a new key.
         set(&bus, "kv", &format!("k{}", 39 - pages), "new").await;
         set(&bus, "kv", &format!("k{pages}"), "new").await;
         set(&bus, "kv", &format!("n{pages}"), "new").await;
@@ -135,7 +135,7 @@ pub async fn pages_of_a_state_leave_nothing_out_while_it_changes(bus: Bus) {
     assert_eq!(loaded, now);
 }
 
-/// As of a time, by the events' own times, also when they come late.
+/// The state at a time is found by the events' own times, also if events were published late.
 pub async fn the_state_of_an_earlier_time_is_found(bus: Bus) {
     for (key, value, ts) in [("a", "1", 100), ("b", "2", 200), ("a", "3", 300), ("b", "late", 150)] {
         bus.publish("kv", value).key(key).ts(ts).await.expect("publishes");
@@ -160,7 +160,7 @@ pub async fn the_state_of_an_earlier_time_is_found(bus: Bus) {
     assert_eq!(page.events.items().len(), 1);
 }
 
-/// Deleted means gone: not read, not listed; a topic of the same name is a new one.
+/// A deleted topic is neither read nor listed; a topic of the same name is a new one.
 pub async fn a_deleted_topic_is_gone_and_starts_again_at_1(bus: Bus) {
     publish_numbers(&bus, "orders", 5).await;
     set(&bus, "orders", "k", "v").await;
@@ -178,8 +178,9 @@ pub async fn a_deleted_topic_is_gone_and_starts_again_at_1(bus: Bus) {
     assert!(bus.load_state("orders").await.expect("loads").is_empty());
 }
 
-/// Groups of the topic alone end; a pattern goes on with its other topics and with the topic when it comes again.
-pub async fn deleting_a_topic_ends_its_groups_and_spares_the_others(bus: Bus) {
+/// Groups that read only this topic end. A pattern group continues with its other topics, and with the topic when it is
+/// created again.
+pub async fn deleting_a_topic_ends_its_groups_and_no_others(bus: Bus) {
     publish_numbers(&bus, "a.x", 2).await;
     publish_numbers(&bus, "a.y", 2).await;
     let mut own = subscribe(&bus, "a.x", "own").await;
@@ -208,7 +209,7 @@ pub async fn deleting_a_topic_ends_its_groups_and_spares_the_others(bus: Bus) {
     assert_eq!(groups.len(), 1);
     assert_eq!(groups[0].topics.len(), 2, "{:?}", groups[0].topics);
     assert_eq!(groups[0].lag, 1);
-    // What was pulled of other topics and not handed out yet is still the member's.
+    // Events of other topics that were pulled but not handed out stay with the member.
     delivery.ack().await.expect("acks");
     publish_numbers(&bus, "a.x", 2).await;
     publish_numbers(&bus, "a.y", 5).await;
@@ -225,8 +226,8 @@ pub async fn deleting_a_topic_ends_its_groups_and_spares_the_others(bus: Bus) {
     assert!(seqs.is_sorted() && seqs.len() >= 4, "{seqs:?}");
 }
 
-/// A publish in the middle of a deletion goes to the old topic or to the new one, and is answered.
-pub async fn publishing_while_topics_are_deleted_loses_no_answer(bus: Bus) {
+/// A publish during a deletion goes to the old topic or to the new one, and resolves.
+pub async fn publishes_resolve_while_their_topic_is_deleted(bus: Bus) {
     let busy = topic("busy");
     let publisher = {
         let bus = bus.clone();
@@ -249,12 +250,12 @@ pub async fn publishing_while_topics_are_deleted_loses_no_answer(bus: Bus) {
     assert_eq!(page.events.last().map(|event| event.payload().to_owned()).as_deref(), Some("\"last\""));
 }
 
-/// What is set about a topic is checked, counts at once, and can be taken back.
-pub async fn a_topic_is_set_and_shown(bus: Bus) {
+/// Options of a topic are checked, apply at once, and can be reset.
+pub async fn options_of_a_topic_are_set_and_shown(bus: Bus) {
     let orders = topic("orders");
     let options =
         TopicOptions { retention_ms: Some(60_000), compaction: Some(true), ..TopicOptions::default() };
-    // Before its first event, too: the topic is made.
+    // This also works before its first event: the topic is created.
     assert_eq!(bus.set_topic(&orders, options.clone()).await, Ok(true));
     let details = bus.backend().topic_details(&orders).await.expect("reads").expect("is there");
     assert_eq!((&details.own, details.info.last_seq), (&options, 0));
@@ -268,17 +269,17 @@ pub async fn a_topic_is_set_and_shown(bus: Bus) {
     assert_eq!(settings.snapshot_topic, Topic::new("orders.snapshot").ok());
     let bad = TopicOptions { retention_ms: Some(0), ..TopicOptions::default() };
     assert!(matches!(bus.set_topic(&orders, bad).await, Err(TopicAdminError::Setting(_))));
-    // Its snapshots in the topic itself would be snapshotted again, and again.
+    // Snapshots in the topic itself would be included in further snapshots.
     let itself = TopicOptions { snapshot_topic: Some("orders".to_owned()), ..options };
     assert!(matches!(bus.set_topic(&orders, itself).await, Err(TopicAdminError::Setting(_))));
     assert!(bus.topic_settings("orders").compaction);
-    bus.set_topic(&orders, TopicOptions::default()).await.expect("takes back");
+    bus.set_topic(&orders, TopicOptions::default()).await.expect("resets");
     assert!(!bus.topic_settings("orders").compaction);
     assert!(bus.backend().topic_details(&topic("other")).await.expect("reads").is_none());
 }
 
-/// `max_attempts` of a topic counts where a member says nothing.
-pub async fn what_is_set_about_attempts_counts_for_new_members(bus: Bus) {
+/// `max_attempts` of a topic applies to members that do not set their own.
+pub async fn max_attempts_of_a_topic_applies_to_new_members(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let options = TopicOptions { max_attempts: Some(2), ..TopicOptions::default() };
     bus.set_topic(&topic("orders"), options).await.expect("sets");

@@ -1,10 +1,10 @@
-//! Groups that read several topics, and patterns.
+//! Rules about groups that read several topics, and about patterns.
 
 use super::probe::{ack, group_info, next, nothing, publish, publish_numbers, subscribe, take, until};
 use crate::{Bus, Delivery, GroupError, Start};
 use std::time::Duration;
 
-/// What came, as topic and payload, sorted.
+/// Topics and payloads of deliveries, sorted.
 fn sorted(deliveries: &[Delivery]) -> Vec<String> {
     let mut all: Vec<String> =
         deliveries.iter().map(|delivery| format!("{} {}", delivery.topic(), delivery.payload())).collect();
@@ -34,7 +34,7 @@ pub async fn a_group_reads_several_topics_each_in_order(bus: Bus) {
     assert_eq!(floors, [("a", 0), ("b", 3), ("c", 0)]);
 }
 
-/// `*` stands for one segment.
+/// `*` matches one segment.
 pub async fn a_star_matches_one_segment(bus: Bus) {
     for name in ["a.b", "a.c", "a", "a.b.c", "b.b"] {
         publish(&bus, name, 1).await;
@@ -44,7 +44,7 @@ pub async fn a_star_matches_one_segment(bus: Bus) {
     nothing(&mut group).await;
 }
 
-/// `**` stands for any number of segments, none included.
+/// `**` matches any number of segments, including none.
 pub async fn two_stars_match_any_number_of_segments(bus: Bus) {
     for name in ["a.b", "a", "a.b.c", "b.b"] {
         publish(&bus, name, 1).await;
@@ -57,9 +57,9 @@ pub async fn two_stars_match_any_number_of_segments(bus: Bus) {
     nothing(&mut all).await;
 }
 
-/// A topic that is made later is read from its first event, also by a group that started at latest, and also when nobody is
-/// a member at the time.
-pub async fn a_topic_made_later_is_read_from_its_first_event(bus: Bus) {
+/// A topic that is created later is read from its first event, also by a group that started at latest, and also if the group
+/// has no members at that time.
+pub async fn a_topic_created_later_is_read_from_its_first_event(bus: Bus) {
     publish(&bus, "a.old", 1).await;
     let mut group = bus.subscribe("a.*", "g").await.expect("subscribes");
     publish_numbers(&bus, "a.new", 3).await;
@@ -72,7 +72,7 @@ pub async fn a_topic_made_later_is_read_from_its_first_event(bus: Bus) {
     nothing(&mut group).await;
 }
 
-/// A member of a pattern that waits is woken by the first event of a topic that did not exist.
+/// A waiting member of a pattern group is woken by the first event of a new topic.
 pub async fn a_pattern_wakes_a_member_for_a_new_topic(bus: Bus) {
     let mut group = bus.subscribe("a.*", "g").await.expect("subscribes");
     let waiting = tokio::spawn(async move { sorted(&[next(&mut group).await]) });
@@ -81,7 +81,7 @@ pub async fn a_pattern_wakes_a_member_for_a_new_topic(bus: Bus) {
     assert_eq!(super::probe::soon("the event", waiting).await.expect("no panic"), ["a.new 1"]);
 }
 
-/// Topics of dead letters belong only to patterns that begin with `dlq.`.
+/// Dead-letter topics match only patterns that begin with `dlq.`.
 pub async fn dead_letter_topics_match_only_patterns_that_name_them(bus: Bus) {
     for name in ["a", "dlq.a", "dlq.b.c"] {
         publish(&bus, name, 1).await;
@@ -98,8 +98,8 @@ pub async fn dead_letter_topics_match_only_patterns_that_name_them(bus: Bus) {
     nothing(&mut one).await;
 }
 
-/// An event that two entries of a subscription match comes once.
-pub async fn an_event_that_two_patterns_match_comes_once(bus: Bus) {
+/// An event that two entries of a subscription match is delivered once.
+pub async fn an_event_that_two_patterns_match_is_delivered_once(bus: Bus) {
     publish(&bus, "a.b", 1).await;
     let group = bus.subscribe("a.*", "g").topics(["a.b", "**"]).from_earliest();
     let mut group = group.await.expect("subscribes");
@@ -121,7 +121,7 @@ pub async fn a_member_with_other_topics_gets_a_conflict(bus: Bus) {
     assert_eq!(bus.groups().await.expect("lists groups").len(), 1);
 }
 
-/// `afterId` with several topics starts behind the event in its own topic, and at its time in the others.
+/// `afterId` with several topics starts after the event in its own topic, and at the event's time in the others.
 pub async fn after_id_with_several_topics_starts_at_the_events_time(bus: Bus) {
     let mut ids = Vec::new();
     for (name, ts) in [("a", 1_000), ("b", 1_500), ("a", 2_000), ("b", 2_500), ("a", 3_000)] {
@@ -133,11 +133,11 @@ pub async fn after_id_with_several_topics_starts_at_the_events_time(bus: Bus) {
     nothing(&mut group).await;
 }
 
-/// A group that is behind gets the events of its topics in the order of their commits: one busy topic does not keep the others
-/// waiting for its newest events.
+/// A group that has fallen behind gets the events of its topics in commit order: the other topics do not wait until it has
+/// caught up with a busy one.
 pub async fn topics_of_a_group_are_read_in_commit_order(bus: Bus) {
     publish_numbers(&bus, "busy", 100).await;
-    // Commit times are in milliseconds.
+    // Commit times have a resolution of a millisecond.
     tokio::time::sleep(Duration::from_millis(5)).await;
     publish(&bus, "quiet", 1).await;
     tokio::time::sleep(Duration::from_millis(5)).await;

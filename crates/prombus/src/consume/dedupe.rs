@@ -1,6 +1,6 @@
-//! Marks: which events a group is done with, remembered outside of the group. A mark lives for a time and is then forgotten.
+//! Marks: records, kept outside the group, of the events that a consumer has handled. A mark expires after a time.
 //!
-//! A mark belongs to a topic, a group and an event's id; ids are unique within their topic only.
+//! A mark is identified by topic, group and event id, because ids are unique only within their topic.
 
 mod memory;
 #[cfg(feature = "sqlite")]
@@ -16,26 +16,26 @@ use crate::box_future::BoxFuture;
 use crate::error::{PublishError, ReadError};
 use prombus_protocol::{TopicError, Uuid};
 
-/// How long a mark lives by default: seven days.
+/// How long a mark is kept by default: seven days.
 pub const DEDUPE_TTL_MS: u64 = 7 * 24 * 3_600_000;
 
-/// Ids of marks are UUIDv5 in this namespace. Never to be changed: marks of before would not be found.
+/// Ids of marks are UUIDv5 in this namespace. It must never change: existing marks would not be found.
 const NAMESPACE: Uuid = Uuid::from_u128(0x2d5e_83b1_07c9_5f44_b3a6_91f0_d87c_4e12);
 
-/// Why a mark could not be read or kept.
+/// Why a mark could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DedupeError {
-    /// The name of the topic for marks.
+    /// The name of the topic of marks is invalid.
     #[error(transparent)]
     Topic(#[from] TopicError),
-    /// The topic of marks took nothing.
+    /// The mark could not be published to the topic of marks.
     #[error("a mark could not be published")]
     Publish(#[from] PublishError),
     /// The topic of marks could not be read.
     #[error("marks could not be read")]
     Read(#[from] ReadError),
-    /// The database.
+    /// The database failed.
     #[cfg(feature = "sqlite")]
     #[error("the database of marks failed")]
     Sqlite(#[from] rusqlite::Error),
@@ -54,9 +54,9 @@ impl From<crate::sqlite::DatabaseError> for DedupeError {
     }
 }
 
-/// Remembers what was done.
+/// Remembers which events were handled.
 pub trait DedupeStore: Send + Sync + 'static {
-    /// Whether there is a mark that has not expired.
+    /// Whether the event has a mark that has not expired.
     fn seen<'a>(
         &'a self,
         topic: &'a str,
@@ -64,7 +64,8 @@ pub trait DedupeStore: Send + Sync + 'static {
         id: Uuid,
     ) -> BoxFuture<'a, Result<bool, DedupeError>>;
 
-    /// Marks, for this long; resolves when that is as durable as the store makes it. A mark that is there stays as it is.
+    /// Marks an event for `ttl_ms`. Resolves when the mark is as durable as the store makes it. An existing mark is not
+    /// changed.
     fn mark<'a>(
         &'a self,
         topic: &'a str,
@@ -74,7 +75,7 @@ pub trait DedupeStore: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<(), DedupeError>>;
 }
 
-/// One id for topic, group and event: what stores of a fixed size keep.
+/// One id for topic, group and event, for stores whose entries have a fixed size.
 fn mark_id(topic: &str, group: &str, id: Uuid) -> Uuid {
     let mut name = Vec::with_capacity(topic.len() + group.len() + 18);
     for part in [topic, group] {
@@ -85,7 +86,7 @@ fn mark_id(topic: &str, group: &str, id: Uuid) -> Uuid {
     Uuid::new_v5(&NAMESPACE, &name)
 }
 
-/// When a mark of now expires.
+/// When a mark that is made now expires.
 fn expires_ms(now_ms: i64, ttl_ms: u64) -> i64 {
     now_ms.saturating_add(i64::try_from(ttl_ms).unwrap_or(i64::MAX))
 }

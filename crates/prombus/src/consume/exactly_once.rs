@@ -1,14 +1,14 @@
-//! Handlers that are not called again for an event that they have done.
+//! Handlers that are not called again for an event that they have handled.
 //!
-//! What is promised depends on where the effect goes:
+//! The guarantee depends on where the handler's effects are stored:
 //!
-//! - [`Subscribe::exactly_once`] with a [`DedupeStore`]: the handler is called, then the event is marked, then it is acked. An
-//!   event that comes again finds its mark and is only acked. A crash between the handler's end and the mark calls it again:
-//!   at least once with dedupe, which is exactly once for handlers that do the same when called twice.
-//! - [`SqliteExactlyOnce`] (feature `sqlite`): what the handler writes and the mark commit in one transaction. A crash at any
-//!   point neither loses nor repeats what it wrote. [`EffectStore`] does the same for other databases.
+//! - [`Subscribe::exactly_once`] with a [`DedupeStore`]: the handler is called, then the event is marked, then it is acked.
+//!   A redelivered event that has its mark is only acked. After a crash between the handler's end and the mark, the handler
+//!   is called again: this is at-least-once with deduplication, and exactly-once for idempotent handlers.
+//! - [`SqliteExactlyOnce`] (feature `sqlite`): the handler's writes and the mark commit in one transaction. A crash at any
+//!   point neither loses nor repeats these writes. [`EffectStore`] does the same for other databases.
 //!
-//! A mark lives for `ttl_ms`, seven days by default. A seek back to events that were done longer ago does them again.
+//! A mark is kept for `ttl_ms`, seven days by default. After a seek back, events whose marks have expired are handled again.
 
 mod in_transactions;
 #[cfg(feature = "sqlite")]
@@ -30,14 +30,14 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 impl Bus {
-    /// Calls a handler for each event that has no mark in the store, with the options that a subscription has by default; see
-    /// [`Subscribe::exactly_once`] for others.
+    /// Calls a handler for each event that has no mark in the store, with the default options of a subscription; for other
+    /// options see [`Subscribe::exactly_once`].
     ///
     /// # Errors
     /// See [`GroupError`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside a tokio runtime.
     pub async fn subscribe_exactly_once<F, R, E>(
         &self,
         topic: impl Into<String>,
@@ -55,7 +55,7 @@ impl Bus {
 }
 
 impl Subscribe {
-    /// Remembers in a store which events were done.
+    /// Remembers in a store which events were handled.
     ///
     /// ```
     /// use prombus::Bus;
@@ -76,7 +76,7 @@ impl Subscribe {
     }
 }
 
-/// A subscription whose handler is not called again for what it has done; see [`Subscribe::exactly_once`].
+/// A subscription whose handler is not called again for events that it has handled; see [`Subscribe::exactly_once`].
 #[must_use = "a subscription starts when it is given a handler"]
 pub struct ExactlyOnce {
     subscribe: Subscribe,
@@ -85,21 +85,21 @@ pub struct ExactlyOnce {
 }
 
 impl ExactlyOnce {
-    /// How long a mark lives. Default: seven days.
+    /// How long a mark is kept. Default: seven days.
     pub fn ttl_ms(mut self, ttl_ms: u64) -> Self {
         self.ttl_ms = ttl_ms;
         self
     }
 
-    /// Calls a handler for each event that has no mark. Ok marks the event and acks it; Err and a panic mark nothing and nack.
-    /// A mark that cannot be read or kept nacks too, and in the second case the handler is called again although it was done.
-    /// Events are acked by this alone, whatever `manual_ack` says.
+    /// Calls a handler for each event that has no mark. `Ok` marks the event and acks it; `Err` or a panic nacks it without
+    /// a mark. If the mark cannot be read or written, the event is nacked too; if writing failed, the handler is called
+    /// again although it had succeeded. `manual_ack` is ignored.
     ///
     /// # Errors
     /// See [`GroupError`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside a tokio runtime.
     pub async fn handler<F, R, E>(self, handler: F) -> Result<HandlerHandle, GroupError>
     where
         F: Fn(Event, DeliveryContext) -> R + Send + Sync + 'static,
@@ -113,7 +113,7 @@ impl ExactlyOnce {
             let shared = Arc::clone(&shared);
             async move {
                 let (handler, consumer, store, running) = &*shared;
-                // The same event may be here already, when its lease ended while the handler ran.
+                // The same event may be in progress here already, if its lease expired while the handler ran.
                 let turn = running.turn_of(&event);
                 let _mine = turn.lock.lock().await;
                 let group = consumer.of(event.topic());
@@ -147,15 +147,15 @@ where
         tracing::error!("{topic} seq {}: {error}", event.seq());
         error
     };
-    if store.seen(topic, group, id).await.map_err(|error| failed("looking for the mark", error))? {
+    if store.seen(topic, group, id).await.map_err(|error| failed("reading the mark", error))? {
         return Ok(());
     }
     handle().await.map_err(|error| error.to_string())?;
-    // Marked before it is acked: an event that is acked and not marked would be done again after a seek.
-    store.mark(topic, group, id, ttl_ms).await.map_err(|error| failed("marking what was done", error))
+    // Mark before the ack: an event that is acked but not marked would be handled again after a seek.
+    store.mark(topic, group, id, ttl_ms).await.map_err(|error| failed("writing the mark", error))
 }
 
-/// An error and its causes in a line.
+/// An error and its causes in one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -167,7 +167,8 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Who marks. Groups of one name on several subscriptions are several groups and must not share marks.
+/// The owner of marks: a subscription and its group. Groups with the same name on different subscriptions are different
+/// groups and must not share marks.
 #[derive(Clone, Debug)]
 struct Consumer {
     subscription: String,
@@ -179,7 +180,7 @@ impl Consumer {
         Self { subscription: subscribe.topic.clone(), group: subscribe.group.clone() }
     }
 
-    /// What the group is called in marks of a topic's events. No name has a slash.
+    /// The group's name in the marks of a topic's events. It is unambiguous because topic and group names contain no slash.
     fn of(&self, topic: &Topic) -> String {
         if *topic == *self.subscription.as_str() {
             self.group.clone()
@@ -189,16 +190,16 @@ impl Consumer {
     }
 }
 
-/// Who has it has the turn.
+/// Held by the call that may handle the event.
 type TurnLock = Arc<tokio::sync::Mutex<()>>;
 
-/// The events that handlers have now.
+/// The events that are being handled now.
 #[derive(Default)]
 struct Running {
     locks: Mutex<HashMap<(Topic, Uuid), TurnLock>>,
 }
 
-/// A handler's turn at an event. Whoever is last takes the event off the list, also by a panic.
+/// A handler call's turn at an event. The last holder removes the event from the map, also after a panic.
 struct HandlerTurn<'a> {
     running: &'a Running,
     key: (Topic, Uuid),
@@ -216,7 +217,7 @@ impl Running {
 impl Drop for HandlerTurn<'_> {
     fn drop(&mut self) {
         let mut locks = self.running.locks.lock();
-        // The list's own and this one.
+        // The map's reference and this one.
         if Arc::strong_count(&self.lock) == 2 {
             locks.remove(&self.key);
         }

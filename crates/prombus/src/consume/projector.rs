@@ -1,20 +1,21 @@
-//! Projectors: fold the events of a topic into states by key, and publish each state that changed to another topic.
+//! Projectors fold the events of a topic into states by key, and publish each changed state to another topic.
 //!
-//! The states live in the output topic; the newest event of a key is its state, and `null` is none. A projector reads them when
-//! it is opened, so it needs no other storage.
+//! The states are stored in the output topic: the newest event of a key is its state, and `null` means that the key has
+//! none. A projector reads them when it is opened, so it needs no other storage.
 //!
-//! Each input changes the states once, also over crashes. A batch of inputs is folded, what it changed is published in one
-//! commit, then the inputs are acked. Every state event says (header [`POSITION_HEADER`]) up to which input its projector had
-//! come: after a crash between the commit and the acks, the inputs up to there are only acked. Their ids are made from input
-//! and key as a second line of defence.
+//! Each input event changes the states exactly once, also across crashes. A batch of inputs is folded, the changed states
+//! are published in one commit, then the inputs are acked. The header [`POSITION_HEADER`] of every state event names the
+//! last input that its projector had folded: after a crash between the commit and the acks, the inputs up to that position
+//! are only acked. As a second line of defence, the id of a state event is derived from input and key.
 //!
-//! One projector runs per group. Opening one takes the group over from an older one in the same process, so a supervisor may
-//! open it again at once: the older one can neither publish nor pull any more ([`ProjectorError::Superseded`]), its leases are
-//! void, and every input above the group's floor is delivered to the newer one, in order. So an input at or below the position
-//! is always one that was folded. A projector that finds events of others in its output topic says so in the log.
+//! One projector runs per group. Opening a projector takes the group over from an older one in the same process, so a
+//! supervisor may restart it at once. The older one can neither publish nor pull ([`ProjectorError::Superseded`]), its
+//! leases are void, and every input above the group's floor is delivered to the newer one, in order. Therefore an input at
+//! or below the position has always been folded. A projector that finds events of other writers in its output topic logs a
+//! warning.
 //!
-//! The output topic should be compacted, not cut by age: a state that is cleaned away is gone. To build the states anew, use
-//! another output topic and another group.
+//! The output topic should be compacted and have no age limit: a state that retention removes is lost. To rebuild the
+//! states, use another output topic and another group.
 
 mod error;
 mod fence;
@@ -50,7 +51,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// States that changed are published when they have this many bytes, also in the middle of a batch of inputs.
+/// Changed states are published when they reach this many bytes, even in the middle of a batch of inputs.
 const PUBLISH_BYTES: usize = 1 << 20;
 
 /// Why an event cannot be folded.
@@ -58,23 +59,25 @@ pub type Rejection = Box<dyn std::error::Error + Send + Sync>;
 
 /// How events become states.
 pub trait Projection: Send + 'static {
-    /// What is known about a key.
+    /// The state of a key.
     type State: Serialize + DeserializeOwned + Send + 'static;
 
-    /// Folds an event in. Every state that it sets is published, every key that it removes gets a `null`.
+    /// Folds an event into the states. Every state that it sets is published; for every key that it removes, `null` is
+    /// published.
     ///
     /// # Errors
-    /// The event makes no sense. It changes nothing and goes to the dead letters, and the others go on; a panic does the same.
+    /// If the event cannot be folded. Its changes are undone, it becomes a dead letter, and the projector continues with the
+    /// next event. A panic has the same effect.
     fn fold(&mut self, event: &Event, states: &mut States<Self::State>) -> Result<(), Rejection>;
 
-    /// Changes states because time has passed.
+    /// Changes states because time has passed, e.g. to mark them as stale.
     fn tick(&mut self, now_ms: i64, states: &mut States<Self::State>) {
         let _ = (now_ms, states);
     }
 }
 
-/// A projector at work: [`next`](Self::next) and [`tick`](Self::tick) by hand, or [`run_until`](Self::run_until) and
-/// [`spawn`](Self::spawn).
+/// An open projector. Drive it by calling [`next`](Self::next) and [`tick`](Self::tick), or let
+/// [`run_until`](Self::run_until) or [`spawn`](Self::spawn) do so.
 ///
 /// ```
 /// use prombus::consume::projector::{Projection, Projector, ProjectorOptions, Rejection, States};
@@ -112,11 +115,11 @@ pub struct Projector<P: Projection> {
     states: States<P::State>,
     /// The last input that was folded.
     position: Option<InputPosition>,
-    /// What changed and is not published yet.
+    /// Changes that are not published yet.
     pending: Pending,
-    /// The seq that the next state event gets if nobody else writes to the output topic; 0 after somebody did.
+    /// The seq that the next state event gets if there is no other writer in the output topic; 0 after one was found.
     next_output: u64,
-    /// What the input had when this was opened: until then it catches up.
+    /// The last seq of the input when the projector was opened. Below it, the projector is catching up.
     end_at_open: u64,
     subscription: Subscription,
     turn: PublishTurn,
@@ -131,12 +134,13 @@ impl<P: Projection> Projector<P> {
     pub async fn open(bus: &Bus, options: ProjectorOptions, projection: P) -> Result<Self, ProjectorError> {
         let (input, output) = (Topic::new(&options.input)?, Topic::new(&options.output)?);
         let subscribe = bus.subscribe(&options.input, &options.group).from(options.from);
-        // A process that dies again and again must not cost an event its place in the states.
+        // The most attempts that are possible: a process that crashes again and again must not turn an event into a dead
+        // letter.
         let subscribe = subscribe.batch_size(options.batch_size).max_attempts(MAX_MAX_ATTEMPTS).in_order();
-        // From here on nothing is added to the states that are read below.
+        // From here on no older projector adds to the states that are read below.
         let turn = PublishTurn::take(bus, &options.input, &options.group).await;
         let subscription = subscribe.await?;
-        // Also what an older projector has leased, or lost and not yet got back, comes in order.
+        // Events that an older projector has leased, or that wait for redelivery, are delivered in order too.
         subscription.take_over().await?;
         let restored = restore(bus, &input, &output, &options.group).await?;
         let end_at_open = match bus.backend().locate(&input, Start::Latest).await {
@@ -166,15 +170,16 @@ impl<P: Projection> Projector<P> {
         &self.states
     }
 
-    /// What it did so far.
+    /// Its counters.
     pub fn figures(&self) -> ProjectorFigures {
         *self.figures.lock()
     }
 
-    /// Waits for events and folds a batch of them. When this returns, what they changed is durable and they are acked.
+    /// Waits for events and folds a batch of them. When this returns, the changed states are durable and the events are
+    /// acked.
     ///
     /// # Errors
-    /// See [`ProjectorError`]; the projector is to be opened anew.
+    /// See [`ProjectorError`]; the projector must be opened again.
     pub async fn next(&mut self) -> Result<(), ProjectorError> {
         let deliveries = self.subscription.next_batch().await.map_err(pull_error)?;
         self.apply(&deliveries).await
@@ -183,7 +188,7 @@ impl<P: Projection> Projector<P> {
     /// Lets the projection change states because time has passed.
     ///
     /// # Errors
-    /// See [`ProjectorError`]; the projector is to be opened anew.
+    /// See [`ProjectorError`]; the projector must be opened again.
     pub async fn tick(&mut self) -> Result<(), ProjectorError> {
         let now = self.options.clock.wall_ms();
         let (projection, states) = (&mut self.projection, &mut self.states);
@@ -194,7 +199,7 @@ impl<P: Projection> Projector<P> {
         };
         if let Err(error) = staged {
             self.states.undo();
-            tracing::error!("projector {}: a tick is left out: {error}", self.options.group);
+            tracing::error!("projector {}: tick skipped: {error}", self.options.group);
         }
         self.flush().await
     }
@@ -211,7 +216,7 @@ impl<P: Projection> Projector<P> {
                 self.flush().await?;
             }
         }
-        // The states first: an input that is acked and whose states a crash takes is lost.
+        // Publish before the ack: if a crash lost the states of an acked input, that input would be lost.
         self.flush().await?;
         drop(deliveries.ack());
         Ok(())
@@ -230,7 +235,7 @@ impl<P: Projection> Projector<P> {
         }
     }
 
-    /// Takes over what the projection has changed, if all of it can be published.
+    /// Moves the projection's changes to `pending`, if all of them can be published.
     fn stage(&mut self, cause: Option<Uuid>) -> Result<(), Rejection> {
         let mut staged = Vec::new();
         let mut probe = self.bus.batch();
@@ -273,26 +278,26 @@ impl<P: Projection> Projector<P> {
         if is_first {
             let seq = event.seq();
             tracing::warn!(
-                "projector {group}: {input} seq {seq} makes no sense: {error}; others are only counted"
+                "projector {group}: cannot fold {input} seq {seq}: {error}; further rejections are only counted"
             );
         }
         let now = self.options.clock.wall_ms();
         let Some(letter) = Rejected::new(event, group, &error.to_string(), now) else { return };
         self.pending.bytes += letter.json.len();
-        self.pending.letters.push((letter.json, letter.options));
+        self.pending.dead_letters.push((letter.json, letter.options));
     }
 
-    /// Publishes what has changed: what inputs did in one commit, what a tick did in as many as its size needs. A full disk is
-    /// waited for.
+    /// Publishes all pending changes: those of inputs in one commit, those of a tick in as many commits as their size needs.
+    /// While the disk is full, it waits.
     async fn flush(&mut self) -> Result<(), ProjectorError> {
-        while !self.pending.states.is_empty() || !self.pending.letters.is_empty() {
+        while !self.pending.states.is_empty() || !self.pending.dead_letters.is_empty() {
             self.commit(self.pending.together()).await?;
         }
         self.pending.bytes = 0;
         Ok(())
     }
 
-    /// Publishes the first so many of the states that changed, and all letters, in one commit.
+    /// Publishes the first `states` changed states, and all dead letters, in one commit.
     async fn commit(&mut self, states: usize) -> Result<(), ProjectorError> {
         let mut failures = 0;
         let published = loop {
@@ -303,7 +308,10 @@ impl<P: Projection> Projector<P> {
                 }
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!("projector {}: states wait: {error}", self.options.group);
+                    tracing::warn!(
+                        "projector {}: cannot publish states, will retry: {error}",
+                        self.options.group
+                    );
                     tokio::time::sleep(Duration::from_millis(backoff_ms(failures, 0))).await;
                 }
             }
@@ -313,13 +321,13 @@ impl<P: Projection> Projector<P> {
                 self.next_output = 0;
                 let (group, output) = (&self.options.group, &self.output);
                 tracing::warn!(
-                    "projector {group}: somebody else writes to {output}; if it is another projector of this group, stop one"
+                    "projector {group}: another writer publishes to {output}; if it is a projector of this group, stop one"
                 );
             }
             self.next_output += u64::from(self.next_output != 0);
         }
         self.figures.lock().published += states as u64;
-        self.pending.letters.clear();
+        self.pending.dead_letters.clear();
         for _ in 0..states {
             self.pending.states.pop_first();
         }
@@ -331,8 +339,8 @@ impl<P: Projection> Projector<P> {
         for (key, PendingState { json, cause }) in self.pending.states.iter().take(states) {
             batch.push_json(self.output.clone(), json, &self.state_options(key, *cause))?;
         }
-        for (json, options) in &self.pending.letters {
-            // One that is too large is left out: the event itself stays in its topic.
+        for (json, options) in &self.pending.dead_letters {
+            // A dead letter that is too large is left out: the event itself stays in its topic.
             let _ = batch.push_json(self.input.dead_letter(), json, options);
         }
         Ok(batch)
@@ -345,7 +353,7 @@ impl<P: Projection> std::fmt::Debug for Projector<P> {
     }
 }
 
-/// The error of a pull.
+/// Maps the error of a pull.
 fn pull_error(error: GroupError) -> ProjectorError {
     match error {
         GroupError::TakenOver => ProjectorError::Superseded,
@@ -356,5 +364,5 @@ fn pull_error(error: GroupError) -> ProjectorError {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("it panicked: {}", text.as_deref().unwrap_or("(no message)"))
+    format!("panicked: {}", text.as_deref().unwrap_or("(no message)"))
 }

@@ -1,20 +1,20 @@
-//! Events that a projector cannot fold go to the dead letters.
+//! The dead letter of an event that a projector cannot fold.
 
 use crate::event::Event;
 use prombus_protocol::{DeadLetter, PublishOptions, RawValue, Topic, Uuid};
 
-/// Ids that projectors make are UUIDv5 in this namespace: of dead letters, and of states (there the namespace of this and the
-/// input's id, with the key).
+/// The namespace of the ids that projectors derive. A dead letter's id is a UUIDv5 in it. A state event's id is a UUIDv5 of
+/// the key, in a namespace derived from this one and the input's id.
 pub(crate) const NAMESPACE: Uuid = Uuid::from_u128(0x84d1_3f7a_5b62_5c09_9e38_c06f_2ab7_71d5);
 
-/// A dead letter that is to be published.
+/// A dead letter to publish.
 #[derive(Clone, Debug)]
 pub struct Rejected {
-    /// Where it goes.
+    /// The dead-letter topic.
     pub topic: Topic,
     /// Its payload, as JSON.
     pub json: Vec<u8>,
-    /// With an id made from topic, group and event: published again, it adds nothing.
+    /// Its publish options, with an id derived from topic, group and event: a repeated publish adds nothing.
     pub options: PublishOptions,
 }
 

@@ -1,4 +1,4 @@
-//! What a group must write down to survive a restart, gathered until somebody takes it.
+//! The changes of a group that must be recorded to survive a restart, collected until the caller takes them.
 
 use super::{Millis, Position, SourceId};
 use prombus_protocol::RedeliveryReason;
@@ -10,28 +10,29 @@ pub struct AttemptsChange {
     pub position: Position,
     /// Attempts that are used up.
     pub attempts: u32,
-    /// Not before this time again.
+    /// It is not delivered again before this time.
     pub not_before: Millis,
     /// Why it will be delivered again.
     pub reason: Option<RedeliveryReason>,
 }
 
-/// Changes since the last time they were taken.
+/// Changes since they were last taken.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Seqs that were settled: topic, first, last. Neighbours are joined when they come in order.
+    /// Ranges of settled seqs: topic, first, last. A range that continues the previous one is merged with it.
     pub settled: Vec<(SourceId, u64, u64)>,
-    /// Attempts, in the order they happened.
+    /// Attempts, in the order in which they changed.
     pub attempts: Vec<AttemptsChange>,
-    /// Lease marks: topic, and the seq up to which events may be leased once this is durable. The last of a topic applies.
+    /// Lease marks: topic, and the seq up to which events may be leased once this is durable. The last mark of a topic
+    /// applies.
     pub marks: Vec<(SourceId, u64)>,
-    /// Whether a member waits for something of this to become durable, or should not lose it; ranges that a filter dropped or
-    /// that are gone can be found out again.
+    /// Whether these changes should become durable soon, because a member waits for them or they must not be lost. Ranges
+    /// that a filter dropped or that were removed do not set this: they can be determined again.
     pub is_wanted: bool,
 }
 
 impl Changes {
-    /// Whether there is nothing to write down.
+    /// Whether there is nothing to record.
     pub fn is_empty(&self) -> bool {
         self.settled.is_empty() && self.attempts.is_empty() && self.marks.is_empty()
     }
@@ -52,7 +53,7 @@ impl Changes {
         self.is_wanted = true;
     }
 
-    /// Forgets everything about a topic.
+    /// Discards all changes of a topic.
     pub fn forget(&mut self, source: SourceId) {
         self.settled.retain(|range| range.0 != source);
         self.attempts.retain(|change| change.position.source != source);

@@ -1,40 +1,40 @@
-//! Counts of what happened in a group, and of what it has.
+//! Counters of a group, and the number of its unsettled deliveries.
 
 use prombus_protocol::RedeliveryReason;
 
-/// What happened in a group since it is in memory.
+/// Counters of a group since it was loaded into memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupCounters {
     /// Deliveries, repeated ones included.
     pub delivered: u64,
-    /// Acks that counted.
+    /// Acks that were applied.
     pub acked: u64,
-    /// Nacks that counted.
+    /// Nacks that were applied.
     pub nacked: u64,
-    /// Leases that ran out.
+    /// Leases that expired.
     pub expired: u64,
     /// Deliveries whose member was lost.
     pub lost: u64,
-    /// Deliveries again because a lease had run out.
+    /// Redeliveries because a lease had expired.
     pub redelivered_expired: u64,
-    /// Deliveries again because of a nack.
+    /// Redeliveries because of a nack.
     pub redelivered_nacked: u64,
-    /// Deliveries again because a member was lost.
+    /// Redeliveries because a member was lost.
     pub redelivered_lost: u64,
-    /// Deliveries of events that may have been delivered before a restart.
+    /// First deliveries since a restart of events that may have been delivered before it.
     pub redelivered_restarted: u64,
     /// Acks and nacks that changed nothing.
     pub stale: u64,
     /// Events that were given up.
     pub dead_lettered: u64,
-    /// Events that a filter dropped, or that are gone.
+    /// Events that a filter dropped or that no longer exist.
     pub passed_over: u64,
-    /// Events that retention took before the group had them.
+    /// Events that retention removed before the group settled them.
     pub missed: u64,
 }
 
 impl GroupCounters {
-    /// Counts a delivery again for this reason.
+    /// Counts a redelivery with this reason.
     pub(super) fn count_redelivery(&mut self, reason: Option<RedeliveryReason>) {
         self.delivered += 1;
         match reason {
@@ -50,16 +50,16 @@ impl GroupCounters {
 /// How many deliveries of a group are unsettled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnsettledCounts {
-    /// With a member.
+    /// Leased to a member.
     pub leased: usize,
-    /// Waiting to be delivered again, or on the way to the dead letters.
+    /// Waiting for redelivery, or being given up.
     pub waiting: usize,
 }
 
 /// A topic's state in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceStatus {
-    /// It and everything below it is settled.
+    /// This seq and all lower ones are settled.
     pub floor: u64,
     /// How many seqs above the floor are settled.
     pub settled_above: u64,

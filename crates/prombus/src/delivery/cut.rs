@@ -1,12 +1,12 @@
-//! Events that are gone before the group had them: retention took them, or their topic was deleted.
+//! Events that were removed before the group settled them: by retention, or with their topic.
 
 use super::group::Group;
 use super::lease::UnsettledState;
 use super::{Position, SourceId};
 
 impl Group {
-    /// A topic begins at `first_seq` now. What is below it and not with a member is settled, whether it waits for its first
-    /// delivery or for another one; what members have, they may still settle. Answers how many events the group missed.
+    /// All events of a topic below `first_seq` were removed. Those that wait for their first delivery or for a redelivery
+    /// are settled; members may still settle those that they hold. Returns how many events the group missed.
     pub fn cut(&mut self, id: SourceId, first_seq: u64) -> u64 {
         let last = first_seq.saturating_sub(1);
         let source = &mut self.sources[id.0 as usize];
@@ -26,7 +26,7 @@ impl Group {
         }
         gone.extend(source.take_aside_to(last));
         if source.granted_to < last {
-            // Not granted yet, and never will be.
+            // Seqs that were not granted yet, and never will be.
             source.settled.unsettled(source.granted_to + 1, last, |first, last| gone.push((first, last)));
             source.granted_to = last;
             source.restored = source.restored.split_off(&first_seq);

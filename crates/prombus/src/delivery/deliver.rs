@@ -1,4 +1,4 @@
-//! Delivering: what a member read is leased to it; seqs that a filter dropped or that are gone are passed over.
+//! Delivering: events that a member has read are leased to it; seqs that a filter dropped or that were removed are skipped.
 
 use super::group::Group;
 use super::lease::{Leased, Unsettled};
@@ -6,9 +6,9 @@ use super::member::{MemberId, ReservedRange};
 use super::{Millis, Position, SourceId};
 
 impl Group {
-    /// Ends a reservation: `kept` (in order) are leased to the member, the other seqs up to `scanned_to` are passed over, and
-    /// later ones stay fresh. False when the reservation is void because of a seek or because the member is gone: then nothing is
-    /// leased.
+    /// Ends a reservation: the seqs `kept` (in order) are leased to the member, the other seqs up to `scanned_to` are
+    /// skipped, and later ones stay fresh. Returns false, and leases nothing, if the reservation is void because of a seek
+    /// or because the member is gone.
     pub fn deliver(
         &mut self,
         member: MemberId,
@@ -19,7 +19,7 @@ impl Group {
         leased: &mut Vec<Leased>,
     ) -> bool {
         let Some(state) = self.members.get_mut(&member) else { return false };
-        // From the end: a pull of many topics ends its reservations in that order.
+        // Search from the end: a pull of many topics ends its reservations in that order.
         let Some(at) = state.reserved.iter().rposition(|&it| it == range) else { return false };
         state.reserved.swap_remove(at);
         self.reserved_count -= range.count();
@@ -61,7 +61,7 @@ impl Group {
         true
     }
 
-    /// Settles seqs that no member gets: a filter dropped them, or they are gone.
+    /// Settles seqs that no member gets, because a filter dropped them or they were removed.
     #[inline]
     fn pass_over(&mut self, source: SourceId, first: u64, last: u64) {
         self.sources[source.0 as usize].settled.insert(first, last);
@@ -69,7 +69,7 @@ impl Group {
         self.counters.passed_over += last - first + 1;
     }
 
-    /// The event of a redelivery is gone, or a filter drops it: it is settled, if the member still has it reserved.
+    /// Settles a redelivery whose event was removed or dropped by a filter, if the member still has it reserved.
     pub fn pass_over_redelivery(&mut self, member: MemberId, position: Position) {
         if self.is_reserved_by(member, position) && self.forget(position).is_some() {
             self.pass_over(position.source, position.seq, position.seq);

@@ -1,4 +1,4 @@
-//! Taking deliveries back as if they had not happened: the event is due at once, and the attempt does not count.
+//! Undoing deliveries as if they had not happened: the event is due at once, and the attempt does not count.
 
 use super::change::AttemptsChange;
 use super::group::Group;
@@ -8,7 +8,7 @@ use super::member::MemberId;
 use super::{Millis, Position};
 
 impl Group {
-    /// Takes a member's lease, or its reservation of a redelivery, back as if it had not happened.
+    /// Undoes a member's lease, or its reservation of a redelivery.
     pub fn give_back_lease(&mut self, member: MemberId, position: Position, now: Millis) {
         let is_leased = self.is_leased_to(member, position);
         if !is_leased && !self.is_reserved_by(member, position) {
@@ -19,7 +19,7 @@ impl Group {
         }
         let Some(unsettled) = self.make_due(position, now) else { return };
         unsettled.attempts -= u32::from(is_leased);
-        // The record of its start is taken back with this one, and written again when it is leased again.
+        // The record below also cancels the recorded start of the attempt; it is recorded again before the next lease.
         unsettled.is_started = false;
         let (attempts, reason) = (unsettled.attempts, unsettled.reason);
         if attempts > 0 {
@@ -27,8 +27,9 @@ impl Group {
         }
     }
 
-    /// Puts back a redelivery that the member reserved and did not get: it did not fit, or could not be read. Nothing is written
-    /// down: the record of the attempt's start serves the next one. False when the member has not reserved it.
+    /// Puts back a redelivery that the member reserved but did not get, because it did not fit or could not be read. Nothing
+    /// is recorded: the record of the attempt's start also serves the next reservation. Returns false if the member has not
+    /// reserved it.
     pub fn put_back_redelivery(&mut self, member: MemberId, position: Position, now: Millis) -> bool {
         self.is_reserved_by(member, position) && self.make_due(position, now).is_some()
     }

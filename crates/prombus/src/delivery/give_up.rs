@@ -9,10 +9,10 @@ pub struct GiveUp {
     pub position: Position,
     /// How many attempts failed.
     pub attempts: u32,
-    /// How many are recorded if the letter cannot be written now: enough that no member gets the event again.
+    /// How many attempts are recorded if the dead letter cannot be written now: enough that no member gets the event again.
     pub spent: u32,
     /// The error of the last failure.
     pub error: String,
-    /// Whether the record that its attempts are used up is written: it is when the dead letter is first put off.
+    /// Whether the record that its attempts are used up was written. It is written when the dead letter is first postponed.
     pub is_written_down: bool,
 }

@@ -1,7 +1,7 @@
 //! Giving up: an event whose attempts are used up leaves the group as a dead letter.
 //!
-//! The machine names it once. Its caller writes the dead letter in one commit with the settling and reports that, or puts it
-//! off. Until then the event counts as unsettled and no member gets it.
+//! The machine reports such an event once. The caller writes the dead letter and the settle record in one commit and reports
+//! that, or postpones it. Until then the event counts as unsettled, and no member gets it.
 
 use super::change::AttemptsChange;
 use super::give_up::GiveUp;
@@ -24,17 +24,18 @@ impl Group {
         self.given_up.push(GiveUp { position, attempts, spent, error, is_written_down: false });
     }
 
-    /// Events to give up since the last time; each ends with [`gave_up`](Self::gave_up) or [`put_off`](Self::put_off).
+    /// Takes the events to give up. The caller ends each with [`gave_up`](Self::gave_up), [`park`](Self::park) or
+    /// [`put_off`](Self::put_off).
     pub fn take_given_up(&mut self) -> Vec<GiveUp> {
         std::mem::take(&mut self.given_up)
     }
 
-    /// Whether an event is still to be given up; a seek may have come in between.
+    /// Whether an event is still to be given up: a seek may have voided that.
     pub fn is_giving_up(&self, position: Position) -> bool {
         self.unsettled.get(&position).is_some_and(|unsettled| unsettled.state == UnsettledState::GivingUp)
     }
 
-    /// The event is settled; its record is written by the caller, together with the dead letter.
+    /// Settles the event. The caller has written its settle record, together with the dead letter.
     pub fn gave_up(&mut self, position: Position) {
         if self.is_giving_up(position) {
             self.forget(position);
@@ -43,7 +44,7 @@ impl Group {
         }
     }
 
-    /// The event is settled without a dead letter: it is one itself, or it is gone.
+    /// Settles the event without a dead letter, because it is itself a dead letter or was removed.
     pub fn park(&mut self, position: Position) {
         if self.is_giving_up(position) {
             self.gave_up(position);
@@ -52,7 +53,7 @@ impl Group {
         }
     }
 
-    /// The dead letter could not be written: the event is named again at that time, also after a restart.
+    /// Postpones the dead letter, which could not be written: the event is reported again at `until`, and after a restart.
     pub fn put_off(&mut self, mut give_up: GiveUp, until: Millis) {
         if !self.is_giving_up(give_up.position) {
             return;

@@ -1,4 +1,5 @@
-//! Granting: which seqs of a topic may be leased. Events that were tried before a restart wait for their next attempt instead.
+//! Granting: decides which seqs of a topic may be leased. Events that were tried before a restart wait for their next
+//! attempt instead.
 
 use super::group::Group;
 use super::lease::Unsettled;
@@ -9,7 +10,7 @@ use prombus_protocol::RedeliveryReason;
 use std::collections::BTreeSet;
 
 impl Group {
-    /// Adds a topic, with what was kept of its progress. Nothing of it is granted yet.
+    /// Adds a topic with its restored progress. None of its seqs are granted yet.
     pub fn add_source(&mut self, restored: Restored) -> SourceId {
         let floor = restored.settled.floor();
         self.sources.push(Source {
@@ -22,7 +23,7 @@ impl Group {
         SourceId(self.sources.len() as u32 - 1)
     }
 
-    /// Everything of a topic up to a seq may be leased from now on.
+    /// Allows all seqs of a topic up to `to` to be leased.
     pub fn grant(&mut self, id: SourceId, to: u64) {
         let source = &mut self.sources[id.0 as usize];
         if to <= source.granted_to {
@@ -60,7 +61,7 @@ impl Group {
         self.activate(id);
     }
 
-    /// An event that was tried before a restart waits for its next attempt.
+    /// Restores an event that was tried before a restart and waits for its next attempt.
     fn restore(
         &mut self,
         position: Position,
@@ -72,7 +73,7 @@ impl Group {
         self.timers.add(not_before, position);
     }
 
-    /// Puts a topic in turn if it has fresh seqs and nothing blocks it.
+    /// Adds a topic to the rotation if it has fresh seqs and nothing blocks it.
     #[inline]
     pub(super) fn activate(&mut self, id: SourceId) {
         let source = &mut self.sources[id.0 as usize];

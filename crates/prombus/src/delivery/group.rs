@@ -1,8 +1,8 @@
-//! The state of a group, and questions about it. What changes it is in the files that are named after the behaviour.
+//! The state of a group, and functions that read it. The functions that change it are in files named after the behaviour.
 //!
-//! A seq is granted (fresh), then reserved by a member that reads it, then leased to that member, or settled because a filter
-//! dropped it or it is gone. Seqs that are reserved but not delivered go back to the front. A redelivery is reserved, read and
-//! leased in the same way.
+//! A seq is granted (fresh), then reserved by a member that reads it, then leased to that member. If a filter drops it or it
+//! was removed, it is settled instead of leased. Seqs that are reserved but not delivered return to the front. A redelivery
+//! is reserved, read and leased in the same way.
 
 use super::change::Changes;
 use super::counters::{GroupCounters, SourceStatus, UnsettledCounts};
@@ -28,28 +28,28 @@ pub struct Group {
     pub(super) unsettled: UnsettledMap,
     pub(super) leased_count: usize,
     pub(super) reserved_count: u64,
-    /// Unsettled events that are due, in the order they became so. May name some that no longer are.
+    /// Unsettled events that are due, in the order in which they became due. May contain events that are not due any more.
     pub(super) due: VecDeque<Position>,
-    /// Topics with something fresh, in turn.
+    /// Topics with fresh seqs, in rotation.
     pub(super) active: VecDeque<SourceId>,
     pub(super) timers: Timers,
     pub(super) changes: Changes,
-    /// Events whose failure is among the changes that were not taken yet.
+    /// Events whose failed attempt is in `changes` and was not taken yet.
     pub(super) ungated: Vec<Position>,
-    /// Topics whose lease mark is among the changes that were not taken yet.
+    /// Topics whose lease mark is in `changes` and was not taken yet.
     pub(super) unmarked: Vec<SourceId>,
     /// A member has begun to wait for a lease mark.
     pub(super) is_mark_awaited: bool,
-    /// How far ahead of the leases marks are written down.
+    /// How many seqs ahead of the leases the lease marks are recorded.
     pub(super) mark_ahead: u64,
-    /// How many topics a pull reserves from, if more than one has something fresh.
+    /// The most topics that a pull reserves from, if more than one has fresh seqs.
     pub(super) side_by_side: usize,
-    /// How much of each it reserved the last time.
+    /// The most seqs of each topic that the last such pull reserved.
     pub(super) share: u64,
     pub(super) given_up: Vec<GiveUp>,
     pub(super) put_off: Vec<(Millis, GiveUp)>,
     pub(super) counters: GroupCounters,
-    /// Spreads the backoffs of different groups.
+    /// Randomizes backoffs, so that different groups do not retry together.
     pub(super) jitter: u64,
     /// When unreadable events are retried next; `Millis::MAX` for never.
     pub(super) retry_reads_at: Millis,
@@ -59,34 +59,35 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group without topics and members. `jitter` is any number, best another one for each group.
+    /// A group without topics and members. `jitter` is any number; it should differ between groups.
     pub fn new(jitter: u64) -> Self {
         let (mark_ahead, retry_reads_at) = (MARK_AHEAD, Millis::MAX);
         Self { jitter, mark_ahead, retry_reads_at, side_by_side: 1, ..Self::default() }
     }
 
-    /// A pull reserves from up to this many topics, so that its reader can deliver their events in the order of their times.
+    /// Lets a pull reserve from up to this many topics, so that its reader can deliver their events in the order of their
+    /// times.
     #[must_use]
     pub fn with_topics_side_by_side(mut self, topics: usize) -> Self {
         self.side_by_side = topics.max(1);
         self
     }
 
-    /// Writes lease marks down this many seqs ahead of what is leased, at least two.
+    /// Records lease marks this many seqs, at least two, ahead of the leases.
     #[must_use]
     pub fn with_mark_ahead(mut self, seqs: u64) -> Self {
         self.mark_ahead = seqs.max(2);
         self
     }
 
-    /// Takes the room for the reasons of nacks from a budget that others share.
+    /// Accounts the memory for nack reasons against a budget that groups share.
     #[must_use]
     pub fn with_error_budget(mut self, budget: ErrorBudget) -> Self {
         self.last_errors = LastErrors::new(budget);
         self
     }
 
-    /// What the nack before said about the events of these leases, of those that have it, in order.
+    /// The reasons of the previous nacks for these leases, in order. Leases without a reason are left out.
     pub fn last_errors(&self, leased: &[Leased]) -> Vec<(Position, Arc<str>)> {
         if self.last_errors.is_empty() {
             return Vec::new();
@@ -110,7 +111,7 @@ impl Group {
         }
     }
 
-    /// Takes an event out of what is unsettled, and off its member's account.
+    /// Removes an event from the unsettled ones, and from its member's deliveries in flight.
     #[inline]
     pub(super) fn forget(&mut self, position: Position) -> Option<Unsettled> {
         let unsettled = self.remove_unsettled(position)?;
@@ -128,7 +129,7 @@ impl Group {
         Some(unsettled)
     }
 
-    /// A lease of this member ended.
+    /// Decrements the lease counts, because a lease of this member has ended.
     #[inline]
     pub(super) fn release(&mut self, holder: MemberId) {
         self.leased_count -= 1;
@@ -137,7 +138,7 @@ impl Group {
         }
     }
 
-    /// Whether a member with room could be given something now.
+    /// Whether there may be events for a member with room.
     pub fn has_work(&self) -> bool {
         !self.active.is_empty() || !self.due.is_empty()
     }
@@ -147,28 +148,29 @@ impl Group {
         UnsettledCounts { leased: self.leased_count, waiting: self.unsettled.len() - self.leased_count }
     }
 
-    /// All unsettled deliveries, in no order.
+    /// All unsettled deliveries, in no particular order.
     pub fn unsettled(&self) -> impl Iterator<Item = (Position, &Unsettled)> {
         self.unsettled.iter().map(|(&position, unsettled)| (position, unsettled))
     }
 
-    /// The state of what is settled in a topic.
+    /// The settled seqs of a topic.
     pub fn settled(&self, source: SourceId) -> &SettledSeqs {
         &self.sources[source.0 as usize].settled
     }
 
-    /// What happened so far.
+    /// The counters.
     pub fn counters(&self) -> GroupCounters {
         self.counters
     }
 
-    /// Takes what must be written down. The events whose failures are in it are given to nobody before that is durable:
-    /// [`gate`](Self::gate) says as which generation it goes.
+    /// The changes to record. When the caller takes them, it calls [`gate`](Self::gate) with the generation of the record
+    /// that contains them. Events whose failed attempts are among the changes are not delivered before that generation is
+    /// durable.
     pub fn changes_mut(&mut self) -> &mut Changes {
         &mut self.changes
     }
 
-    /// The changes that were just taken are of this generation. Answers whether events wait for it to be durable.
+    /// Assigns a generation to the changes that were just taken. Returns whether events wait until it is durable.
     pub fn gate(&mut self, generation: u64) -> bool {
         self.gate_marks(generation);
         let has_failures = !self.ungated.is_empty();

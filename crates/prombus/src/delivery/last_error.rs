@@ -1,4 +1,4 @@
-//! The reason of the nack before an attempt. It is kept in memory only and within a budget: it is for people, and nothing
+//! The reason of the last nack of an event. It is kept only in memory and within a budget: it informs people, and nothing
 //! depends on it.
 
 use super::Position;
@@ -9,12 +9,12 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What an entry takes besides its text.
+/// The size of an entry without its text.
 const ENTRY_BYTES: usize = 64;
-/// What all groups together may take.
+/// The most memory that all groups may use together.
 const BUDGET_BYTES: usize = 16 << 20;
 
-/// Room that groups share.
+/// A memory budget that groups share.
 #[derive(Clone, Debug)]
 pub struct ErrorBudget(Arc<AtomicUsize>);
 
@@ -59,7 +59,7 @@ impl LastErrors {
         self.by_position.get(&position).cloned()
     }
 
-    /// Keeps what a nack said; one without a reason takes back what the one before said, and so does one that finds no room.
+    /// Stores the reason of a nack. If the nack has none, or there is no room, the previous reason is removed.
     pub(super) fn put(&mut self, position: Position, error: Option<&str>) {
         self.remove(position);
         let Some(error) = error.filter(|error| !error.is_empty()) else { return };
@@ -73,7 +73,7 @@ impl LastErrors {
     }
 
     pub(super) fn remove(&mut self, position: Position) {
-        // Nearly always: acks come here too.
+        // The common case: every ack calls this.
         if self.by_position.is_empty() {
             return;
         }

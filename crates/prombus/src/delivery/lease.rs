@@ -1,4 +1,4 @@
-//! Deliveries that are not settled: what a lease is, and what the group remembers about each.
+//! Unsettled deliveries: their states, leases and attempts.
 
 use super::change::AttemptsChange;
 use super::member::{MemberId, MemberSettings};
@@ -10,48 +10,48 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// The state of an unsettled delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsettledState {
-    /// A member has it until `Unsettled::at`.
+    /// A member holds it until `Unsettled::at`.
     Leased,
-    /// It is redelivered from `Unsettled::at` on.
+    /// It is redelivered after `Unsettled::at`.
     Waiting,
-    /// It is redelivered now.
+    /// It is ready to be redelivered.
     Due,
-    /// This member reads it, to get it next. No lease runs, and the attempt does not count before it is handed out.
+    /// This member is reading it and gets it next. No lease runs, and the attempt does not count before it is handed out.
     Reserved(MemberId),
-    /// It is on its way to the dead letters.
+    /// It is being given up.
     GivingUp,
 }
 
-/// An event that was leased at least once, or is known to have been before a restart, and is not settled.
+/// An event that was leased at least once, perhaps before a restart, and is not settled.
 #[derive(Clone, Copy, Debug)]
 pub struct Unsettled {
     /// Its state.
     pub state: UnsettledState,
     /// Attempts that were used up, the running one included.
     pub attempts: u32,
-    /// Who has it, or had it last. A member that only reads it is not a holder.
+    /// The member that holds it, or held it last. A member that only reads it is not a holder.
     pub holder: MemberId,
     /// The holder's limit of attempts.
     pub max_attempts: u32,
-    /// When the lease ends, or the wait.
+    /// When the lease or the wait ends.
     pub at: Millis,
     /// When the last lease began.
     pub leased_at: Millis,
     /// Why it is delivered again.
     pub reason: Option<RedeliveryReason>,
-    /// It is in `Group::due`, perhaps from an earlier time that it was due.
+    /// Whether it is in `Group::due`, perhaps since an earlier time at which it was due.
     pub is_queued: bool,
-    /// It could not be read when it was to be delivered again.
+    /// Whether the last attempt to read it for a redelivery failed.
     pub is_unreadable: bool,
     /// It must not be delivered before this generation of the group's records is durable.
     pub gate: u64,
-    /// The start of its next attempt is written down already. Attempts from the second on are delivered only after that is
-    /// durable.
+    /// Whether the start of its next attempt is recorded already. From the second attempt on, an event is delivered only
+    /// after that record is durable.
     pub is_started: bool,
 }
 
 impl Unsettled {
-    /// An event that is leased for the first time since the group is in memory.
+    /// An event that is leased for the first time since the group was loaded.
     #[inline]
     pub(super) fn first_lease(
         holder: MemberId,
@@ -75,7 +75,7 @@ impl Unsettled {
         }
     }
 
-    /// An event that was tried before a restart and waits for its next attempt. No member has it.
+    /// An event that was tried before a restart and waits for its next attempt. No member holds it.
     pub(super) fn restored(attempts: u32, not_before: Millis, reason: Option<RedeliveryReason>) -> Self {
         Self {
             state: UnsettledState::Waiting,
@@ -110,7 +110,7 @@ impl Unsettled {
         self.leased_at = now;
     }
 
-    /// Whether the start of its next attempt must be written down before it is delivered: a first attempt needs no record.
+    /// Whether the start of its next attempt must be recorded before it is delivered: a first attempt needs no record.
     pub(super) fn needs_start(&self) -> bool {
         self.attempts > 0 && !self.is_started
     }
@@ -129,7 +129,7 @@ impl Unsettled {
 /// All unsettled deliveries of a group.
 pub type UnsettledMap = HashMap<Position, Unsettled, BuildHasherDefault<PositionHasher>>;
 
-/// Positions are small numbers that clients cannot choose freely: one multiplication spreads them well enough.
+/// A fast hash is enough: positions are small numbers that clients cannot choose freely.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PositionHasher(u64);
 
@@ -159,7 +159,7 @@ impl Hasher for PositionHasher {
 pub struct Leased {
     /// The event.
     pub position: Position,
-    /// Which attempt this is, from 1.
+    /// The attempt, counted from 1.
     pub attempt: u32,
     /// When the lease ends.
     pub deadline: Millis,

@@ -1,4 +1,4 @@
-//! Time: leases that expire, waits that end, and what else is due.
+//! Timers of a group: leases that expire, waits that end, and retries that are due.
 
 use super::group::Group;
 use super::lease::UnsettledState;
@@ -6,13 +6,13 @@ use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
 
 impl Group {
-    /// Advances the clock to `now`: expires leases, ends waits, and retries what is due.
+    /// Advances the clock to `now`: expires leases, ends waits, and starts due retries.
     pub fn advance(&mut self, now: Millis) {
         let mut room = None;
         while let Some(timer) = self.timers.pop_due(now) {
-            let room = *room.get_or_insert_with(|| self.hungry_room());
+            let room = *room.get_or_insert_with(|| self.idle_room());
             for seq in timer.first_seq..=timer.last_seq {
-                self.look_at(Position { source: timer.source, seq }, timer.at, room);
+                self.timer_fired(Position { source: timer.source, seq }, timer.at, room);
             }
         }
         if !self.put_off.is_empty() {
@@ -23,11 +23,12 @@ impl Group {
         }
     }
 
-    /// `room` is how many redeliveries would be taken at once.
-    fn look_at(&mut self, position: Position, at: Millis, room: usize) {
+    /// `room` is how many redeliveries the waiting members could take at once.
+    fn timer_fired(&mut self, position: Position, at: Millis, room: usize) {
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         if unsettled.at > at {
-            // Extended, or leased again, since this timer was set. The latter has a timer of its own; two do no harm.
+            // The lease was extended, or the event leased again, since this timer was set. A new lease has its own timer; a
+            // second one is harmless.
             if unsettled.state == UnsettledState::Leased {
                 let later = unsettled.at;
                 self.timers.add(later, position);
@@ -37,7 +38,7 @@ impl Group {
         match unsettled.state {
             UnsettledState::Waiting => {
                 unsettled.state = UnsettledState::Due;
-                // It may still be there if it was nacked while it was due before.
+                // It may still be in the queue, if it was nacked while it was due.
                 if !std::mem::replace(&mut unsettled.is_queued, true) {
                     self.due.push_back(position);
                 }
@@ -66,7 +67,7 @@ impl Group {
         self.timers.next_at().into_iter().chain(put_off).chain(retry_reads).min()
     }
 
-    /// How many timers it has; leases of one pull share one.
+    /// How many timers it has; the leases of one pull share a timer.
     pub fn timer_count(&self) -> usize {
         self.timers.count()
     }

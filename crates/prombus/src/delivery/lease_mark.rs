@@ -2,7 +2,7 @@
 
 use prombus_protocol::RedeliveryReason;
 
-/// How many seqs the mark is written down ahead of what is leased.
+/// How many seqs ahead of the leases the mark is recorded.
 pub const MARK_AHEAD: u64 = 16_384;
 
 /// The lease mark of a topic.
@@ -12,10 +12,10 @@ pub(super) struct LeaseMark {
     pub(super) durable: u64,
     /// The newest mark, durable or not.
     pub(super) written: u64,
-    /// The generation of records that carries the newest mark: zero when it is durable, `u64::MAX` while the mark is among
-    /// the changes that were not taken yet.
+    /// The generation of the record that contains the newest mark: zero when that is durable, `u64::MAX` while the mark is
+    /// among the changes that were not taken yet.
     pub(super) gate: u64,
-    /// A member waits for the newest mark, and the caller was told so.
+    /// A member waits for the newest mark, and the caller was informed.
     pub(super) is_awaited: bool,
     /// The highest seq that was leased, in this process or before.
     pub(super) leased_to: u64,
@@ -24,12 +24,12 @@ pub(super) struct LeaseMark {
 }
 
 impl LeaseMark {
-    /// A mark that is durable. `restarted_to` is how far events may have been delivered before a restart.
+    /// A durable mark. Events up to `restarted_to` may have been delivered before a restart.
     pub(super) fn restored(durable: u64, restarted_to: u64) -> Self {
         Self { durable, written: durable, leased_to: restarted_to, restarted_to, ..Self::default() }
     }
 
-    /// The last seq that may be leased, when everything up to this generation is durable.
+    /// The last seq that may be leased, given that all records up to this generation are durable.
     pub(super) fn limit(&mut self, durable_generation: u64) -> u64 {
         if self.gate != 0 && self.gate <= durable_generation {
             *self = Self { durable: self.written, gate: 0, is_awaited: false, ..*self };
@@ -37,7 +37,7 @@ impl LeaseMark {
         self.durable
     }
 
-    /// Events up to `seq` are leased.
+    /// Notes that events up to `seq` are leased.
     pub(super) fn leased(&mut self, seq: u64) {
         debug_assert!(seq <= self.durable, "leased {seq} above the durable mark {}", self.durable);
         self.leased_to = self.leased_to.max(seq);

@@ -1,16 +1,16 @@
-//! How far a group has leased a topic, as far as a crash must not take it back: the lease mark.
+//! The lease mark: a durable upper bound of the seqs of a topic that a group has leased.
 //!
-//! No event above the durable mark is leased for the first time. So after a crash no unsettled event above the mark was ever
-//! delivered, and one at or below it may have been: it is delivered with the reason `server_restarted`.
-//! The mark is written down well ahead of the leases and rides on other commits, so that a pull rarely waits for it. A seek
-//! resets it, and a group that is closed in order writes down exactly how far it has leased.
+//! Only events up to the durable mark are leased for the first time. So after a crash, no unsettled event above the mark was
+//! ever delivered, and one at or below it may have been: it is delivered with the reason `server_restarted`. The mark is
+//! recorded well ahead of the leases, together with other changes, so that a pull rarely waits for it. A seek resets it. A
+//! clean close records exactly how far the group has leased.
 
 use super::SourceId;
 use super::group::Group;
 use super::lease_mark::LeaseMark;
 
 impl Group {
-    /// Writes down a higher mark if leases up to `seq` come close to the newest one. `ahead` is how far above `seq` it goes.
+    /// Records a higher mark if leases up to `seq` come close to the newest mark. The new mark is `seq + ahead`.
     #[inline]
     pub(super) fn keep_mark_ahead(&mut self, id: SourceId, seq: u64, ahead: u64) {
         let mark = &self.sources[id.0 as usize].mark;
@@ -28,7 +28,7 @@ impl Group {
         self.unmarked.push(id);
     }
 
-    /// Writes down a mark above what is leased if there is none yet: for a new topic, and after a clean restart.
+    /// Records a mark above the leases if there is none yet: for a new topic, and after a clean restart.
     pub fn prepare_mark(&mut self, id: SourceId) {
         let source = &self.sources[id.0 as usize];
         if source.is_dropped {
@@ -38,14 +38,14 @@ impl Group {
         self.keep_mark_ahead(id, leased_to, self.mark_ahead);
     }
 
-    /// The same for all topics.
+    /// Calls [`prepare_mark`](Self::prepare_mark) for all topics.
     pub(super) fn prepare_marks(&mut self) {
         for number in 0..self.sources.len() {
             self.prepare_mark(SourceId(number as u32));
         }
     }
 
-    /// A member finds the next event of a topic above the durable mark.
+    /// Notes that a member waits because the next event of a topic is above the durable mark.
     #[cold]
     pub(super) fn await_mark(&mut self, id: SourceId, next_seq: u64, ahead: u64) {
         self.keep_mark_ahead(id, next_seq, ahead);
@@ -55,20 +55,20 @@ impl Group {
         }
     }
 
-    /// Whether a member has begun to wait for a mark since the last time this was asked: the changes that were taken up to now
-    /// should be made durable soon.
+    /// Whether a member has begun to wait for a mark since the last call. If so, the changes that were taken so far should
+    /// be made durable soon.
     pub fn take_mark_awaited(&mut self) -> bool {
         std::mem::take(&mut self.is_mark_awaited)
     }
 
-    /// The caller has written down this mark itself, in a record of this generation, together with a seek.
+    /// Notes a mark that the caller recorded itself, together with a seek, in a record of this generation.
     pub fn marked(&mut self, id: SourceId, to: u64, generation: u64) {
         let mark = &mut self.sources[id.0 as usize].mark;
         mark.written = to;
         mark.gate = generation;
     }
 
-    /// The changes that were just taken are of this generation.
+    /// Assigns a generation to the marks that were just taken.
     pub(super) fn gate_marks(&mut self, generation: u64) {
         for id in self.unmarked.drain(..) {
             let mark = &mut self.sources[id.0 as usize].mark;
@@ -78,14 +78,14 @@ impl Group {
         }
     }
 
-    /// A topic starts at another place, where nothing has been leased.
+    /// Resets the mark after a seek: nothing above `floor` has been leased.
     pub(super) fn reset_mark(&mut self, id: SourceId, floor: u64) {
         self.sources[id.0 as usize].mark =
             LeaseMark { durable: floor, written: floor, leased_to: floor, ..LeaseMark::default() };
         self.unmarked.retain(|&other| other != id);
     }
 
-    /// Writes down exactly how far the group has leased.
+    /// Records exactly how far the group has leased.
     pub(super) fn write_exact_marks(&mut self) {
         for (number, source) in self.sources.iter_mut().enumerate() {
             let mark = &mut source.mark;

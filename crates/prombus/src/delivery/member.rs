@@ -2,24 +2,25 @@
 
 use super::{Millis, Position, SourceId};
 
-/// A member. Numbers are not used again while the group is in memory.
+/// The number of a member. Numbers are not reused while the group is in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u64);
 
-/// What a member asked for when it joined.
+/// The settings that a member chose when it joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberSettings {
-    /// The most deliveries that it may have unsettled.
+    /// The most unsettled deliveries that it may have.
     pub max_in_flight: u32,
-    /// The most that one pull leases.
+    /// The most events that one pull leases.
     pub batch_size: u32,
     /// How long a lease runs.
     pub ack_timeout_ms: Millis,
     /// An event is given up when this many attempts have failed.
     pub max_attempts: u32,
-    /// At this many unsettled events the group leases nothing new to this member.
+    /// While the group has this many unsettled events, it leases no new ones to this member.
     pub max_unsettled: u32,
-    /// Whether later events may pass unreadable ones after a minute. False for a member that folds events in order.
+    /// Whether later events may be delivered before unreadable ones, after a wait of a minute. False for a member that needs
+    /// strict order.
     pub passes_unreadable: bool,
 }
 
@@ -36,14 +37,14 @@ impl Default for MemberSettings {
     }
 }
 
-/// Seqs that a member is about to read: no longer fresh, not leased yet.
+/// Seqs that a member is about to read: not fresh any more, not leased yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservedRange {
     /// The topic.
     pub source: SourceId,
     /// The first seq.
     pub first_seq: u64,
-    /// The last one.
+    /// The last seq.
     pub last_seq: u64,
 }
 
@@ -59,15 +60,15 @@ pub(super) struct Member {
     pub(super) settings: MemberSettings,
     pub(super) in_flight: u32,
     pub(super) is_paused: bool,
-    /// The server has stopped reading from it: its silence is not its fault.
+    /// The server has stopped reading from the member, so a missing ack is not its fault.
     pub(super) is_held: bool,
-    /// Leases that ran out while it was held.
+    /// Leases that expired while it was held.
     pub(super) overdue: Vec<Position>,
     pub(super) reserved: Vec<ReservedRange>,
-    /// Its last pull reserved redeliveries.
+    /// Whether its last pull reserved redeliveries.
     pub(super) may_read_redeliveries: bool,
-    /// Its last pull found nothing: it takes what comes at once.
-    pub(super) is_hungry: bool,
+    /// Its last pull found nothing, so it takes the next events at once.
+    pub(super) is_idle: bool,
 }
 
 impl Member {
@@ -80,11 +81,11 @@ impl Member {
             overdue: Vec::new(),
             reserved: Vec::new(),
             may_read_redeliveries: false,
-            is_hungry: false,
+            is_idle: false,
         }
     }
 
-    /// How many more deliveries it may have.
+    /// How many more deliveries it may get in one pull.
     pub(super) fn window(&self) -> u32 {
         if self.is_paused {
             return 0;

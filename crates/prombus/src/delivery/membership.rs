@@ -7,11 +7,11 @@ use super::member::{Member, MemberId, MemberSettings};
 use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
 
-/// How much longer overdue leases run after a hold, so that waiting acks are read.
+/// How much longer overdue leases run after a hold, so that acks that arrived during the hold are read first.
 const GRACE_MS: Millis = 1_000;
 
 impl Group {
-    /// A member joins.
+    /// Adds a member.
     pub fn join(&mut self, settings: MemberSettings) -> MemberId {
         self.next_member += 1;
         let id = MemberId(self.next_member);
@@ -25,7 +25,7 @@ impl Group {
         self.members.get(&member).map_or(0, Member::window)
     }
 
-    /// How many deliveries a member has, and whether it is paused.
+    /// How many deliveries a member has in flight, and whether it is paused.
     pub fn member_status(&self, member: MemberId) -> Option<(u32, bool)> {
         self.members.get(&member).map(|it| (it.in_flight, it.is_paused))
     }
@@ -45,19 +45,19 @@ impl Group {
         self.members.len()
     }
 
-    /// Whether a member has a lease.
+    /// Whether an event is leased to a member.
     pub fn is_leased_to(&self, member: MemberId, position: Position) -> bool {
         let unsettled = self.unsettled.get(&position);
         unsettled.is_some_and(|it| it.state == UnsettledState::Leased && it.holder == member)
     }
 
-    /// Whether a member reads an event, to be handed it next.
+    /// Whether a member has reserved an event for redelivery.
     pub(super) fn is_reserved_by(&self, member: MemberId, position: Position) -> bool {
         self.unsettled.get(&position).is_some_and(|it| it.state == UnsettledState::Reserved(member))
     }
 
-    /// A member is gone without leaving: its deliveries failed and go to others at once. Those that it only read have not
-    /// failed.
+    /// Removes a member that is gone without leaving. Its deliveries have failed and go to other members at once;
+    /// redeliveries that it had only reserved have not failed.
     pub fn lose(&mut self, member: MemberId, now: Millis) {
         for position in self.remove_member(member) {
             if self.put_back_redelivery(member, position, now) {
@@ -69,7 +69,7 @@ impl Group {
         self.advance(now);
     }
 
-    /// A member leaves in order: its deliveries go to others at once, as if they had not happened.
+    /// Removes a member that leaves cleanly. Its deliveries go to other members at once, as if they had not happened.
     pub fn leave(&mut self, member: MemberId, now: Millis) {
         for position in self.remove_member(member) {
             self.give_back_lease(member, position, now);
@@ -93,8 +93,8 @@ impl Group {
         positions
     }
 
-    /// The group is about to be closed in order: all members leave, starts of attempts that were not delivered are taken back, and the
-    /// lease marks become exact.
+    /// Prepares the group for a clean close: all members leave, recorded starts of attempts that were not delivered are
+    /// undone, and the lease marks become exact.
     pub fn close(&mut self, now: Millis) {
         for member in self.members().collect::<Vec<_>>() {
             self.leave(member, now);
@@ -111,21 +111,22 @@ impl Group {
         self.write_exact_marks();
     }
 
-    /// A member gets nothing new until it is resumed; its leases keep running.
+    /// Pauses or resumes a member. A paused member gets no new events; its leases keep running.
     pub fn pause(&mut self, member: MemberId, is_paused: bool) {
         if let Some(member) = self.members.get_mut(&member) {
             member.is_paused = is_paused;
         }
     }
 
-    /// The server stops reading what a member sends: its leases do not run out until the server reads again.
+    /// Notes that the server stops reading from a member: its leases do not expire until the server reads again.
     pub fn hold(&mut self, member: MemberId) {
         if let Some(member) = self.members.get_mut(&member) {
             member.is_held = true;
         }
     }
 
-    /// The server reads from the member again. Leases that expired meanwhile are extended a little, for acks that are on their way.
+    /// Notes that the server reads from the member again. Leases that expired meanwhile are extended a little, for acks that
+    /// are on their way.
     pub fn unhold(&mut self, member: MemberId, now: Millis) {
         // Leases that expired before this point expired during the hold.
         self.advance(now);

@@ -1,11 +1,11 @@
-//! How long a nacked event waits before it is delivered again.
+//! The backoff of nacked events.
 
 use super::Millis;
 
 const BACKOFF_FIRST_MS: u64 = 100;
 const BACKOFF_MAX_MS: u64 = 30_000;
 
-/// How long a nacked event waits before its next attempt: 100 ms doubling to 30 s, a fifth more or less.
+/// How long a nacked event waits before its next attempt: 100 ms, doubling up to 30 s, with a jitter of 20 %.
 pub fn backoff_ms(failed_attempts: u32, jitter: u64) -> Millis {
     let doublings = failed_attempts.saturating_sub(1).min(16);
     let full = (BACKOFF_FIRST_MS << doublings).min(BACKOFF_MAX_MS);

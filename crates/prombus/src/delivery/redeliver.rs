@@ -1,11 +1,11 @@
 //! Redelivering: events whose next attempt is due are reserved before fresh ones, read, and leased again.
 //!
-//! A read may take longer than a lease. So the attempt counts, and its lease runs, from the hand-out; a reservation does not end
-//! by itself, and a member that is lost during the read has used nothing.
+//! A read may take longer than a lease. So the attempt counts, and its lease runs, only from the hand-out. A reservation has
+//! no time limit, and a member that is lost during the read has used no attempt.
 //!
 //! Every failure, and the start of every attempt from the second on, is durable before the event is delivered again. So the
-//! number of attempts never falls, whatever happens to the machine in between, and an event that crashes the process each time
-//! is given up in the end.
+//! number of attempts never falls, even if the machine crashes in between, and an event that crashes the process each time
+//! is eventually given up.
 
 use super::change::AttemptsChange;
 use super::group::Group;
@@ -15,8 +15,8 @@ use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
 
 impl Group {
-    /// Reserves due redeliveries, and starts the next attempts of those whose start is not written down. Returns how much of the
-    /// window is left for fresh events: events that wait for a commit keep their places before them.
+    /// Reserves due redeliveries, and records the start of their next attempts where that is missing. Returns how much of
+    /// the window is left for fresh events. Redeliveries that wait for a commit keep their share of the window.
     pub(super) fn reserve_due(
         &mut self,
         member: MemberId,
@@ -29,7 +29,7 @@ impl Group {
             return window;
         }
         let (mut count, mut room) = (0, None);
-        // Events that wait for a record to become durable. They keep their places in the queue.
+        // Events that wait until a record is durable. They keep their places in the queue.
         let mut gated: Vec<Position> = Vec::new();
         while count < window {
             let Some(position) = self.due.pop_front() else { break };
@@ -48,13 +48,14 @@ impl Group {
             if is_gated || unsettled.needs_start() {
                 unsettled.is_queued = true;
                 if unsettled.needs_start() && !is_spent {
-                    // A crash must count the attempt: an event that crashes the process is given up in the end.
+                    // An attempt that ends in a crash must count, so that an event that crashes the process is eventually
+                    // given up.
                     self.changes.attempts(unsettled.start(position));
                     self.ungated.push(position);
                 }
                 gated.push(position);
-                // No more attempts are started than members could take.
-                if gated.len() >= *room.get_or_insert_with(|| self.hungry_room()) {
+                // Do not start more attempts than waiting members could take.
+                if gated.len() >= *room.get_or_insert_with(|| self.idle_room()) {
                     break;
                 }
                 continue;
@@ -69,8 +70,8 @@ impl Group {
         window.saturating_sub(count).saturating_sub(gated_count)
     }
 
-    /// Hands a redelivery out to the member that reserved and read it: its next attempt begins. `None` when the reservation is
-    /// void, because the last holder settled the event, a seek came, or the member is gone.
+    /// Hands a redelivery to the member that reserved and read it: its next attempt begins. Returns `None` if the
+    /// reservation is void, because the last holder settled the event, a seek moved the group, or the member is gone.
     pub fn hand_out(&mut self, member: MemberId, position: Position, now: Millis) -> Option<Leased> {
         let state = self.members.get_mut(&member)?;
         let unsettled = self.unsettled.get_mut(&position)?;
@@ -104,14 +105,14 @@ impl Group {
         }
     }
 
-    /// Redelivers the event from a time on, once its attempts are written down.
+    /// Makes the event wait until `at` for its redelivery. It is not redelivered before its attempts are durable.
     pub(super) fn wait(&mut self, position: Position, reason: RedeliveryReason, at: Millis) {
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         unsettled.state = UnsettledState::Waiting;
         unsettled.reason = Some(reason);
         unsettled.at = at;
         unsettled.is_started = false;
-        // No member gets it before the caller has named the generation that carries this.
+        // No member gets it before the caller has assigned a generation to this change.
         unsettled.gate = u64::MAX;
         let attempts = unsettled.attempts;
         self.timers.add(at, position);
@@ -119,9 +120,9 @@ impl Group {
         self.changes.attempts(AttemptsChange { position, attempts, not_before: at, reason: Some(reason) });
     }
 
-    /// How many events the members that wait for some could take now.
-    pub(super) fn hungry_room(&self) -> usize {
-        let hungry = self.members.values().filter(|member| member.is_hungry);
-        hungry.map(|member| member.window() as usize).sum()
+    /// How many events the waiting members could take now.
+    pub(super) fn idle_room(&self) -> usize {
+        let idle = self.members.values().filter(|member| member.is_idle);
+        idle.map(|member| member.window() as usize).sum()
     }
 }

@@ -1,24 +1,24 @@
-//! Reserving: a member takes fresh seqs to read them. Seqs that it does not deliver go back to the front.
+//! Reserving: a member takes fresh seqs to read them. Seqs that it does not deliver return to the front.
 
 use super::group::Group;
 use super::member::{MemberId, ReservedRange};
 use super::{Millis, Position, SourceId};
 
-/// Of each topic that a pull looks through, it reserves at least this many seqs.
+/// A pull that filters events reserves at least this many seqs of each topic.
 const SHARE_MIN: u32 = 32;
 
 impl Group {
-    /// Takes for a member what it may read now: due redeliveries into `redelivered`, and ranges of fresh seqs into `reserved`,
-    /// `want` in all. No lease runs yet: [`hand_out`](Self::hand_out) and [`deliver`](Self::deliver) make leases of what was
-    /// read. A member that looks at events before it takes them may reserve up to `scan` fresh seqs
-    /// instead. Returns how many of the reserved seqs it may deliver.
+    /// Reserves events that a member may read now, `want` in total: due redeliveries go into `redelivered`, ranges of fresh
+    /// seqs into `reserved`. No lease runs yet: [`hand_out`](Self::hand_out) and [`deliver`](Self::deliver) lease the events
+    /// that were read. A member that filters events may reserve up to `scan` fresh seqs instead. Returns how many of the
+    /// reserved fresh seqs it may deliver.
     ///
-    /// A member has one such pull open at a time.
+    /// A member must have only one such pull open at a time.
     ///
-    /// `durable` is the newest generation of the group's records that is durable.
+    /// `durable` is the newest durable generation of the group's records.
     #[expect(
         clippy::too_many_arguments,
-        reason = "one pull; a struct of them would be made and taken apart in one place"
+        reason = "a struct of the arguments would be built and destructured in one place only"
     )]
     pub fn reserve(
         &mut self,
@@ -32,7 +32,7 @@ impl Group {
     ) -> u32 {
         self.advance(now);
         let Some(state) = self.members.get_mut(&member) else { return 0 };
-        state.is_hungry = true;
+        state.is_idle = true;
         let settings = state.settings;
         let window = state.window().min(want);
         let window = self.reserve_due(member, settings, window, durable, redelivered);
@@ -43,24 +43,25 @@ impl Group {
         if allowed > 0 {
             let topics = self.active.len().min(self.side_by_side);
             if topics > 1 {
-                // The reader takes `allowed` of all of them together.
+                // The reader takes `allowed` events from all these topics together.
                 let share = scan.map_or(allowed, |scan| (scan / topics as u32).max(SHARE_MIN));
                 self.reserve_side_by_side(member, topics, u64::from(share), durable, reserved);
             } else {
                 self.reserve_fresh(member, scan.unwrap_or(allowed), durable, reserved);
             }
         }
-        self.members.get_mut(&member).expect("looked at above").is_hungry =
+        self.members.get_mut(&member).expect("found above").is_idle =
             redelivered.is_empty() && reserved.is_empty();
         allowed
     }
 
-    /// A range of this length that a pull of several topics reserved may not be all that its topic has.
+    /// The most seqs that a pull of several topics reserved of each. If a reserved range has this length, its topic may have
+    /// more.
     pub fn share(&self) -> u64 {
         self.share
     }
 
-    /// Reserves fresh seqs of several topics, up to `share` of each, and holds the topics.
+    /// Reserves fresh seqs of several topics, up to `share` of each, and keeps other members from these topics.
     fn reserve_side_by_side(
         &mut self,
         member: MemberId,
@@ -75,7 +76,7 @@ impl Group {
             let Some(id) = self.active.pop_front() else { break };
             let source = &mut self.sources[id.0 as usize];
             let limit = source.mark.limit(durable);
-            let range = source.fresh.front_mut().expect("an active topic has something fresh");
+            let range = source.fresh.front_mut().expect("an active topic has fresh seqs");
             if range.0 > limit {
                 let next_seq = range.0;
                 self.active.push_back(id);
@@ -91,14 +92,14 @@ impl Group {
             source.is_active = false;
             source.held_by = Some(member);
             self.reserved_count += count;
-            let state = self.members.get_mut(&member).expect("looked at by the caller");
+            let state = self.members.get_mut(&member).expect("found by the caller");
             state.reserved.push(taken);
             reserved.push(taken);
             self.keep_mark_ahead(id, taken.last_seq, ahead);
         }
     }
 
-    /// Reserves fresh seqs, of the topics in turn.
+    /// Reserves fresh seqs of the topics in rotation.
     fn reserve_fresh(
         &mut self,
         member: MemberId,
@@ -107,14 +108,14 @@ impl Group {
         reserved: &mut Vec<ReservedRange>,
     ) {
         let mut left = u64::from(most);
-        // A member that looks at many events at once must not wait for a mark each time.
+        // A member that scans many events at once must not wait for a mark each time.
         let ahead = self.mark_ahead.max(2 * left);
         let mut above_mark = 0;
         while left > 0 {
             let Some(&id) = self.active.front() else { break };
             let source = &mut self.sources[id.0 as usize];
             let limit = source.mark.limit(durable);
-            let range = source.fresh.front_mut().expect("an active topic has something fresh");
+            let range = source.fresh.front_mut().expect("an active topic has fresh seqs");
             if range.0 > limit {
                 let next_seq = range.0;
                 self.await_mark(id, next_seq, ahead);
@@ -133,7 +134,7 @@ impl Group {
             if range.0 > range.1 {
                 source.fresh.pop_front();
             }
-            // The next pull looks at the next topic first.
+            // The next pull starts with the next topic.
             self.active.pop_front();
             if source.fresh.is_empty() {
                 source.is_active = false;
@@ -141,14 +142,14 @@ impl Group {
                 self.active.push_back(id);
             }
             self.reserved_count += count;
-            let member = self.members.get_mut(&member).expect("looked at above");
+            let member = self.members.get_mut(&member).expect("found above");
             member.reserved.push(taken);
             reserved.push(taken);
             self.keep_mark_ahead(id, taken.last_seq, ahead);
         }
     }
 
-    /// A member's reservation of a topic ends: others may reserve from it again.
+    /// Ends a member's hold on a topic: other members may reserve from it again.
     #[inline]
     pub(super) fn release_topic(&mut self, member: MemberId, id: SourceId) {
         let source = &mut self.sources[id.0 as usize];
@@ -158,7 +159,7 @@ impl Group {
         }
     }
 
-    /// Puts the rest of a reservation back where it came from.
+    /// Puts the rest of a reservation back into the fresh seqs.
     #[inline]
     pub(super) fn give_back(&mut self, range: ReservedRange) {
         if range.first_seq > range.last_seq {
@@ -168,7 +169,7 @@ impl Group {
         self.activate(range.source);
     }
 
-    /// Voids what a member has reserved, without leasing any of it.
+    /// Voids reservations of a member, without leasing any of them.
     pub(super) fn give_back_reserved(&mut self, member: MemberId, ranges: Vec<ReservedRange>) {
         for range in ranges {
             self.reserved_count -= range.count();
@@ -177,7 +178,7 @@ impl Group {
         }
     }
 
-    /// Puts back what a member reserved and will not read now.
+    /// Puts back a range that a member reserved and will not read now.
     pub fn unreserve(&mut self, member: MemberId, range: ReservedRange) {
         let Some(state) = self.members.get_mut(&member) else { return };
         if let Some(at) = state.reserved.iter().position(|&it| it == range) {

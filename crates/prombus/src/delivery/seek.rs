@@ -1,4 +1,4 @@
-//! Moving a group to another place in a topic, and topics that are deleted.
+//! Moving a group to another position in a topic, and topics that are deleted.
 
 use super::group::Group;
 use super::member::ReservedRange;
@@ -6,8 +6,8 @@ use super::settled::SettledSeqs;
 use super::{Position, SourceId};
 
 impl Group {
-    /// Moves to another place in a topic: everything up to `floor` is settled, nothing above it; all leases and reservations of
-    /// the topic are void. The caller writes the records of it.
+    /// Moves the group to another position in a topic: all seqs up to `floor` are settled, none above it. All leases and
+    /// reservations of the topic are void. The caller records the move.
     pub fn seek(&mut self, id: SourceId, floor: u64) {
         let mut void: Vec<Position> =
             self.unsettled.keys().filter(|position| position.source == id).copied().collect();
@@ -43,7 +43,7 @@ impl Group {
         self.activate(id);
     }
 
-    /// The topic of a source was deleted: nothing of it is delivered any more, and leases of it are void.
+    /// Drops a deleted topic: its events are not delivered any more, and its leases are void.
     pub fn drop_source(&mut self, id: SourceId) {
         self.seek(id, self.sources[id.0 as usize].granted_to);
         self.sources[id.0 as usize].is_dropped = true;

@@ -1,6 +1,6 @@
 //! Settling: ack, nack, give up, extend.
 //!
-//! An ack or nack counts if its sender holds the lease, or held it last and no newer member does.
+//! An ack or nack applies if its sender holds the lease, or held it last and no newer member does. Otherwise it is stale.
 
 use super::group::Group;
 use super::lease::UnsettledState;
@@ -9,10 +9,10 @@ use super::nack_backoff::backoff_ms;
 use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
 
-/// The least that an extension gives.
+/// The shortest extension.
 const EXTENSION_MIN_MS: Millis = 1_000;
 
-/// Who settles.
+/// The sender of an ack, nack or extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// A member of the group.
@@ -21,10 +21,10 @@ pub enum Sender {
     LastHolder,
 }
 
-/// Whether an ack or a nack counted.
+/// Whether an ack or a nack was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckOutcome {
-    /// It did.
+    /// It was applied.
     Counted,
     /// The event is leased to a newer member, or is settled: nothing changed.
     Stale,
@@ -35,18 +35,18 @@ impl Group {
         let unsettled = self.unsettled.get(&position)?;
         let is_theirs = match sender {
             Sender::Member(member) => member == unsettled.holder,
-            // An event from before a restart that was not delivered since has no holder.
+            // An event that was not delivered since the restart has no holder.
             Sender::LastHolder => unsettled.holder != MemberId(0),
         };
         (is_theirs && unsettled.state != UnsettledState::GivingUp).then_some(unsettled.state)
     }
 
-    /// Counts an ack or nack that names an event which its sender does not have.
+    /// Counts an ack or nack of an event that its sender does not hold.
     pub fn count_stale(&mut self) {
         self.counters.stale += 1;
     }
 
-    /// The event is done.
+    /// Settles an event.
     pub fn ack(&mut self, sender: Sender, position: Position) -> AckOutcome {
         if self.is_from(sender, position).is_none() {
             self.counters.stale += 1;
@@ -60,7 +60,7 @@ impl Group {
         AckOutcome::Counted
     }
 
-    /// The event failed; it is delivered again after a backoff, or after `delay`.
+    /// Fails an attempt; the event is redelivered after `delay`, or after a backoff.
     pub fn nack(
         &mut self,
         sender: Sender,
@@ -86,18 +86,18 @@ impl Group {
                 error.unwrap_or("nacked"),
             );
         } else {
-            // Its lease had run out: that attempt has failed already.
+            // Its lease had expired: that attempt has failed already.
             self.wait(position, RedeliveryReason::Nacked, now.saturating_add(delay));
             self.sweep_timers();
         }
         if delay == 0 {
-            // Due now: if a member waits for it, the start of its next attempt goes into the same record.
+            // It is due now: if a member waits for it, the start of its next attempt goes into the same record.
             self.advance(now);
         }
         AckOutcome::Counted
     }
 
-    /// The event failed for good: it is given up now.
+    /// Gives up an event at once.
     pub fn nack_dead(&mut self, sender: Sender, position: Position, error: Option<&str>) -> AckOutcome {
         let Some(state) = self.is_from(sender, position) else {
             self.counters.stale += 1;
@@ -105,7 +105,8 @@ impl Group {
         };
         self.counters.nacked += 1;
         let unsettled = &self.unsettled[&position];
-        // If its letter has to wait, a restart must not give it to anybody: as if all its attempts were used up.
+        // If the dead letter is postponed, the event must not be delivered after a restart: record it as if all attempts
+        // were used up.
         let (holder, spent) = (unsettled.holder, unsettled.attempts.max(unsettled.max_attempts));
         if state == UnsettledState::Leased {
             self.release(holder);
@@ -114,7 +115,7 @@ impl Group {
         AckOutcome::Counted
     }
 
-    /// Gives a running lease more time, counted from now. Answers when it ends, or `None` when the sender has no such lease.
+    /// Extends a running lease, counted from now. Returns its new end, or `None` if the sender has no such lease.
     pub fn extend(
         &mut self,
         sender: Sender,
@@ -125,7 +126,7 @@ impl Group {
         self.is_from(sender, position).filter(|&state| state == UnsettledState::Leased)?;
         let unsettled = self.unsettled.get_mut(&position)?;
         let deadline = now.saturating_add(extend_ms.max(EXTENSION_MIN_MS));
-        // A later end is found out when the old timer fires, unless it has fired while the member was held.
+        // A later end is noticed when the old timer fires, unless that fired while the member was held.
         if deadline < unsettled.at || unsettled.at <= now {
             self.timers.add(deadline, position);
         }

@@ -1,5 +1,5 @@
-//! Which seqs of a topic a group is done with: everything up to the floor, and ranges above it. A million acks behind one
-//! stuck event are one range.
+//! The settled seqs of a topic: all up to the floor, and ranges above it. A million acks after one unsettled event are one
+//! range.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettledSeqs {
     floor: u64,
-    /// First seq to last seq; disjoint, not touching, all above `floor + 1`.
+    /// First seq to last seq; disjoint, not adjacent, all above `floor + 1`.
     above: BTreeMap<u64, u64>,
     above_count: u64,
 }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_acks_behind_one_stuck_event_are_one_range() {
+    fn a_million_acks_after_one_unsettled_event_are_one_range() {
         let mut settled = SettledSeqs::default();
         for seq in 2..=1_000_000 {
             settled.insert(seq, seq);

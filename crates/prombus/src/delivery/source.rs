@@ -1,4 +1,4 @@
-//! A topic as a group sees it: which of its seqs are settled, fresh, or set aside because they cannot be read.
+//! A topic in a group: which of its seqs are settled, fresh, or set aside because they cannot be read.
 
 use super::Millis;
 use super::lease_mark::LeaseMark;
@@ -7,12 +7,12 @@ use super::settled::SettledSeqs;
 use prombus_protocol::RedeliveryReason;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The durable progress of a topic, to start from.
+/// The durable progress of a topic, restored when the group is loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Restored {
     /// The settled seqs.
     pub settled: SettledSeqs,
-    /// Attempts of unsettled events: used up, not before, why.
+    /// Attempts of unsettled events: used-up attempts, earliest time of the next one, reason of the redelivery.
     pub attempts: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
     /// The lease mark: no event above it was leased.
     pub leased_to: u64,
@@ -23,22 +23,22 @@ pub struct Restored {
 #[derive(Debug, Default)]
 pub(super) struct Source {
     pub(super) settled: SettledSeqs,
-    /// Ranges that no member has had yet, in order.
+    /// Granted ranges that are neither reserved, leased nor settled, in order.
     pub(super) fresh: VecDeque<(u64, u64)>,
     pub(super) granted_to: u64,
-    /// It is in `Group::active`.
+    /// Whether it is in `Group::active`.
     pub(super) is_active: bool,
-    /// Known attempts from before a restart, of seqs that are not granted yet.
+    /// Attempts from before a restart, of seqs that are not granted yet.
     pub(super) restored: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
     /// Ranges that could not be read.
     pub(super) unreadable: Vec<Unreadable>,
-    /// Nothing is handed out until an unreadable range is retried.
+    /// No event is delivered until an unreadable range is retried.
     pub(super) is_blocked: bool,
     pub(super) mark: LeaseMark,
-    /// The topic was deleted: nothing is written down about it any more.
+    /// The topic was deleted: nothing about it is recorded any more.
     pub(super) is_dropped: bool,
-    /// This member has reserved more of it than it will deliver. No other member reserves any of it until the rest is back: later
-    /// events would be delivered first.
+    /// This member may have reserved more seqs than it will deliver. No other member reserves from the topic until the rest
+    /// is returned; otherwise later events would be delivered first.
     pub(super) held_by: Option<MemberId>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Unreadable {
     pub(super) since: Millis,
     pub(super) retry_at: Millis,
     pub(super) tries: u32,
-    /// Removed from the fresh ranges until `retry_at`, so that later events pass.
+    /// Removed from the fresh ranges until `retry_at`, so that later events are delivered.
     pub(super) is_aside: bool,
 }
 
@@ -81,12 +81,12 @@ impl Source {
 }
 
 impl Source {
-    /// Whether nothing of the topic is handed out before the next retry.
+    /// Whether no event of the topic is delivered before the next retry.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// These seqs were read, or retention removed them.
+    /// Notes that these seqs were read, or removed by retention.
     pub(super) fn now_readable(&mut self, first_seq: u64, last_seq: u64) {
         let mut left = Vec::with_capacity(self.unreadable.len());
         for it in self.unreadable.drain(..) {

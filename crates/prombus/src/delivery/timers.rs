@@ -1,22 +1,23 @@
-//! When to look at deliveries again.
+//! The timers of leases and waits.
 //!
-//! Leases of one pull end together, so they share one timer. A timer is not removed when its lease is settled; it is found
-//! stale when it fires, and stale timers are removed together once most of them are. So a timer costs a lease next to nothing.
+//! The leases of one pull end together, so they share one timer. A timer is not removed when its lease is settled: it is
+//! ignored when it fires, and stale timers are removed together once most timers are stale. So a timer costs a lease almost
+//! nothing.
 
 use super::{Millis, Position, SourceId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Look at these seqs at this time.
+/// A timer of some seqs of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseTimer {
-    /// When.
+    /// When it fires.
     pub at: Millis,
     /// The topic.
     pub source: SourceId,
     /// The first seq.
     pub first_seq: u64,
-    /// The last one.
+    /// The last seq.
     pub last_seq: u64,
 }
 
@@ -24,15 +25,15 @@ pub struct LeaseTimer {
 #[derive(Debug, Default)]
 pub struct Timers {
     heap: BinaryHeap<Reverse<LeaseTimer>>,
-    /// The newest one, which may still grow.
+    /// The newest timer, which may still be extended by the next seq.
     open: Option<LeaseTimer>,
 }
 
-/// Up to this many stale timers are not worth a sweep.
+/// Fewer stale timers than this are not worth a sweep.
 const STALE_MAX: usize = 1_024;
 
 impl Timers {
-    /// Looks at a position at a time.
+    /// Adds a timer for a position.
     pub fn add(&mut self, at: Millis, position: Position) {
         let Position { source, seq } = position;
         if let Some(open) = &mut self.open {
@@ -45,19 +46,19 @@ impl Timers {
         self.open = Some(LeaseTimer { at, source, first_seq: seq, last_seq: seq });
     }
 
-    /// The next time to look. Nothing may be left to do then.
+    /// When the next timer fires. It may be stale by then.
     pub fn next_at(&self) -> Option<Millis> {
         let first = self.heap.peek().map(|Reverse(timer)| timer.at);
         let open = self.open.map(|timer| timer.at);
         first.into_iter().chain(open).min()
     }
 
-    /// How many there are, stale ones included.
+    /// How many timers there are, stale ones included.
     pub fn count(&self) -> usize {
         self.heap.len() + usize::from(self.open.is_some())
     }
 
-    /// Takes a timer that is due, in the order of time, then of position.
+    /// Removes and returns a due timer, in the order of time, then of position.
     pub fn pop_due(&mut self, now: Millis) -> Option<LeaseTimer> {
         if let Some(open) = self.open.take_if(|open| open.at <= now) {
             self.heap.push(Reverse(open));
@@ -68,7 +69,7 @@ impl Timers {
         None
     }
 
-    /// Whether so many timers are stale that they should be rebuilt from the unsettled deliveries.
+    /// Whether most timers are stale, so that they should be rebuilt from the unsettled deliveries.
     pub fn needs_sweep(&self, unsettled: usize) -> bool {
         self.heap.len() > 2 * unsettled + STALE_MAX
     }

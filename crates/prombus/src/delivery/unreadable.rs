@@ -1,8 +1,8 @@
 //! Events that the engine cannot read at the moment. They are neither delivered nor settled. A topic waits for them for
-//! [`WAIT_MS`]; after that, later events pass while the unreadable ones are retried.
+//! [`WAIT_MS`]; after that, later events are delivered while the unreadable ones are retried.
 //!
 //! Unreadable seqs stay fresh, and the topic is blocked until the next retry. After the wait they are removed from the fresh
-//! ranges between two retries. So they hold the floor, and they do not count towards `max_unsettled`.
+//! ranges between two retries. So the floor stays below them, and they do not count towards `max_unsettled`.
 
 use super::group::Group;
 use super::lease::UnsettledState;
@@ -10,19 +10,19 @@ use super::member::MemberId;
 use super::source::Unreadable;
 use super::{Millis, Position, SourceId};
 
-/// How long a topic waits for unreadable events before later ones pass.
+/// How long a topic waits for unreadable events before it delivers later ones.
 pub const WAIT_MS: Millis = 60_000;
 const RETRY_FIRST_MS: Millis = 100;
 const RETRY_MAX_MS: Millis = 5_000;
 
 impl Group {
-    /// A member could not read these seqs of its reservation, which has ended: they are fresh again.
+    /// Notes seqs that a member could not read. Its reservation has ended, so they are fresh again.
     pub fn unreadable(&mut self, id: SourceId, first_seq: u64, last_seq: u64, may_pass: bool, now: Millis) {
         let source = &mut self.sources[id.0 as usize];
         let last_seq = last_seq.min(source.granted_to).max(first_seq);
         let (mut since, mut tries) = (now, 0);
         for it in &mut source.unreadable {
-            // A range next to one that has waited does not wait again.
+            // A range that is adjacent to one that has waited does not wait again.
             if it.first_seq <= last_seq.saturating_add(1) && first_seq <= it.last_seq.saturating_add(1) {
                 since = since.min(it.since);
                 tries = tries.max(it.tries);
@@ -83,12 +83,12 @@ impl Group {
         }
     }
 
-    /// A member could not read a redelivery that it reserved: no attempt is used, and the event is retried after 5 s.
+    /// Notes a reserved redelivery that a member could not read: no attempt is used, and the event is retried after 5 s.
     pub fn unreadable_redelivery(&mut self, member: MemberId, position: Position, now: Millis) {
         if !self.is_reserved_by(member, position) {
             return;
         }
-        // Takes the start of the attempt back: the event may be unreadable for long.
+        // Undo the recorded start of the attempt: the event may be unreadable for a long time.
         self.give_back_lease(member, position, now);
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         unsettled.state = UnsettledState::Waiting;

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// A process that takes part in leading a shared store: it follows or leads, as the lease decides.
+/// A process's participation in leading a shared store: it follows or leads, as the lease decides.
 ///
-/// Dropped without [`stop`](Self::stop) it still closes the bus and gives the lease back, but nobody hears how that went.
+/// If it is dropped without [`stop`](Self::stop), it still closes the bus and releases the lease, but errors are not
+/// reported.
 pub struct Leadership {
     roles: watch::Receiver<Role>,
     figures: LeadershipFigures,
@@ -21,10 +22,10 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Starts to follow, and to lead when the lease is free. The builder makes the bus of each term that this process leads.
+    /// Starts to follow, and to lead when the lease is free. `builder` builds the bus of each term that this process leads.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside a tokio runtime.
     pub fn start(
         store: Arc<dyn SharedStore>,
         builder: BusBuilder,
@@ -34,7 +35,7 @@ impl Leadership {
         Self::spawn(Runner::new(store, builder, options, clock, false))
     }
 
-    /// Like [`start`](Self::start), but it ends with its first term, or when the engine cannot be opened.
+    /// Like [`start`](Self::start), but ends after its first term, or when the engine cannot be opened.
     pub(super) fn start_single(
         store: Arc<dyn SharedStore>,
         builder: BusBuilder,
@@ -50,17 +51,18 @@ impl Leadership {
         Self { roles, figures, stop, task: tokio::spawn(runner.run(stopped)) }
     }
 
-    /// What this process does, now and from now on.
+    /// The current role of this process, and its changes.
     pub fn roles(&self) -> watch::Receiver<Role> {
         self.roles.clone()
     }
 
-    /// Takeovers and the term.
+    /// The number of takeovers, and the term.
     pub fn figures(&self) -> LeadershipFigures {
         self.figures.clone()
     }
 
-    /// Ends: if this process leads, the bus is closed, and everything that was answered is durable; then the lease is given back.
+    /// Stops. If this process leads, the bus is closed, so that everything it confirmed is durable; then the lease is
+    /// released.
     ///
     /// # Errors
     /// See [`StopError`].
@@ -69,10 +71,10 @@ impl Leadership {
     }
 
     pub(super) async fn end(self) -> Ended {
-        // It may have ended.
+        // The task may have ended already.
         let _ = self.stop.send(());
         self.task.await.unwrap_or_else(|error| {
-            let error = StopError::Release(LeaseError(format!("the runner ended: {error}")));
+            let error = StopError::Release(LeaseError(format!("the leadership task ended early: {error}")));
             Ended { stopped: Err(error), open_error: None }
         })
     }

@@ -1,16 +1,16 @@
-//! A lease that this process took: renewing it, and giving it back.
+//! A lease that this process holds: renewing it, and releasing it.
 
 use super::timing::LeaseTiming;
 use crate::engine::{LeaseError, LeaseRecord, Takeover};
 
-/// See the module.
+/// A lease that this process holds.
 pub(super) struct HeldLease {
-    /// What is stored, as far as it is known.
+    /// The stored record, as far as it is known.
     pub(super) record: LeaseRecord,
     pub(super) takeover: Takeover,
     /// When the newest confirmed write was sent.
     confirmed_ms: u64,
-    /// When the next revision was first sent, if the fate of that write is unknown. It may still be applied.
+    /// When the next revision was first sent, if the outcome of that write is unknown. It may still be applied.
     unresolved_since: Option<u64>,
     /// The record must be read before it is written again.
     must_read: bool,
@@ -19,7 +19,7 @@ pub(super) struct HeldLease {
     is_releasing: bool,
 }
 
-/// What the lease needs.
+/// The next step for the lease.
 pub(super) enum HeldStep {
     Read,
     Write(LeaseRecord),
@@ -47,13 +47,13 @@ impl HeldLease {
         }
     }
 
-    /// Gives the lease back with the next write.
+    /// Releases the lease with the next write.
     pub(super) fn release(&mut self, now: u64) {
         self.is_releasing = true;
         self.write_at = self.write_at.min(now);
     }
 
-    /// Whether it is being given back.
+    /// Whether it is being released.
     pub(super) fn is_releasing(&self) -> bool {
         self.is_releasing
     }
@@ -63,7 +63,7 @@ impl HeldLease {
         self.confirmed_ms
     }
 
-    /// Until when events may be leased; `None`: not at all.
+    /// The time until which events may be leased, or `None` if they may not.
     pub(super) fn gate_deadline(&self, timing: &LeaseTiming) -> Option<u64> {
         (!self.is_releasing).then_some(self.confirmed_ms + timing.gate_ms)
     }
@@ -82,7 +82,7 @@ impl HeldLease {
         HeldStep::Write(record)
     }
 
-    /// The answer to a write of the next revision.
+    /// Handles the response to a write of the next revision.
     pub(super) fn was_set(
         &mut self,
         set: Result<bool, LeaseError>,
@@ -96,7 +96,7 @@ impl HeldLease {
                 self.renewed(record, sent_ms, timing);
                 Holding::Kept
             }
-            // An earlier write, whose answer was lost, may have been applied.
+            // An earlier write, whose response was lost, may have been applied.
             Ok(false) if self.unresolved_since.is_some() => {
                 self.must_read = true;
                 Holding::Kept
@@ -111,13 +111,13 @@ impl HeldLease {
         }
     }
 
-    /// The record as it is stored, after a write of unknown fate.
+    /// Handles the stored record, which is read after a write with an unknown outcome.
     pub(super) fn was_read(&mut self, stored: Option<LeaseRecord>, timing: &LeaseTiming) -> Holding {
         let is_own = |it: &LeaseRecord| it.leader_id == self.record.leader_id && it.term == self.record.term;
         let Some(stored) = stored.filter(is_own) else { return Holding::Ended };
         self.must_read = false;
         if stored.revision > self.record.revision {
-            // Which of the attempts was applied is unknown: the first one is the cautious answer.
+            // It is unknown which of the attempts was applied; assuming the first one is safe.
             let sent_ms = self.unresolved_since.unwrap_or(self.confirmed_ms);
             self.renewed(stored, sent_ms, timing);
         }

@@ -6,7 +6,7 @@ use crate::engine::{LeaseError, LeaseRecord, SharedStore};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A call that may be under way.
+/// The call in progress, if any.
 #[derive(Default)]
 pub(super) struct LeaseCall(Option<BoxFuture<'static, LeaseAnswer>>);
 
@@ -16,7 +16,7 @@ pub(super) enum LeaseAnswer {
 }
 
 impl LeaseCall {
-    /// Starts what the step asks for; a step that waits starts nothing.
+    /// Starts the call of a step; a step that only waits starts none.
     pub(super) fn start(&mut self, step: LeaseStep, store: Arc<dyn SharedStore>, limit: Duration) {
         match step {
             LeaseStep::Read => {
@@ -34,7 +34,7 @@ impl LeaseCall {
         }
     }
 
-    /// The answer. Pending while no call is under way; nothing is lost if the caller stops waiting.
+    /// The response. Pending while no call is in progress. Cancel-safe: if this future is dropped, the call continues.
     pub(super) async fn answer(&mut self) -> LeaseAnswer {
         let Some(call) = &mut self.0 else { return std::future::pending().await };
         let answer = call.await;
@@ -53,6 +53,6 @@ impl LeaseAnswer {
 }
 
 async fn within<T>(limit: Duration, call: BoxFuture<'_, Result<T, LeaseError>>) -> Result<T, LeaseError> {
-    let late = |_| Err(LeaseError(format!("no answer within {} ms", limit.as_millis())));
+    let late = |_| Err(LeaseError(format!("no response within {} ms", limit.as_millis())));
     tokio::time::timeout(limit, call).await.unwrap_or_else(late)
 }

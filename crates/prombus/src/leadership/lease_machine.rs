@@ -1,22 +1,23 @@
-//! The lease of a store as a pure value: no clock, no I/O. The caller does what [`LeaseMachine::next`] says, one thing at a time,
-//! and reports how it went. All times are milliseconds of the caller's steady clock; wall clocks and the clocks of other machines
-//! play no part.
+//! The lease of a store as a pure value: no clock, no I/O. The caller executes the step that [`LeaseMachine::next`] returns,
+//! one at a time, and reports its result. All times are milliseconds of the caller's monotonic clock; wall clocks and the
+//! clocks of other machines are not used.
 //!
 //! **Invariants:**
-//! - A renewal counts from before it was sent; a change that was read counts from after its answer came. So a leader that leases
-//!   nothing from `gate_ms` on has stopped before a challenger has seen `take_after_ms` pass.
+//! - A leader counts a renewal from the time before it was sent; a challenger counts a change from the time after its
+//!   response arrived. So a leader that stops leasing events after `gate_ms` has stopped before a challenger has seen
+//!   `take_after_ms` pass.
 //! - The lease is taken only right after a successful read, with a compare-and-set on the revision that was read. Failed reads
 //!   prove nothing: the first and the last read of the same revision must be `take_after_ms` apart.
-//! - A write whose answer was lost may still be applied. Reading the record decides: revisions never repeat, so the write was
-//!   applied if the record has this process's id and the revision that was written.
-//! - A process never leads a term again that it gave up.
+//! - A write whose response was lost may still be applied. Reading the record decides: revisions never repeat, so the write
+//!   was applied if the record has this process's id and the written revision.
+//! - A process never leads again in a term that it gave up.
 
 use super::held_lease::{HeldLease, HeldStep, Holding};
 use super::observed_lease::ObservedLease;
 use super::timing::LeaseTiming;
 use crate::engine::{LeaseError, LeaseRecord, Takeover};
 
-/// What a process writes into the lease record when it leads.
+/// The data that a process writes into the lease record when it leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// A random id of this process.
@@ -34,9 +35,9 @@ pub enum LeaseStep {
     Read,
     /// Write the record; report to [`LeaseMachine::was_set`].
     CompareAndSet {
-        /// The revision that the stored record must have; `None`: there must be no record.
+        /// The revision that the stored record must have; `None` if there must be no record.
         expected: Option<u64>,
-        /// What to write.
+        /// The record to write.
         record: LeaseRecord,
     },
     /// Nothing is due before this time.
@@ -48,21 +49,21 @@ pub enum LeaseStep {
 /// Whether this process holds the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeasePosition {
-    /// It does not.
+    /// It does not hold the lease.
     Following {
-        /// The record of the process that does, as far as it is known.
+        /// The record of the process that holds it, if known.
         leader: Option<LeaseRecord>,
     },
-    /// It does, and does not give it back. Another process may have taken it, which this one has not noticed.
+    /// It holds the lease and is not releasing it. Another process may have taken the lease without this one having noticed.
     Holding {
-        /// What is stored.
+        /// The stored record.
         record: LeaseRecord,
         /// How the engine takes the store over.
         takeover: Takeover,
     },
 }
 
-/// See the module.
+/// The state of a process's lease; see the module.
 pub struct LeaseMachine {
     timing: LeaseTiming,
     candidate: Candidate,
@@ -73,7 +74,7 @@ pub struct LeaseMachine {
     in_flight: Option<InFlight>,
     /// A take to send now: the read before it showed that the lease is free.
     planned: Option<Take>,
-    /// A take whose fate is unknown.
+    /// A take with an unknown outcome.
     unresolved: Option<Take>,
     /// Nothing is sent before this time.
     idle_until: u64,
@@ -85,7 +86,7 @@ pub struct LeaseMachine {
     is_stopping: bool,
 }
 
-/// What was sent and not answered yet.
+/// A request that has no response yet.
 struct InFlight {
     sent: Sent,
     sent_ms: u64,
@@ -96,7 +97,7 @@ enum Sent {
     Take(Take),
     /// A renewal or a release.
     Write(LeaseRecord),
-    /// A write for a lease that was given up meanwhile.
+    /// A write for a lease that was given up before the response arrived.
     Abandoned,
 }
 
@@ -110,7 +111,7 @@ struct Take {
 }
 
 impl LeaseMachine {
-    /// A process that holds no lease and has seen nothing.
+    /// A process that holds no lease and has not read the record yet.
     pub fn new(
         timing: LeaseTiming,
         candidate: Candidate,
@@ -133,7 +134,7 @@ impl LeaseMachine {
         }
     }
 
-    /// What to do now. A read or a write counts as sent at `now`; until its answer is reported there is nothing else to do.
+    /// The next step. A read or a write counts as sent at `now`; until its result is reported, there is nothing else to do.
     pub fn next(&mut self, now: u64) -> LeaseStep {
         if self.in_flight.is_some() {
             return LeaseStep::WaitUntil(u64::MAX);
@@ -161,7 +162,7 @@ impl LeaseMachine {
         }
     }
 
-    /// The answer to [`LeaseStep::Read`] came at `now`.
+    /// Reports the result of [`LeaseStep::Read`], which arrived at `now`.
     pub fn was_read(&mut self, read: Result<Option<LeaseRecord>, LeaseError>, now: u64) {
         let Some(InFlight { sent_ms, .. }) = self.in_flight.take() else { return };
         let Ok(record) = read else {
@@ -178,7 +179,7 @@ impl LeaseMachine {
         }
     }
 
-    /// The answer to [`LeaseStep::CompareAndSet`] came at `now`.
+    /// Reports the result of [`LeaseStep::CompareAndSet`], which arrived at `now`.
     pub fn was_set(&mut self, set: Result<bool, LeaseError>, now: u64) {
         let Some(InFlight { sent, sent_ms }) = self.in_flight.take() else { return };
         self.idle_until = now;
@@ -192,7 +193,7 @@ impl LeaseMachine {
         }
     }
 
-    /// The engine found that a newer term has begun: this process follows.
+    /// Reports that a newer term has begun, as the engine found: this process follows.
     pub fn deposed(&mut self, now: u64) {
         if self.held.is_some() {
             self.end_if(Holding::Ended);
@@ -203,34 +204,35 @@ impl LeaseMachine {
         }
     }
 
-    /// Gives the lease back, because this process cannot lead now. It does not take it again for `rest_ms`.
+    /// Releases the lease, because this process cannot lead now. It does not take the lease again for `rest_ms`.
     ///
-    /// A released record says that no write of an earlier term is under way. Only a process that knows this may call it; one
-    /// that does not calls [`resign`](Self::resign).
+    /// A released record promises that no write of an earlier term is in progress. Only a process that knows this may call
+    /// this function; others call [`resign`](Self::resign).
     pub fn give_up(&mut self, rest_ms: u64, now: u64) {
         self.take_from = now + rest_ms;
         self.release(now);
     }
 
-    /// Stops leading without giving the lease back: the record stays, and every process waits until it has expired. This process
-    /// does not take it again for `rest_ms` either.
+    /// Stops leading without releasing the lease: the record stays, and every process waits until it has expired. This
+    /// process also does not take it again for `rest_ms`.
     pub fn resign(&mut self, rest_ms: u64, now: u64) {
         self.take_from = now + rest_ms;
         self.deposed(now);
     }
 
-    /// The engine found this term in the store. The next term of this process is above it, also if somebody deleted the record.
+    /// Reports a term that the engine found in the store. The next term of this process is above it, even if the lease
+    /// record was deleted.
     pub fn saw_term(&mut self, term: u64) {
         self.observed.note_term(term);
     }
 
-    /// While a process is on standby it reads the record, but does not take the lease.
+    /// Sets standby: a process on standby reads the record, but does not take the lease.
     pub fn set_standby(&mut self, is_on_standby: bool) {
         self.is_on_standby = is_on_standby;
         self.planned = None;
     }
 
-    /// Gives the lease back and ends.
+    /// Releases the lease and stops.
     pub fn stop(&mut self, now: u64) {
         self.is_stopping = true;
         self.planned = None;
@@ -250,7 +252,8 @@ impl LeaseMachine {
         }
     }
 
-    /// Until when this process may lease events; `None`: not at all. From then on it must not, until the deadline has moved.
+    /// The time until which this process may lease events, or `None` if it may not. After that time it must not, unless the
+    /// deadline has moved.
     pub fn gate_deadline(&self) -> Option<u64> {
         self.held.as_ref()?.gate_deadline(&self.timing)
     }
@@ -268,7 +271,7 @@ impl LeaseMachine {
     fn send_take(&mut self, mut take: Take, now: u64) -> LeaseStep {
         let is_same = |earlier: &&Take| earlier.expected == take.expected;
         take.first_sent_ms = self.unresolved.as_ref().filter(is_same).map_or(now, |it| it.first_sent_ms);
-        // Two attempts are apart even if the store refuses them at once.
+        // Leave time between two attempts, even if the store refuses them at once.
         self.take_from = self.take_from.max(now + self.timing.poll_every_ms);
         let step = LeaseStep::CompareAndSet { expected: take.expected, record: take.record.clone() };
         self.send(Sent::Take(take), now, step)
@@ -277,7 +280,7 @@ impl LeaseMachine {
     fn take_was_set(&mut self, set: Result<bool, LeaseError>, take: Take, sent_ms: u64) {
         match set {
             Ok(true) => self.hold(take.record, take.was_released, sent_ms),
-            // Another process was faster, or an earlier attempt of this one was applied: the next read tells.
+            // Another process was faster, or an earlier attempt of this one was applied: the next read decides.
             Ok(false) => {}
             Err(_) => self.unresolved = Some(take),
         }
@@ -294,7 +297,8 @@ impl LeaseMachine {
         self.held = Some(held);
     }
 
-    /// The record was read and this process holds no lease: was it taken after all, is it free?
+    /// Handles a record that was read while this process holds no lease: an earlier take may have been applied, or the lease
+    /// may be free.
     fn follow(&mut self, record: Option<LeaseRecord>, sent_ms: u64, now: u64) {
         let is_own =
             |it: &LeaseRecord| it.leader_id == self.candidate.leader_id && it.term > self.resigned_term;
@@ -303,7 +307,7 @@ impl LeaseMachine {
             return self.hold(record.clone(), was_released, first_sent_ms);
         }
         let revision = record.as_ref().map(|it| it.revision);
-        // A take of this revision may still be applied; one of an earlier revision cannot.
+        // A take that expects this revision may still be applied; one that expects an earlier revision cannot.
         self.unresolved = self.unresolved.take().filter(|it| it.expected == revision && !self.is_stopping);
         let is_free = record.as_ref().is_none_or(LeaseRecord::is_released)
             || self.observed.unchanged_ms(sent_ms) >= self.timing.take_after_ms;
@@ -318,7 +322,7 @@ impl LeaseMachine {
         let Candidate { leader_id, address, cert_hash } = self.candidate.clone();
         Take {
             expected: record.map(|it| it.revision),
-            // Without a record nothing is known: somebody may have deleted that of a leader at work.
+            // Without a record nothing is known: the record of an active leader may have been deleted.
             was_released: record.is_some_and(LeaseRecord::is_released),
             record: LeaseRecord {
                 term: self.observed.next_term(),

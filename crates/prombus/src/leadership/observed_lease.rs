@@ -1,20 +1,20 @@
-//! What a process has seen of the lease record.
+//! The lease record as this process has last read it.
 
 use crate::engine::LeaseRecord;
 
-/// The newest record that was read, and since when it has been the same.
+/// The newest record that was read, and since when it is unchanged.
 #[derive(Debug, Default)]
 pub(super) struct ObservedLease {
     record: Option<LeaseRecord>,
-    /// When the answer came that showed this revision for the first time.
+    /// When the first response with this revision arrived.
     since_ms: u64,
-    /// The highest term and revision that were ever seen: they continue there even if somebody deletes the record.
+    /// The highest term and revision ever seen: the next ones are above them, even if the record is deleted.
     newest_term: u64,
     newest_revision: u64,
 }
 
 impl ObservedLease {
-    /// The record was read; its answer came at `now`.
+    /// Notes a record that was read; the response arrived at `now`.
     pub(super) fn was_read(&mut self, record: Option<&LeaseRecord>, now: u64) {
         let revision = |record: &LeaseRecord| record.revision;
         if record.map(revision) != self.record.as_ref().map(revision) {
@@ -26,18 +26,18 @@ impl ObservedLease {
         self.record = record.cloned();
     }
 
-    /// This process wrote the record.
+    /// Notes the term and revision of a record, e.g. one that this process wrote.
     pub(super) fn note(&mut self, record: &LeaseRecord) {
         self.note_term(record.term);
         self.newest_revision = self.newest_revision.max(record.revision);
     }
 
-    /// The store knows this term, whatever the record says.
+    /// Notes a term that the store contains.
     pub(super) fn note_term(&mut self, term: u64) {
         self.newest_term = self.newest_term.max(term);
     }
 
-    /// What was seen is out of date.
+    /// Forgets the record, because it is out of date.
     pub(super) fn forget(&mut self) {
         self.record = None;
     }
@@ -46,7 +46,7 @@ impl ObservedLease {
         self.record.as_ref()
     }
 
-    /// For how long the record was unchanged, given that a read which was sent at `sent_ms` still found it so.
+    /// How long the record has been unchanged, given that a read sent at `sent_ms` found it unchanged.
     pub(super) fn unchanged_ms(&self, sent_ms: u64) -> u64 {
         sent_ms.saturating_sub(self.since_ms)
     }

@@ -1,5 +1,5 @@
-//! A bus on a store that several processes share, for a program that embeds it: one process has the bus, the others wait or are
-//! refused.
+//! A bus on a store that several processes share, for a program that embeds it: one process has the bus, the others wait or
+//! get an error.
 
 use super::handle::Leadership;
 use super::options::LeadershipOptions;
@@ -11,12 +11,12 @@ use crate::error::OpenError;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A caller that does not wait for another leader's end waits this long for the store's answers.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// How long `open_shared` waits for the store if its caller does not wait for another leader.
+const STORE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A bus that leads its store. It derefs to [`Bus`].
 ///
-/// When another process takes over, the bus stops ([`Bus::stopped`]) and does not return: open another one.
+/// When another process takes over, the bus stops for good ([`Bus::stopped`]): open another one.
 #[derive(Debug)]
 pub struct SharedBus {
     bus: Bus,
@@ -24,7 +24,7 @@ pub struct SharedBus {
 }
 
 impl SharedBus {
-    /// Closes the bus and gives the lease back, so that another process can lead at once.
+    /// Closes the bus and releases the lease, so that another process can lead at once.
     ///
     /// # Errors
     /// See [`StopError`].
@@ -43,13 +43,13 @@ impl std::ops::Deref for SharedBus {
 
 impl BusBuilder {
     /// Opens a bus on a store that several processes share, as its leader. While another process leads, this waits for up to
-    /// `wait`; a process that was killed counts as the leader for six seconds.
+    /// `wait`. A process that was killed counts as the leader for another six seconds.
     ///
     /// # Errors
     /// [`OpenError::Led`] if another process leads; see [`OpenError`] for the rest.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside a tokio runtime.
     pub async fn open_shared(
         self,
         store: Arc<dyn SharedStore>,
@@ -60,25 +60,25 @@ impl BusBuilder {
         let location = store.location();
         let clock = self.clock_or_system();
         let leadership = Leadership::start_single(store, self, options, clock);
-        let patience = wait.unwrap_or(ANSWERS_WITHIN);
+        let patience = wait.unwrap_or(STORE_RESPONSE_TIMEOUT);
         let leading = tokio::time::timeout(patience, until_leading(&leadership, wait.is_some())).await;
         if let Ok(Some(bus)) = leading {
             return Ok(SharedBus { bus, leadership });
         }
         let role = leadership.roles().borrow().clone();
-        // It may have got the lease just now.
+        // It may have taken the lease in this moment; `end` releases it.
         let ended = leadership.end().await;
         Err(match (ended.open_error, role) {
             (Some(error), _) => error,
             (None, Role::Following { leader: Some(LeaseRecord { address, term, .. }) }) => {
                 OpenError::Led { address, term }
             }
-            _ => OpenError::Store(format!("{location}: the lease could not be had within {patience:?}")),
+            _ => OpenError::Store(format!("{location}: could not get the lease within {patience:?}")),
         })
     }
 }
 
-/// The bus when this process leads; `None` when it will not.
+/// Waits until this process leads and returns its bus; `None` if it will not lead.
 async fn until_leading(leadership: &Leadership, waits: bool) -> Option<Bus> {
     let mut roles = leadership.roles();
     loop {

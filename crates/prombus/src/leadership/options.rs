@@ -1,8 +1,8 @@
-//! How a process takes part in the leadership of a store.
+//! The options of a process that takes part in leading a store.
 
 use super::timing::LeaseTiming;
 
-/// See the module.
+/// The options of a process that takes part in leading a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeadershipOptions {
     /// Where followers reach this process when it leads, as `host:port`.
@@ -11,21 +11,21 @@ pub struct LeadershipOptions {
     pub cert_hash: Option<[u8; 32]>,
     /// The times of the lease.
     pub timing: LeaseTiming,
-    /// A call of the lease record that is not answered within this time counts as lost. Default: 2 s.
+    /// A call of the lease record without a response within this time counts as lost. Default: 2 s.
     pub call_timeout_ms: u64,
-    /// How long a process rests after it could not open the engine. Doubles with each failure, up to 30 s. Default: 1 s.
+    /// How long a process waits after it failed to open the engine. Doubles with each failure, up to 30 s. Default: 1 s.
     pub retry_ms: u64,
-    /// A leader that has had no confirmed renewal for [`LeaseTiming::take_after_ms`] and this time publishes
-    /// [`Role::Following`](super::Role::Following), so that a gateway sends its clients elsewhere. The bus stays open, and the
-    /// next confirmed renewal makes it lead again. Default: 10 s, as long as publishers wait for an engine.
+    /// A leader without a confirmed renewal for [`LeaseTiming::take_after_ms`] plus this time publishes
+    /// [`Role::Following`](super::Role::Following), so that the server sends its clients elsewhere. The bus stays open, and
+    /// the next confirmed renewal makes it lead again. Default: 10 s, which is also how long publishers wait for an engine.
     pub step_aside_ms: u64,
-    /// How long [`Leadership::stop`](super::Leadership::stop) tries to give the lease back. Default: 5 s; a challenger takes it
-    /// after 6 s in any case.
+    /// How long [`Leadership::stop`](super::Leadership::stop) tries to release the lease. Default: 5 s; a challenger takes
+    /// it after 6 s in any case.
     pub release_timeout_ms: u64,
 }
 
 impl LeadershipOptions {
-    /// The defaults, for a process that is reached at this address.
+    /// The defaults, for a process with this address.
     pub fn new(address: impl Into<String>) -> Self {
         Self {
             address: address.into(),

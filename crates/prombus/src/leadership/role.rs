@@ -1,27 +1,27 @@
-//! What a process does on a shared store now, and what it counts.
+//! The role of a process on a shared store, and its counters.
 
 use crate::bus::Bus;
 use crate::engine::LeaseRecord;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a process does on a shared store now.
+/// The role of a process on a shared store.
 #[derive(Clone)]
 pub enum Role {
-    /// Another process leads, or nobody does, or this one has not been able to renew its lease for too long.
+    /// Another process leads, or none does, or this one could not renew its lease for too long.
     Following {
-        /// The leader's record when its term was first seen; `None` if nobody leads as far as is known, or if the record is that
-        /// of an earlier process at this process's own address.
+        /// The leader's record when its term was first seen; `None` if no leader is known, or if the record is that of an
+        /// earlier process at this process's own address.
         leader: Option<LeaseRecord>,
     },
-    /// It holds the lease and opens the engine.
+    /// This process holds the lease and opens the engine.
     TakingOver {
-        /// The term that begins.
+        /// The new term.
         term: u64,
     },
-    /// It leads.
+    /// This process leads.
     Leading {
-        /// Its term. It may be published again, with the same bus, after a time without renewals.
+        /// Its term. The same term and bus may be published again after a time without renewals.
         term: u64,
         /// The bus. It stops when another process takes over.
         bus: Bus,
@@ -31,7 +31,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether both mean the same to somebody who acts on roles.
+    /// Whether both roles require the same actions.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Following { leader: a }, Self::Following { leader: b }) => {
@@ -46,7 +46,7 @@ impl Role {
 }
 
 impl std::fmt::Debug for Role {
-    /// Without secrets.
+    /// Leaves out secrets.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Following { leader } => write!(formatter, "Following({leader:?})"),

@@ -1,9 +1,9 @@
-//! Drives the lease machine over a shared store: one task that calls the lease record, opens and closes the bus, moves the gate and
-//! publishes the role.
+//! Drives the lease machine over a shared store: one task that reads and writes the lease record, opens and closes the bus,
+//! opens and closes the leasing gate, and publishes the role.
 //!
-//! **Order:** a role is published before the bus behind the old one is closed, so that a gateway drops its connections first. A
-//! lease is given back only after the bus was closed without an error: a released lease says that no write is under way. In every
-//! other case, also when the engine could not be opened, the lease expires.
+//! **Order:** the new role is published before the bus of the old role is closed, so that the server drops its connections
+//! first. The lease is released only after the bus was closed without an error: a released lease promises that no write is
+//! in progress. In every other case, also if the engine could not be opened, the lease expires.
 
 use super::lease_call::{LeaseAnswer, LeaseCall};
 use super::lease_machine::{Candidate, LeaseMachine, LeasePosition, LeaseStep};
@@ -20,26 +20,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// The longest rest after engines that could not be opened.
+/// The longest pause after failures to open the engine.
 const RETRY_MS_MAX: u64 = 30_000;
-/// After this time of leading, earlier failures no longer lengthen the rest.
+/// After leading for this long, earlier failures do not lengthen the pause.
 const STABLE_AFTER_MS: u64 = 30_000;
-/// A timer need not be longer.
+/// The longest wait of the loop; it keeps the timer in range.
 const WAIT_MS_MAX: u64 = 3_600_000;
 
-/// The end of a runner did not go as it should.
+/// Why stopping the leadership failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StopError {
-    /// The bus could not be closed; the lease was not given back, and others wait until it has expired.
+    /// The bus could not be closed. The lease was not released: other processes wait until it has expired.
     #[error("the bus could not be closed: {0}")]
     Bus(#[source] Unavailable),
-    /// The lease could not be given back: others wait until it has expired.
-    #[error("the lease of the store could not be given back: {0}")]
+    /// The lease could not be released: other processes wait until it has expired.
+    #[error("the lease of the store could not be released: {0}")]
     Release(#[source] LeaseError),
 }
 
-/// What the task of a runner works with.
+/// The state of the leadership task.
 pub(super) struct Runner {
     store: Arc<dyn SharedStore>,
     builder: BusBuilder,
@@ -49,14 +49,14 @@ pub(super) struct Runner {
     work: TermWork,
     roles: watch::Sender<Role>,
     figures: LeadershipFigures,
-    /// Engines that could not be opened or stopped soon, since the last one that worked for [`STABLE_AFTER_MS`].
+    /// How many engines could not be opened or stopped early, since the last one that worked for [`STABLE_AFTER_MS`].
     failures: u32,
     /// When the bus of the current term was opened.
     led_from_ms: u64,
-    /// It leads once, and ends with its first failure or when its term is over.
+    /// It leads at most once, and ends after its first failure or its first term.
     is_single: bool,
     is_stopping: bool,
-    /// When it stops trying to give the lease back.
+    /// When it stops trying to release the lease.
     release_until: Option<u64>,
     is_lease_failing: bool,
     shared_address: SharedAddress,
@@ -101,7 +101,7 @@ impl Runner {
             release_until: None,
             is_lease_failing: false,
             shared_address: SharedAddress::default(),
-            lease_error: LeaseError("the store did not answer in time".to_owned()),
+            lease_error: LeaseError("the store did not respond in time".to_owned()),
             ended: Ended { stopped: Ok(()), open_error: None },
         }
     }
@@ -114,7 +114,7 @@ impl Runner {
         self.figures.clone()
     }
 
-    /// Runs until it was told to stop and the lease is given back. A sender that is dropped counts as one that said so.
+    /// Runs until it was told to stop and the lease is released. Dropping the sender of `stop` also stops it.
     pub(super) async fn run(mut self, mut stop: oneshot::Receiver<()>) -> Ended {
         let mut call = LeaseCall::default();
         let limit = Duration::from_millis(self.options.call_timeout_ms);
@@ -151,7 +151,7 @@ impl Runner {
         self.clock.steady_ms()
     }
 
-    /// When a leader without a confirmed renewal sends its clients away. Another process may lead by then.
+    /// When a leader without a confirmed renewal sends its clients elsewhere, because another process may lead by then.
     fn step_aside_at(&self) -> Option<u64> {
         let confirmed_ms = self.machine.confirmed_ms()?;
         Some(confirmed_ms + self.options.timing.take_after_ms + self.options.step_aside_ms)
@@ -174,14 +174,16 @@ impl Runner {
         }
     }
 
-    /// Logs when calls of the lease begin to fail and when they work again, not every call.
+    /// Logs when calls of the lease record begin to fail and when they work again, not every failed call.
     fn note_error(&mut self, error: Option<&LeaseError>) {
         let was_failing = std::mem::replace(&mut self.is_lease_failing, error.is_some());
         match error {
             Some(error) if !was_failing => {
-                tracing::warn!("the lease of {} cannot be reached: {error}", self.store.location());
+                tracing::warn!("cannot access the lease of {}: {error}", self.store.location());
             }
-            None if was_failing => tracing::info!("the lease of {} answers again", self.store.location()),
+            None if was_failing => {
+                tracing::info!("the lease of {} is accessible again", self.store.location())
+            }
             _ => {}
         }
         if let Some(error) = error {
@@ -189,7 +191,7 @@ impl Runner {
         }
     }
 
-    /// Brings gate, role and bus in line with the lease.
+    /// Updates gate, role and bus according to the lease.
     fn follow_machine(&mut self) {
         let position = self.machine.position();
         let takeover = match &position {
@@ -219,8 +221,8 @@ impl Runner {
             && self.shared_address.note(leader)
         {
             tracing::warn!(
-                "another gateway advertises the same address as this one, {}, and leads: nothing is relayed to it; give each \
-                 gateway an address of its own",
+                "another gateway leads and advertises the same address as this one, {}: nothing is relayed to it; give each \
+                 gateway its own address",
                 leader.address
             );
         }
@@ -265,15 +267,17 @@ impl Runner {
                     if matches!(self.work, TermWork::Leading { .. }) && self.is_aside() =>
                 {
                     tracing::warn!(
-                        "the lease of {store} could not be renewed for too long: clients are sent elsewhere"
+                        "the lease of {store} was not renewed for too long: sending clients elsewhere"
                     );
                 }
-                Role::Following { leader: None } => tracing::info!("follows on {store}; no leader is known"),
-                Role::Following { leader: Some(LeaseRecord { term, address, .. }) } => {
-                    tracing::info!("follows {address}, which leads {store} in term {term}");
+                Role::Following { leader: None } => {
+                    tracing::info!("following on {store}; no leader is known")
                 }
-                Role::TakingOver { term } => tracing::info!("takes {store} over in term {term}"),
-                Role::Leading { term, .. } => tracing::info!("leads {store} in term {term}"),
+                Role::Following { leader: Some(LeaseRecord { term, address, .. }) } => {
+                    tracing::info!("following {address}, the leader of {store} in term {term}");
+                }
+                Role::TakingOver { term } => tracing::info!("taking over {store} in term {term}"),
+                Role::Leading { term, .. } => tracing::info!("leading {store} in term {term}"),
             }
             *published = role;
             true
@@ -306,34 +310,35 @@ impl Runner {
     }
 
     fn open_failed(&mut self, error: OpenError) {
-        let rest_ms = self.rest_ms();
+        let retry_pause_ms = self.retry_pause_ms();
         tracing::error!(
-            "{} cannot be opened: {error}; trying again when the lease has expired, in {rest_ms} ms at the earliest",
+            "cannot open {}: {error}; trying again when the lease has expired, in {retry_pause_ms} ms at the earliest",
             self.store.location()
         );
         if let OpenError::Led { term, .. } = &error {
             self.machine.saw_term(*term);
         }
-        // The last write of the leader before may still be under way: only an engine that was opened has waited for it.
-        self.machine.resign(rest_ms, self.now());
+        // The last write of the previous leader may still be in progress: only opening the engine successfully waits for it.
+        // So the lease must not be released.
+        self.machine.resign(retry_pause_ms, self.now());
         if self.is_single {
             self.ended.open_error = Some(error);
             self.stop();
         }
     }
 
-    fn rest_ms(&mut self) -> u64 {
+    fn retry_pause_ms(&mut self) -> u64 {
         let doubled = self.options.retry_ms.saturating_mul(1 << self.failures.min(16));
         self.failures += 1;
         doubled.min(RETRY_MS_MAX)
     }
 
-    /// The bus writes nothing any more.
+    /// Handles a bus that has stopped writing.
     fn bus_stopped(&mut self, reason: &Unavailable) {
         if let Unavailable::Deposed(leader) = reason {
             tracing::warn!("deposed on {}: {leader}", self.store.location());
             self.machine.deposed(self.now());
-            // It publishes the new role, then closes the bus.
+            // This publishes the new role, then closes the bus.
             self.follow_machine();
         } else {
             tracing::error!("the bus on {} stopped: {reason}", self.store.location());
@@ -358,22 +363,22 @@ impl Runner {
         let now = self.now();
         self.machine.set_standby(false);
         match (then, &closed) {
-            // The lease of its term is gone; a newer one that this process may hold has nothing to do with that bus.
+            // The lease of the bus's term is gone. A newer lease that this process may hold is independent of that bus.
             (AfterClosing::Follow, _) | (AfterClosing::Stop, Ok(())) => {}
             (AfterClosing::GiveUp, Ok(())) => {
-                let rest_ms = self.rest_ms();
-                self.machine.give_up(rest_ms, now);
+                let retry_pause_ms = self.retry_pause_ms();
+                self.machine.give_up(retry_pause_ms, now);
             }
-            // A write may be under way: the lease expires instead.
+            // A write may be in progress: let the lease expire instead.
             (AfterClosing::GiveUp, Err(_)) => {
-                let rest_ms = self.rest_ms();
-                self.machine.resign(rest_ms, now);
+                let retry_pause_ms = self.retry_pause_ms();
+                self.machine.resign(retry_pause_ms, now);
             }
             (AfterClosing::Stop, Err(_)) => self.machine.deposed(now),
         }
         if then == AfterClosing::Stop {
             self.ended.stopped = match closed {
-                // Its term is over; nothing of it was answered that is not stored.
+                // Its term is over; everything that it confirmed is stored.
                 Ok(()) | Err(Unavailable::Deposed(_)) => Ok(()),
                 Err(error) => Err(StopError::Bus(error)),
             };
@@ -383,13 +388,14 @@ impl Runner {
         }
     }
 
-    /// Ends: the bus is closed, then the lease is given back.
+    /// Stops: closes the bus, then releases the lease.
     fn stop(&mut self) {
         self.is_stopping = true;
         match std::mem::replace(&mut self.work, TermWork::Idle) {
             TermWork::Idle => self.release(),
             TermWork::Opening { task, .. } => {
-                // Nobody waits for it, and what the engine sent may be on its way: the lease expires instead.
+                // The stop does not wait for the opening, so writes of the engine may be in progress: let the lease expire
+                // instead.
                 tokio::spawn(async move {
                     if let Ok(Ok(bus)) = task.await {
                         let _ = bus.close().await;

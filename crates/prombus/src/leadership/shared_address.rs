@@ -1,26 +1,28 @@
-//! Notices another process that advertises the address of this one.
+//! Detects another process that advertises the same address as this one.
 //!
-//! A record with this process's address and another id is usually that of an earlier process: it was restarted. That record never
-//! changes again. If its revision rises, another process renews it, and followers would relay to the wrong one.
+//! A record with this process's address and another id usually belongs to an earlier process, before a restart. Such a
+//! record never changes again. If its revision rises, another process renews it, and followers would relay to the wrong
+//! process.
 
 use crate::engine::LeaseRecord;
 
-/// See the module.
+/// The last process that was seen with this process's address.
 #[derive(Debug, Default)]
 pub(super) struct SharedAddress {
-    /// The process that had the address when it was last seen, and the revision of its record.
+    /// The id of that process, and the revision of its record.
     seen: Option<(String, u64)>,
-    has_told: bool,
+    is_reported: bool,
 }
 
 impl SharedAddress {
-    /// The record of another process has the address of this one. Returns whether that process is alive, once.
+    /// Notes a record of another process with the address of this one. Returns true once that process is known to be alive,
+    /// and only once.
     pub(super) fn note(&mut self, record: &LeaseRecord) -> bool {
         let is_alive = self.seen.as_ref().is_some_and(|(leader_id, revision)| {
             *leader_id == record.leader_id && *revision < record.revision
         });
         self.seen = Some((record.leader_id.clone(), record.revision));
-        is_alive && !std::mem::replace(&mut self.has_told, true)
+        is_alive && !std::mem::replace(&mut self.is_reported, true)
     }
 }
 
@@ -39,11 +41,11 @@ mod tests {
             secret: [0; 32],
         };
         let mut address = SharedAddress::default();
-        // Before this process was restarted, it was two other ones.
+        // Two earlier processes, before restarts.
         for (leader_id, revision) in [("first", 3), ("first", 3), ("second", 4), ("second", 4)] {
             assert!(!address.note(&record(leader_id, revision)), "{leader_id} {revision}");
         }
         assert!(address.note(&record("second", 5)));
-        assert!(!address.note(&record("second", 6)), "once is enough");
+        assert!(!address.note(&record("second", 6)), "reported only once");
     }
 }

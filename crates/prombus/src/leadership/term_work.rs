@@ -1,5 +1,5 @@
-//! What a process does for a term that it leads: open the engine, lead, close the bus. One thing at a time, so that two buses of
-//! one process are never open on a store.
+//! The work of a process for a term that it leads: open the engine, lead, close the bus. Only one of these at a time, so
+//! that one process never has two buses open on a store.
 
 use crate::box_future::BoxFuture;
 use crate::bus::{Bus, BusBuilder};
@@ -10,7 +10,7 @@ use crate::leasing_gate::LeasingGate;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-/// See the module.
+/// The current work for a term.
 pub(super) enum TermWork {
     Idle,
     Opening { term: u64, gate: Arc<LeasingGate>, task: JoinHandle<Result<Bus, OpenError>> },
@@ -18,18 +18,18 @@ pub(super) enum TermWork {
     Closing { then: AfterClosing, task: JoinHandle<Result<(), Unavailable>> },
 }
 
-/// What follows when the bus is closed.
+/// What to do when the bus is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterClosing {
     /// The lease is gone: challenge again.
     Follow,
     /// The lease is held, but this process cannot lead.
     GiveUp,
-    /// The process ends.
+    /// The leadership of this process ends.
     Stop,
 }
 
-/// Something ended.
+/// The end of a piece of work.
 pub(super) enum WorkEvent {
     Opened(Result<Bus, OpenError>),
     Stopped(Unavailable),
@@ -49,7 +49,7 @@ impl TermWork {
         let (store, clock) = (Arc::clone(store), Arc::clone(clock));
         let task = tokio::spawn(async move {
             let engine = store.lead(takeover, clock).await?;
-            // Groups are restored on this thread.
+            // Restoring groups blocks.
             let opened = tokio::task::spawn_blocking(move || builder.over_engine(engine)).await;
             opened.unwrap_or_else(|error| Err(OpenError::Groups(format!("opening panicked: {error}"))))
         });
@@ -65,15 +65,13 @@ impl TermWork {
         Self::Closing { then, task: tokio::spawn(async move { bus.close().await }) }
     }
 
-    /// Waits until something ends. Nothing is lost if the caller stops waiting; after an event the caller replaces this.
+    /// Waits until the current work ends. Cancel-safe. After an event the caller must replace this value.
     pub(super) async fn event(&mut self) -> WorkEvent {
         match self {
             Self::Idle => std::future::pending().await,
-            Self::Opening { task, .. } => {
-                WorkEvent::Opened(task.await.unwrap_or_else(|error| {
-                    Err(OpenError::Store(format!("opening the engine ended: {error}")))
-                }))
-            }
+            Self::Opening { task, .. } => WorkEvent::Opened(task.await.unwrap_or_else(|error| {
+                Err(OpenError::Store(format!("the task that opens the engine ended early: {error}")))
+            })),
             Self::Leading { stopped, .. } => WorkEvent::Stopped(stopped.await),
             Self::Closing { then, task } => {
                 let closed = task.await.unwrap_or_else(|error| Err(Unavailable::Poisoned(error.to_string())));

@@ -1,4 +1,4 @@
-//! The lease on its own, with time and answers made by the tests.
+//! Tests of the lease machine alone: they control the time and the responses of the store.
 
 mod machine;
 mod random_histories;

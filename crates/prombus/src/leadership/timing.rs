@@ -1,6 +1,6 @@
 //! The times of the lease.
 
-/// How often the lease is renewed and read, and how long silence lasts before somebody acts on it.
+/// How often the lease is renewed and read, and after how long without a renewal leader and challengers act.
 ///
 /// `gate_ms` must be well below `take_after_ms`: the leader stops leasing events before a challenger takes its lease, even if
 /// their clocks run at slightly different speeds.

@@ -1,7 +1,7 @@
-//! The drainer: claims rows, publishes them, notes what became of them, and again.
+//! The drainer: claims rows, publishes them, and marks them, in a loop.
 //!
-//! The order is claim, publish, mark. A crash after the publish leaves the row claimed; when its lease has ended it is claimed
-//! again and published under the same id, which adds nothing, and marked.
+//! The order is claim, publish, mark. A crash after the publish leaves the row claimed. When its lease has expired, the row
+//! is claimed again, published under the same id (which adds nothing), and marked.
 
 use super::{ClaimedRow, FailedRow, OutboxError, OutboxPublisher, OutboxRecord, OutboxStore, PublishFailure};
 use crate::consume::told_to_stop;
@@ -20,18 +20,18 @@ const LEASE_MS: u64 = 30_000;
 /// How often old rows are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a drainer did so far.
+/// Counters of a drainer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DrainerCounts {
     /// Events that were added.
     pub published: u64,
-    /// Rows whose event was there already.
+    /// Rows whose event was already in the topic.
     pub duplicates: u64,
     /// Attempts that failed.
     pub errors: u64,
     /// Rows that were given up.
     pub dead: u64,
-    /// Rows that were taken from workers whose lease had ended.
+    /// Rows that were taken back from workers whose lease had expired.
     pub requeued: u64,
 }
 
@@ -44,8 +44,8 @@ struct Counters {
     requeued: AtomicU64,
 }
 
-/// Publishes the rows of an outbox. One drainer keeps the order of rows within each topic, but for those that are tried again;
-/// several at once share the work, and their batches may overtake each other.
+/// Publishes the rows of an outbox. A single drainer keeps the order of rows within each topic, except for rows that are
+/// retried. Several drainers share the work, and their batches may overtake each other.
 ///
 /// ```
 /// use prombus::Bus;
@@ -58,7 +58,7 @@ struct Counters {
 /// # let bus = Bus::memory();
 /// let outbox = SqliteOutbox::open(&path)?;
 ///
-/// // The service: its business and the event, in one transaction of its own connection.
+/// // The service: its business data and the event, in one transaction of its own connection.
 /// let mut shop = rusqlite::Connection::open(&path)?;
 /// shop.execute_batch("CREATE TABLE orders (id TEXT PRIMARY KEY, item INTEGER)")?;
 /// # let id = prombus::Uuid::from_u128(1);
@@ -86,18 +86,18 @@ pub struct OutboxDrainer {
     counters: Arc<Counters>,
 }
 
-/// What a pass over the outbox came to.
+/// The result of a pass over the outbox.
 enum Pass {
-    /// There may be more at once.
+    /// More rows may be due.
     More,
-    /// Nothing is due.
+    /// No row is due.
     Idle,
-    /// Nothing can be published, or the outbox does not answer.
+    /// Nothing can be published, or the outbox failed.
     Stuck(String),
 }
 
 impl OutboxDrainer {
-    /// A drainer from a store to a publisher.
+    /// A drainer that moves rows from a store to a publisher.
     pub fn new(store: Arc<dyn OutboxStore>, publisher: Arc<dyn OutboxPublisher>) -> Self {
         Self {
             store,
@@ -110,39 +110,39 @@ impl OutboxDrainer {
         }
     }
 
-    /// What it is called in the rows that it holds. No two drainers that live may have the same. Default: a name of its own.
+    /// The drainer's name in the rows that it holds. No two running drainers may have the same name. Default: a unique name.
     pub fn worker(mut self, name: impl Into<String>) -> Self {
         self.worker = name.into();
         self
     }
 
-    /// How many rows go together at most. Default: 100.
+    /// The most rows that are published together. Default: 100.
     pub fn batch_size(mut self, rows: u32) -> Self {
         self.batch_size = rows.max(1);
         self
     }
 
-    /// How long it waits when nothing is due. Default: 250 ms.
+    /// How long it waits when no row is due. Default: 250 ms.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval.max(Duration::from_millis(1));
         self
     }
 
-    /// How long it has to publish a batch before others may. Default: 30 s.
+    /// How long it holds a batch of rows before other drainers may claim them. Default: 30 s.
     pub fn lease_ms(mut self, lease_ms: u64) -> Self {
         self.lease_ms = lease_ms.max(1);
         self
     }
 
-    /// What it did so far.
+    /// Its counters.
     pub fn counts(&self) -> DrainerCounts {
         self.counters.get()
     }
 
-    /// Publishes what is due, batch after batch, until nothing is or it cannot.
+    /// Publishes due rows, batch after batch, until none is left or nothing can be published.
     ///
     /// # Errors
-    /// Says why it could not go on; rows that were not published are due again.
+    /// Why it could not continue; rows that were not published are due again.
     pub async fn drain(&self) -> Result<DrainerCounts, OutboxError> {
         loop {
             match self.pass().await {
@@ -153,7 +153,7 @@ impl OutboxDrainer {
         }
     }
 
-    /// Drains until a future resolves. A batch that is under way is finished before this returns.
+    /// Drains until `shutdown` resolves. The current batch is finished before this returns.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> DrainerCounts {
         let mut shutdown = std::pin::pin!(shutdown);
         let (mut stuck, mut idle) = (0_u32, 0_u32);
@@ -162,13 +162,13 @@ impl OutboxDrainer {
             if purged.is_none_or(|at| at.elapsed() >= PURGE_INTERVAL) {
                 purged = Some(Instant::now());
                 if let Err(error) = self.store.purge_sent().await {
-                    tracing::warn!("outbox: rows that were sent stay for now: {}", with_causes(&error));
+                    tracing::warn!("outbox: cannot delete sent rows, will retry: {}", with_causes(&error));
                 }
             }
             let pass = self.pass().await;
             if let Pass::Stuck(why) = &pass {
                 if stuck == 0 {
-                    tracing::warn!("outbox: nothing can be published for now: {why}");
+                    tracing::warn!("outbox: cannot publish, will retry: {why}");
                 }
                 stuck += 1;
             }
@@ -198,7 +198,7 @@ impl OutboxDrainer {
     /// Drains in a task, until [`DrainerHandle::stop`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside a tokio runtime.
     pub fn spawn(self) -> DrainerHandle {
         let (stop, mut stopped) = watch::channel(false);
         let counters = Arc::clone(&self.counters);
@@ -238,7 +238,8 @@ impl OutboxDrainer {
         };
         let mut results = results.into_iter();
         for row in rows {
-            let missing = || Err(PublishFailure::Retry("the publisher gave no answer".to_owned()));
+            let missing =
+                || Err(PublishFailure::Retry("the publisher returned no result for this row".to_owned()));
             match results.next().unwrap_or_else(missing) {
                 Ok(published) => {
                     let counter = if published.duplicate {
@@ -313,7 +314,7 @@ impl Counters {
     }
 }
 
-/// A record that no bus would take need not be sent to one.
+/// Checks a record locally, so that invalid ones are not sent to the publisher.
 fn check(record: OutboxRecord) -> Result<OutboxRecord, String> {
     check_topic(&record.topic).map_err(|error| error.to_string())?;
     record.options().check().map_err(|error| error.to_string())?;
@@ -329,14 +330,14 @@ fn with_causes(error: &OutboxError) -> String {
     }
 }
 
-/// A name that no other drainer has, in no process.
+/// A name that no other drainer has, in any process.
 fn unique_name() -> String {
-    // The hasher is seeded by the system's randomness.
+    // `RandomState` is seeded with the system's randomness.
     let random = std::hash::RandomState::new();
     format!("{}-{:016x}", std::process::id(), random.hash_one(std::process::id()))
 }
 
-/// A drainer at work. Dropping this changes nothing: the drainer goes on.
+/// The handle of a running drainer. Dropping it does not stop the drainer.
 #[derive(Debug)]
 pub struct DrainerHandle {
     stop: watch::Sender<bool>,
@@ -345,16 +346,16 @@ pub struct DrainerHandle {
 }
 
 impl DrainerHandle {
-    /// What it did so far.
+    /// Its counters.
     pub fn counts(&self) -> DrainerCounts {
         self.counters.get()
     }
 
-    /// Takes no more rows, waits for the batch that is under way, and ends.
+    /// Takes no more rows, waits for the current batch, and stops.
     pub async fn stop(self) -> DrainerCounts {
         let _ = self.stop.send(true);
         if let Err(error) = self.task.await {
-            tracing::error!("a drainer's task ended early: {error}");
+            tracing::error!("the task of an outbox drainer ended early: {error}");
         }
         self.counters.get()
     }

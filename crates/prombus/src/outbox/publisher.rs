@@ -1,4 +1,4 @@
-//! Where the rows of an outbox go: a bus in this process, or one behind a wire.
+//! Where the rows of an outbox are published: a bus in this process, or a server.
 
 use super::OutboxRecord;
 use crate::box_future::BoxFuture;
@@ -10,21 +10,22 @@ use prombus_protocol::Topic;
 /// Why a record was not published.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishFailure {
-    /// It will never work: the topic has no name, the payload is too large.
+    /// The record can never be published, e.g. its topic name is invalid or its payload is too large.
     #[error("{0}")]
     Permanent(String),
-    /// It may work another time.
+    /// A later attempt may succeed.
     #[error("{0}")]
     Retry(String),
-    /// Nothing can be published at present. Says nothing about the record, and is no attempt.
+    /// Nothing can be published at present. This says nothing about the record and does not count as an attempt.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Takes records.
+/// Publishes the records of an outbox.
 pub trait OutboxPublisher: Send + Sync + 'static {
-    /// Publishes records under their ids, in this order, all of them before it waits for the first answer; resolves when what
-    /// was published is durable, with one result per record. The records' topics, options and payloads were checked.
+    /// Publishes records under their ids, in this order. It sends all of them before it waits for the first response, and
+    /// resolves when the published records are durable, with one result per record. Topics, options and payloads of the
+    /// records have been checked.
     fn publish<'a>(
         &'a self,
         records: &'a [OutboxRecord],
@@ -87,7 +88,7 @@ impl OutboxPublisher for Bus {
                     };
                     pushed.into_iter().map(result).collect()
                 }
-                // A batch is all or nothing: one of them spoils it for the others.
+                // A batch is all or nothing: one bad record makes it fail for the others.
                 Err(_) => one_by_one(self, records).await,
             }
         })
@@ -97,7 +98,7 @@ impl OutboxPublisher for Bus {
 fn refused(pushed: Result<(), PublishError>) -> PublishFailure {
     match pushed {
         Err(error) => error.into(),
-        Ok(()) => PublishFailure::Retry("the store lost count of events".to_owned()),
+        Ok(()) => PublishFailure::Retry("the engine returned no outcome for the event".to_owned()),
     }
 }
 

@@ -1,7 +1,8 @@
-//! An outbox in a table of SQLite, beside the tables of the business: whoever writes both in one transaction has both or none.
+//! An outbox in a SQLite table, in the database of the business data: a service that writes both in one transaction has both
+//! or neither.
 //!
-//! Rows are taken in the order of their rowids, which is the order in which they were added. A claim is an UPDATE in an
-//! immediate transaction: of several drainers one gets a row, the others do not see it.
+//! Rows are claimed in the order of their rowids, i.e. the order in which they were added. A claim is an UPDATE in an
+//! immediate transaction, so only one of several drainers gets a row.
 
 use super::{ClaimedRow, Failed, FailedRow, MAX_ATTEMPTS, OutboxError, OutboxRecord, OutboxStore};
 use crate::box_future::BoxFuture;
@@ -15,39 +16,39 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The table. [`SqliteOutbox::open`] runs this; a service that comes first may run it, too.
+/// The SQL that creates the table. [`SqliteOutbox::open`] runs it; a service that starts first may run it too.
 ///
-/// A service adds a row with `id`, `topic` and `payload`, in whatever language, and may add `headers`, `key` and `ts`:
+/// A service in any language adds a row with `id`, `topic` and `payload`, and optionally `headers`, `key` and `ts`:
 ///
 /// ```sql
 /// INSERT INTO outbox (id, topic, payload) VALUES ('order-17', 'orders', '{"item":7}');
 /// ```
 ///
-/// | column | |
+/// | column | content |
 /// |---|---|
-/// | `id` | a UUID, or any text, which is hashed to one; the event's id |
-/// | `topic`, `payload` | where it goes, and its JSON |
-/// | `headers` | a JSON object of texts |
-/// | `key` | what the event is about |
-/// | `ts` | milliseconds since 1970; the time of the insert if it is left out |
-/// | `status` | `pending`, `claimed` by a drainer, `sent`, `error`: tried again at `next_attempt_ms`, `dead`: given up |
-/// | `attempts`, `last_err` | how often it failed, and how |
-/// | `worker`, `lease_until_ms` | who has it, and until when |
-/// | `sent_ms` | when it was published |
+/// | `id` | the event's id: a UUID, or any other text, which is hashed to a UUID |
+/// | `topic`, `payload` | the event's topic, and its payload as JSON |
+/// | `headers` | a JSON object whose values are strings |
+/// | `key` | the event's key |
+/// | `ts` | the event's time in milliseconds since 1970; default: the time of the insert |
+/// | `status` | `pending`; `claimed` by a drainer; `sent`; `error` (tried again at `next_attempt_ms`); `dead` (given up) |
+/// | `attempts`, `last_err` | the number of failed attempts, and the last error |
+/// | `worker`, `lease_until_ms` | the drainer that holds the row, and until when |
+/// | `sent_ms` | when the row was published |
 #[doc = concat!("\n```sql\n", include_str!("outbox.sql"), "```")]
 pub const OUTBOX_SQL: &str = include_str!("outbox.sql");
 
-/// How long rows that were sent are kept, unless said otherwise: a day.
+/// How long sent rows are kept by default: a day.
 const KEEP_SENT_MS: u64 = 24 * 3_600_000;
-/// How many old rows are deleted in one transaction.
+/// The most sent rows that are deleted in one transaction.
 const PURGE_ROWS: i64 = 1_000;
-/// An error is kept up to this length.
+/// Longer error texts are cut to this length.
 const ERROR_CHARS_MAX: usize = 1_000;
 
 /// The table `outbox` of a SQLite database. See [`OutboxDrainer`](super::OutboxDrainer) for an example.
 ///
-/// A drainer may be in the service's own process or in another; the service adds rows through a connection of its own. How
-/// durable a commit of the service is, is up to its connection: `PRAGMA synchronous = FULL` makes it survive a power cut.
+/// A drainer may run in the service's process or in another one; the service adds rows through its own connection. The
+/// settings of that connection decide whether its commits survive a power cut: use `PRAGMA synchronous = FULL`.
 #[derive(Clone)]
 pub struct SqliteOutbox {
     database: Database,
@@ -57,7 +58,7 @@ pub struct SqliteOutbox {
 }
 
 impl SqliteOutbox {
-    /// Opens a database, or makes one, and the table. The database is set to WAL.
+    /// Opens the database, and creates it and the table if they do not exist. Sets the database to WAL mode.
     ///
     /// # Errors
     /// See [`OutboxError`].
@@ -68,32 +69,33 @@ impl SqliteOutbox {
         Ok(Self { database, clock, keep_sent_ms: KEEP_SENT_MS, max_attempts: MAX_ATTEMPTS })
     }
 
-    /// How long rows that were sent are kept. Default: a day. 0 deletes a row when it is sent.
+    /// How long sent rows are kept. Default: a day. With 0 a row is deleted when it is sent.
     #[must_use]
     pub fn keep_sent_ms(mut self, keep_ms: u64) -> Self {
         self.keep_sent_ms = keep_ms;
         self
     }
 
-    /// How many attempts may fail before a row is given up. Default: 10. A bus that cannot be reached is no attempt.
+    /// How many failed attempts a row has before it is given up. Default: 10. A bus that cannot be reached does not count as
+    /// an attempt.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts.max(1);
         self
     }
 
-    /// Where the time comes from, for tests.
+    /// The source of time, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Adds a record through the caller's connection or transaction: it is there when that commits, and not when it rolls
-    /// back.
+    /// Adds a record through the caller's connection or transaction: the row exists if that commits, and does not if it
+    /// rolls back.
     ///
     /// # Errors
-    /// See [`OutboxError`]; also when there is a row of this id.
+    /// See [`OutboxError`]; also if a row with this id exists.
     pub fn add(connection: &Connection, record: &OutboxRecord) -> Result<(), OutboxError> {
         let headers = match record.headers.is_empty() {
             true => None,
@@ -130,7 +132,7 @@ impl SqliteOutbox {
         Ok(self.database.call(count).await?)
     }
 
-    /// Works in an immediate transaction.
+    /// Calls `work` in an immediate transaction.
     async fn transact<T, F>(&self, work: F) -> Result<T, OutboxError>
     where
         T: Send + 'static,
@@ -172,7 +174,7 @@ impl OutboxStore for SqliteOutbox {
         let now = self.clock.wall_ms();
         let until = now.saturating_add(i64::try_from(lease_ms).unwrap_or(i64::MAX));
         Box::pin(async move {
-            // An idle drainer must not take the lock of those who write.
+            // Look first without a transaction: an idle drainer must not take the write lock from the service.
             if self.database.call(move |connection| Ok(due(connection, now, 1)?.is_empty())).await? {
                 return Ok(Vec::new());
             }
@@ -184,7 +186,7 @@ impl OutboxStore for SqliteOutbox {
                 for rowid in due(transaction, now, rows)? {
                     match statement.query_row(params![rowid, worker, until], claimed_row)? {
                         Some(row) => claimed.push(row),
-                        None => give_up_nameless(transaction, rowid)?,
+                        None => give_up_unreadable_id(transaction, rowid)?,
                     }
                 }
                 Ok(claimed)
@@ -296,9 +298,9 @@ impl OutboxStore for SqliteOutbox {
     }
 }
 
-/// Rows that are due: those that failed before and new ones, in the order in which they were added.
+/// The rowids of due rows, both retries and new rows, in the order in which they were added.
 fn due(connection: &Connection, now_ms: i64, rows: u32) -> Result<Vec<i64>, rusqlite::Error> {
-    // New rows all have the same time of their next attempt: the index has them in the order of their rowids.
+    // All new rows have the same next_attempt_ms, so the index returns them in the order of their rowids.
     let sql = "SELECT rowid FROM outbox WHERE status = ?1 AND next_attempt_ms <= ?2
         ORDER BY next_attempt_ms, rowid LIMIT ?3";
     let mut statement = connection.prepare_cached(sql)?;
@@ -314,22 +316,22 @@ fn due(connection: &Connection, now_ms: i64, rows: u32) -> Result<Vec<i64>, rusq
     Ok(rowids)
 }
 
-/// `None` for a row whose id is no text, which the table allows when it is not UTF-8.
+/// `None` for a row whose id is not UTF-8, which SQLite allows in a text column.
 fn claimed_row(row: &Row<'_>) -> Result<Option<ClaimedRow>, rusqlite::Error> {
     let name = text(row, 0, "id").ok().flatten();
     Ok(name.map(|name| ClaimedRow { row: name, record: record(row) }))
 }
 
-/// A row that nobody can name must not hold up the others.
-fn give_up_nameless(transaction: &Transaction<'_>, rowid: i64) -> Result<(), rusqlite::Error> {
+/// Gives up a row whose id cannot be read, so that it does not hold up the others.
+fn give_up_unreadable_id(transaction: &Transaction<'_>, rowid: i64) -> Result<(), rusqlite::Error> {
     let sql =
         "UPDATE outbox SET status = 'dead', worker = NULL, last_err = 'the id is not UTF-8' WHERE rowid = ?1";
     transaction.execute(sql, [rowid])?;
-    tracing::warn!("outbox: the row at {rowid} is given up: its id is not UTF-8");
+    tracing::warn!("outbox: row with rowid {rowid} given up: its id is not UTF-8");
     Ok(())
 }
 
-/// The record of a row, or what is wrong with it. Another language may have put anything into it.
+/// The record of a row, or what is wrong with it. A service in another language may have written anything.
 fn record(row: &Row<'_>) -> Result<OutboxRecord, String> {
     let id = text(row, 0, "id")?.ok_or("the id is NULL")?;
     let topic = text(row, 1, "topic")?.ok_or("the topic is NULL")?;
@@ -339,13 +341,13 @@ fn record(row: &Row<'_>) -> Result<OutboxRecord, String> {
     let headers = match text(row, 3, "headers")? {
         None => BTreeMap::new(),
         Some(json) => serde_json::from_str(&json)
-            .map_err(|error| format!("the headers are no JSON object of texts: {error}"))?,
+            .map_err(|error| format!("the headers are not a JSON object of strings: {error}"))?,
     };
-    let ts = row.get::<_, Option<i64>>(5).map_err(|error| format!("the ts is no whole number: {error}"))?;
+    let ts = row.get::<_, Option<i64>>(5).map_err(|error| format!("the ts is not an integer: {error}"))?;
     Ok(OutboxRecord { id: id_of_key(&id), topic, payload, headers, key: text(row, 4, "key")?, ts })
 }
 
-/// Text, also when it was put in as a blob.
+/// The text of a column, also if it was written as a blob.
 fn text(row: &Row<'_>, column: usize, name: &str) -> Result<Option<String>, String> {
     match row.get_ref(column).map_err(|error| error.to_string())? {
         ValueRef::Null => Ok(None),
@@ -353,11 +355,12 @@ fn text(row: &Row<'_>, column: usize, name: &str) -> Result<Option<String>, Stri
             Ok(text) => Ok(Some(text.to_owned())),
             Err(_) => Err(format!("the {name} is not UTF-8")),
         },
-        ValueRef::Integer(_) | ValueRef::Real(_) => Err(format!("the {name} is a number, not a text")),
+        ValueRef::Integer(_) | ValueRef::Real(_) => Err(format!("the {name} is a number, not text")),
     }
 }
 
-/// Notes a failure. True: the row is given up; `None`: the worker does not hold it.
+/// Records a failure. Returns true if the row is given up, false if it will be retried, `None` if the worker does not hold
+/// it.
 fn fail(
     transaction: &Transaction<'_>,
     worker: &str,

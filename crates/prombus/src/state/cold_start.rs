@@ -1,4 +1,4 @@
-//! Starting cold: load the state of a topic, then go on exactly behind it. No gap, no event twice.
+//! Cold start: loads the state of a topic, then continues right after its position. No event is missed, none is seen twice.
 
 use crate::backend::{Backend, EventPosition, LatestQuery};
 use crate::batch::PullLimit;
@@ -16,7 +16,7 @@ pub struct State {
 }
 
 impl State {
-    /// Loads the state of a topic as it is now. A topic that is not there yet has no keys.
+    /// Loads the current state of a topic. A topic that does not exist has no keys.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -31,7 +31,7 @@ impl State {
             let page = backend.latest(topic, query.clone()).await?;
             if state.position.is_none() {
                 state.position = page.position;
-                // Keys that change while this goes on are left out of later pages; their events lie behind the position.
+                // Keys that change while this runs are left out of later pages; their events come after the position.
                 query.to_seq = page.position.map(|position| position.seq);
             }
             for event in Event::all_read(page.events) {
@@ -51,7 +51,7 @@ impl State {
         self.events.get(key)
     }
 
-    /// All keys with their newest events, in no order.
+    /// All keys with their newest events, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Event)> {
         self.events.iter().map(|(key, event)| (key.as_str(), event))
     }
@@ -61,23 +61,23 @@ impl State {
         self.events.len()
     }
 
-    /// Whether there is no key.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// The newest event that is taken into account.
+    /// The position of the newest event that the state includes.
     pub fn position(&self) -> Option<EventPosition> {
         self.position
     }
 
-    /// Where a group starts that goes on exactly behind this state: give it to
+    /// The start position of a group that continues right after this state: pass it to
     /// [`Subscribe::from`](crate::Subscribe::from).
     pub fn start(&self) -> Start {
         self.position.map_or(Start::Earliest, |position| Start::AfterId(position.id))
     }
 
-    /// Takes an event in.
+    /// Applies the next event.
     pub fn apply(&mut self, event: &Event) -> StateChange {
         self.position = Some(EventPosition { id: event.id(), seq: event.seq() });
         match event.key() {
@@ -94,18 +94,18 @@ impl State {
     }
 }
 
-/// What an event did to a state.
+/// How an event changed a state.
 #[derive(Clone, Debug)]
 pub enum StateChange {
     /// Its key has a new value.
     Set(Event),
     /// Its key is deleted.
     Deleted(Event),
-    /// It has no key.
+    /// The event has no key.
     Other(Event),
 }
 
-/// A state that follows its topic. It is no group: nothing is acked, every follower sees everything.
+/// A state that follows its topic. It is not a group: nothing is acked, and every follower sees all events.
 pub struct StateFollower {
     backend: Arc<dyn Backend>,
     topic: Topic,
@@ -121,12 +121,12 @@ impl StateFollower {
         Ok(Self { backend, topic, state, next_seq, read: VecDeque::new() })
     }
 
-    /// The state as far as it was followed.
+    /// The current state.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// Waits for the next event and takes it in. Nothing is lost when the caller stops waiting.
+    /// Waits for the next event and applies it. Cancel-safe: no event is lost if this future is dropped.
     ///
     /// # Errors
     /// See [`ReadError`]; it may be called again.

@@ -1,24 +1,24 @@
-//! Which event is the newest of each key: a fold over a topic's events in the order of their seqs. Pure: no clock, no reading.
+//! The newest event of each key: a fold over a topic's events in the order of their seqs. Pure: no clock, no I/O.
 //!
-//! It answers two questions: what the state of a key is, and which events of a compacted topic live. So events without a key
-//! are in it too, as ranges: nothing ever takes their place.
+//! It answers two questions: what the state of a key is, and which events of a compacted topic are live. Events without a
+//! key are never superseded, so they are live; the map holds them as ranges.
 
 use foldhash::fast::RandomState;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// What the map needs to know of an event.
+/// The properties of an event that the map needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// Its seq; they come in rising order.
+    /// Its seq; events are applied in rising order.
     pub seq: u64,
     /// Its key.
     pub key: Option<&'a [u8]>,
-    /// It deletes its key.
+    /// Whether it deletes its key.
     pub is_tombstone: bool,
-    /// When it was committed; never falls.
+    /// When it was committed; never falls from one event to the next.
     pub commit_ms: i64,
-    /// What it takes in the store.
+    /// Its size in the store.
     pub bytes: u32,
 }
 
@@ -29,7 +29,7 @@ pub struct LatestMap {
     by_seq: BTreeMap<u64, Newest>,
     /// Events without a key: first seq to last seq and bytes.
     keyless: BTreeMap<u64, (u64, u64)>,
-    /// Deletions, in order; may name some that are no longer the newest of their key.
+    /// Tombstones, in order; may contain some that are not the newest of their key any more.
     tombstones: VecDeque<(u64, i64)>,
     live_tombstones: usize,
     live_bytes: u64,
@@ -44,11 +44,11 @@ struct Newest {
     is_tombstone: bool,
 }
 
-/// What a key takes in the two maps, next to its own bytes.
+/// The memory of a key in the two maps, without its own bytes.
 const KEY_OVERHEAD_BYTES: usize = 120;
 
 impl LatestMap {
-    /// Takes an event in. Seqs rise.
+    /// Applies an event. Seqs must rise.
     pub fn apply(&mut self, event: &Seen<'_>) {
         let bytes = u64::from(event.bytes);
         self.live_bytes += bytes;
@@ -68,7 +68,7 @@ impl LatestMap {
         let key: Arc<[u8]> = match self.by_key.get_key_value(key) {
             Some((known, &before)) => {
                 let known = Arc::clone(known);
-                self.bury(before);
+                self.mark_dead(before);
                 known
             }
             None => {
@@ -86,8 +86,8 @@ impl LatestMap {
         self.by_seq.insert(event.seq, newest);
     }
 
-    /// An event is the newest of its key no longer.
-    fn bury(&mut self, seq: u64) -> Option<Newest> {
+    /// Removes an event that is not the newest of its key any more: its bytes are dead.
+    fn mark_dead(&mut self, seq: u64) -> Option<Newest> {
         let newest = self.by_seq.remove(&seq)?;
         self.live_tombstones -= usize::from(newest.is_tombstone);
         self.live_bytes -= u64::from(newest.bytes);
@@ -95,15 +95,15 @@ impl LatestMap {
         Some(newest)
     }
 
-    /// An event is dead, and nothing stands in its place.
+    /// Removes an event together with its key.
     fn forget(&mut self, seq: u64) {
-        if let Some(newest) = self.bury(seq) {
+        if let Some(newest) = self.mark_dead(seq) {
             self.key_bytes -= newest.key.len();
             self.by_key.remove(&newest.key);
         }
     }
 
-    /// Everything below this seq is gone.
+    /// Removes all events below `first_seq`.
     pub fn cut(&mut self, first_seq: u64) {
         while let Some((&seq, _)) = self.by_seq.first_key_value()
             && seq < first_seq
@@ -126,8 +126,8 @@ impl LatestMap {
         }
     }
 
-    /// Deletions past `after` that were committed at this time or before, or have this seq or a lower one, and are still the
-    /// newest of their key, the oldest first.
+    /// Tombstones after the seq `after` that are still the newest of their key, the oldest first: those committed by
+    /// `committed_by_ms`, and those up to `to_seq`.
     pub fn old_tombstones(
         &mut self,
         after: u64,
@@ -148,7 +148,7 @@ impl LatestMap {
         old.take(limit).collect()
     }
 
-    /// Forgets deletions of keys that came again or are gone, once they are most of the list.
+    /// Removes tombstones of keys that have a newer event or are gone, once they are most of the list.
     fn prune_tombstones(&mut self) {
         if self.tombstones.len() > 2 * self.live_tombstones + 64 {
             let by_seq = &self.by_seq;
@@ -156,20 +156,21 @@ impl LatestMap {
         }
     }
 
-    /// A deletion has done its work: nothing older of its key is left.
+    /// Removes a tombstone that is not needed any more: no older event of its key is left.
     pub fn drop_tombstone(&mut self, seq: u64) {
         if self.by_seq.get(&seq).is_some_and(|newest| newest.is_tombstone) {
             self.forget(seq);
         }
     }
 
-    /// The seq of the newest event of a key; `None` when there is none, or it deletes the key.
+    /// The seq of the newest event of a key; `None` if there is none, or if it is a tombstone.
     pub fn get(&self, key: &[u8]) -> Option<u64> {
         let &seq = self.by_key.get(key)?;
         self.by_seq.get(&seq).is_some_and(|newest| !newest.is_tombstone).then_some(seq)
     }
 
-    /// Seqs of the newest events of all keys, `after < seq <= to`, in order; of deleted keys only if they are wanted.
+    /// Seqs of the newest events of all keys with `after < seq <= to`, in order. Tombstones are included if `with_deleted`
+    /// is true.
     pub fn seqs(&self, after: u64, to: u64, with_deleted: bool) -> impl Iterator<Item = u64> + '_ {
         let range = (after < to).then(|| self.by_seq.range(after + 1..=to));
         let wanted = range.into_iter().flatten();
@@ -181,13 +182,13 @@ impl LatestMap {
         self.by_seq.len() - self.live_tombstones
     }
 
-    /// Whether an event lives: nothing newer has its key.
+    /// Whether an event is live, i.e. no newer event has its key.
     pub fn is_live(&self, seq: u64) -> bool {
         let in_range = || self.keyless.range(..=seq).next_back().is_some_and(|(_, &(last, _))| last >= seq);
         self.by_seq.contains_key(&seq) || in_range()
     }
 
-    /// How many events live in a range of seqs, and what they take.
+    /// The number and the bytes of live events in a range of seqs.
     pub fn live_in(&self, first: u64, last: u64) -> (u64, u64) {
         if first > last {
             return (0, 0);
@@ -208,27 +209,27 @@ impl LatestMap {
         (count, bytes)
     }
 
-    /// Bytes of events that live.
+    /// Bytes of live events.
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
 
-    /// Bytes of events that died since somebody took note.
+    /// Bytes of events that became dead since [`take_dead_bytes`](Self::take_dead_bytes) was last called.
     pub fn dead_bytes(&self) -> u64 {
         self.dead_bytes
     }
 
-    /// What died is still there after all.
+    /// Adds dead bytes that were taken but not cleaned.
     pub fn put_back_dead_bytes(&mut self, bytes: u64) {
         self.dead_bytes += bytes;
     }
 
-    /// What died so far is taken note of.
+    /// Takes the dead bytes and resets their count.
     pub fn take_dead_bytes(&mut self) -> u64 {
         std::mem::take(&mut self.dead_bytes)
     }
 
-    /// About what it takes in memory.
+    /// The memory that the map takes, approximately.
     pub fn memory_bytes(&self) -> usize {
         self.key_bytes
             + self.by_seq.len() * KEY_OVERHEAD_BYTES
@@ -237,7 +238,7 @@ impl LatestMap {
     }
 }
 
-/// The part of `total` that falls to `count` of `all`.
+/// `total * count / all`, without overflow.
 fn share(total: u64, count: u64, all: u64) -> u64 {
     (u128::from(total) * u128::from(count) / u128::from(all.max(1))) as u64
 }
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_a_naive_fold_over_random_histories() {
+    fn the_map_agrees_with_a_naive_fold_over_random_histories() {
         let seed = std::env::var("PROMBUS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7u64);
         let mut random = seed;
         let mut next = move |below: u64| {
@@ -261,7 +262,7 @@ mod tests {
         };
         for history in 0..200 {
             let mut map = LatestMap::default();
-            // Seq to key, deletion, bytes: everything that lives.
+            // All live events: seq to key, whether it is a tombstone, bytes.
             let mut live: Model<u64, (Option<Vec<u8>>, bool, u64)> = Model::new();
             for seq in 1..400u64 {
                 match next(40) {
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_deleted_again_and_again_takes_no_more_memory() {
+    fn a_key_that_is_deleted_repeatedly_takes_no_more_memory() {
         let mut map = LatestMap::default();
         map.apply(&seen(1, Some(b"first"), true));
         for round in 1..10_000 {
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_key_is_not_found_until_it_comes_again() {
+    fn a_deleted_key_is_not_found_until_it_is_set_again() {
         let mut map = LatestMap::default();
         map.apply(&seen(1, Some(b"k"), false));
         map.apply(&seen(2, Some(b"k"), true));

@@ -1,9 +1,9 @@
-//! Snapshots of compacted topics: every key that changed since the last snapshot is published to the snapshot topic, and behind
-//! them a marker that says how far the snapshot goes.
+//! Snapshots of compacted topics. A row for every key that changed since the last snapshot is published to the snapshot
+//! topic, followed by a marker with the position of the snapshot.
 //!
-//! A row is `{key, payload, ts}` with the key as its key; a key that was deleted is deleted there too (`null`). The marker has the
-//! name of the snapshot topic as its key, so the newest one stands in the place of those before; a key of that name is left out.
-//! The newest rows and everything that the topic has behind the marker's position are the whole state.
+//! A row is an event with the payload `{key, payload, ts}` and the same key; for a deleted key it is a tombstone (`null`).
+//! The marker's key is the name of the snapshot topic, so a newer marker supersedes the older ones; a key of that name is
+//! left out of snapshots. The newest rows, plus all events of the topic after the marker's position, are the whole state.
 
 use crate::backend::{Backend, EventPosition, Keys, LatestPage, LatestQuery};
 use crate::batch::{EventBatch, PullLimit};
@@ -20,30 +20,30 @@ use std::sync::Arc;
 
 /// Rows are published in batches of about this size.
 const PAGE: PullLimit = PullLimit { events: 1_000, bytes: 512 * 1024 };
-/// So many rows are deleted at once.
+/// The most rows that are deleted in one batch.
 const STALE_ROWS: usize = 32;
 /// Markers have this tag.
 pub const MARKER_TAG: &str = "snapshot.marker";
 
-/// How far a snapshot goes: the payload of a marker.
+/// The payload of a marker: the position of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotMarker {
-    /// The topic whose state it is.
+    /// The topic whose state the snapshot contains.
     pub topic: String,
-    /// With everything behind this position the snapshot is the whole state.
+    /// The snapshot and all events after this position are the whole state.
     pub position: MarkerPosition,
     /// How many keys the topic had.
     pub keys: u64,
     /// How many rows were published for this marker.
     pub rows: u64,
-    /// When it was taken.
+    /// When the snapshot was taken.
     pub ts: i64,
 }
 
-/// A place in a topic, as a marker has it.
+/// A position in a topic, as markers contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkerPosition {
-    /// The id of the event there.
+    /// The id of the event.
     pub id: Uuid,
     /// Its seq.
     pub seq: u64,
@@ -55,7 +55,7 @@ impl From<EventPosition> for MarkerPosition {
     }
 }
 
-/// Why there is no snapshot.
+/// Why a snapshot failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
@@ -65,17 +65,18 @@ pub enum SnapshotError {
     /// Rows could not be published.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// Another topic's snapshots are there. Two that share a topic would begin anew with every snapshot, and mix their keys.
+    /// The snapshot topic contains the snapshots of another topic. Two topics that shared it would take a full snapshot each
+    /// time, and mix their keys.
     #[error("{snapshots} has the snapshots of {topic}; name another snapshot_topic")]
     Taken {
-        /// Where they were to go.
+        /// The snapshot topic.
         snapshots: String,
-        /// Whose are there.
+        /// The topic whose snapshots it contains.
         topic: String,
     },
 }
 
-/// What a snapshot is taken from, and published to.
+/// The store that a snapshot is taken from and published to.
 pub(crate) trait SnapshotSource: Sync {
     fn has_topic(&self, name: &str) -> bool;
     fn latest<'a>(
@@ -114,10 +115,11 @@ impl SnapshotSource for &dyn Backend {
     }
 }
 
-/// Publishes what changed in a topic since its last snapshot to its snapshot topic. `None` when nothing did.
+/// Publishes the changes of a topic since its last snapshot to its snapshot topic. Returns `None` if nothing changed.
 ///
 /// # Errors
-/// [`SnapshotError`]; what was published so far is published again with the next one, which changes nothing.
+/// [`SnapshotError`]. Rows that were published before the error are published again with the next snapshot, which is
+/// harmless.
 pub async fn take_snapshot(
     backend: &dyn Backend,
     topic: &Topic,
@@ -168,13 +170,13 @@ pub(crate) async fn snapshot_of(
         tags: vec![MARKER_TAG.to_owned()],
         ..PublishOptions::default()
     };
-    // The rows are durable by now: a marker is never there without them.
+    // The rows are durable by now: a marker never exists without them.
     batch.push(snapshots, &marker, &options)?;
     backend.publish(batch).await?;
     Ok(Some(marker))
 }
 
-/// The seq after which events are not in the snapshot with this marker; `None` when the topic has no such events.
+/// The last seq that the snapshot with this marker includes; `None` if the topic has no later events.
 async fn start_after(
     backend: &impl SnapshotSource,
     topic: &Topic,
@@ -204,7 +206,7 @@ async fn start_after(
     Ok(Some(after))
 }
 
-/// Publishes the rows of a page. Answers how many.
+/// Publishes the rows of a page and returns how many.
 async fn publish_rows(
     backend: &impl SnapshotSource,
     events: Arc<EventBatch>,
@@ -217,7 +219,7 @@ async fn publish_rows(
         for event in (at..end).map(|at| Event::read(Arc::clone(&events), at)) {
             let Some(key) = event.key() else { continue };
             if key == snapshots.as_str() {
-                tracing::warn!("the key {key:?} is left out of {snapshots}: markers have it");
+                tracing::warn!("the key {key:?} is left out of {snapshots}: it is reserved for markers");
                 continue;
             }
             let options = PublishOptions { key: Some(key.to_owned()), ..PublishOptions::default() };
@@ -225,7 +227,7 @@ async fn publish_rows(
         }
         let count = batch.len();
         match backend.publish(batch).await {
-            // Segments may be small.
+            // A batch must fit into a segment, which may be small.
             Err(PublishError::BatchTooLarge(_)) if count > 1 => most = count / 2,
             published => {
                 published?;
@@ -237,7 +239,7 @@ async fn publish_rows(
     Ok(rows)
 }
 
-/// Deletes rows whose keys the topic does not have: they are from before it was deleted and made again.
+/// Deletes rows whose keys the topic does not have: they are from before the topic was deleted and created again.
 async fn remove_stale(
     backend: &impl SnapshotSource,
     topic: &Topic,
@@ -262,7 +264,7 @@ async fn remove_stale(
             }
         }
         let stale: Vec<String> = stale.into_iter().collect();
-        // Segments may be small.
+        // A batch must fit into a segment, which may be small.
         for part in stale.chunks(STALE_ROWS) {
             let mut batch = backend.batch();
             for key in part {
@@ -295,7 +297,7 @@ async fn last_marker(
     if page.events.is_empty() {
         return Ok(None);
     }
-    // Anybody may publish there: an event that is not a marker does not count.
+    // Any client may publish to this topic: ignore an event that is not a marker.
     Ok(Event::read(Arc::new(page.events), 0).json().ok())
 }
 

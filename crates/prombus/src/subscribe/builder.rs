@@ -1,4 +1,4 @@
-//! A subscription in the making: its options, and joining the group.
+//! The builder of a subscription: its options, and joining the group.
 
 use super::Subscription;
 use super::handler::{HandlerHandle, run_handler};
@@ -13,8 +13,8 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A subscription in the making; see [`Bus::subscribe`](crate::Bus::subscribe). Await it for a stream of deliveries, or give it
-/// a [`handler`](Self::handler).
+/// The builder of a subscription; see [`Bus::subscribe`](crate::Bus::subscribe). Await it for a stream of deliveries, or
+/// give it a [`handler`](Self::handler).
 #[must_use = "a subscription starts when it is awaited or given a handler"]
 pub struct Subscribe {
     pub(crate) backend: Arc<dyn Backend>,
@@ -25,7 +25,7 @@ pub struct Subscribe {
     is_in_order: bool,
 }
 
-/// After how many attempts a member gives an event up: what it says, else what is set about the topic.
+/// After how many attempts a member gives up an event: the member's option, else the topic's setting, else the default.
 pub fn max_attempts(backend: &dyn Backend, topic: &str, options: &SubscribeOptions) -> u32 {
     let said = options.max_attempts.or_else(|| backend.topic_settings(topic).max_attempts);
     said.unwrap_or(DEFAULT_MAX_ATTEMPTS)
@@ -36,7 +36,7 @@ impl Subscribe {
         Self { backend, topic, group, options: SubscribeOptions::default(), filter: None, is_in_order: false }
     }
 
-    /// Never lets a later event pass one that cannot be read now: the group waits for it.
+    /// Keeps strict order when an event cannot be read: the group waits for it instead of delivering later events.
     pub fn in_order(mut self) -> Self {
         self.is_in_order = true;
         self
@@ -48,7 +48,7 @@ impl Subscribe {
         self
     }
 
-    /// Where the group starts, if this subscription makes it. Default: at what comes from now on.
+    /// Where the group starts, if this subscription creates it. Default: at events that are published from now on.
     pub fn from(mut self, start: Start) -> Self {
         self.options.from = start;
         self
@@ -59,55 +59,55 @@ impl Subscribe {
         self.from(Start::Earliest)
     }
 
-    /// More topics and patterns; the group has them for good.
+    /// Adds topics and patterns. They are fixed when the group is created.
     pub fn topics<T: Into<String>>(mut self, topics: impl IntoIterator<Item = T>) -> Self {
         self.options.topics.extend(topics.into_iter().map(Into::into));
         self
     }
 
-    /// The most deliveries that are leased at once. Default: 100.
+    /// Maximum number of deliveries per pull. Default: 100.
     pub fn batch_size(mut self, events: u32) -> Self {
         self.options.batch_size = Some(events);
         self
     }
 
-    /// The most deliveries that this subscription has unsettled. Default: 1000.
+    /// Maximum number of unsettled deliveries of this subscription. Default: 1000.
     pub fn max_in_flight(mut self, events: u32) -> Self {
         self.options.max_in_flight = Some(events);
         self
     }
 
-    /// How long a delivery is this subscription's alone. Default: 30 s.
+    /// How long a delivery is leased to this subscription. Default: 30 s.
     pub fn ack_timeout(mut self, timeout: Duration) -> Self {
         self.options.ack_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
-    /// An event goes to the dead letters when this many attempts have failed. Default: 5.
+    /// An event becomes a dead letter when this many attempts have failed. Default: 5.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.max_attempts = Some(attempts);
         self
     }
 
-    /// What to call this member in lists, metrics and logs.
+    /// The name of this member in lists, metrics and logs.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = Some(name.into());
         self
     }
 
-    /// A group that this creates is deleted after this time without members.
+    /// If this subscription creates the group, it is deleted after this time without members.
     pub fn expire(mut self, after: Duration) -> Self {
         self.options.expire_ms = Some(after.as_millis().try_into().unwrap_or(u64::MAX));
         self
     }
 
-    /// At this many unsettled events the group gets nothing new. Default: 100,000.
+    /// The group gets no new events while it has this many unsettled ones. Default: 100,000.
     pub fn max_unsettled(mut self, events: u32) -> Self {
         self.options.max_unsettled = Some(events);
         self
     }
 
-    /// A handler's Ok does not ack: the program calls [`Bus::ack`](crate::Bus::ack). Err nacks all the same.
+    /// A handler's `Ok` does not ack: the program calls [`Bus::ack`](crate::Bus::ack). `Err` still nacks.
     pub fn manual_ack(mut self, is_manual: bool) -> Self {
         self.options.manual_ack = is_manual;
         self
@@ -117,26 +117,29 @@ impl Subscribe {
         self.options.filter.get_or_insert_with(Filter::default)
     }
 
-    /// Only events with this key; the others are settled. The filter is the group's: all its members have the same.
+    /// Only events with this key; the others are settled without delivery. The filter belongs to the group: all its members
+    /// must use the same one.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.group_filter().key = Some(key.into());
         self
     }
 
-    /// Only events with this tag; the others are settled. The filter is the group's: all its members have the same.
+    /// Only events with this tag; the others are settled without delivery. The filter belongs to the group: all its members
+    /// must use the same one.
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.group_filter().tag = Some(tag.into());
         self
     }
 
-    /// Only events with this header; the others are settled. The filter is the group's: all its members have the same.
+    /// Only events with this header; the others are settled without delivery. The filter belongs to the group: all its
+    /// members must use the same one.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.group_filter().header.insert(name.into(), value.into());
         self
     }
 
-    /// Only events for which this says true; the others are settled on behalf of this subscription. It runs often and should be
-    /// quick.
+    /// Only events for which `filter` returns true; the others are settled as if this subscription had acked them. It is
+    /// called often and should be quick.
     pub fn filter(mut self, filter: impl Fn(&EventView<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.filter = Some(Arc::new(filter));
         self
@@ -159,15 +162,15 @@ impl Subscribe {
         Ok(Subscription::new(membership, created, settings, self.options.manual_ack))
     }
 
-    /// Calls a handler for each event, in a task of its own, until [`HandlerHandle::unsubscribe`] or the bus is closed. Ok acks,
-    /// Err nacks, a panic nacks and is logged. Handlers run concurrently as far as they wait for something, at most
-    /// `max_in_flight` at a time, and start in the order of events.
+    /// Calls a handler for each event, in one background task, until [`HandlerHandle::unsubscribe`] is called or the bus is
+    /// closed. `Ok` acks, `Err` nacks, a panic nacks and is logged. Calls start in the order of events. Calls that wait
+    /// (`.await`) run concurrently, at most `max_in_flight` at a time.
     ///
     /// # Errors
     /// See [`GroupError`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside a tokio runtime.
     pub async fn handler<F, R, E>(self, handler: F) -> Result<HandlerHandle, GroupError>
     where
         F: Fn(Event, DeliveryContext) -> R + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Deliveries that were pulled together.
+//! [`Deliveries`]: deliveries that were pulled together.
 
 use crate::backend::{Membership, SettleOutcome, Verdict};
 use crate::batch::DeliveryBatch;
@@ -21,7 +21,7 @@ impl Deliveries {
         self.batch.items().len() - self.from
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -37,7 +37,8 @@ impl Deliveries {
             .map(|at| Delivery::new(Arc::clone(&self.batch), at, Arc::clone(&self.member), self.max_attempts))
     }
 
-    /// Acks all of them. Counts at once; await the result to wait until it is durable. It is stale if any of them was.
+    /// Acks all of them. The acks apply at once; await the result to wait until they are durable. It is stale if any of them
+    /// was.
     pub fn ack(&self) -> Settling {
         let items = &self.batch.items()[self.from..];
         let verdicts: Vec<(Position, Verdict<'_>)> =

@@ -1,4 +1,4 @@
-//! Handlers: a task that calls a function for each event and settles by its result.
+//! Handlers: a task that calls a function for each event and acks or nacks according to its result.
 
 use super::Subscription;
 use super::deliveries::Deliveries;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A handler's acks wait for others at most this long.
+/// A finished call's ack waits at most this long, so that acks are settled together.
 const SETTLE_AFTER_MS: Millis = 5;
 
 /// A running handler. Dropping this changes nothing: the handler runs until the bus is closed.
@@ -27,7 +27,7 @@ pub struct HandlerHandle {
 }
 
 impl HandlerHandle {
-    /// Starts what serves a subscription until it is told to stop; it leaves the group itself.
+    /// Spawns `run`, which serves the subscription until it is told to stop, and leaves the group.
     pub(crate) fn spawn<R>(
         subscription: Subscription,
         run: impl FnOnce(Subscription, watch::Receiver<bool>) -> R,
@@ -42,7 +42,7 @@ impl HandlerHandle {
         Self { stop, task, member, created }
     }
 
-    /// Whether the group was made by this subscription.
+    /// Whether this subscription created the group.
     pub fn created(&self) -> bool {
         self.created
     }
@@ -57,14 +57,14 @@ impl HandlerHandle {
         self.member.pause(false);
     }
 
-    /// Takes no more events, waits for the handlers that run, and leaves the group.
+    /// Takes no more events, waits for the running handler calls, and leaves the group.
     ///
     /// # Errors
     /// [`Unavailable`] when the bus stopped writing.
     pub async fn unsubscribe(self) -> Result<(), Unavailable> {
         let _ = self.stop.send(true);
         if let Err(error) = self.task.await {
-            tracing::error!("a handler's task ended early: {error}");
+            tracing::error!("the task of a handler ended early: {error}");
         }
         self.member.leave().await
     }
@@ -79,7 +79,7 @@ impl std::fmt::Debug for HandlerHandle {
 /// The result of a handler: its event, and its error.
 type Handled = (Position, Result<(), String>);
 
-/// A read that failed is tried again after this time.
+/// A failed read is retried after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) async fn run_handler<F, R, E>(
@@ -106,7 +106,7 @@ pub(super) async fn run_handler<F, R, E>(
             },
             Some(done) = running.next(), if !running.is_empty() => {
                 handled.push(done);
-                // All that are done by now are settled together.
+                // Settle all calls that are done by now together.
                 while let Some(Some(done)) = running.next().now_or_never() {
                     handled.push(done);
                 }
@@ -122,7 +122,7 @@ pub(super) async fn run_handler<F, R, E>(
                 }
                 Err(error @ (GroupError::Unavailable(_) | GroupError::Deleted | GroupError::TakenOver)) => {
                     if error != GroupError::Unavailable(Unavailable::Closed) {
-                        tracing::error!("a handler ends: {error}");
+                        tracing::error!("a handler stops: {error}");
                     }
                     is_pulling = false;
                 }
@@ -134,12 +134,12 @@ pub(super) async fn run_handler<F, R, E>(
         }
         settle(&*subscription.member, &mut handled, is_manual);
     }
-    // In order: what is not settled goes to others, and the attempt does not count.
+    // Leave cleanly: unsettled deliveries go to other members, and the attempt does not count.
     subscription.release_rest();
     let _ = subscription.member.leave().await;
 }
 
-/// Calls the handler for each delivery. Calls that have to wait for something go into `running`.
+/// Calls the handler for each delivery. Calls that do not finish at once go into `running`.
 fn call_each<C: Future<Output = Handled>>(
     subscription: &Subscription,
     deliveries: &Deliveries,
@@ -151,12 +151,12 @@ fn call_each<C: Future<Output = Handled>>(
     let mut settled_at = member.now_ms();
     for delivery in deliveries.iter() {
         let mut handling = Box::pin(call(&delivery));
-        // A handler that does not wait is done now.
+        // A handler that never waits is done after the first poll.
         match (&mut handling).now_or_never() {
             Some(done) => handled.push(done),
             None => running.push(handling),
         }
-        // Quick handlers are settled together; the ack of a slow one does not wait for the others.
+        // Quick calls are settled together; the ack of a slow call does not wait for the rest of the batch.
         let now = member.now_ms();
         if now.saturating_sub(settled_at) >= SETTLE_AFTER_MS {
             settle(member, handled, subscription.is_manual);

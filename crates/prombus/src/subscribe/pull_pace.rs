@@ -1,20 +1,20 @@
-//! How much a subscription pulls at once, so that leases do not expire before their events are handed out: an event that
-//! the subscriber has not seen must not use up its attempts.
+//! Decides how many events a subscription pulls at once, so that leases do not expire before their events are handed out: an
+//! event that the subscriber has not seen must not use up its attempts.
 
 use crate::delivery::{MemberSettings, Millis};
 
-/// The first pull, before it is known how quick the subscriber is.
+/// Events of the first pull, when the speed of the subscriber is unknown.
 const FIRST_PULL: u32 = 1;
 
-/// How much to pull at once. It doubles while each pull is handed out within a small part of the lease, and falls to one
-/// otherwise.
+/// How many events to pull at once. The number doubles while each pull is handed out within a small part of the lease time,
+/// and falls to one otherwise.
 #[derive(Debug)]
 pub(super) struct PullPace {
     events: u32,
     pub(super) pulled_at: Option<Millis>,
 }
 
-/// A pull should be handed out within this part of the lease.
+/// A pull should be handed out within the lease time divided by this.
 const PACE_DIVISOR: u64 = 8;
 
 impl PullPace {
@@ -22,7 +22,7 @@ impl PullPace {
         Self { events: FIRST_PULL, pulled_at: None }
     }
 
-    /// How much to pull now that the whole last pull was handed out.
+    /// How many events to pull next, after the whole last pull was handed out.
     pub(super) fn next(&mut self, now: Millis, settings: &MemberSettings) -> u32 {
         if let Some(pulled_at) = self.pulled_at.take() {
             let is_quick = now.saturating_sub(pulled_at) <= settings.ack_timeout_ms / PACE_DIVISOR;

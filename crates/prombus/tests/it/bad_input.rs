@@ -1,4 +1,4 @@
-//! Bad input: every one gets a typed error that says what is wrong and what is allowed, and nothing is lost by it.
+//! Bad input: each case gets a typed error that says what is wrong and what is allowed, and has no other effect.
 
 use crate::folder::Folder;
 use prombus::engine::LogEngineOptions;
@@ -8,12 +8,12 @@ use prombus::{
 };
 use std::time::Duration;
 
-/// The message has all these parts.
+/// Checks that the message contains all these parts.
 #[track_caller]
 fn says(error: &dyn std::error::Error, parts: &[&str]) {
     let message = error.to_string();
     for part in parts {
-        assert!(message.contains(part), "{message:?} does not say {part:?}");
+        assert!(message.contains(part), "{message:?} does not contain {part:?}");
     }
 }
 
@@ -51,7 +51,7 @@ async fn bad_topic_names_are_refused_by_name() {
     for good in ["a", "A-Z_0:9.b", &"a".repeat(255), &format!("dlq.{}", "a".repeat(255))] {
         bus.publish(good, &1).await.unwrap_or_else(|error| panic!("{good}: {error}"));
     }
-    assert_eq!(bus.topics().await.expect("lists topics").len(), 4, "a bad name leaves no topic behind");
+    assert_eq!(bus.topics().await.expect("lists topics").len(), 4, "a bad name creates no topic");
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ fn subscribe_options_as_json_are_refused_by_field() {
 }
 
 #[tokio::test]
-async fn payloads_that_are_no_json_are_refused_with_the_place() {
+async fn payloads_that_are_not_json_are_refused_with_the_position() {
     let bus = Bus::memory();
     for (json, parts) in [
         (&b""[..], ["payload", "empty"]),
@@ -181,12 +181,12 @@ async fn payloads_that_are_no_json_are_refused_with_the_place() {
         (b"[01]", ["not JSON", "byte"]),
         (b"\"\xff\"", ["not UTF-8", "byte 1"]),
     ] {
-        let error = bus.publish_json("orders", json).await.expect_err("no JSON");
+        let error = bus.publish_json("orders", json).await.expect_err("not JSON");
         assert!(matches!(error, PublishError::Payload(_)), "{error:?}");
         says(&error, &parts);
     }
     let error = bus.publish("orders", &std::collections::BTreeMap::from([((1, 2), 3)])).await;
-    let error = error.expect_err("a map whose keys are no strings");
+    let error = error.expect_err("a map whose keys are not strings");
     assert!(matches!(error, PublishError::Serialize(_)), "{error:?}");
     assert!(bus.topics().await.expect("lists topics").is_empty());
 }
@@ -226,7 +226,7 @@ async fn payloads_nested_deeper_than_128_are_refused() {
         assert!(matches!(error, PublishError::Payload(_)), "{error:?}");
         says(&error, &["nested deeper than 128", "byte"]);
     }
-    // It comes back, and can be given up, like any other.
+    // It is delivered, and can be given up, like any other event.
     let mut orders = bus.subscribe("orders", "g").from_earliest().max_attempts(1).await.expect("subscribes");
     let delivery = orders.next().await.expect("an event").expect("a delivery");
     assert_eq!(delivery.payload(), nested(128));
@@ -245,7 +245,7 @@ async fn a_payload_that_may_be_published_can_be_read_as_a_value() {
     bus.publish_json("orders", nested).await.expect("128 is fine");
     let mut orders = bus.subscribe("orders", "g").from_earliest().await.expect("subscribes");
     let delivery = orders.next().await.expect("an event").expect("a delivery");
-    delivery.json::<serde_json::Value>().expect("what is published can be read");
+    delivery.json::<serde_json::Value>().expect("a published payload can be read");
 }
 
 #[tokio::test]
@@ -321,7 +321,7 @@ async fn an_unknown_group_is_named() {
         assert!(matches!(error, GroupError::UnknownGroup { .. }), "{error:?}");
         says(&error, &["no group \"nobody\" on \"orders\""]);
     }
-    assert!(bus.groups().await.expect("lists groups").is_empty(), "asking makes no group");
+    assert!(bus.groups().await.expect("lists groups").is_empty(), "the calls create no group");
     bus.subscribe("orders", "g").await.expect("subscribes");
     let error = bus.seek("orders", "g", Start::Ts(-1)).await.expect_err("a bad time");
     says(&error, &["ts", "-1", "from 0 to"]);
@@ -341,12 +341,12 @@ async fn too_many_topics_are_refused_with_the_limit() {
     says(&error, &["topic limit", "max_topics = 2"]);
     let error = bus.subscribe("c", "g").await.expect_err("one too many");
     assert_eq!(error, GroupError::TooManyTopics(2));
-    bus.publish("a", &2).await.expect("what is there goes on");
-    bus.subscribe("**", "g").await.expect("a pattern makes no topic");
+    bus.publish("a", &2).await.expect("existing ones still work");
+    bus.subscribe("**", "g").await.expect("a pattern creates no topic");
 }
 
 #[tokio::test]
-async fn a_batch_that_is_refused_leaves_nothing_behind() {
+async fn a_refused_batch_publishes_nothing() {
     let bus = Bus::builder().max_topics(2).memory().expect("opens");
     bus.publish("a", &1).await.expect("publishes");
     let mut batch = bus.batch();
@@ -356,16 +356,16 @@ async fn a_batch_that_is_refused_leaves_nothing_behind() {
     assert_eq!(bus.publish_batch(batch).await, Err(PublishError::TooManyTopics(2)));
     let topics = bus.topics().await.expect("lists topics");
     let names: Vec<_> = topics.iter().map(|it| (it.topic.as_str(), it.last_seq)).collect();
-    assert_eq!(names, [("a", 1)], "nothing of it was kept");
+    assert_eq!(names, [("a", 1)], "no event of the batch was stored");
     bus.publish("other", &1).await.expect("there is still room for one topic");
 }
 
 #[tokio::test]
-async fn a_subscription_that_is_refused_leaves_nothing_behind() {
+async fn a_refused_subscription_creates_nothing() {
     let bus = Bus::memory();
     bus.subscribe("orders", "g").from(Start::AfterId(Uuid::nil())).await.expect_err("no such event");
-    assert!(bus.topics().await.expect("lists topics").is_empty(), "no topic was made");
-    assert!(bus.groups().await.expect("lists groups").is_empty(), "no group was made");
+    assert!(bus.topics().await.expect("lists topics").is_empty(), "no topic was created");
+    assert!(bus.groups().await.expect("lists groups").is_empty(), "no group was created");
 }
 
 #[tokio::test]
@@ -378,12 +378,12 @@ async fn dead_letter_topics_do_not_count_against_the_limit() {
     };
     give_up(&mut group).await;
     assert_eq!(bus.topics().await.expect("lists topics").len(), 2);
-    bus.publish("b", &1).await.expect("dead letters that the bus makes itself are not counted");
+    bus.publish("b", &1).await.expect("dead-letter topics that the bus creates are not counted");
     let mut other = bus.subscribe("b", "g").from_earliest().max_attempts(1).await.expect("subscribes");
     give_up(&mut other).await;
     let names: Vec<String> =
         bus.topics().await.expect("lists topics").iter().map(|it| it.topic.to_string()).collect();
-    assert_eq!(names, ["a", "b", "dlq.a", "dlq.b"], "also at the limit dead letters are written");
+    assert_eq!(names, ["a", "b", "dlq.a", "dlq.b"], "dead letters are written even at the limit");
 }
 
 #[tokio::test]
@@ -394,7 +394,7 @@ async fn too_many_groups_are_refused_with_the_limit() {
     let error = bus.subscribe("a", "three").await.expect_err("one too many");
     assert_eq!(error, GroupError::TooManyGroups(2));
     says(&error, &["group limit", "max_groups = 2"]);
-    bus.subscribe("a", "two").await.expect("what is there goes on");
+    bus.subscribe("a", "two").await.expect("existing ones still work");
     bus.delete_group("a", "one").await.expect("deletes");
     bus.subscribe("a", "three").await.expect("there is room again");
 }
@@ -423,7 +423,7 @@ async fn bad_settings_are_refused_by_name() {
             assert!(matches!(error, OpenError::BadSetting { .. }), "{error:?}");
             says(&error, &parts);
         }
-        assert_eq!(std::fs::read_dir(folder.path()).expect("lists").count(), 0, "the folder is as it was");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("lists").count(), 0, "the folder is unchanged");
     }
 }
 
@@ -446,7 +446,7 @@ async fn bad_settings_of_the_log_are_refused_by_name() {
         let error = Bus::builder().log(options).open(folder.path()).await.expect_err("a bad setting");
         assert!(matches!(error, OpenError::Log(_)), "{error:?}");
         says(&error, &parts);
-        assert_eq!(std::fs::read_dir(folder.path()).expect("lists").count(), 0, "the folder is as it was");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("lists").count(), 0, "the folder is unchanged");
     }
 }
 
@@ -458,14 +458,14 @@ async fn a_folder_that_another_bus_has_open_is_refused() {
     let error = Bus::open(folder.path()).await.expect_err("it is locked");
     assert!(matches!(error, OpenError::Log(prombus_log::OpenError::Locked { .. })), "{error:?}");
     says(&error, &[&folder.path().display().to_string(), "in use by another process", "stop it first"]);
-    bus.publish("orders", &2).await.expect("the first is none the worse");
+    bus.publish("orders", &2).await.expect("the first bus still works");
     bus.close().await.expect("closes");
     let again = Bus::open(folder.path()).await.expect("it is free again");
     assert_eq!(again.topics().await.expect("lists topics")[0].last_seq, 2);
 }
 
 #[tokio::test]
-async fn a_folder_that_is_no_log_is_refused() {
+async fn a_folder_that_is_not_a_log_is_refused() {
     let folder = Folder::new();
     std::fs::write(folder.path().join("thesis.txt"), "precious").expect("writes");
     let error = Bus::open(folder.path()).await.expect_err("not a log");
@@ -478,9 +478,9 @@ async fn a_folder_that_is_no_log_is_refused() {
 }
 
 #[tokio::test]
-async fn a_filter_with_no_part_is_no_filter() {
+async fn a_filter_without_conditions_is_the_same_as_none() {
     let bus = Bus::memory();
     let options = SubscribeOptions { filter: Some(Filter::default()), ..SubscribeOptions::default() };
     bus.subscribe("orders", "g").options(options).await.expect("subscribes");
-    bus.subscribe("orders", "g").await.expect("it is the same");
+    bus.subscribe("orders", "g").await.expect("the same as without a filter");
 }

@@ -1,5 +1,5 @@
-//! Consumers that start cold while a publisher never stops, and cleaning goes on under them: each loads the state, goes on exactly
-//! behind it, and ends with the right one.
+//! Consumers that start cold while a publisher and the cleaner keep running: each loads the state, continues right after its
+//! position, and ends with the correct state.
 
 use crate::folder::Folder;
 use crate::support::{Random, setting};
@@ -17,7 +17,7 @@ type State = BTreeMap<String, String>;
 
 async fn open(folder: &Folder) -> Bus {
     let mut log = LogEngineOptions::default();
-    // Small enough to be cleaned all the time.
+    // Small segments, so that cleaning runs all the time.
     log.log.segment_bytes = 128 * 1024;
     log.log.checkpoint_bytes = 32 * 1024;
     log.log.tail_bytes = 32 * 1024;
@@ -31,7 +31,7 @@ async fn open(folder: &Folder) -> Bus {
     Bus::builder().log(log).topic(rule).open(folder.path()).await.expect("opens")
 }
 
-/// Sets and deletes keys until told to stop; the last event says so. Answers what the state is then.
+/// Sets and deletes keys until `is_over`, then publishes a last event that marks the end. Returns the final state.
 async fn publish_until(bus: Bus, is_over: Arc<AtomicBool>, seed: u64) -> State {
     let mut random = Random::new(seed);
     let mut state = State::new();
@@ -59,21 +59,21 @@ async fn publish_until(bus: Bus, is_over: Arc<AtomicBool>, seed: u64) -> State {
     state
 }
 
-/// Loads, subscribes behind what was loaded, and follows to the end.
+/// Loads the state, subscribes after its position, and follows to the end.
 async fn consume(bus: Bus, number: usize) -> State {
     let loaded = bus.load_state("kv").await.expect("loads");
     let position = loaded.position().map_or(0, |position| position.seq);
     let mut state: State =
         loaded.iter().map(|(key, event)| (key.to_owned(), event.json().expect("a text"))).collect();
-    assert!(loaded.iter().all(|(_, event)| event.seq() <= position), "nothing behind the position");
-    // Time for the publisher and the cleaner to leave this consumer's position behind.
+    assert!(loaded.iter().all(|(_, event)| event.seq() <= position), "no event after the position");
+    // Time for the publisher and the cleaner to move past this consumer's position.
     tokio::time::sleep(Duration::from_millis(30)).await;
     let mut group =
         bus.subscribe("kv", format!("cold-{number}")).from(loaded.start()).await.expect("subscribes");
     let mut last = position;
     while !state.contains_key("end") {
-        let delivery = group.next().await.expect("goes on").expect("is read");
-        assert!(delivery.seq() > last, "seq {} behind {last}: twice, or out of order", delivery.seq());
+        let delivery = group.next().await.expect("continues").expect("is read");
+        assert!(delivery.seq() > last, "seq {} after {last}: repeated, or out of order", delivery.seq());
         last = delivery.seq();
         let key = delivery.key().expect("has a key").to_owned();
         match delivery.json::<Option<String>>().expect("a text or nothing") {
@@ -104,9 +104,9 @@ async fn twenty_consumers_that_start_cold_one_after_another_end_with_the_right_s
         let state =
             tokio::time::timeout(Duration::from_secs(60), consumer).await.expect("ends").expect("no panic");
         assert_eq!(state.len(), expected.len(), "consumer {number}, seed {seed}");
-        assert!(state == expected, "consumer {number} has another state, seed {seed}");
+        assert!(state == expected, "consumer {number} has a wrong state, seed {seed}");
     }
-    // A cleaning is counted when it is over, and it takes its time.
+    // A cleaning is counted only when it is finished, which takes a while.
     let cleaned = async {
         while bus.backend().figures().cleaned_events == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;

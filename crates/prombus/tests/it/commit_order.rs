@@ -16,7 +16,7 @@ fn bus_on(store: Arc<dyn Engine>, clock: &ManualClock) -> Bus {
     Bus::with_backend(Arc::new(backend))
 }
 
-/// Waits for what another thread does.
+/// Waits for a future that another thread completes.
 fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
     loop {
         if let Poll::Ready(done) = poll(&mut future) {
@@ -26,7 +26,7 @@ fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Events of the topics in an order that looks random, some at once and some alone. The payload is the commit time.
+/// Publishes events to the topics in a pseudorandom order and in batches of random size. The payload is the commit time.
 fn publish(bus: &Bus, clock: &ManualClock, count: u64, random: &mut u64) {
     let mut left = count;
     while left > 0 {
@@ -67,7 +67,7 @@ fn in_commit_order(open: impl Fn(&ManualClock) -> Arc<dyn Engine>, is_durable: b
     let bus = bus_on(open(&clock), &clock);
     publish(&bus, &clock, 100_000, &mut random);
     let bus = if is_durable {
-        // From files, not from the newest events in memory.
+        // Read from files, not from the newest events in memory.
         drop(bus);
         bus_on(open(&clock), &clock)
     } else {
@@ -77,7 +77,7 @@ fn in_commit_order(open: impl Fn(&ManualClock) -> Arc<dyn Engine>, is_durable: b
     let subscribe = bus.subscribe("m.*", "all").from_earliest().batch_size(100);
     let mut subscription = wait(subscribe.into_future()).expect("subscribes");
     take(&mut subscription, 100_000, &mut seqs);
-    // Live.
+    // The same with live events.
     for _ in 0..20 {
         publish(&bus, &clock, 100, &mut random);
         take(&mut subscription, 100, &mut seqs);

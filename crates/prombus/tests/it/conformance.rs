@@ -1,4 +1,4 @@
-//! The suite of `prombus::conformance` over the stores that need nothing.
+//! Runs the suite `prombus::conformance` over the engines that need no server.
 
 /// A bus in memory.
 mod memory {
@@ -44,7 +44,7 @@ mod outside_backend {
     prombus::conformance_suite!(make_bus);
 }
 
-/// A bus on an engine behind a network.
+/// A bus on an engine that is reached over a simulated network.
 mod simulated_network {
     use crate::simulated_network::seed;
     use prombus::conformance::Subject;
@@ -65,7 +65,7 @@ mod simulated_network {
     prombus::conformance_suite!(make_bus);
 }
 
-/// The same, on a network that loses requests and answers, and fails for a moment now and then.
+/// The same, on a network that loses requests and responses, and has short outages.
 mod simulated_bad_network {
     use super::simulated_network::bus;
     use crate::simulated_network::seed;

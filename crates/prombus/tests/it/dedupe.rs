@@ -1,4 +1,4 @@
-//! What every store of marks must do, over all three of them.
+//! The rules that every store of marks must follow, tested with all three stores.
 
 use crate::folder::Folder;
 use prombus::consume::dedupe::{DedupeStore, MemoryDedupe, SqliteDedupe, TopicDedupe};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const START_MS: i64 = 1_700_000_000_000;
 
-/// A store with a clock that the rule moves, and what it stands on.
+/// A store, the clock that the rule moves, and the store's folder.
 struct Subject {
     store: Arc<dyn DedupeStore>,
     clock: ManualClock,
@@ -31,15 +31,15 @@ async fn sqlite(folder: Folder, clock: ManualClock) -> Subject {
 
 impl Subject {
     async fn seen(&self, topic: &str, group: &str, id: u128) -> bool {
-        self.store.seen(topic, group, Uuid::from_u128(id)).await.expect("it answers")
+        self.store.seen(topic, group, Uuid::from_u128(id)).await.expect("succeeds")
     }
 
     async fn mark(&self, topic: &str, group: &str, id: u128, ttl_ms: u64) {
-        self.store.mark(topic, group, Uuid::from_u128(id), ttl_ms).await.expect("it marks");
+        self.store.mark(topic, group, Uuid::from_u128(id), ttl_ms).await.expect("marks");
     }
 }
 
-async fn a_mark_is_of_its_topic_group_and_id(subject: Subject) {
+async fn a_mark_belongs_to_its_topic_group_and_id(subject: Subject) {
     assert!(!subject.seen("a", "g", 1).await);
     subject.mark("a", "g", 1, 1_000).await;
     assert!(subject.seen("a", "g", 1).await);
@@ -48,7 +48,7 @@ async fn a_mark_is_of_its_topic_group_and_id(subject: Subject) {
     }
 }
 
-async fn a_mark_lives_for_its_time(subject: Subject) {
+async fn a_mark_expires_after_its_ttl(subject: Subject) {
     subject.mark("a", "g", 1, 1_000).await;
     subject.mark("a", "g", 2, 5_000).await;
     subject.clock.advance_ms(999);
@@ -58,7 +58,7 @@ async fn a_mark_lives_for_its_time(subject: Subject) {
     assert!(subject.seen("a", "g", 2).await);
 }
 
-async fn a_mark_that_is_there_stays_as_it_is(subject: Subject) {
+async fn an_existing_mark_is_not_changed(subject: Subject) {
     subject.mark("a", "g", 1, 1_000).await;
     subject.clock.advance_ms(500);
     subject.mark("a", "g", 1, 100_000).await;
@@ -66,7 +66,7 @@ async fn a_mark_that_is_there_stays_as_it_is(subject: Subject) {
     assert!(!subject.seen("a", "g", 1).await);
 }
 
-async fn what_has_expired_can_be_marked_again(subject: Subject) {
+async fn an_event_with_an_expired_mark_can_be_marked_again(subject: Subject) {
     for _ in 0..3 {
         subject.mark("a", "g", 1, 1_000).await;
         subject.clock.advance_ms(900);
@@ -76,7 +76,7 @@ async fn what_has_expired_can_be_marked_again(subject: Subject) {
     }
 }
 
-async fn a_mark_may_last_for_ever(subject: Subject) {
+async fn a_mark_may_last_indefinitely(subject: Subject) {
     subject.mark("a", "g", 1, u64::MAX).await;
     subject.clock.advance_ms(u64::from(u32::MAX) * 1_000);
     assert!(subject.seen("a", "g", 1).await);
@@ -86,9 +86,9 @@ async fn many_marks_at_once_are_all_kept(subject: Subject) {
     let mut tasks = Vec::new();
     for number in 0..200 {
         let store = Arc::clone(&subject.store);
-        // Each twice.
+        // Each id twice.
         tasks.push(tokio::spawn(async move {
-            store.mark("a", "g", Uuid::from_u128(number / 2), 1_000).await.expect("it marks");
+            store.mark("a", "g", Uuid::from_u128(number / 2), 1_000).await.expect("marks");
         }));
     }
     for task in tasks {
@@ -116,24 +116,24 @@ macro_rules! suite {
 }
 
 suite! { memory, topic, sqlite => [
-    a_mark_is_of_its_topic_group_and_id,
-    a_mark_lives_for_its_time,
-    a_mark_that_is_there_stays_as_it_is,
-    what_has_expired_can_be_marked_again,
-    a_mark_may_last_for_ever,
+    a_mark_belongs_to_its_topic_group_and_id,
+    a_mark_expires_after_its_ttl,
+    an_existing_mark_is_not_changed,
+    an_event_with_an_expired_mark_can_be_marked_again,
+    a_mark_may_last_indefinitely,
     many_marks_at_once_are_all_kept,
 ] }
 
-/// What a store that outlives its process must remember.
+/// Makes marks, lets some expire, and opens the store again.
 async fn mark_and_reopen(bus: &Bus, clock: &ManualClock) -> TopicDedupe {
     let open = || TopicDedupe::open_with(bus, "dedupe.test", Arc::new(clock.clone()));
     let marks = open().await.expect("it opens");
     for (id, ttl_ms) in [(1, 1_000), (2, 5_000), (3, 1_000)] {
-        marks.mark("a", "g", Uuid::from_u128(id), ttl_ms).await.expect("it marks");
+        marks.mark("a", "g", Uuid::from_u128(id), ttl_ms).await.expect("marks");
     }
     clock.advance_ms(2_000);
-    // One of the two that have expired is marked anew.
-    marks.mark("a", "g", Uuid::from_u128(3), 5_000).await.expect("it marks");
+    // One of the two expired marks is made again.
+    marks.mark("a", "g", Uuid::from_u128(3), 5_000).await.expect("marks");
     open().await.expect("it opens again")
 }
 
@@ -143,7 +143,7 @@ async fn marks_in_a_topic_are_read_when_it_is_opened() {
     let marks = mark_and_reopen(&bus, &clock).await;
     assert_eq!(marks.len(), 2);
     for (id, is_seen) in [(1, false), (2, true), (3, true)] {
-        assert_eq!(marks.seen("a", "g", Uuid::from_u128(id)).await.expect("it answers"), is_seen, "{id}");
+        assert_eq!(marks.seen("a", "g", Uuid::from_u128(id)).await.expect("succeeds"), is_seen, "{id}");
     }
 }
 
@@ -163,7 +163,7 @@ async fn expired_marks_in_a_topic_get_one_tombstone_each() {
         .filter(|event| event.payload() == "null")
         .map(|event| event.key().expect("a tombstone has a key"))
         .collect();
-    // Of 1 and 3, of 2, and of the second mark of 3.
+    // Tombstones of 1, 2, and both marks of 3.
     assert_eq!((page.events.len(), tombstones.len()), (8, 4), "{:?}", page.events);
     let last_of_each: std::collections::HashMap<_, _> =
         page.events.iter().map(|event| (event.key(), event.payload())).collect();
@@ -176,16 +176,16 @@ async fn a_mark_of_another_store_on_the_same_topic_is_seen() {
     let one = TopicDedupe::open(&bus, "dedupe.test").await.expect("it opens");
     let other = TopicDedupe::open(&bus, "dedupe.test").await.expect("it opens");
     let id = Uuid::from_u128(7);
-    one.mark("a", "g", id, 60_000).await.expect("it marks");
-    assert!(other.seen("a", "g", id).await.expect("it answers"));
-    other.mark("a", "g", id, 60_000).await.expect("it marks");
+    one.mark("a", "g", id, 60_000).await.expect("marks");
+    assert!(other.seen("a", "g", id).await.expect("succeeds"));
+    other.mark("a", "g", id, 60_000).await.expect("marks");
     let topic = Topic::new("dedupe.test").expect("a topic");
     let page = bus.read_from(&topic, 1, PullLimit::default()).await.expect("it reads");
-    assert_eq!(page.events.len(), 1, "the second mark added something");
+    assert_eq!(page.events.len(), 1, "the second mark added an event");
 }
 
 #[tokio::test]
-async fn marks_in_sqlite_are_there_after_it_was_closed_and_expired_ones_are_purged() {
+async fn marks_in_sqlite_survive_a_close_and_expired_ones_are_purged() {
     let (folder, clock) = (Folder::new(), ManualClock::new(START_MS));
     let open = || {
         let marks = SqliteDedupe::open(folder.path().join("marks.db")).expect("it opens");
@@ -193,11 +193,11 @@ async fn marks_in_sqlite_are_there_after_it_was_closed_and_expired_ones_are_purg
     };
     let marks = open();
     for id in 1..=3_u128 {
-        marks.mark("a", "g", Uuid::from_u128(id), 1_000 * id as u64).await.expect("it marks");
+        marks.mark("a", "g", Uuid::from_u128(id), 1_000 * id as u64).await.expect("marks");
     }
     drop(marks);
     let marks = open();
     clock.advance_ms(2_000);
     assert_eq!(marks.purge().await.expect("it purges"), 2);
-    assert!(marks.seen("a", "g", Uuid::from_u128(3)).await.expect("it answers"));
+    assert!(marks.seen("a", "g", Uuid::from_u128(3)).await.expect("succeeds"));
 }

@@ -1,4 +1,4 @@
-//! Handlers that are not called again for what they have done.
+//! Handlers that are not called again for events that they have handled.
 
 use crate::folder::Folder;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Waits until something holds, for a long time on a loaded machine.
+/// Waits until a condition holds; the timeout is generous enough for a loaded machine.
 async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     for _ in 0..2_000 {
         if holds().await {
@@ -18,12 +18,12 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("it did not come to hold within ten seconds: {what}");
+    panic!("not within ten seconds: {what}");
 }
 
 async fn lag(bus: &Bus, topic: &str, group: &str) -> u64 {
-    let group = bus.backend().group(topic, group).await.expect("it answers");
-    group.expect("the group is there").lag
+    let group = bus.backend().group(topic, group).await.expect("succeeds");
+    group.expect("the group exists").lag
 }
 
 async fn publish_numbers(bus: &Bus, topic: &str, numbers: std::ops::RangeInclusive<u64>) {
@@ -32,7 +32,7 @@ async fn publish_numbers(bus: &Bus, topic: &str, numbers: std::ops::RangeInclusi
     }
 }
 
-/// Payloads for which a handler was called, to its end.
+/// Payloads for which a handler call succeeded.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<u64>>>);
 
@@ -61,7 +61,7 @@ async fn a_replay_does_not_call_the_handler_again() {
     };
     let subscribe = bus.subscribe("a", "g").from_earliest();
     subscribe.exactly_once(store).handler(handler).await.expect("it subscribes");
-    until("all are done", async || lag(&bus, "a", "g").await == 0).await;
+    until("all are handled", async || lag(&bus, "a", "g").await == 0).await;
     bus.seek("a", "g", Start::Earliest).await.expect("it seeks");
     until("all are settled again", async || lag(&bus, "a", "g").await == 0).await;
     assert_eq!(calls.sorted(), (1..=20).collect::<Vec<_>>());
@@ -89,7 +89,7 @@ async fn a_handler_that_fails_or_panics_marks_nothing_and_is_called_again() {
     };
     let subscribed = bus.subscribe("a", "g").from_earliest().exactly_once(Arc::new(MemoryDedupe::new()));
     subscribed.handler(handler).await.expect("it subscribes");
-    until("both are done", async || lag(&bus, "a", "g").await == 0).await;
+    until("both are handled", async || lag(&bus, "a", "g").await == 0).await;
     assert_eq!(calls.sorted(), [1, 2]);
 }
 
@@ -111,10 +111,10 @@ async fn an_event_whose_lease_ends_while_it_is_handled_is_handled_once() {
     let store = Arc::new(MemoryDedupe::new());
     let running = subscribe.exactly_once(store).handler(handler).await.expect("it subscribes");
     publish_numbers(&bus, "a", 1..=1).await;
-    until("it is done", async || lag(&bus, "a", "g").await == 0).await;
-    let group = bus.backend().group("a", "g").await.expect("it answers").expect("it is there");
-    assert!(group.counters.redelivered_expired > 0, "the lease did not end: {:?}", group.counters);
-    // Waits for the second call, which came when the lease ended.
+    until("it is handled", async || lag(&bus, "a", "g").await == 0).await;
+    let group = bus.backend().group("a", "g").await.expect("succeeds").expect("it is there");
+    assert!(group.counters.redelivered_expired > 0, "the lease did not expire: {:?}", group.counters);
+    // Waits for the second call, which started when the lease expired.
     running.unsubscribe().await.expect("it leaves");
     assert_eq!(calls.sorted(), [1]);
 }
@@ -135,12 +135,12 @@ async fn groups_of_one_name_on_two_subscriptions_do_not_share_marks_and_topics_d
         };
         let subscribe = bus.subscribe(subscription, "g").from_earliest();
         subscribe.exactly_once(Arc::clone(&store) as _).handler(handler).await.expect("it subscribes");
-        until("all are done", async || lag(&bus, subscription, "g").await == 0).await;
+        until("all are handled", async || lag(&bus, subscription, "g").await == 0).await;
     }
     assert_eq!(calls.sorted(), [1, 1, 1]);
 }
 
-/// A store whose marks fail for a while.
+/// A store whose first mark fails.
 struct Failing(MemoryDedupe, AtomicU32);
 
 impl DedupeStore for Failing {
@@ -156,7 +156,7 @@ impl DedupeStore for Failing {
         ttl_ms: u64,
     ) -> BoxFuture<'a, Result<(), DedupeError>> {
         if self.1.fetch_add(1, Ordering::SeqCst) == 0 {
-            return Box::pin(async { Err(DedupeError::Other("out of ink".to_owned())) });
+            return Box::pin(async { Err(DedupeError::Other("the mark failed".to_owned())) });
         }
         self.0.mark(t, g, id, ttl_ms)
     }
@@ -175,12 +175,12 @@ async fn an_event_that_cannot_be_marked_is_not_acked() {
     let store = Arc::new(Failing(MemoryDedupe::new(), AtomicU32::new(0)));
     let subscribed = bus.subscribe("a", "g").from_earliest().exactly_once(Arc::clone(&store) as _);
     subscribed.handler(handler).await.expect("it subscribes");
-    until("it is done", async || lag(&bus, "a", "g").await == 0).await;
+    until("it is handled", async || lag(&bus, "a", "g").await == 0).await;
     assert_eq!(store.1.load(Ordering::SeqCst), 2, "the mark was not tried again");
-    assert_eq!(calls.sorted(), [1, 1], "at least once is all that this form gives");
+    assert_eq!(calls.sorted(), [1, 1], "this form guarantees only at-least-once");
 }
 
-/// A ledger in a folder, and a connection of its own to look at it.
+/// A ledger in a folder, and a separate connection to inspect it.
 fn ledger() -> (SqliteExactlyOnce, Connection, Folder) {
     let folder = Folder::new();
     let path = folder.path().join("ledger.db");
@@ -206,7 +206,7 @@ fn add(event: &Event, transaction: &Transaction<'_>) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn effects_in_sqlite_come_once_and_in_order_also_after_a_replay() {
+async fn effects_in_sqlite_happen_once_and_in_order_also_after_a_replay() {
     for events_per_transaction in [1, 7] {
         let (once, connection, _folder) = ledger();
         let once = once.events_per_transaction(events_per_transaction);
@@ -214,7 +214,7 @@ async fn effects_in_sqlite_come_once_and_in_order_also_after_a_replay() {
         publish_numbers(&bus, "a", 1..=50).await;
         let running =
             once.handler(bus.subscribe("a", "g").from_earliest(), add).await.expect("it subscribes");
-        until("all are done", async || lag(&bus, "a", "g").await == 0).await;
+        until("all are handled", async || lag(&bus, "a", "g").await == 0).await;
         bus.seek("a", "g", Start::Earliest).await.expect("it seeks");
         until("all are settled again", async || lag(&bus, "a", "g").await == 0).await;
         assert_eq!(amounts(&connection), (1..=50).collect::<Vec<_>>());
@@ -224,7 +224,7 @@ async fn effects_in_sqlite_come_once_and_in_order_also_after_a_replay() {
 }
 
 #[tokio::test]
-async fn a_failed_handler_leaves_no_trace_and_its_neighbours_go_on() {
+async fn a_failed_handler_leaves_no_trace_and_other_events_are_handled() {
     for events_per_transaction in [1, 10] {
         let (once, connection, _folder) = ledger();
         let once = once.events_per_transaction(events_per_transaction);
@@ -247,7 +247,7 @@ async fn a_failed_handler_leaves_no_trace_and_its_neighbours_go_on() {
                     transaction.execute_batch("ROLLBACK").map_err(|error| error.to_string())?;
                     Ok(())
                 }
-                9 => Err("for ever".to_owned()),
+                9 => Err("every time".to_owned()),
                 _ => Ok(()),
             }
         };
@@ -258,7 +258,7 @@ async fn a_failed_handler_leaves_no_trace_and_its_neighbours_go_on() {
         amounts.sort_unstable();
         assert_eq!(amounts, [1, 2, 3, 4, 5, 6, 7, 8, 10]);
         assert_eq!(marks(&connection), 9);
-        // The one that never works is a dead letter.
+        // The event that always fails is a dead letter.
         assert!(bus.topics().await.expect("it lists").iter().any(|topic| topic.topic == *"dlq.a"));
         running.unsubscribe().await.expect("it leaves");
     }
@@ -275,36 +275,36 @@ async fn a_database_that_is_locked_for_a_while_costs_no_attempts() {
     publish_numbers(&bus, "a", 1..=3).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     connection.execute_batch("COMMIT").expect("it is free");
-    until("all are done", async || lag(&bus, "a", "g").await == 0).await;
+    until("all are handled", async || lag(&bus, "a", "g").await == 0).await;
     assert_eq!(amounts(&connection), [1, 2, 3]);
 }
 
 #[tokio::test]
-async fn a_mark_outlives_its_time_while_its_event_may_come_again() {
+async fn an_expired_mark_is_kept_while_its_event_may_be_redelivered() {
     let (once, connection, _folder) = ledger();
     let clock = ManualClock::new(1_700_000_000_000);
     let once = once.ttl_ms(1_000).clock(Arc::new(clock.clone()) as Arc<dyn Clock>);
     let bus = Bus::memory();
     publish_numbers(&bus, "a", 1..=10).await;
-    // The first is never settled: nothing above it is settled for good.
+    // The first event is never settled, so the floor stays below the others.
     let handler = |event: &Event, transaction: &Transaction<'_>| match event.seq() {
         1 => Err("never".to_owned()),
         _ => add(event, transaction),
     };
     let subscribe = || bus.subscribe("a", "g").from_earliest().max_attempts(1_000);
     let running = once.handler(subscribe(), handler).await.expect("it subscribes");
-    until("the others are done", async || amounts(&connection).len() == 9).await;
+    until("the others are handled", async || amounts(&connection).len() == 9).await;
     running.unsubscribe().await.expect("it leaves");
     clock.advance_ms(1_000_000);
-    // A handler that starts purges.
+    // A handler deletes expired marks when it starts.
     let running = once.handler(subscribe(), handler).await.expect("it subscribes");
     publish_numbers(&bus, "a", 11..=11).await;
-    until("one more is done", async || amounts(&connection).len() == 10).await;
+    until("one more is handled", async || amounts(&connection).len() == 10).await;
     running.unsubscribe().await.expect("it leaves");
-    assert_eq!(marks(&connection), 10, "marks of events above the floor are gone");
+    assert_eq!(marks(&connection), 10, "marks of events above the floor must be kept");
     clock.advance_ms(1_000_000);
     let running = once.handler(subscribe(), add).await.expect("it subscribes");
-    until("all are done", async || lag(&bus, "a", "g").await == 0).await;
+    until("all are handled", async || lag(&bus, "a", "g").await == 0).await;
     running.unsubscribe().await.expect("it leaves");
     let running = once.handler(subscribe(), add).await.expect("it subscribes");
     publish_numbers(&bus, "a", 12..=12).await;

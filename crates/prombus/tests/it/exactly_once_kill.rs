@@ -1,4 +1,4 @@
-//! kill -9 of a process that writes a ledger in SQLite from the events of a topic, 50 times in a row.
+//! Kills (kill -9) a process that writes events of a topic into a SQLite ledger, 50 times in a row.
 
 use crate::child::{Child, open_bus, say, sum_of};
 use crate::folder::Folder;
@@ -28,9 +28,9 @@ fn open_ledger(folder: &Path) -> SqliteExactlyOnce {
     once
 }
 
-/// Events that the ledger has and the group has not settled: they come again.
-async fn done_and_not_settled(bus: &Bus, folder: &Path) -> u64 {
-    let Some(group) = bus.backend().group("payments", "ledger").await.expect("it answers") else { return 0 };
+/// The number of events that are in the ledger but not settled by the group: they are redelivered.
+async fn handled_but_not_settled(bus: &Bus, folder: &Path) -> u64 {
+    let Some(group) = bus.backend().group("payments", "ledger").await.expect("succeeds") else { return 0 };
     let floor = group.topics.first().map_or(0, |place| place.floor);
     let connection = Connection::open(folder.join("ledger.db")).expect("it opens");
     let sql = "SELECT count(*) FROM ledger WHERE seq > ?1";
@@ -38,7 +38,7 @@ async fn done_and_not_settled(bus: &Bus, folder: &Path) -> u64 {
     count.cast_unsigned()
 }
 
-/// Not a test of its own: the process that is killed.
+/// Not a test: the process that the test kills.
 #[test]
 fn the_process_that_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
@@ -46,11 +46,11 @@ fn the_process_that_is_killed() {
     runtime.block_on(async {
         let once = open_ledger(&folder);
         let bus = open_bus(&folder.join("bus")).await;
-        say(&format!("AGAIN {}", done_and_not_settled(&bus, &folder).await));
+        say(&format!("AGAIN {}", handled_but_not_settled(&bus, &folder).await));
         let calls = AtomicU64::new(0);
         let handler = move |event: &Event, transaction: &Transaction<'_>| {
             record(event, transaction).map_err(|error| error.to_string())?;
-            // What fails was written, too, and must leave no trace.
+            // A failed call has written too, and must leave no trace.
             match calls.fetch_add(1, Ordering::SeqCst) % 29 {
                 7 => Err("not this time".to_owned()),
                 19 => panic!("not this time"),
@@ -72,8 +72,8 @@ fn check(folder: &Path, round: u32) -> (i64, i64) {
     let sql = "SELECT count(*), count(DISTINCT seq), (SELECT events FROM total) FROM ledger";
     let counts = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
     let (rows, seqs, total): (i64, i64, i64) = counts.expect("it counts");
-    assert_eq!(rows, seqs, "round {round}: an event was done twice");
-    assert_eq!(rows, total, "round {round}: half of an effect");
+    assert_eq!(rows, seqs, "round {round}: an event was handled twice");
+    assert_eq!(rows, total, "round {round}: an effect is incomplete");
     (rows, total)
 }
 
@@ -98,20 +98,20 @@ fn kill_9_fifty_times_and_every_event_has_its_effect_in_sqlite_exactly_once() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let last_seq = runtime.block_on(finish(folder.path()));
     let (rows, _) = check(folder.path(), ROUNDS);
-    println!("{published} answered, {last_seq} in the topic, {rows} in the ledger, {again} came again");
-    assert!(last_seq >= published, "an answered event is lost");
+    println!("{published} confirmed, {last_seq} in the topic, {rows} in the ledger, {again} redelivered");
+    assert!(last_seq >= published, "a confirmed event is lost");
     assert_eq!(rows.cast_unsigned(), last_seq, "an event has no effect");
-    assert!(published > 500 && again > 0, "nothing was tried: {published} published, {again} came again");
+    assert!(published > 500 && again > 0, "too few cases: {published} published, {again} redelivered");
 }
 
-/// Handles what is left, and answers how many events there are.
+/// Handles the remaining events, and returns the number of events.
 async fn finish(folder: &Path) -> u64 {
     let bus = open_bus(&folder.join("bus")).await;
     let payments = bus.subscribe("payments", "ledger").max_attempts(1_000);
     let running = open_ledger(folder).handler(payments, record).await.expect("it subscribes");
     loop {
-        let group = bus.backend().group("payments", "ledger").await.expect("it answers");
-        let group = group.expect("the group is there");
+        let group = bus.backend().group("payments", "ledger").await.expect("succeeds");
+        let group = group.expect("the group exists");
         if group.lag == 0 {
             running.unsubscribe().await.expect("it leaves");
             let last_seq = group.topics[0].last_seq;

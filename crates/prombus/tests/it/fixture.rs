@@ -1,5 +1,6 @@
-//! Folders as earlier versions of the library left them are opened here indefinitely: groups with acks above a hole, attempts, a
-//! pattern, a filter, and from version 2 on lease marks. `PROMBUS_WRITE_FIXTURE=1` makes the newest, when there is none.
+//! Opens folders that earlier versions of the library wrote; every version must stay readable. They contain groups with acks
+//! above an unsettled event, attempts, a pattern, a filter, and from version 2 on lease marks. `PROMBUS_WRITE_FIXTURE=1`
+//! writes the newest fixture if it does not exist.
 
 use crate::folder::Folder;
 use prombus::engine::LogEngineOptions;
@@ -8,7 +9,7 @@ use prombus_log::Options;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The version of group records that is written now.
+/// The current version of group records.
 const NEWEST: u32 = 2;
 
 fn fixture(version: u32) -> PathBuf {
@@ -64,21 +65,21 @@ async fn the_fixture_is_written_when_asked() {
 }
 
 #[tokio::test]
-async fn the_fixture_of_version_1_opens_and_its_groups_go_on_where_they_were() {
-    // Its groups have no lease marks: nothing says what was delivered.
-    opens_and_goes_on(1, None, (8, 9)).await;
+async fn the_fixture_of_version_1_opens_and_its_groups_continue() {
+    // Its groups have no lease marks, so it is unknown which events were delivered.
+    opens_and_continues(1, None, (8, 9)).await;
 }
 
 #[tokio::test]
-async fn the_fixture_of_version_2_opens_and_its_groups_go_on_where_they_were() {
-    opens_and_goes_on(2, Some(RedeliveryReason::ServerRestarted), (0, 17)).await;
+async fn the_fixture_of_version_2_opens_and_its_groups_continue() {
+    opens_and_continues(2, Some(RedeliveryReason::ServerRestarted), (0, 17)).await;
 }
 
-/// The fifth event of the first group was delivered and given back before the bus was closed. `even` is how much the group with
-/// the filter had settled above its floor, and its lag: the first version read further ahead.
-async fn opens_and_goes_on(version: u32, reason_of_fifth: Option<RedeliveryReason>, even: (u64, u64)) {
+/// The fifth event of the first group was delivered and returned before the bus was closed. `even` is the number of events
+/// that the group with the filter had settled above its floor, and its lag: version 1 read further ahead.
+async fn opens_and_continues(version: u32, reason_of_fifth: Option<RedeliveryReason>, even: (u64, u64)) {
     let copy = Folder::new();
-    for entry in std::fs::read_dir(fixture(version)).expect("the fixture is there") {
+    for entry in std::fs::read_dir(fixture(version)).expect("the fixture exists") {
         let entry = entry.expect("a file");
         std::fs::copy(entry.path(), copy.path().join(entry.file_name())).expect("copies");
     }
@@ -108,7 +109,7 @@ async fn opens_and_goes_on(version: u32, reason_of_fifth: Option<RedeliveryReaso
     let reason = |seq| came.iter().find(|it| it.0 == seq).expect("it came").2;
     assert_eq!((reason(5), reason(11)), (reason_of_fifth, None));
     let came: Vec<_> = came.iter().map(|&(seq, attempt, _)| (seq, attempt)).collect();
-    // The third waits out its delay, or it is over by now and it comes first, for the second time.
+    // The third event still waits for its delay, or the delay is over and it comes first, as attempt 2.
     let waits = groups[0].waiting == 1 && came[0].0 != 3;
     assert!(waits || came[0] == (3, 2), "{came:?}");
     assert_eq!(came.iter().map(|it| it.0).filter(|&seq| seq != 3).collect::<Vec<_>>()[..3], [5, 11, 12]);
@@ -116,7 +117,7 @@ async fn opens_and_goes_on(version: u32, reason_of_fifth: Option<RedeliveryReaso
     assert_eq!(even.next().await.expect("an event").expect("reads").seq(), 4);
     let letters = bus.topics().await.expect("lists topics");
     assert!(letters.iter().any(|it| it.topic.as_str() == "dlq.orders.new" && it.last_seq == 1));
-    let again = bus.publish("orders.new", &7).id(Uuid::from_u128(7)).await.expect("is no error");
+    let again = bus.publish("orders.new", &7).id(Uuid::from_u128(7)).await.expect("succeeds");
     assert_eq!((again.duplicate, again.seq), (true, 7));
     bus.close().await.expect("closes");
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An empty folder of its own, removed when dropped.
+/// An empty temporary folder, removed when dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -23,7 +23,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A bus that a task of the test still holds may be making a file just now.
+        // A bus that a task of the test still holds may be creating a file.
         for _ in 0..200 {
             if std::fs::remove_dir_all(&self.0).is_ok() || !self.0.exists() {
                 return;

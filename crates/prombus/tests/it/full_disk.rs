@@ -1,4 +1,4 @@
-//! A full disk whose reserve is used up: everything is answered, and cleaning makes room by itself.
+//! A full disk whose reserve is used up: every call resolves, and cleaning makes room by itself.
 
 use crate::rig::{Rig, poll};
 use prombus::{Backend as _, Delivery, GroupError, Problem, Start, Subscription, Unavailable};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-/// Publishes until the disk takes no more.
+/// Publishes until the disk is full.
 fn fill(rig: &Rig) {
     rig.disk.set_capacity(Some(rig.disk.used_bytes() + 60 * 1024));
     let filler = "f".repeat(1_000);
@@ -20,7 +20,7 @@ fn fill(rig: &Rig) {
     panic!("the disk is never full");
 }
 
-/// The outcome of an awaited ack; there must be one.
+/// The outcome of an ack, which must resolve.
 fn ack(rig: &Rig, delivery: &Delivery) -> Result<(), Unavailable> {
     let mut acking = delivery.ack();
     for _ in 0..20 {
@@ -30,10 +30,10 @@ fn ack(rig: &Rig, delivery: &Delivery) -> Result<(), Unavailable> {
         rig.pass(5);
         rig.commit();
     }
-    panic!("an ack is answered neither OK nor with an error");
+    panic!("an ack does not resolve");
 }
 
-/// A disk that is full of events, and a group that has many of them to ack.
+/// A disk that is full of events, and a group that holds many unacked deliveries.
 fn full(seed: u64) -> (Rig, Subscription, Vec<Delivery>) {
     let rig = Rig::new(seed);
     rig.publish_numbers("orders", 900);
@@ -62,7 +62,7 @@ fn use_up_reserve(rig: &Rig, deliveries: &[Delivery]) -> usize {
 }
 
 #[test]
-fn what_groups_say_is_answered_when_the_reserve_is_used_up() {
+fn group_calls_fail_with_storage_full_when_the_reserve_is_used_up() {
     let (rig, orders, deliveries) = full(1);
     assert!(rig.backend.problems().contains(&Problem::StorageFull));
     let acked = use_up_reserve(&rig, &deliveries);
@@ -81,20 +81,20 @@ fn what_groups_say_is_answered_when_the_reserve_is_used_up() {
     let deleted = rig.done(Box::pin(rig.bus.delete_group("orders", "billing")));
     assert_eq!(deleted.expect_err("no room"), GroupError::StorageFull);
 
-    // With room, what was said is written after all.
+    // When there is room, the refused changes are written after all.
     rig.disk.set_capacity(None);
     rig.commit();
     ack(&rig, &deliveries[acked + 2]).expect("there is room");
     assert!(!rig.backend.problems().contains(&Problem::StorageFull));
     for after in rig.after_power_cuts() {
-        assert_eq!(after.floor("orders", "billing"), acked as u64 + 1, "the ack that was refused counts");
+        assert_eq!(after.floor("orders", "billing"), acked as u64 + 1, "the refused ack was written later");
         after.stop();
     }
     drop((orders, deliveries));
     rig.stop();
 }
 
-/// No topic has retention or compaction here: what is dead are the records of the group alone.
+/// No topic has retention or compaction here: only records of the group are obsolete.
 #[test]
 fn a_full_disk_is_cleaned_of_old_group_records_until_acks_are_durable_again() {
     let (rig, orders, deliveries) = full(2);
@@ -106,7 +106,7 @@ fn a_full_disk_is_cleaned_of_old_group_records_until_acks_are_durable_again() {
             Err(Unavailable::StorageFull) => {
                 refused += 1;
                 assert!(refused < 100, "nothing was freed: {at} acks are durable");
-                // It was applied, and becomes durable with the others.
+                // The refused ack was applied, and becomes durable with the others.
                 at += 1;
                 rig.pass(5_000);
                 crate::rig::run_maintenance(&rig.backend);
@@ -133,14 +133,14 @@ fn a_bus_with_a_full_disk_closes() {
     let (rig, orders, deliveries) = full(3);
     let acked = use_up_reserve(&rig, &deliveries);
     drop((orders, deliveries));
-    // It would wait indefinitely for room.
+    // The close must not wait indefinitely for room.
     let rig = rig.restart();
     assert!(rig.floor("orders", "billing") >= acked as u64);
     assert_eq!(rig.payloads("orders").len(), 900);
     rig.stop();
 }
 
-/// Counts what is logged as a warning or an error.
+/// Counts warnings and errors in the log output.
 struct Warnings(Arc<AtomicUsize>);
 
 impl tracing::Subscriber for Warnings {

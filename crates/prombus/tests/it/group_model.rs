@@ -1,8 +1,8 @@
-//! The group machine against a naive model, over random histories.
+//! Tests the group machine against a naive model, over random histories.
 //!
-//! Every step is done to both; what the machine answers and all that it shows of itself must be what the model says, and what
-//! docs/delivery.md promises must hold. Restarts start both from what was durable. `PROMBUS_SEED` is the first history's seed,
-//! `PROMBUS_STEPS` how many steps to do in all, `PROMBUS_HISTORY_STEPS` how many in one history.
+//! Every step is applied to both. The results and the visible state of the machine must equal those of the model, and the
+//! guarantees of docs/delivery.md must hold. A restart restores both from their durable state. `PROMBUS_SEED` is the seed of
+//! the first history, `PROMBUS_STEPS` the total number of steps, `PROMBUS_HISTORY_STEPS` the number of steps in one history.
 
 mod check;
 pub mod choices;
@@ -17,8 +17,8 @@ use crate::support::setting;
 use history::History;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How much of a history is told when it fails.
-const TOLD_STEPS: usize = 40;
+/// How many steps of a history are printed when it fails.
+const PRINTED_STEPS: usize = 40;
 
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -42,9 +42,9 @@ fn group_machine_agrees_with_a_naive_model() {
         }));
         if let Err(panic) = outcome {
             let trail = history.trail();
-            let told = trail[trail.len().saturating_sub(TOLD_STEPS)..].join("\n  ");
+            let printed = trail[trail.len().saturating_sub(PRINTED_STEPS)..].join("\n  ");
             panic!(
-                "seed {seed}, step {}: {}\nthe steps up to there:\n  {told}\nagain: PROMBUS_SEED={seed} \
+                "seed {seed}, step {}: {}\nthe last steps:\n  {printed}\nto repeat: PROMBUS_SEED={seed} \
                  PROMBUS_STEPS={history_steps} PROMBUS_HISTORY_STEPS={history_steps} cargo test -p prombus --test it \
                  group_model",
                 history.step_count(),
@@ -55,7 +55,7 @@ fn group_machine_agrees_with_a_naive_model() {
 }
 
 #[test]
-fn backoff_doubles_from_100_ms_to_30_s_give_or_take_a_fifth() {
+fn backoff_doubles_from_100_ms_to_30_s_with_20_percent_jitter() {
     for jitter in 0..1_000 {
         for failed_attempts in 1..40 {
             let backoff = prombus::delivery::backoff_ms(failed_attempts, jitter);

@@ -1,5 +1,5 @@
-//! The guarantees of the design, one after the other: each test fails when its guarantee is broken. Over the log on a simulated
-//! disk, where nothing is durable before a commit that the test makes.
+//! Tests of the documented guarantees: each test fails when its guarantee is broken. They use the log on a simulated disk,
+//! where nothing is durable before the test makes a commit.
 
 mod bounded_memory;
 mod corruption;

@@ -1,10 +1,10 @@
-//! Small values that outlive the process with the store.
+//! Small values that the store keeps across restarts.
 
 use crate::folder::Folder;
 use prombus::Bus;
 
 #[tokio::test]
-async fn a_kept_value_is_the_first_of_its_name_also_after_restarts() {
+async fn a_kept_value_is_the_first_one_stored_also_after_restarts() {
     let folder = Folder::new();
     for round in 0..3u8 {
         let bus = Bus::builder().open_blocking(folder.path()).expect("opens");
@@ -17,7 +17,7 @@ async fn a_kept_value_is_the_first_of_its_name_also_after_restarts() {
         assert_eq!((both.0.expect("keeps"), both.1.expect("keeps")), (vec![7], vec![7]));
         assert_eq!(backend.keep_first("other", vec![1]).await.expect("keeps"), [1]);
         assert_eq!(backend.kept("key"), Some(vec![7]));
-        // Events in between, so that a checkpoint comes with the value.
+        // An event in between, so that a checkpoint contains the value.
         bus.publish("t", &u32::from(round)).await.expect("publishes");
         bus.close().await.expect("closes");
     }

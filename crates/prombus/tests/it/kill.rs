@@ -1,4 +1,4 @@
-//! kill -9 of a real process that publishes and consumes, on a real disk, 20 times in a row.
+//! Kills (kill -9) a real process that publishes and consumes, on a real disk, 20 times in a row.
 
 use crate::support::{Random, setting};
 use prombus::{Bus, PublishOptions, PullLimit, Topic};
@@ -20,7 +20,7 @@ fn say(line: &str) {
     std::io::stdout().lock().write_all(line.as_bytes()).expect("the parent listens");
 }
 
-/// Not a test of its own: the process that is killed. It says on its output what was answered, got and durably acked.
+/// Not a test: the process that the test kills. It prints which events were confirmed, delivered and durably acked.
 #[test]
 fn the_process_that_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -59,7 +59,7 @@ fn the_process_that_is_killed() {
                     let seqs: Vec<u64> = deliveries.events().map(|event| event.seq()).collect();
                     say(&seqs.iter().map(|seq| format!("GOT {seq}\n")).collect::<String>());
                     if (round + member) % 5 == 0 {
-                        // Left alone, some of them: they come again.
+                        // Nack some of them: they are redelivered.
                         for (delivery, seq) in deliveries.iter().zip(&seqs) {
                             if seq % 3 == 0 && delivery.attempt() < 3 {
                                 drop(delivery.nack("not yet"));
@@ -76,7 +76,7 @@ fn the_process_that_is_killed() {
             })
         });
         for member in members.collect::<Vec<_>>() {
-            member.await.expect("a member goes on for ever");
+            member.await.expect("a member never ends");
         }
     });
 }
@@ -87,14 +87,14 @@ fn checksum(text: &str) -> u64 {
 }
 
 #[derive(Default)]
-struct Said {
+struct Reported {
     published: HashMap<u64, u64>,
     got: HashSet<u64>,
     acked: HashSet<u64>,
 }
 
-impl Said {
-    fn take_in(&mut self, lines: &[String]) {
+impl Reported {
+    fn add(&mut self, lines: &[String]) {
         for line in lines {
             let words: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
@@ -108,7 +108,7 @@ impl Said {
     }
 }
 
-/// Lets the process work for a while, kills it, and answers what it said in whole lines.
+/// Lets the process work for a while, kills it, and returns the complete lines of its output.
 fn run_and_kill(folder: &PathBuf, for_ms: u64) -> Vec<String> {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "kill::the_process_that_is_killed", "--nocapture"])
@@ -121,7 +121,7 @@ fn run_and_kill(folder: &PathBuf, for_ms: u64) -> Vec<String> {
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
         output.read_to_string(&mut text).expect("it was read");
-        // A line without its end was cut short.
+        // A line without its end was cut off by the kill.
         text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
         text.lines().map(str::to_owned).collect()
     });
@@ -132,36 +132,41 @@ fn run_and_kill(folder: &PathBuf, for_ms: u64) -> Vec<String> {
 }
 
 #[test]
-fn kill_9_twenty_times_under_load_loses_nothing_answered_and_brings_nothing_acked_back() {
+fn kill_9_twenty_times_under_load_loses_no_confirmed_event_and_redelivers_no_acked_one() {
     let seed = setting("PROMBUS_SEED", 1);
     println!("PROMBUS_SEED={seed}");
     let mut random = Random::new(seed);
     let folder = std::env::temp_dir().join(format!("prombus-kill-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let mut said = Said::default();
+    let mut reported = Reported::default();
     for round in 0..20 {
-        said.take_in(&run_and_kill(&folder, random.between(100, 350)));
-        runtime.block_on(check(&folder, &said, round));
+        reported.add(&run_and_kill(&folder, random.between(100, 350)));
+        runtime.block_on(check(&folder, &reported, round));
     }
-    let (published, acked) = (said.published.len(), said.acked.len());
-    println!("{published} answered, {acked} durably acked");
-    assert!(published > 2_000 && acked > 1_000, "only {published} answered, {acked} acked");
+    let (published, acked) = (reported.published.len(), reported.acked.len());
+    println!("{published} confirmed, {acked} durably acked");
+    assert!(published > 2_000 && acked > 1_000, "only {published} confirmed, {acked} acked");
     std::fs::remove_dir_all(&folder).expect("it is removed");
 }
 
-async fn check(folder: &PathBuf, said: &Said, round: u32) {
+async fn check(folder: &PathBuf, reported: &Reported, round: u32) {
     let bus = Bus::open(folder).await.expect("it opens after a kill");
     let topic = Topic::new(TOPIC).expect("a topic");
     let mut there = HashSet::new();
     let mut from = 1;
-    while !said.published.is_empty() {
+    while !reported.published.is_empty() {
         let page = bus.read_from(&topic, from, PullLimit::default()).await.expect("it reads");
         for event in &page.events {
             assert_eq!(event.seq(), there.len() as u64 + 1, "round {round}: a gap");
             there.insert(event.seq());
-            if let Some(&sum) = said.published.get(&event.seq()) {
-                assert_eq!(checksum(event.payload()), sum, "round {round}: {} is another", event.seq());
+            if let Some(&sum) = reported.published.get(&event.seq()) {
+                assert_eq!(
+                    checksum(event.payload()),
+                    sum,
+                    "round {round}: {} has another payload",
+                    event.seq()
+                );
             }
         }
         if page.next_seq == from {
@@ -169,29 +174,32 @@ async fn check(folder: &PathBuf, said: &Said, round: u32) {
         }
         from = page.next_seq;
     }
-    for seq in said.published.keys().chain(&said.got) {
-        assert!(there.contains(seq), "round {round}: seq {seq} was answered or seen and is lost");
+    for seq in reported.published.keys().chain(&reported.got) {
+        assert!(there.contains(seq), "round {round}: seq {seq} was confirmed or delivered and is lost");
     }
-    if !said.got.is_empty() {
+    if !reported.got.is_empty() {
         let subscription = bus.subscribe(TOPIC, GROUP).max_in_flight(100_000).batch_size(10_000);
         let mut subscription = subscription.await.expect("it subscribes");
         assert!(!subscription.created(), "round {round}: the group is lost");
         let mut left = HashSet::new();
-        // Everything that is not settled comes, nacked ones after their backoff; nothing else does.
+        // All unsettled events are delivered, nacked ones after their backoff, and no others.
         while let Ok(Ok(deliveries)) =
             tokio::time::timeout(Duration::from_millis(400), subscription.next_batch()).await
         {
             for event in deliveries.events() {
                 let seq = event.seq();
-                assert!(!said.acked.contains(&seq), "round {round}: {seq} was durably acked and came again");
+                assert!(
+                    !reported.acked.contains(&seq),
+                    "round {round}: {seq} was durably acked and is redelivered"
+                );
                 left.insert(seq);
             }
         }
         for seq in &there {
-            let is_accounted_for = left.contains(seq) || said.got.contains(seq);
-            assert!(is_accounted_for, "round {round}: {seq} is neither delivered nor was it ever");
+            let is_accounted_for = left.contains(seq) || reported.got.contains(seq);
+            assert!(is_accounted_for, "round {round}: {seq} is not delivered, and was not delivered before");
         }
-        // As if it had not been here: the next process goes on with them.
+        // Leave cleanly, so that the next process gets these events as if this member had not existed.
         subscription.unsubscribe().await.expect("it leaves");
     }
     bus.close().await.expect("it closes");

@@ -1,4 +1,5 @@
-//! kill -9 of a real process at the moment it sees an event: attempts rise all the same, and the event leaves.
+//! Kills (kill -9) a real process whenever it receives an event: the attempts still rise, and the event is given up in the
+//! end.
 
 use crate::child::{open_bus, say};
 use crate::folder::Folder;
@@ -13,7 +14,7 @@ use std::time::Duration;
 const FOLDER: &str = "PROMBUS_KILL_ON_SIGHT_FOLDER";
 const DELAY_MS: &str = "PROMBUS_KILL_ON_SIGHT_DELAY_MS";
 
-/// Not a test of its own: the process that is killed. It nacks the first attempt, and says which later one it sees.
+/// Not a test: the process that the test kills. It nacks the first attempt, and prints the later attempts.
 #[test]
 fn the_process_that_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -47,8 +48,8 @@ fn the_process_that_is_killed() {
     });
 }
 
-/// Starts the process, and kills it when it says what it has seen.
-fn first_sight(folder: &Path, delay_ms: u64) -> String {
+/// Starts the process, and kills it when it prints its first line.
+fn run_until_first_delivery(folder: &Path, delay_ms: u64) -> String {
     let mut process = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "kill_on_sight::the_process_that_is_killed", "--nocapture"])
         .env(FOLDER, folder)
@@ -59,17 +60,17 @@ fn first_sight(folder: &Path, delay_ms: u64) -> String {
         .expect("it starts");
     let output = BufReader::new(process.stdout.take().expect("it has an output"));
     let mut lines = output.lines().map(|line| line.expect("it is read"));
-    let sight = lines.find(|line| line.starts_with("ATTEMPT ") || line.starts_with("LETTER "));
+    let line_seen = lines.find(|line| line.starts_with("ATTEMPT ") || line.starts_with("LETTER "));
     process.kill().expect("it is killed");
     process.wait().expect("it is gone");
-    sight.expect("it sees something before it ends")
+    line_seen.expect("it prints a line before it ends")
 }
 
 #[test]
-fn kill_9_on_sight_of_each_attempt_raises_the_attempt_until_the_event_is_given_up() {
+fn kill_9_during_each_attempt_raises_the_attempt_until_the_event_is_given_up() {
     for delay_ms in [0, 20] {
         let folder = Folder::new();
-        let seen: Vec<String> = (0..5).map(|_| first_sight(folder.path(), delay_ms)).collect();
+        let seen: Vec<String> = (0..5).map(|_| run_until_first_delivery(folder.path(), delay_ms)).collect();
         let expected = [
             "ATTEMPT 2 nacked",
             "ATTEMPT 3 server_restarted",

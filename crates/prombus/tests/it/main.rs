@@ -1,4 +1,4 @@
-//! Tests of the library from outside: one binary.
+//! Integration tests of the library, in one binary.
 
 mod bad_input;
 mod child;

@@ -1,4 +1,4 @@
-//! A bus in memory: its log has no threads, so room comes from commits and maintenance on the threads that append.
+//! A bus in memory. Its log has no threads of its own: commits and maintenance run on the threads that append.
 
 use prombus::engine::{LogEngine, MayBlock};
 use prombus::{
@@ -30,7 +30,7 @@ impl InMemory {
         self
     }
 
-    /// Publishes events of this size as one batch. A publish that is never answered fails the test.
+    /// Publishes events of this size as one batch. A publish that never resolves fails the test.
     async fn publish(
         &self,
         count: usize,
@@ -43,7 +43,7 @@ impl InMemory {
             batch.push_json(self.topic.clone(), payload.as_bytes(), options).expect("fits");
         }
         let answer = tokio::time::timeout(Duration::from_secs(20), self.backend.publish(batch)).await;
-        answer.expect("the publish is answered").map(drop)
+        answer.expect("the publish resolves").map(drop)
     }
 
     /// Publishes until the memory is full.
@@ -65,11 +65,11 @@ impl InMemory {
 }
 
 #[tokio::test]
-async fn a_first_publish_that_is_larger_than_a_commit_gathers_is_answered() {
+async fn a_first_publish_larger_than_a_commit_buffer_resolves() {
     let bus = InMemory::new(4 << 30);
-    // Ten times half a mebibyte: more than the 4 MiB that gather beside the record of the new topic.
+    // Ten times half a mebibyte: more than the 4 MiB that a commit collects, next to the record of the new topic.
     bus.publish(10, 512 << 10, &PublishOptions::default()).await.expect("publishes");
-    bus.publish(1, 10, &PublishOptions::default()).await.expect("and what comes after it");
+    bus.publish(1, 10, &PublishOptions::default()).await.expect("the next publish works too");
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn large_publishes_one_after_another_find_prepared_segments() {
 }
 
 #[tokio::test]
-async fn a_full_memory_takes_events_again_when_its_topic_is_deleted() {
+async fn a_full_memory_accepts_events_again_when_its_topic_is_deleted() {
     let bus = InMemory::new(16 << 20);
     let first = bus.fill(10_000).await;
     assert!(first > 300, "{first} events fit");
@@ -92,7 +92,7 @@ async fn a_full_memory_takes_events_again_when_its_topic_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_full_memory_takes_events_again_after_retention() {
+async fn a_full_memory_accepts_events_again_after_retention() {
     let options = TopicOptions { retention_ms: Some(60_000), ..TopicOptions::default() };
     let bus = InMemory::new(16 << 20).with_rule(options);
     let first = bus.fill(10_000).await;
@@ -139,11 +139,11 @@ async fn ids_of_events_that_are_gone_do_not_fill_the_memory() {
     }
 }
 
-/// Group records that find no room must not have the thread that cleans try them again without end.
+/// Group records that find no room must not keep the cleaning thread in an endless retry.
 #[test]
 fn refused_group_records_do_not_keep_a_full_memory_from_being_cleaned() {
     let (sender, receiver) = mpsc::channel();
-    // On a thread of its own: the fault is a loop that never ends.
+    // On a separate thread, because the failure would be an endless loop.
     let work = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         runtime.block_on(async {
@@ -173,12 +173,12 @@ fn refused_group_records_do_not_keep_a_full_memory_from_being_cleaned() {
         let _ = sender.send(());
     });
     let ended = receiver.recv_timeout(Duration::from_secs(60));
-    assert_ne!(ended, Err(mpsc::RecvTimeoutError::Timeout), "it never ends");
+    assert_ne!(ended, Err(mpsc::RecvTimeoutError::Timeout), "cleaning does not end");
     work.join().expect("no check failed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn publishers_on_many_threads_are_all_answered() {
+async fn publishes_of_many_threads_all_resolve() {
     for _ in 0..20 {
         let bus = Arc::new(InMemory::new(256 << 20));
         let publishers: Vec<_> = (0..8)

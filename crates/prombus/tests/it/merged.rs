@@ -1,4 +1,4 @@
-//! Several topics as one sequence: resuming from a place in it loses and repeats nothing.
+//! Several topics as one merged sequence: resuming from a position in it loses and repeats nothing.
 
 use crate::folder::Folder;
 use prombus::engine::LogEngine;
@@ -22,7 +22,7 @@ fn done<T>(mut future: BoxFuture<'_, T>) -> T {
     }
 }
 
-/// A reader that waits for its answers.
+/// A reader that waits for its results.
 struct Reader(Option<Box<dyn MergedReader>>);
 
 impl Reader {
@@ -37,7 +37,7 @@ impl Reader {
     }
 }
 
-/// Numbers from a seed.
+/// Pseudorandom numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -66,7 +66,7 @@ fn reader(bus: &Bus, query: MergedQuery) -> Reader {
     Reader(Some(done(bus.backend().merged(query)).expect("reads")))
 }
 
-/// The next piece that has something, or the end of what is there.
+/// The next chunk with events, or an empty one at the end of the existing events.
 fn piece(reader: &mut Reader, limit: PullLimit) -> MergedChunk {
     loop {
         let chunk = reader.read(limit).expect("reads");
@@ -79,9 +79,9 @@ fn piece(reader: &mut Reader, limit: PullLimit) -> MergedChunk {
     }
 }
 
-/// Events of the same moment as the place that a reader was told when it began are after that place.
+/// Events that are committed in the same millisecond as a reader's start position come after that position.
 #[tokio::test]
-async fn what_is_published_at_once_after_the_newest_place_is_found_from_it() {
+async fn events_of_the_same_millisecond_as_the_newest_position_come_after_it() {
     let clock = ManualClock::new(1_700_000_000_000);
     let shared: Arc<dyn Clock> = Arc::new(clock);
     let store = Arc::new(LogEngine::in_memory(1 << 20, Arc::clone(&shared)).expect("opens"));
@@ -101,10 +101,10 @@ async fn what_is_published_at_once_after_the_newest_place_is_found_from_it() {
     assert_eq!(seen, ["orders.a", "orders.b"]);
 }
 
-/// What a reader was given: topics and seqs.
+/// The events that a reader returned: topics and seqs.
 type Seen = BTreeSet<(String, u64)>;
 
-/// Takes in a piece up to a cut. Answers the place behind what was taken.
+/// Adds the first `count` events of a chunk. Returns the position after the last of them.
 fn take(
     seen: &mut Seen,
     last: &mut BTreeMap<String, u64>,
@@ -118,7 +118,7 @@ fn take(
         assert!(place.is_none_or(|before| before < *at), "places rise");
         let before = last.insert(topic.clone(), seq);
         assert!(before.is_none_or(|before| before < seq), "{topic}: {seq} after {before:?}");
-        assert!(seen.insert((topic, seq)), "a second time");
+        assert!(seen.insert((topic, seq)), "repeated");
         place = Some(*at);
     }
     place
@@ -143,8 +143,8 @@ async fn all_of(bus: &Bus) -> Seen {
     all
 }
 
-/// Publishers run while a reader is cut off and resumes at random, also over restarts.
-async fn no_cut_loses_or_repeats(open: impl Fn() -> Bus, restarts: u32) {
+/// Publishers run while a reader is interrupted and resumes at random, also across restarts.
+async fn no_interruption_loses_or_repeats(open: impl Fn() -> Bus, restarts: u32) {
     let mut random = Random(seed());
     let (mut seen, mut last, mut place) = (Seen::new(), BTreeMap::new(), None);
     for round in 0..=restarts {
@@ -170,7 +170,7 @@ async fn no_cut_loses_or_repeats(open: impl Fn() -> Bus, restarts: u32) {
                 let mut place: Option<BusPosition> = place;
                 let mut rounds_after = 0;
                 while rounds_after < 2 {
-                    // It was over before the reader began: then the reader sees all.
+                    // If publishing ended before this reader began, the reader sees all events.
                     rounds_after += u32::from(is_over.load(Ordering::SeqCst));
                     let after = Some(place.unwrap_or(BusPosition::START));
                     let mut reader = reader(&bus, query("r.*", after, random.below(2) == 0));
@@ -183,7 +183,7 @@ async fn no_cut_loses_or_repeats(open: impl Fn() -> Bus, restarts: u32) {
                         let is_cut = random.below(5) == 0 && rounds_after == 0;
                         let count = if is_cut { random.below(10) as usize } else { usize::MAX };
                         let taken = take(&mut seen, &mut last, &chunk, count);
-                        // As text, as it travels.
+                        // Convert it to text and back, as over the wire.
                         place = taken.map(|place| place.to_string().parse().expect("a place")).or(place);
                         if is_cut {
                             break;
@@ -197,7 +197,7 @@ async fn no_cut_loses_or_repeats(open: impl Fn() -> Bus, restarts: u32) {
             publisher.await.expect("publishes");
         }
         (seen, last, place) = reading.await.expect("reads");
-        // What the last readers did not come to.
+        // Read the events that the last reader did not reach.
         let mut rest = reader(&bus, query("r.*", place.or(Some(BusPosition::START)), false));
         loop {
             let chunk = piece(&mut rest, PullLimit::default());
@@ -216,24 +216,24 @@ async fn no_cut_loses_or_repeats(open: impl Fn() -> Bus, restarts: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_cut_of_a_merged_reader_loses_or_repeats_an_event_in_memory() {
-    no_cut_loses_or_repeats(Bus::memory, 0).await;
+async fn an_interrupted_merged_reader_loses_and_repeats_no_event_in_memory() {
+    no_interruption_loses_or_repeats(Bus::memory, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_cut_of_a_merged_reader_loses_or_repeats_an_event_over_restarts() {
+async fn an_interrupted_merged_reader_loses_and_repeats_no_event_across_restarts() {
     let folder = Folder::new();
-    no_cut_loses_or_repeats(|| Bus::builder().open_blocking(folder.path()).expect("opens"), 2).await;
+    no_interruption_loses_or_repeats(|| Bus::builder().open_blocking(folder.path()).expect("opens"), 2).await;
 }
 
 #[tokio::test]
-async fn a_clock_that_stands_still_holds_nobody_up() {
+async fn a_stopped_clock_does_not_delay_readers() {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let bus = Bus::builder().clock(clock).memory().expect("a bus");
     let mut live = reader(&bus, query("**", None, true));
     assert_eq!(live.read(PullLimit::default()).expect("reads").more, More::Later);
     let mut seen = Vec::new();
-    // All in one millisecond, in topics whose numbers fall.
+    // All events in one millisecond, in topics whose ids are not in publish order.
     for topic in ["z", "a", "z", "m", "a"] {
         bus.publish(topic, &1).await.expect("publishes");
         let chunk = piece(&mut live, PullLimit::default());
@@ -241,7 +241,7 @@ async fn a_clock_that_stands_still_holds_nobody_up() {
         seen.push(chunk.position);
     }
     assert!(seen.is_sorted() && seen[0] < seen[4]);
-    // From each place on, what came after it.
+    // Resuming from each position returns all later events.
     for (at, place) in seen.iter().enumerate() {
         let mut rest = reader(&bus, query("**", Some(*place), false));
         assert_eq!(piece(&mut rest, PullLimit::default()).places, seen[at + 1..]);
@@ -249,7 +249,7 @@ async fn a_clock_that_stands_still_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_merged_reader_goes_by_commit_time_and_filter() {
+async fn a_merged_reader_uses_commit_order_and_its_filter() {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let bus = Bus::builder().clock(Arc::clone(&clock) as Arc<dyn prombus::Clock>).memory().expect("a bus");
     for number in 0..50 {
@@ -269,19 +269,19 @@ async fn a_merged_reader_goes_by_commit_time_and_filter() {
     assert!(times.is_sorted());
     let mut letters = reader(&bus, query("dlq.**", Some(BusPosition::START), false));
     assert_eq!(piece(&mut letters, PullLimit::default()).places.len(), 1);
-    // An event's id is a place, too.
+    // An event id can be converted to a position.
     let third = &chunk.events.items()[2];
     let id = prombus::Uuid::from_u128(third.id.as_u128());
     let pattern = Pattern::new("t.*").expect("a pattern");
     let place = bus.backend().place_of(&pattern, Start::AfterId(id)).await.expect("is there");
     assert_eq!(place, chunk.places[2]);
-    // A place that no reader can have reached.
+    // A position that no reader can have reached.
     let ahead = BusPosition::after_time(i64::MAX);
     assert!(bus.backend().merged(query("**", Some(ahead), true)).await.is_err());
 }
 
 #[tokio::test]
-async fn a_restart_within_the_same_millisecond_adds_nothing_before_a_place() {
+async fn a_restart_within_the_same_millisecond_adds_nothing_before_a_position() {
     let folder = Folder::new();
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let open = || {
@@ -289,7 +289,7 @@ async fn a_restart_within_the_same_millisecond_adds_nothing_before_a_place() {
         builder.open_blocking(folder.path()).expect("opens")
     };
     let bus = open();
-    // The numbers of topics are in the order in which they were made.
+    // Topic ids are in the order in which the topics were created.
     bus.publish("a", &1).await.expect("publishes");
     bus.publish("z", &1).await.expect("publishes");
     let mut all = reader(&bus, query("*", Some(BusPosition::START), false));

@@ -27,7 +27,7 @@ impl Rig {
         Self { outbox, service, clock, folder }
     }
 
-    /// Adds a row as a program in another language would.
+    /// Adds a row with plain SQL, as a program in another language would.
     fn insert(&self, id: &str, topic: &str, payload: &str) {
         let sql = "INSERT INTO outbox (id, topic, payload) VALUES (?1, ?2, ?3)";
         self.service.execute(sql, [id, topic, payload]).expect("it inserts");
@@ -64,7 +64,7 @@ async fn payloads(bus: &Bus, topic: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_commits_is_published_with_everything_it_has_and_what_rolls_back_is_not() {
+async fn committed_rows_are_published_with_all_fields_and_rolled_back_rows_are_not() {
     let (mut rig, bus) = (Rig::new(), Bus::memory());
     let id = Uuid::from_u128(17);
     let mut record = OutboxRecord::new(id, "orders", &serde_json::json!({"item": 7})).expect("a record");
@@ -91,7 +91,7 @@ async fn what_commits_is_published_with_everything_it_has_and_what_rolls_back_is
 }
 
 #[tokio::test]
-async fn id_topic_and_payload_are_enough_and_an_id_that_is_no_uuid_is_hashed_as_over_http() {
+async fn id_topic_and_payload_suffice_and_an_id_that_is_not_a_uuid_is_hashed_as_over_http() {
     let (rig, bus) = (Rig::new(), Bus::memory());
     rig.insert("order 17", "orders", "{ \"item\": 7 }");
     rig.drainer(&bus).drain().await.expect("it drains");
@@ -102,7 +102,7 @@ async fn id_topic_and_payload_are_enough_and_an_id_that_is_no_uuid_is_hashed_as_
 }
 
 #[tokio::test]
-async fn rows_that_are_no_events_go_dead_and_the_others_go_on() {
+async fn invalid_rows_are_given_up_and_the_others_are_published() {
     let (rig, bus) = (Rig::new(), Bus::builder().max_payload_bytes(100).memory().expect("a bus"));
     rig.insert("not-json", "orders", "{item: 7}");
     rig.insert("good-1", "orders", "1");
@@ -128,24 +128,24 @@ async fn rows_that_are_no_events_go_dead_and_the_others_go_on() {
         ("bad-topic", "topic name has ' '"),
         ("too-large", "at most 100 are allowed"),
         ("too-deep", "128"),
-        ("bad-headers", "no JSON object of texts"),
+        ("bad-headers", "not a JSON object of strings"),
         ("bad-key", "\"key\" of 0 bytes"),
-        ("bad-ts", "the ts is no whole number"),
+        ("bad-ts", "the ts is not an integer"),
     ] {
         let (status, _, error) = rig.row(id);
         assert_eq!(status, "dead", "{id}");
         assert!(error.as_deref().is_some_and(|error| error.contains(why)), "{id}: {error:?}");
     }
     let sql = "SELECT count(*) FROM outbox WHERE status = 'dead' AND last_err = 'the id is not UTF-8'";
-    let nameless: i64 = rig.service.query_row(sql, [], |row| row.get(0)).expect("it counts");
-    assert_eq!(nameless, 1);
+    let unreadable_ids: i64 = rig.service.query_row(sql, [], |row| row.get(0)).expect("it counts");
+    assert_eq!(unreadable_ids, 1);
     let refused =
         "INSERT INTO outbox (id, topic, payload) VALUES (x'00112233445566778899aabbccddeeff', 'a', '1')";
-    assert!(rig.service.execute(refused, []).is_err(), "an id that is no text is refused when it is written");
+    assert!(rig.service.execute(refused, []).is_err(), "an id that is not text is refused by the table");
 }
 
 #[tokio::test]
-async fn rows_of_a_topic_come_in_the_order_in_which_they_were_added() {
+async fn rows_of_a_topic_are_published_in_the_order_in_which_they_were_added() {
     let (rig, bus) = (Rig::new(), Bus::memory());
     // Neither ids nor times are in order.
     for number in 0..500 {
@@ -165,7 +165,7 @@ async fn rows_of_a_topic_come_in_the_order_in_which_they_were_added() {
 }
 
 #[tokio::test]
-async fn a_row_is_one_workers_until_its_lease_ends() {
+async fn a_row_belongs_to_one_worker_until_its_lease_ends() {
     let rig = Rig::new();
     for id in ["a", "b", "c"] {
         rig.insert(id, "orders", "1");
@@ -173,33 +173,33 @@ async fn a_row_is_one_workers_until_its_lease_ends() {
     assert_eq!(rig.claim("one", 2).await, ["a", "b"]);
     assert_eq!(rig.claim("two", 10).await, ["c"]);
     rig.clock.advance_ms(999);
-    assert_eq!(rig.outbox.requeue_expired().await.expect("it answers"), 0);
+    assert_eq!(rig.outbox.requeue_expired().await.expect("succeeds"), 0);
     assert!(rig.claim("two", 10).await.is_empty());
     rig.clock.advance_ms(1);
-    assert_eq!(rig.outbox.requeue_expired().await.expect("it answers"), 3);
+    assert_eq!(rig.outbox.requeue_expired().await.expect("succeeds"), 3);
     assert_eq!(rig.claim("two", 2).await, ["a", "b"]);
 
-    // The first worker was too slow: what it says changes nothing.
+    // The first worker's lease has expired: its calls change nothing.
     let rows = ["a".to_owned(), "b".to_owned()];
-    assert_eq!(rig.outbox.mark_sent("one", &rows).await.expect("it answers"), 0);
+    assert_eq!(rig.outbox.mark_sent("one", &rows).await.expect("succeeds"), 0);
     let failed = FailedRow { row: "a".to_owned(), error: "boom".to_owned(), is_permanent: true };
-    let became = rig.outbox.mark_error("one", &[failed]).await.expect("it answers");
+    let became = rig.outbox.mark_error("one", &[failed]).await.expect("succeeds");
     assert_eq!((became.retried, became.dead), (0, 0));
-    rig.outbox.release("one", &rows, "gone").await.expect("it answers");
+    rig.outbox.release("one", &rows, "gone").await.expect("succeeds");
     assert_eq!(rig.row("a"), ("claimed".to_owned(), 0, None));
-    assert_eq!(rig.outbox.mark_sent("two", &rows).await.expect("it answers"), 2);
-    assert_eq!(rig.outbox.mark_sent("two", &rows).await.expect("it answers"), 0);
+    assert_eq!(rig.outbox.mark_sent("two", &rows).await.expect("succeeds"), 2);
+    assert_eq!(rig.outbox.mark_sent("two", &rows).await.expect("succeeds"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn workers_at_once_never_get_the_same_row() {
+async fn concurrent_workers_never_get_the_same_row() {
     let rig = Rig::new();
     for number in 0..300 {
         rig.insert(&number.to_string(), "orders", "1");
     }
     let mut workers = Vec::new();
     for number in 0..4 {
-        // A connection each, as processes have.
+        // One connection each, like separate processes.
         let outbox = SqliteOutbox::open(rig.folder.path().join("shop.db")).expect("it opens");
         let outbox = outbox.clock(Arc::new(rig.clock.clone()) as Arc<dyn Clock>);
         workers.push(tokio::spawn(async move {
@@ -225,10 +225,10 @@ async fn workers_at_once_never_get_the_same_row() {
 }
 
 #[tokio::test]
-async fn a_crash_between_publish_and_mark_makes_no_second_event() {
+async fn a_crash_between_publish_and_mark_creates_no_second_event() {
     let (rig, bus) = (Rig::new(), Bus::memory());
     rig.insert("order 17", "orders", "7");
-    let claimed = rig.outbox.claim_batch("one that dies", 10, 1_000).await.expect("it claims");
+    let claimed = rig.outbox.claim_batch("a worker that dies", 10, 1_000).await.expect("it claims");
     let record = claimed[0].record.as_ref().expect("a record");
     bus.publish_json(&record.topic, record.payload.get()).options(record.options()).await.expect("publishes");
     rig.clock.advance_ms(1_000);
@@ -239,9 +239,9 @@ async fn a_crash_between_publish_and_mark_makes_no_second_event() {
 }
 
 #[tokio::test]
-async fn a_failing_row_is_tried_again_after_a_backoff_and_dead_after_the_last_attempt() {
+async fn a_failing_row_is_retried_after_a_backoff_and_given_up_after_the_last_attempt() {
     let rig = Rig::new();
-    // A topic that would be one too many; the operator may allow more.
+    // The topic exceeds max_topics; that is retried, because an operator may raise the limit.
     let bus = Bus::builder().max_topics(1).memory().expect("a bus");
     bus.publish("orders", &1).await.expect("it publishes");
     rig.insert("1", "other", "1");
@@ -253,7 +253,7 @@ async fn a_failing_row_is_tried_again_after_a_backoff_and_dead_after_the_last_at
         let (status, attempts, error) = rig.row("1");
         assert!(error.is_some_and(|error| error.contains("max_topics")));
         assert_eq!((status.as_str(), attempts), (if attempt < 10 { "error" } else { "dead" }, attempt));
-        // Not before its time.
+        // It is not retried before its time.
         drainer.drain().await.expect("it drains");
         assert_eq!(rig.row("1").1, attempt);
         let sql = "SELECT next_attempt_ms FROM outbox WHERE id = '1'";
@@ -266,14 +266,14 @@ async fn a_failing_row_is_tried_again_after_a_backoff_and_dead_after_the_last_at
             waited_ms += backoff;
         }
     }
-    assert_eq!(rig.row("2").0, "sent", "the others go on");
+    assert_eq!(rig.row("2").0, "sent", "the other row is published");
     let counts = drainer.counts();
     assert_eq!((counts.published, counts.errors, counts.dead), (1, 10, 1));
     println!("{waited_ms} ms until it was given up");
 }
 
 #[tokio::test]
-async fn a_bus_that_takes_nothing_costs_no_attempts() {
+async fn an_unavailable_bus_costs_no_attempts() {
     let (rig, closed) = (Rig::new(), Bus::memory());
     closed.close().await.expect("it closes");
     rig.insert("1", "orders", "1");
@@ -289,7 +289,7 @@ async fn a_bus_that_takes_nothing_costs_no_attempts() {
 }
 
 #[tokio::test]
-async fn rows_that_were_sent_are_kept_for_a_time_or_not_at_all() {
+async fn sent_rows_are_kept_for_a_time_or_not_at_all() {
     let (mut rig, bus) = (Rig::new(), Bus::memory());
     rig.insert("1", "orders", "1");
     rig.drainer(&bus).drain().await.expect("it drains");
@@ -303,7 +303,7 @@ async fn rows_that_were_sent_are_kept_for_a_time_or_not_at_all() {
     rig.insert("2", "orders", "2");
     rig.insert("3", "orders", "not JSON");
     rig.drainer(&bus).drain().await.expect("it drains");
-    assert_eq!(rig.rows(), 1, "what is dead stays");
+    assert_eq!(rig.rows(), 1, "the row that was given up stays");
     assert_eq!(payloads(&bus, "orders").await, ["1", "2"]);
 }
 

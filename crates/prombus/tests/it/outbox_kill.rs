@@ -1,5 +1,5 @@
-//! Three processes around one outbox: a service that writes orders and rows, a bus with a drainer beside it, and a drainer that
-//! publishes over a socket. Any of them is killed at any time, 50 times in a row.
+//! Three processes share one outbox: a service that writes orders and rows, a bus with a drainer in the same process, and a
+//! drainer that publishes over a socket. One of them is killed at a random time, 50 times in a row.
 
 use crate::child::{Child, open_bus, say, sum_of};
 use crate::folder::Folder;
@@ -18,11 +18,11 @@ const FOLDER: &str = "PROMBUS_OUTBOX_FOLDER";
 const KILLS: u32 = 50;
 const LEASE_MS: u64 = 300;
 
-/// Id, topic, payload, headers, key, time; and what becomes of it: seq and whether it was there, or an error.
+/// A request: id, topic, payload, headers, key, time. The response: seq and whether it was a duplicate, or an error.
 type Sent = (Uuid, String, String, BTreeMap<String, String>, Option<String>, Option<i64>);
 type Answer = Result<(u64, bool), String>;
 
-/// A bus behind a socket: one line of JSON with records, one with answers.
+/// A bus that is reached over a socket: one line of JSON with records, one line with responses.
 struct Remote(PathBuf);
 
 impl OutboxPublisher for Remote {
@@ -32,7 +32,7 @@ impl OutboxPublisher for Remote {
     ) -> BoxFuture<'a, Vec<Result<Published, PublishFailure>>> {
         Box::pin(async move {
             let answers = self.ask(records);
-            // As a wire does: the answer is on its way for a while.
+            // Like a network: the response takes a while.
             tokio::time::sleep(Duration::from_millis(u64::from(std::process::id() % 13))).await;
             match answers {
                 Ok(answers) => answers
@@ -99,13 +99,13 @@ fn open_outbox(folder: &Path) -> SqliteOutbox {
     SqliteOutbox::open(folder.join("shop.db")).expect("it opens")
 }
 
-/// Drains for ever and says what it did.
+/// Drains in an endless loop and prints its counters.
 async fn drain(folder: &Path, publisher: Arc<dyn OutboxPublisher>) {
     let outbox = Arc::new(open_outbox(folder));
     let drainer = OutboxDrainer::new(outbox, publisher).lease_ms(LEASE_MS).batch_size(20);
     let mut before = drainer.counts();
     loop {
-        // A bus that is away comes back.
+        // An error is expected while the bus is down.
         let _ = drainer.drain().await;
         let counts = drainer.counts();
         if counts != before {
@@ -118,7 +118,7 @@ async fn drain(folder: &Path, publisher: Arc<dyn OutboxPublisher>) {
     }
 }
 
-/// Not a test of its own: the bus and a drainer beside it.
+/// Not a test: the process with the bus and a drainer.
 #[test]
 fn the_bus_that_is_killed() {
     let Some(folder) = folder() else { return };
@@ -130,14 +130,14 @@ fn the_bus_that_is_killed() {
     let (bus_of_thread, handle) = (bus.clone(), runtime.handle().clone());
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            // A drainer that died in the middle.
+            // An error means that the drainer died in the middle of a request.
             let _ = serve(&bus_of_thread, stream.expect("a connection"), &handle);
         }
     });
     runtime.block_on(drain(&folder, Arc::new(bus)));
 }
 
-/// Not a test of its own: the drainer without a bus.
+/// Not a test: the process with a drainer without a bus.
 #[test]
 fn the_drainer_that_is_killed() {
     let Some(folder) = folder() else { return };
@@ -145,7 +145,7 @@ fn the_drainer_that_is_killed() {
     runtime.block_on(drain(&folder, Arc::new(Remote(folder.join("bus.sock")))));
 }
 
-/// Not a test of its own: the service. Every order has a row in the outbox, in one transaction; some change their mind.
+/// Not a test: the process of the service. It writes each order and its outbox row in one transaction, and rolls some back.
 #[test]
 fn the_service_that_is_killed() {
     let Some(folder) = folder() else { return };
@@ -183,18 +183,18 @@ fn kill_9_fifty_times_and_every_order_has_its_event_exactly_once() {
     let folder = Folder::new();
     drop(open_outbox(folder.path()));
     let shop = Connection::open(folder.path().join("shop.db")).expect("it opens");
-    // Not AUTOINCREMENT: the number of an order that was rolled back is used again, and so is the id of its row.
+    // Not AUTOINCREMENT: the number of a rolled-back order is reused, and so is the id of its row.
     shop.execute_batch("CREATE TABLE orders (number INTEGER PRIMARY KEY)").expect("a table");
     let start = |which: usize| Child::start(TESTS[which], &[(FOLDER, folder.path())]);
     let mut children: Vec<Child> = (0..TESTS.len()).map(start).collect();
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for _ in 0..KILLS {
         std::thread::sleep(Duration::from_millis(random.between(60, 450)));
         let which = random.below(TESTS.len() as u64) as usize;
-        said.extend(children.remove(which).kill());
+        output.extend(children.remove(which).kill());
         children.insert(which, start(which));
     }
-    said.extend(children.into_iter().flat_map(Child::kill));
+    output.extend(children.into_iter().flat_map(Child::kill));
 
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let events = runtime.block_on(finish(folder.path()));
@@ -205,15 +205,15 @@ fn kill_9_fifty_times_and_every_order_has_its_event_exactly_once() {
         assert_eq!(events.get(order), Some(&1), "order {order}: events");
     }
     assert_eq!(events.len(), orders.len(), "events without an order");
-    let sum = |word: &str| sum_of(&said, word);
+    let sum = |word: &str| sum_of(&output, word);
     let (answered, duplicates, requeued) = (sum("ORDERS "), sum("DUPLICATES "), sum("REQUEUED "));
-    println!("{} orders, {answered} answered, {requeued} requeued, {duplicates} duplicates", orders.len());
-    assert!(orders.len() as u64 >= answered, "an answered order is lost");
+    println!("{} orders, {answered} confirmed, {requeued} requeued, {duplicates} duplicates", orders.len());
+    assert!(orders.len() as u64 >= answered, "a confirmed order is lost");
     assert_eq!(sum("DEAD "), 0);
-    assert!(answered > 300 && requeued > 0 && duplicates > 0, "nothing was tried");
+    assert!(answered > 300 && requeued > 0 && duplicates > 0, "too few cases were tested");
 }
 
-/// Publishes what is left and answers how many events each order has.
+/// Publishes the remaining rows and returns the number of events of each order.
 async fn finish(folder: &Path) -> HashMap<i64, u32> {
     let bus = open_bus(&folder.join("bus")).await;
     tokio::time::sleep(Duration::from_millis(LEASE_MS)).await;

@@ -1,4 +1,4 @@
-//! A backend that another crate implements: with nothing but public names it fills batches of deliveries, and passes the
+//! A backend as another crate would implement it: it uses only public names to fill batches of deliveries, and passes the
 //! conformance suite.
 
 use prombus::delivery::{Leased, Millis, Position};
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
-/// Asks another backend for everything.
+/// Delegates everything to another backend.
 pub struct Outside(Arc<dyn Backend>);
 
 impl Outside {
@@ -24,7 +24,7 @@ impl Outside {
     }
 }
 
-/// Pulls from another member, and puts what it got into batches of its own.
+/// Pulls from another member, and copies the deliveries into its own batches.
 struct OutsideMember {
     inner: Arc<dyn Membership>,
     pulled: Mutex<DeliveryBatch>,

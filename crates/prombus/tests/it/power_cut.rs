@@ -1,11 +1,11 @@
-//! Random histories of the whole library on the simulated disk, with groups at work and the power cut at any step, also while
+//! Random histories of the whole library on the simulated disk, with active groups and power cuts at any step, also while
 //! the bus opens and closes.
 //!
-//! What is checked: no published event that was answered is lost or changed; nothing that a member has seen is taken back; what
-//! was durably settled stays settled; attempts never fall; dead letters come exactly once, and only for events that the group
-//! is done with; at the end every event was acked, dead-lettered, or is still delivered. Reads fail
-//! at random, for a while or until the disk is repaired: callers get an error or wait, and nothing counts as damaged. `PROMBUS_SEED`
-//! and `PROMBUS_HISTORIES` choose what runs.
+//! Checks: no confirmed event is lost or changed; no event that a member has seen disappears; durably settled events stay
+//! settled; attempts never fall; a dead letter is written exactly once, and only for an event that the group has settled; at
+//! the end every event was acked, dead-lettered, or is still delivered. Reads fail at random, for a while or until the disk
+//! is repaired: callers get an error or wait, and nothing counts as damaged. `PROMBUS_SEED` is the first seed and
+//! `PROMBUS_HISTORIES` the number of histories.
 
 mod checks;
 mod steps;
@@ -41,8 +41,8 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 /// An event for a group.
 type Place = (usize, String, u64);
 
-/// A member: its group, and how many attempts an event gets with it.
-type AtWork = (usize, Arc<dyn Membership>, u32);
+/// A member: its group, its membership, and its limit of attempts.
+type ActiveMember = (usize, Arc<dyn Membership>, u32);
 
 struct Held {
     member: usize,
@@ -51,15 +51,15 @@ struct Held {
     topic: String,
 }
 
-/// What one life of the process has in its hands.
+/// The state of one life of the process, from open to close or crash.
 struct Life {
     store: Arc<LogEngine>,
     backend: LocalBackend,
     publishing: Vec<(Publishing, Vec<Expected>)>,
     tickets: Vec<(DurableTicket, Place)>,
-    members: Vec<Option<AtWork>>,
+    members: Vec<Option<ActiveMember>>,
     held: Vec<Held>,
-    /// Acked in this life, since the last seek.
+    /// Events acked in this life, since the last seek.
     acked: Vec<Place>,
 }
 
@@ -76,20 +76,20 @@ struct History {
     clock: ManualClock,
     options: Options,
     next_payload: u64,
-    /// Answered or seen: topic and seq to id and payload.
+    /// Events that were confirmed or delivered: topic and seq to id and payload.
     known: BTreeMap<(String, u64), (Uuid, String)>,
-    /// Groups whose making was answered.
+    /// Groups whose creation was confirmed.
     made: HashSet<usize>,
-    /// Settled durably, since the last seek.
+    /// Events settled durably, since the last seek.
     settled: HashSet<Place>,
-    /// Acked at some time, durably or not.
+    /// Events acked at some time, durably or not.
     acked: HashSet<Place>,
     /// The highest attempt that was delivered, since the last seek.
     attempts: HashMap<Place, u32>,
-    /// In which life an event was delivered last, since the last seek.
+    /// The life in which an event was last delivered, since the last seek.
     delivered_in: HashMap<Place, u64>,
     lives: u64,
-    /// Groups that went back to the start: an older letter says nothing about where they are now.
+    /// Groups that were moved back to the start: an older dead letter says nothing about their current position.
     sought: HashSet<usize>,
     letters: u64,
 }
@@ -144,7 +144,7 @@ impl History {
         self.drain(&mut life)
     }
 
-    /// `None` when the power went off.
+    /// `None` if the power went off.
     fn open(&mut self) -> Result<Option<Life>, String> {
         let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
         let options = LogEngineOptions { log: self.options.clone() };
@@ -154,7 +154,7 @@ impl History {
             Err(prombus::OpenError::Log(prombus_log::OpenError::Unreadable { .. }))
                 if self.has_read_errors() =>
             {
-                // It refused and changed nothing: with a readable disk everything must be there.
+                // The open failed and changed nothing: with a readable disk all data must be there.
                 self.disk.make_readable();
                 return self.open();
             }
@@ -186,7 +186,7 @@ impl History {
         }
         match self.random.below(8) {
             0 | 1 if !self.disk.is_off() => {
-                // In order: members leave, and everything acked becomes durable, if the power stays on.
+                // A clean close: members leave, and all acks become durable if the power stays on.
                 let closed = life.backend.close_blocking();
                 self.take_answers(&mut life)?;
                 if closed.is_ok() {
@@ -214,7 +214,8 @@ impl History {
         Ok(())
     }
 
-    /// Polls a future, with the log's work between polls; `None` when it does not come to an end because the power is off.
+    /// Polls a future, and runs the log's work between polls. Returns `None` if the future does not resolve, because the
+    /// power is off.
     fn drive<F: Future>(
         &mut self,
         backend: &LocalBackend,
@@ -233,12 +234,12 @@ impl History {
         None
     }
 
-    /// Whether a read has failed: then lookups and opens may be refused.
+    /// Whether a read has failed: then lookups and opens may fail.
     fn has_read_errors(&self) -> bool {
         self.disk.failed_reads() > 0
     }
 
-    /// Makes some of the next reads fail, or all reads of a place until the disk is repaired.
+    /// Makes some of the next reads fail, or all reads of a range until the disk is repaired.
     fn break_reads(&mut self) {
         match self.random.below(4) {
             0 | 1 => self.disk.fail_reads(self.random.below(6), self.random.between(1, 12)),
@@ -260,7 +261,7 @@ impl History {
     }
 }
 
-/// The payload stands last in what is kept.
+/// The payload of a stored body.
 fn payload_of(body: &str) -> String {
     prombus::Body::new(body.as_bytes()).payload().unwrap_or_default().to_owned()
 }
@@ -291,15 +292,15 @@ fn run_histories(first_seed: u64, histories: u64) -> u64 {
 }
 
 #[test]
-fn a_power_cut_at_any_step_loses_nothing_and_brings_nothing_back() {
+fn a_power_cut_at_any_step_loses_no_event_and_undoes_no_settle() {
     let (seed, histories) = (setting("PROMBUS_SEED", 1), setting("PROMBUS_HISTORIES", 2_500));
     println!("PROMBUS_SEED={seed} PROMBUS_HISTORIES={histories}");
     let letters = run_histories(seed, histories);
-    println!("{letters} dead letters looked at");
+    println!("{letters} dead letters checked");
     assert!(histories < 100 || letters > 0, "no history had a dead letter");
 }
 
-/// The suite is worth something: on a disk that does not do the one sync on which every answer rests, it fails.
+/// Checks the suite itself: it must fail on a disk that skips the sync that makes events durable.
 #[test]
 fn the_suite_fails_when_the_log_is_not_synced() {
     let found = (1..=300).find(|&seed| {
@@ -307,5 +308,5 @@ fn the_suite_fails_when_the_log_is_not_synced() {
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         ran.unwrap_or(true) && History::new(seed, None).run().is_ok()
     });
-    assert!(found.is_some(), "300 histories on a disk that lies, and nothing was missed");
+    assert!(found.is_some(), "300 histories on a disk that does not sync, and no failure was found");
 }

@@ -1,4 +1,4 @@
-//! Projectors: states that follow from events, each event once.
+//! Projectors: each event changes the states exactly once.
 
 use crate::child::open_bus;
 use crate::folder::Folder;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 const START_MS: i64 = 1_700_000_000_000;
 
-/// Adds numbers up by key, and over all keys: what is folded twice shows. Zero removes a key.
+/// Adds up numbers by key, and over all keys, so that an event that is folded twice is detected. Zero removes a key.
 #[derive(Clone, Copy)]
 pub struct Sums;
 
@@ -26,7 +26,7 @@ impl Projection for Sums {
     fn fold(&mut self, event: &Event, sums: &mut States<i64>) -> Result<(), Rejection> {
         let number: i64 = event.json()?;
         let all = sums.get("all").copied().unwrap_or(0);
-        // Set before the rest is checked: a rejection must undo it.
+        // Set it before the checks: a rejection must undo it.
         sums.set("all", all + number);
         let key = event.key().ok_or("it has no key")?;
         match number {
@@ -54,7 +54,7 @@ async fn all_events(bus: &Bus, topic: &str) -> Vec<Event> {
     }
 }
 
-/// What a reader of the output topic knows.
+/// The states, as a reader of the output topic sees them.
 pub async fn latest(bus: &Bus, topic: &str) -> BTreeMap<String, String> {
     let mut states = BTreeMap::new();
     for event in all_events(bus, topic).await {
@@ -72,11 +72,11 @@ fn sums_options(batch_size: u32) -> ProjectorOptions {
 }
 
 async fn lag(bus: &Bus, topic: &str, group: &str) -> u64 {
-    let group = bus.backend().group(topic, group).await.expect("it answers");
-    group.expect("the group is there").lag
+    let group = bus.backend().group(topic, group).await.expect("succeeds");
+    group.expect("the group exists").lag
 }
 
-/// Folds until nothing is left.
+/// Folds until the group has no lag.
 async fn catch_up<P: Projection>(bus: &Bus, projector: &mut Projector<P>, topic: &str, group: &str) {
     while lag(bus, topic, group).await > 0 {
         projector.next().await.expect("it folds");
@@ -84,7 +84,7 @@ async fn catch_up<P: Projection>(bus: &Bus, projector: &mut Projector<P>, topic:
 }
 
 #[tokio::test]
-async fn a_restart_in_the_middle_gives_the_same_states_as_none() {
+async fn restarts_do_not_change_the_states() {
     let seed = setting("PROMBUS_SEED", 1);
     println!("PROMBUS_SEED={seed}");
     for round in 0..30 {
@@ -103,7 +103,7 @@ async fn a_restart_in_the_middle_gives_the_same_states_as_none() {
                 if is_restarted && random.one_in(10) {
                     drop(projector);
                     if random.one_in(2) {
-                        // As after a crash that took all acks with it.
+                        // As after a crash that lost all acks.
                         let to = Start::Earliest;
                         bus.seek("numbers", "sums-projector", to).await.expect("it seeks");
                     }
@@ -114,7 +114,7 @@ async fn a_restart_in_the_middle_gives_the_same_states_as_none() {
             catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
             let states: BTreeMap<String, String> =
                 projector.states().iter().map(|(key, sum)| (key.to_owned(), sum.to_string())).collect();
-            assert_eq!(latest(&bus, "sums").await, states, "round {round}: the topic says something else");
+            assert_eq!(latest(&bus, "sums").await, states, "round {round}: the topic has other states");
             let figures = projector.figures();
             assert!(is_restarted || figures.folded == 200 && figures.skipped == 0, "{figures:?}");
             ends.push(states);
@@ -126,7 +126,7 @@ async fn a_restart_in_the_middle_gives_the_same_states_as_none() {
 }
 
 #[tokio::test]
-async fn inputs_that_come_again_change_nothing_and_publish_nothing() {
+async fn redelivered_inputs_change_nothing_and_publish_nothing() {
     let bus = Bus::memory();
     for number in 1..=50 {
         bus.publish("numbers", &number).key("a").await.expect("it publishes");
@@ -159,7 +159,7 @@ async fn a_removed_key_gets_a_null_and_is_gone_after_a_restart() {
 }
 
 #[tokio::test]
-async fn an_event_that_makes_no_sense_goes_to_the_dead_letters_and_leaves_no_trace() {
+async fn an_event_that_cannot_be_folded_becomes_a_dead_letter_and_leaves_no_trace() {
     let bus = Bus::memory();
     bus.publish("numbers", &1).key("a").await.expect("it publishes");
     bus.publish("numbers", "no number").key("a").await.expect("it publishes");
@@ -169,7 +169,7 @@ async fn an_event_that_makes_no_sense_goes_to_the_dead_letters_and_leaves_no_tra
     let mut projector = Projector::open(&bus, sums_options(100), Sums).await.expect("it opens");
     for _ in 0..2 {
         catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
-        // All of it once more: no second letter.
+        // Fold everything again: there must be no second dead letter.
         bus.seek("numbers", "sums-projector", Start::Earliest).await.expect("it seeks");
     }
     assert_eq!(
@@ -183,7 +183,7 @@ async fn an_event_that_makes_no_sense_goes_to_the_dead_letters_and_leaves_no_tra
     assert_eq!(errors.len(), 3, "{errors:?}");
     assert!(errors[0].1.contains("invalid type"), "{errors:?}");
     assert_eq!(errors[1].1, "it has no key");
-    assert_eq!(errors[2].1, "it panicked: not this one");
+    assert_eq!(errors[2].1, "panicked: not this one");
     assert_eq!(projector.figures().rejected, 3);
 }
 
@@ -211,8 +211,8 @@ async fn a_state_that_cannot_be_published_rejects_its_event() {
 }
 
 #[tokio::test]
-async fn a_topic_that_is_not_the_one_of_before_is_folded_from_its_start() {
-    // The output of a projector whose input had come further than this bus's has.
+async fn an_input_topic_that_was_created_again_is_folded_from_its_start() {
+    // The output of a projector whose input had more events than this bus's input.
     let bus = Bus::memory();
     let header = format!("sums-projector numbers 500 {}", prombus::Uuid::from_u128(5));
     let name = prombus::consume::projector::POSITION_HEADER;
@@ -223,7 +223,7 @@ async fn a_topic_that_is_not_the_one_of_before_is_folded_from_its_start() {
     assert_eq!(projector.states().get("a"), Some(&11));
 }
 
-/// The process projector on a clock that stands.
+/// The process projector with a manual clock.
 struct Processes {
     bus: Bus,
     clock: ManualClock,
@@ -254,7 +254,7 @@ impl Processes {
         self.projector.tick().await.expect("it ticks");
     }
 
-    /// What the output topic said about each process, one letter a state event.
+    /// The state events of a process in the output topic, one letter each: a (alive) or s (stale).
     async fn history(&self, name: &str) -> String {
         let mut history = String::new();
         for event in all_events(&self.bus, PROCESS_STATE.name()).await {
@@ -275,12 +275,12 @@ async fn a_silent_process_is_stale_after_15_seconds_and_alive_when_it_returns() 
     processes.beat("stt").await;
     processes.projector.next().await.expect("it folds");
     processes.pass(15_000).await;
-    assert_eq!(processes.history("web").await, "a", "15 seconds are not more than 15 seconds");
+    assert_eq!(processes.history("web").await, "a", "not stale at exactly 15 seconds");
     processes.beat("stt").await;
     processes.projector.next().await.expect("it folds");
     processes.pass(1).await;
     processes.pass(5_000).await;
-    assert_eq!(processes.history("web").await, "as", "said once");
+    assert_eq!(processes.history("web").await, "as", "published once");
     assert_eq!(processes.history("stt").await, "aa");
     processes.beat("web").await;
     processes.projector.next().await.expect("it folds");
@@ -314,7 +314,7 @@ async fn a_process_that_fell_silent_while_no_projector_ran_becomes_stale() {
 }
 
 #[tokio::test]
-async fn a_heartbeat_that_comes_late_does_not_turn_the_clock_back() {
+async fn a_late_heartbeat_does_not_replace_a_newer_state() {
     let mut processes = Processes::new().await;
     processes.beat("web").await;
     processes.clock.set_wall_ms(START_MS - 60_000);
@@ -326,14 +326,14 @@ async fn a_heartbeat_that_comes_late_does_not_turn_the_clock_back() {
 }
 
 #[tokio::test]
-async fn nobody_is_called_stale_before_the_backlog_is_read() {
+async fn no_process_becomes_stale_before_the_backlog_is_read() {
     let mut processes = Processes::new().await;
     processes.beat("web").await;
     processes.projector.next().await.expect("it folds");
     let Processes { bus, clock, projector } = processes;
     drop(projector);
     clock.advance_ms(60_000);
-    // It lived all the time: the last of these heartbeats is from now.
+    // The process was alive all the time: the last of these heartbeats is from now.
     for age_ms in (0..400).rev() {
         let (name, host) = ("web".to_owned(), "local".to_owned());
         let heartbeat = HeartbeatPayload { pid: 7, name, host, cpu_pct: 1.0, mem_mb: 2.0, sid: None };
@@ -358,7 +358,7 @@ async fn nobody_is_called_stale_before_the_backlog_is_read() {
 }
 
 #[tokio::test]
-async fn more_processes_than_a_commit_takes_may_fall_silent_at_once() {
+async fn more_processes_than_fit_into_a_commit_may_become_stale_at_once() {
     const PROCESSES: usize = 5_000;
     let (folder, clock) = (Folder::new(), ManualClock::new(START_MS));
     let bus = open_bus(folder.path()).await;
@@ -377,10 +377,9 @@ async fn more_processes_than_a_commit_takes_may_fall_silent_at_once() {
     assert_eq!(all_events(&processes.bus, PROCESS_STATE.name()).await.len(), 2 * PROCESSES);
 }
 
-/// Inputs that an older projector had leased and not folded must not be skipped by the one that is opened next, however slowly
-/// records become durable.
+/// A new projector must not skip inputs that an older one had leased but not folded, however slowly records become durable.
 #[test]
-fn a_projector_that_is_opened_again_at_once_skips_nothing() {
+fn a_projector_that_is_reopened_at_once_skips_nothing() {
     let rig = Rig::new(1);
     let numbers: Vec<i64> = (1..=20).collect();
     let open = |batch_size| {
@@ -392,7 +391,7 @@ fn a_projector_that_is_opened_again_at_once_skips_nothing() {
     }
     let mut first = open(5);
     {
-        // It gets a quarter of the inputs and is dropped while its states are on their way.
+        // It gets a quarter of the inputs and is dropped while its states are being published.
         let mut folding = Box::pin(first.next());
         assert!(poll(&mut folding).is_pending(), "nothing is committed");
     }
@@ -403,20 +402,20 @@ fn a_projector_that_is_opened_again_at_once_skips_nothing() {
     }
     assert_eq!(second.states().get("all"), Some(&numbers.iter().sum()));
     drop(second);
-    // What a reader of the states, and the next projector, know.
+    // The states as the next projector reads them.
     let third = open(10);
     assert_eq!(third.states().get("all"), Some(&numbers.iter().sum()));
     rig.stop();
 }
 
-/// The lease of an older projector that never pulled through, without anything on its way.
+/// An older projector had leased inputs but published nothing.
 #[test]
-fn a_projector_that_is_opened_again_takes_back_what_the_older_one_had() {
+fn a_reopened_projector_gets_the_leases_of_the_older_one() {
     let rig = Rig::new(1);
     for number in 1..=20_i64 {
         rig.done(rig.bus.publish("numbers", &number).key("key").send()).expect("publishes");
     }
-    // As a projector that is dropped after it has pulled. It has less than the next one pulls at once.
+    // Like a projector that is dropped after a pull. It has pulled fewer events than the next one pulls at once.
     let mut older = rig.join(rig.bus.subscribe("numbers", "sums-projector").from_earliest().batch_size(5));
     let held = rig.done(Box::pin(older.next_batch())).expect("reads");
     assert_eq!(held.len(), 5);
@@ -430,7 +429,7 @@ fn a_projector_that_is_opened_again_takes_back_what_the_older_one_had() {
     rig.stop();
 }
 
-/// An older projector that is not dropped yet neither publishes nor pulls, and says why.
+/// An older projector that is still alive neither publishes nor pulls; it returns `Superseded`.
 #[tokio::test]
 async fn an_older_projector_ends_when_a_newer_one_is_opened() {
     let bus = Bus::memory();

@@ -1,4 +1,4 @@
-//! kill -9 of a process that projects, 50 times in a row: every input changes the states once.
+//! Kills (kill -9) a process that runs a projector, 50 times in a row: every input changes the states exactly once.
 
 use crate::child::{Child, open_bus, say, sum_of};
 use crate::folder::Folder;
@@ -16,7 +16,7 @@ fn options() -> ProjectorOptions {
     ProjectorOptions { batch_size: 5, ..ProjectorOptions::new("numbers", "sums", "sums-projector") }
 }
 
-/// Not a test of its own: the process that is killed.
+/// Not a test: the process that the test kills.
 #[test]
 fn the_process_that_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
@@ -44,27 +44,27 @@ fn kill_9_fifty_times_and_every_input_changed_the_states_once() {
     println!("PROMBUS_SEED={seed}");
     let mut random = Random::new(seed);
     let folder = Folder::new();
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for _ in 0..50 {
         let child = Child::start("projector_kill::the_process_that_is_killed", &[(FOLDER, folder.path())]);
         std::thread::sleep(Duration::from_millis(random.between(60, 350)));
-        said.extend(child.kill());
+        output.extend(child.kill());
     }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let inputs = runtime.block_on(check(folder.path()));
-    let (published, skipped) = (sum_of(&said, "PUB "), sum_of(&said, "SKIPPED "));
-    println!("{published} answered, {inputs} inputs, {skipped} came again");
-    assert!(inputs >= published, "an answered event is lost");
-    assert!(published > 500 && skipped > 0, "nothing was tried");
+    let (published, skipped) = (sum_of(&output, "PUB "), sum_of(&output, "SKIPPED "));
+    println!("{published} confirmed, {inputs} inputs, {skipped} redelivered");
+    assert!(inputs >= published, "a confirmed event is lost");
+    assert!(published > 500 && skipped > 0, "too few cases were tested");
 }
 
-/// Folds what is left and compares with the sums of the inputs; answers how many there are.
+/// Folds the remaining inputs, compares the states with the sums of the inputs, and returns the number of inputs.
 async fn check(folder: &Path) -> u64 {
     let bus = open_bus(folder).await;
     let mut projector = Projector::open(&bus, options(), Sums).await.expect("it opens");
     loop {
-        let group = bus.backend().group("numbers", "sums-projector").await.expect("it answers");
-        if group.expect("the group is there").lag == 0 {
+        let group = bus.backend().group("numbers", "sums-projector").await.expect("succeeds");
+        if group.expect("the group exists").lag == 0 {
             break;
         }
         projector.next().await.expect("it folds");
@@ -77,7 +77,7 @@ async fn check(folder: &Path) -> u64 {
     inputs
 }
 
-/// The sums as anybody would make them.
+/// The expected sums, computed directly from the inputs.
 async fn sums_of(bus: &Bus) -> (BTreeMap<String, String>, u64) {
     let topic = Topic::new("numbers").expect("a topic");
     let (mut sums, mut from, mut inputs) = (BTreeMap::<String, i64>::new(), 1, 0);

@@ -11,7 +11,7 @@ use prombus_log::storage::simulated::Disk;
 use prombus_protocol::ErrorCode;
 use std::task::Poll;
 
-/// Longer than a sector, so that a sector holds one event at most.
+/// Longer than a sector, so that a sector contains at most one event.
 fn payload(number: u64) -> String {
     format!("payload-{number:04}-{}", "x".repeat(700))
 }
@@ -54,7 +54,7 @@ fn a_group_waits_for_an_event_that_cannot_be_read_and_settles_nothing() {
     before.iter().for_each(|delivery| rig.ack(delivery));
     for _ in 0..59 {
         rig.pass(1_000);
-        assert!(rig.all(&mut orders).is_empty(), "nothing passes it within a minute");
+        assert!(rig.all(&mut orders).is_empty(), "no later event is delivered within a minute");
     }
     assert!(rig.is_degraded());
     assert_eq!(rig.floor("orders", "billing"), 6);
@@ -75,7 +75,7 @@ fn a_group_waits_for_an_event_that_cannot_be_read_and_settles_nothing() {
 }
 
 #[test]
-fn after_a_minute_later_events_pass_and_the_unreadable_one_holds_the_floor() {
+fn after_a_minute_later_events_are_delivered_and_the_unreadable_one_holds_the_floor() {
     let rig = rig_with(40);
     hide(&rig.disk, 3);
     hide(&rig.disk, 20);
@@ -94,7 +94,11 @@ fn after_a_minute_later_events_pass_and_the_unreadable_one_holds_the_floor() {
         drain(&rig, &mut orders);
     }
     let all_but_two: Vec<u64> = (1..=40).filter(|seq| ![3, 20].contains(seq)).collect();
-    assert_eq!(drain(&rig, &mut orders), all_but_two, "it counts towards max_unsettled");
+    assert_eq!(
+        drain(&rig, &mut orders),
+        all_but_two,
+        "unreadable events must not count towards max_unsettled"
+    );
     assert_eq!(rig.floor("orders", "billing"), 2);
     assert_eq!(rig.info("orders", "billing").lag, 2);
     rig.disk.make_readable();
@@ -116,7 +120,7 @@ fn a_redelivery_that_cannot_be_read_waits_and_costs_no_attempt() {
         rig.ack(delivery);
     }
     drop(all);
-    // Out of the memory of the reader.
+    // Remove it from the reader's memory.
     rig.publish("other", &payload(900));
     hide(&rig.disk, 2);
     for _ in 0..30 {
@@ -137,7 +141,7 @@ fn a_redelivery_that_cannot_be_read_waits_and_costs_no_attempt() {
 }
 
 #[test]
-fn a_passing_error_of_any_length_costs_a_group_nothing() {
+fn temporary_read_errors_of_any_length_cost_a_group_nothing() {
     for failing in [1, 2, 5, 40, 400] {
         let rig = rig_with(60);
         let mut orders = rig.subscribe("orders", "billing");
@@ -160,7 +164,7 @@ fn a_passing_error_of_any_length_costs_a_group_nothing() {
 }
 
 #[test]
-fn a_read_ends_before_what_cannot_be_read_and_then_is_an_error() {
+fn a_read_ends_before_an_unreadable_event_and_the_next_read_is_an_error() {
     let rig = rig_with(20);
     hide(&rig.disk, 9);
     let (topic, limit) =
@@ -175,7 +179,7 @@ fn a_read_ends_before_what_cannot_be_read_and_then_is_an_error() {
 }
 
 #[test]
-fn a_publish_whose_id_cannot_be_looked_up_is_unavailable_and_never_taken_as_new() {
+fn a_publish_whose_id_cannot_be_looked_up_is_unavailable_and_never_treated_as_new() {
     let rig = Rig::new(3);
     let id = Uuid::new_v5(&Uuid::NAMESPACE_URL, b"order 17");
     let publish = |rig: &Rig| rig.done(rig.bus.publish("orders", &payload(1)).id(id).send());
@@ -254,7 +258,7 @@ fn a_fold_that_cannot_read_makes_compaction_delete_nothing() {
 }
 
 #[test]
-fn compaction_leaves_a_segment_alone_that_cannot_be_read() {
+fn compaction_does_not_touch_an_unreadable_segment() {
     for is_hidden in [false, true] {
         let rig = Rig::new(6);
         rig.backend.set_topic_rules(compacted());
@@ -265,7 +269,7 @@ fn compaction_leaves_a_segment_alone_that_cannot_be_read() {
                 rig.done(sent).expect("publishes");
             }
         }
-        // The fold has seen everything: all that the oldest segment holds is superseded.
+        // The fold has read everything: all events of the oldest segment are superseded.
         let state = rig.done(Box::pin(rig.bus.load_state("prices"))).expect("loads");
         assert_eq!(state.iter().count(), 40);
         let oldest = rig.disk.names().into_iter().find(|name| name.ends_with(".seg")).expect("a segment");
@@ -288,12 +292,12 @@ fn compaction_leaves_a_segment_alone_that_cannot_be_read() {
             rig.commit();
             rig.pass(30_000);
         }
-        assert!(!segment_is_named(&rig, &oldest), "it goes when it can be read");
+        assert!(!segment_is_named(&rig, &oldest), "it is cleaned when it can be read");
         rig.stop();
     }
 }
 
-/// Whether a file is still part of the log: a retired one may wait under its old name for its next use.
+/// Whether a file is still part of the log: a retired file may keep its old name until it is reused.
 fn segment_is_named(rig: &Rig, name: &str) -> bool {
     let copy = rig.disk.fork();
     copy.make_readable();
@@ -309,7 +313,7 @@ fn segment_is_named(rig: &Rig, name: &str) -> bool {
 }
 
 #[test]
-fn retention_takes_an_unreadable_segment() {
+fn retention_removes_an_unreadable_segment() {
     let rig = rig_with(60);
     hide(&rig.disk, 2);
     let options = TopicOptions { retention_ms: Some(10_000), ..TopicOptions::default() };
@@ -321,14 +325,14 @@ fn retention_takes_an_unreadable_segment() {
     let segments = rig.store.stats().segments;
     crate::rig::run_maintenance(&rig.backend);
     rig.commit();
-    assert!(rig.store.stats().segments < segments, "what is past its time goes, readable or not");
+    assert!(rig.store.stats().segments < segments, "expired events are removed, readable or not");
     assert_eq!(rig.store.figures().events_unreadable, 0);
     assert_eq!(seqs(&rig.all(&mut orders)), [61]);
     rig.stop();
 }
 
 #[test]
-fn a_projector_never_lets_an_event_pass_one_that_cannot_be_read() {
+fn a_projector_never_folds_events_after_one_that_cannot_be_read() {
     let rig = Rig::new(5);
     let (count, sum) = (150, 150 * 151 / 2);
     for number in 1..=count {
@@ -357,7 +361,7 @@ fn a_projector_never_lets_an_event_pass_one_that_cannot_be_read() {
         projector.states().get("all").copied().unwrap_or(0)
     };
     let stuck = run(100);
-    assert!(stuck < sum, "the sum of all although one cannot be read: {stuck}");
+    assert!(stuck < sum, "the sum includes all events although one cannot be read: {stuck}");
     let prefix_sums: Vec<i64> = (0..=count).map(|count| count * (count + 1) / 2).collect();
     assert!(prefix_sums.contains(&stuck), "{stuck} is not the sum of the first events");
     rig.disk.make_readable();

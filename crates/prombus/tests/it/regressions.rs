@@ -1,4 +1,4 @@
-//! Faults that existed once, each with the smallest history that shows it.
+//! Regression tests, each with the smallest history that shows the bug.
 
 mod append_size;
 mod closing;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Takes what room the disk has, until publishers are refused.
+/// Fills the disk until publishes fail.
 fn fill(rig: &Rig) {
     rig.disk.set_capacity(Some(rig.disk.used_bytes()));
     let filler = "f".repeat(1_000);
@@ -57,7 +57,7 @@ fn member(backend: &LocalBackend, topic: &str, options: MemberOptions) -> Arc<dy
     let mut joining = backend.join(spec, options);
     match pin!(&mut joining).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(joined) => joined.expect("joins").membership,
-        Poll::Pending => panic!("memory does not wait"),
+        Poll::Pending => panic!("an engine in memory does not wait"),
     }
 }
 

@@ -1,4 +1,5 @@
-//! After a restart, events that may have been delivered before it say so: `server_restarted`, without a higher attempt.
+//! After a restart, events that may have been delivered before it have the reason `server_restarted`, without a higher
+//! attempt.
 
 use crate::rig::{Rig, seqs};
 use prombus::{Delivery, RedeliveryReason, Start};
@@ -10,7 +11,7 @@ fn reasons(deliveries: &[Delivery]) -> Vec<(u64, u32, Option<RedeliveryReason>)>
 const RESTARTED: Option<RedeliveryReason> = Some(RedeliveryReason::ServerRestarted);
 
 #[test]
-fn after_a_power_cut_what_may_have_been_delivered_says_so_and_what_is_published_later_does_not() {
+fn after_a_power_cut_possibly_delivered_events_have_the_reason_and_later_ones_do_not() {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 3);
     let mut orders = rig.join(rig.bus.subscribe("orders", "billing").from_earliest().max_in_flight(2));
@@ -19,7 +20,7 @@ fn after_a_power_cut_what_may_have_been_delivered_says_so_and_what_is_published_
     rig.ack(&had[0]);
     for after in rig.after_power_cuts() {
         let mut orders = after.subscribe("orders", "billing");
-        // It is not known whether the third was delivered: the mark is written ahead.
+        // It is unknown whether the third event was delivered: the lease mark is recorded ahead.
         assert_eq!(reasons(&after.all(&mut orders)), [(2, 1, RESTARTED), (3, 1, RESTARTED)]);
         after.publish("orders", "4");
         assert_eq!(reasons(&after.all(&mut orders)), [(4, 1, None)]);
@@ -30,7 +31,7 @@ fn after_a_power_cut_what_may_have_been_delivered_says_so_and_what_is_published_
 }
 
 #[test]
-fn it_is_no_attempt_of_its_own_however_often_the_power_goes() {
+fn power_cuts_do_not_raise_the_attempt() {
     let mut rig = Rig::new(1);
     rig.publish("orders", "one");
     let mut orders = rig.subscribe("orders", "billing");
@@ -44,7 +45,7 @@ fn it_is_no_attempt_of_its_own_however_often_the_power_goes() {
 }
 
 #[test]
-fn a_reason_that_was_written_down_stays() {
+fn a_recorded_reason_survives_a_power_cut() {
     let rig = Rig::new(1);
     rig.publish("orders", "one");
     let mut orders = rig.subscribe("orders", "billing");
@@ -61,7 +62,7 @@ fn a_reason_that_was_written_down_stays() {
 }
 
 #[test]
-fn after_a_clean_stop_it_is_exact() {
+fn after_a_clean_stop_the_reason_is_exact() {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 3);
     let mut orders = rig.join(rig.bus.subscribe("orders", "billing").from_earliest().max_in_flight(2));
@@ -78,14 +79,15 @@ fn after_a_clean_stop_it_is_exact() {
 }
 
 #[test]
-fn a_clean_stop_takes_back_attempts_that_nobody_made() {
+fn a_clean_stop_undoes_recorded_attempts_that_were_not_delivered() {
     let rig = Rig::new(1);
     rig.publish("orders", "one");
     let mut orders = rig.join(rig.bus.subscribe("orders", "billing").from_earliest().max_in_flight(1));
     let delivery = rig.next(&mut orders).expect("there is an event");
     let mut other = rig.subscribe("orders", "billing");
     assert!(rig.next(&mut other).is_none());
-    // Due at once, and its second attempt is written down, because a member waits for events; but that one does not come.
+    // It is due at once, and its second attempt is recorded because a member waits for events; but that member does not
+    // pull.
     rig.done(delivery.nack_after(std::time::Duration::ZERO, "boom")).expect("nacks");
     let rig = rig.restart();
     let mut orders = rig.subscribe("orders", "billing");
@@ -95,7 +97,7 @@ fn a_clean_stop_takes_back_attempts_that_nobody_made() {
 }
 
 #[test]
-fn a_seek_resets_it() {
+fn a_seek_resets_the_reason() {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 3);
     let mut orders = rig.subscribe("orders", "billing");
@@ -110,15 +112,15 @@ fn a_seek_resets_it() {
     let rig = rig.restart();
     let mut orders = rig.subscribe("orders", "billing");
     rig.redelivered(&mut orders).map_or_else(
-        || panic!("the third is there"),
+        || panic!("the third event is missing"),
         |third| assert_eq!((third.seq(), third.reason()), (3, None)),
     );
     rig.stop();
 }
 
-/// The mark is durable before an event above it is leased, and pulls of a group that keeps up do not wait for it.
+/// A higher mark is durable before it is needed, so pulls of a group that keeps up do not wait for it.
 #[test]
-fn the_mark_is_ahead_of_the_leases_without_commits_of_its_own() {
+fn the_lease_mark_is_ahead_of_the_leases_without_its_own_commits() {
     let rig = Rig::new(1);
     let mut orders = rig.join(rig.bus.subscribe("orders", "billing").batch_size(1_000).max_in_flight(2_000));
     for round in 0..250 {

@@ -1,4 +1,4 @@
-//! Retention, compaction, tombstones and deletion, on a simulated disk where time and commits are the test's.
+//! Retention, compaction, tombstones and deletion, on a simulated disk where the test controls time and commits.
 
 use crate::rig::{Rig, seqs};
 use prombus::engine::Engine as _;
@@ -10,7 +10,7 @@ fn topic(name: &str) -> Topic {
 }
 
 fn rule(name: &str, options: TopicOptions) -> TopicRule {
-    // Snapshots wait for commits, which here nobody makes meanwhile.
+    // No snapshots: they would wait for commits, which this test makes only between calls.
     TopicRule::new(name, TopicOptions { snapshot_interval_ms: Some(0), ..options }).expect("a good rule")
 }
 
@@ -49,7 +49,7 @@ impl Rig {
 }
 
 #[test]
-fn events_past_their_time_are_not_served_and_their_room_is_given_back() {
+fn expired_events_are_not_served_and_their_space_is_freed() {
     let rig = Rig::new(1);
     rig.backend.set_topic_rules(vec![rule("beats", kept_for(10_000))]);
     rig.publish_numbers("beats", 300);
@@ -63,14 +63,14 @@ fn events_past_their_time_are_not_served_and_their_room_is_given_back() {
     rig.run_maintenance();
     assert_eq!(rig.payloads("beats"), ["301"]);
     assert_eq!(rig.payloads("orders").len(), 300);
-    // What lies in the segment that is being written has to wait.
+    // Events in the active segment cannot be cleaned yet; fill it.
     rig.publish_numbers("orders", 300);
     rig.pass(10_000);
     rig.run_maintenance();
     assert!(rig.payloads("beats").is_empty());
     assert!(rig.store.stats().bytes < bytes * 3 / 2 + 40_000, "{} after {bytes}", rig.store.stats().bytes);
     assert!(rig.kept_events("beats") < 100, "{} are still there", rig.kept_events("beats"));
-    // Seqs go on, whatever is gone.
+    // Seqs continue after the removed events.
     assert_eq!(rig.publish("beats", "next").seq, 302);
     for rig in rig.after_power_cuts() {
         assert_eq!(rig.payloads("beats"), ["next"]);
@@ -79,14 +79,14 @@ fn events_past_their_time_are_not_served_and_their_room_is_given_back() {
 }
 
 #[test]
-fn what_retention_took_stays_gone_when_the_setting_changes() {
+fn events_removed_by_retention_stay_removed_when_the_setting_changes() {
     let rig = Rig::new(2);
     rig.backend.set_topic_rules(vec![rule("beats", kept_for(10_000))]);
     rig.publish_numbers("beats", 5);
     rig.pass(10_000);
     rig.run_maintenance();
     assert!(rig.payloads("beats").is_empty());
-    // All of it is still on the disk, in the segment that is being written.
+    // All events are still on the disk, in the active segment.
     assert_eq!(rig.kept_events("beats"), 5);
     let rig = rig.restart();
     assert!(rig.payloads("beats").is_empty());
@@ -96,7 +96,7 @@ fn what_retention_took_stays_gone_when_the_setting_changes() {
 }
 
 #[test]
-fn a_group_behind_the_cut_goes_on_at_the_oldest_kept_event_and_that_is_counted() {
+fn a_group_below_the_oldest_kept_event_continues_there_and_missed_events_are_counted() {
     let rig = Rig::new(3);
     rig.backend.set_topic_rules(vec![rule("beats", kept_for(10_000))]);
     rig.publish_numbers("beats", 50);
@@ -108,16 +108,16 @@ fn a_group_behind_the_cut_goes_on_at_the_oldest_kept_event_and_that_is_counted()
     rig.publish_numbers("beats", 3);
     rig.pass(5_000);
     rig.run_maintenance();
-    // What a member has it may still settle; what waits for another attempt is gone.
+    // A member may still settle a delivery that it holds; events that wait for redelivery are gone.
     rig.ack(&held);
     rig.pass(60_000);
     let rest = rig.all_redelivered(&mut slow);
     assert_eq!(seqs(&rest), [51, 52, 53]);
     let info = rig.info("beats", "slow");
-    // All but the one that was held, and perhaps one that was fetched ahead.
+    // All but the one that was held, and perhaps one that was pulled ahead.
     assert!((48..=49).contains(&info.counters.missed), "{:?}", info.counters);
     rest.iter().for_each(|delivery| rig.ack(delivery));
-    // One that was fetched ahead comes to an end when its lease has.
+    // A delivery that was pulled ahead is settled when its lease has expired.
     rig.pass(60_000);
     rig.commit();
     assert!(rig.all(&mut slow).is_empty());
@@ -128,7 +128,7 @@ fn a_group_behind_the_cut_goes_on_at_the_oldest_kept_event_and_that_is_counted()
 }
 
 #[test]
-fn the_newest_events_within_the_bytes_are_kept() {
+fn the_newest_events_within_retention_bytes_are_kept() {
     let rig = Rig::new(4);
     let options = TopicOptions { retention_bytes: Some(20_000), ..TopicOptions::default() };
     rig.backend.set_topic_rules(vec![rule("big", options)]);
@@ -144,7 +144,7 @@ fn the_newest_events_within_the_bytes_are_kept() {
 }
 
 #[test]
-fn compaction_keeps_the_newest_event_of_each_key_and_what_has_none() {
+fn compaction_keeps_the_newest_event_of_each_key_and_events_without_a_key() {
     let rig = Rig::new(5);
     rig.backend.set_topic_rules(vec![rule("kv", compacted())]);
     for round in 0..100 {
@@ -163,7 +163,7 @@ fn compaction_keeps_the_newest_event_of_each_key_and_what_has_none() {
     let mut group = rig.subscribe("kv", "late");
     let mut state = BTreeMap::new();
     let mut read = 0;
-    // A pull that finds only gaps lets others run before it goes on.
+    // A pull that finds only gaps yields before it continues.
     for delivery in (0..50).flat_map(|_| rig.all(&mut group)) {
         read += 1;
         state
@@ -171,7 +171,7 @@ fn compaction_keeps_the_newest_event_of_each_key_and_what_has_none() {
         rig.ack(&delivery);
     }
     assert_eq!((read, state), (kept, before.clone()));
-    assert_eq!(rig.info("kv", "late").counters.missed, 0, "nothing was missed: newer events stand for them");
+    assert_eq!(rig.info("kv", "late").counters.missed, 0, "nothing was missed: newer events superseded them");
     drop(group);
     for rig in rig.after_power_cuts() {
         assert_eq!(rig.state("kv"), before);
@@ -180,7 +180,7 @@ fn compaction_keeps_the_newest_event_of_each_key_and_what_has_none() {
 }
 
 #[test]
-fn a_deleted_key_stays_deleted_when_its_deletion_is_cleaned_away() {
+fn a_deleted_key_stays_deleted_when_its_tombstone_is_removed() {
     let rig = Rig::new(6);
     let open = |rig: &Rig| rig.backend.set_topic_rules(vec![rule("kv", compacted())]);
     open(&rig);
@@ -204,21 +204,21 @@ fn a_deleted_key_stays_deleted_when_its_deletion_is_cleaned_away() {
         assert_eq!(sorted(&rig), alive);
         rig.pass(60_000);
         rig.run_maintenance();
-        // Something else fills segments, so that those of the topic get covered.
+        // Fill segments with other events, so that the topic's segments are not active.
         rig.publish_numbers("filler", 60);
         fewest = fewest.min(rig.kept_events("kv"));
-        // With every start the map is made anew, from what is on the disk.
+        // Each start rebuilds the map from the disk.
         rig = rig.restart();
         open(&rig);
     }
     assert_eq!(sorted(&rig), alive);
-    assert!(fewest < 30, "{fewest} events are kept for 10 keys: the deletions never went");
+    assert!(fewest < 30, "{fewest} events are kept for 10 keys: the tombstones were not removed");
 }
 
-/// A segment that is full of live events is not rewritten, so an old event of a deleted key stays in it. While it does, the
-/// deletion must stay too.
+/// A segment that is full of live events is not rewritten, so an old event of a deleted key stays in it. As long as it does,
+/// the tombstone must stay too.
 #[test]
-fn a_deletion_stays_while_an_older_event_of_its_key_is_in_a_segment_that_is_not_rewritten() {
+fn a_tombstone_stays_while_an_older_event_of_its_key_is_in_a_segment_that_is_not_rewritten() {
     let rig = Rig::new(12);
     let open = |rig: &Rig| rig.backend.set_topic_rules(vec![rule("kv", compacted())]);
     open(&rig);
@@ -227,7 +227,7 @@ fn a_deletion_stays_while_an_older_event_of_its_key_is_in_a_segment_that_is_not_
     for key in 0..60 {
         rig.set("kv", &format!("k{key}"), &value);
     }
-    // The segment of the deletion holds little else that lives.
+    // The segment of the tombstone contains few other live events.
     for _ in 0..30 {
         rig.set("kv", "often", &value);
     }
@@ -244,8 +244,8 @@ fn a_deletion_stays_while_an_older_event_of_its_key_is_in_a_segment_that_is_not_
             assert!(rig.kept_events("kv") < before, "nothing was cleaned");
         }
         let gone = rig.read("kv").events.iter().filter(|event| event.key() == Some("gone")).count();
-        assert_eq!(gone, 2, "round {round}: the old event and its deletion are both there");
-        // With every start the map is read again from what is on the disk.
+        assert_eq!(gone, 2, "round {round}: both the old event and its tombstone are there");
+        // Each start rebuilds the map from the disk.
         rig = rig.restart();
         open(&rig);
         let state = rig.state("kv");
@@ -267,7 +267,7 @@ fn a_deleted_topic_does_not_come_back() {
         assert_eq!(rig.payloads("kept").len(), 200);
     }
     rig.run_maintenance();
-    assert!(rig.store.stats().bytes < used, "its room is given back");
+    assert!(rig.store.stats().bytes < used, "its space is freed");
     assert_eq!(rig.publish("gone", "new").seq, 1);
     let rig = rig.power_cut();
     assert_eq!(rig.payloads("gone"), ["new"]);
@@ -275,7 +275,7 @@ fn a_deleted_topic_does_not_come_back() {
 }
 
 #[test]
-fn what_is_set_about_a_topic_survives_a_power_cut() {
+fn options_of_a_topic_survive_a_power_cut() {
     let rig = Rig::new(8);
     rig.publish("orders", "one");
     let options =
@@ -293,9 +293,9 @@ fn what_is_set_about_a_topic_survives_a_power_cut() {
     }
 }
 
-/// Whoever loaded a state and subscribes behind its position finds it, also if that very event is gone by then.
+/// A consumer that has loaded a state can subscribe after its position even if the event at that position has been removed.
 #[test]
-fn a_position_stays_a_place_to_start_from_when_its_event_is_cleaned_away() {
+fn a_group_can_start_after_a_position_whose_event_was_removed() {
     let rig = Rig::new(9);
     rig.backend.set_topic_rules(vec![rule("kv", compacted()), rule("beats", kept_for(10_000))]);
     let other = rig.publish("beats", "other");
@@ -314,7 +314,7 @@ fn a_position_stays_a_place_to_start_from_when_its_event_is_cleaned_away() {
     let all = rig.all(&mut group);
     assert_eq!(all.last().map(|it| it.seq()), Some(200));
     assert!(all.iter().all(|it| it.seq() > position.seq));
-    // An event of another topic is none of this one, also if both have gaps.
+    // The id of another topic's event is refused, even if both topics have gaps.
     let kept = rig.read("kv").events[0].id();
     let wrong = rig.done(Box::pin(rig.bus.seek("beats", "g", Start::AfterId(kept))));
     assert!(wrong.is_err());
@@ -323,9 +323,9 @@ fn a_position_stays_a_place_to_start_from_when_its_event_is_cleaned_away() {
     assert_eq!(seqs(&rig.all(&mut beats)), [2]);
 }
 
-/// Where one topic of a group has a gap and another has the event, the event counts.
+/// If one topic of a group has a gap and another has the event, the event is used.
 #[test]
-fn an_event_to_start_behind_is_looked_for_in_all_topics_before_gaps_are() {
+fn the_event_of_after_id_is_searched_in_all_topics_before_gaps_are_considered() {
     let rig = Rig::new(10);
     rig.backend.set_topic_rules(vec![rule("a", kept_for(10_000))]);
     rig.publish_numbers("a", 3);
@@ -340,7 +340,8 @@ fn an_event_to_start_behind_is_looked_for_in_all_topics_before_gaps_are() {
     assert_eq!(got, [("a".to_owned(), 4), ("b".to_owned(), 3)]);
 }
 
-/// Commit times never fall. After the wall clock jumped forward and back they stand still, in its future, until it has caught up.
+/// Commit times never fall. After the wall clock jumped forward and back, they stay at the later time until the clock has
+/// caught up.
 #[test]
 fn events_expire_in_time_after_the_clock_jumped_forward_and_back() {
     let rig = Rig::new(13);
@@ -360,7 +361,7 @@ fn events_expire_in_time_after_the_clock_jumped_forward_and_back() {
         rig.run_maintenance();
     }
     assert_eq!(rig.payloads("beats").len(), 21, "none is a minute old");
-    // Those of the first minute go, one after another and not before their time.
+    // The events of the first minute expire one after another, and not too early.
     for left in (1..=11).rev() {
         rig.pass(5_000);
         rig.publish_numbers("filler", 40);
@@ -374,7 +375,7 @@ fn events_expire_in_time_after_the_clock_jumped_forward_and_back() {
     rig.pass(60_000);
     rig.run_maintenance();
     assert!(rig.payloads("beats").is_empty());
-    // Deletions of keys go in time as well.
+    // Tombstones expire in time as well.
     for _ in 0..3 {
         rig.pass(60_000);
         rig.publish_numbers("filler", 60);
@@ -384,7 +385,7 @@ fn events_expire_in_time_after_the_clock_jumped_forward_and_back() {
 }
 
 #[test]
-fn the_memory_of_keys_is_given_back_when_their_deletions_go() {
+fn the_memory_of_keys_is_freed_when_their_tombstones_are_removed() {
     let rig = Rig::new(14);
     rig.backend.set_topic_rules(vec![rule("kv", compacted())]);
     let bytes = || rig.backend.figures().state_memory_bytes;
@@ -401,9 +402,9 @@ fn the_memory_of_keys_is_given_back_when_their_deletions_go() {
         rig.publish_numbers("filler", 60);
         rig.run_maintenance();
     }
-    assert_eq!(rig.kept_events("kv"), 0, "the deletions are gone");
-    assert!(bytes() < before / 20, "{} of {before} bytes are counted for no key", bytes());
-    // The same with keys that retention takes.
+    assert_eq!(rig.kept_events("kv"), 0, "the tombstones are gone");
+    assert!(bytes() < before / 20, "{} of {before} bytes are still counted without any key", bytes());
+    // The same with keys that retention removes.
     rig.backend.set_topic_rules(vec![rule("beats", kept_for(10_000))]);
     for key in 0..200 {
         rig.set("beats", &format!("key-{key}"), "value");
@@ -412,12 +413,12 @@ fn the_memory_of_keys_is_given_back_when_their_deletions_go() {
     assert!(bytes() > before / 2);
     rig.pass(10_000);
     rig.run_maintenance();
-    assert!(bytes() < before / 20, "{} of {before} bytes are counted for events that are gone", bytes());
+    assert!(bytes() < before / 20, "{} of {before} bytes are still counted for removed events", bytes());
 }
 
-/// Cleaning that did not come before a restart comes after it, also if nothing else is deleted any more.
+/// Cleaning that was not done before a restart is done after it, even if nothing else is deleted.
 #[test]
-fn what_was_deleted_before_a_restart_is_cleaned_after_it() {
+fn a_topic_deleted_before_a_restart_is_cleaned_after_it() {
     let rig = Rig::new(11);
     rig.publish_numbers("gone", 400);
     rig.publish_numbers("kept", 100);

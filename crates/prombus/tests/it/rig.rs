@@ -1,4 +1,4 @@
-//! A bus on a simulated disk, in which nothing happens by itself: commits, time and power are the test's.
+//! A bus on a simulated disk where nothing happens by itself: the test controls commits, time and power.
 
 use prombus::engine::{LogEngine, LogEngineOptions, MayBlock};
 use prombus::{
@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Asks once.
+/// Polls a future once.
 pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -22,11 +22,11 @@ pub fn run_maintenance(backend: &LocalBackend) -> u64 {
         .poll(&mut Context::from_waker(Waker::noop()))
     {
         Poll::Ready(wait_ms) => wait_ms,
-        Poll::Pending => panic!("maintenance waits for something"),
+        Poll::Pending => panic!("maintenance does not finish at once"),
     }
 }
 
-/// Small enough to roll, checkpoint and read from files all the time.
+/// Small sizes, so that the log rolls segments, writes checkpoints and reads from files all the time.
 pub fn small_options() -> Options {
     Options {
         segment_bytes: 16 * 1024,
@@ -67,20 +67,20 @@ impl Rig {
         Ok(Self { disk: disk.clone(), clock, store, backend, bus })
     }
 
-    /// Commits everything that was appended. What groups have to say without being asked stays where it is.
+    /// Commits everything that was appended. Pending changes of groups that no caller waits for are not flushed.
     pub fn commit(&self) {
         while self.store.log().step_commit() == Step::Worked
             || self.store.log().step_housekeeping() == Step::Worked
         {}
     }
 
-    /// Lets time pass, and does what is due.
+    /// Advances the clock and runs due timers.
     pub fn pass(&self, millis: u64) {
         self.clock.advance_ms(millis);
         self.backend.tick();
     }
 
-    /// The answer of something that needs commits.
+    /// The output of a future that needs commits.
     pub fn done<F: Future + Unpin>(&self, mut future: F) -> F::Output {
         for _ in 0..100 {
             if let Poll::Ready(output) = poll(&mut future) {
@@ -88,13 +88,13 @@ impl Rig {
             }
             self.commit();
         }
-        panic!("it is not done after a hundred commits");
+        panic!("not resolved after a hundred commits");
     }
 
-    /// It is not answered before a commit, whatever else happens.
-    pub fn waits_for_a_commit<F: Future + Unpin>(&self, what: &str, future: &mut F) {
+    /// Checks that a future does not resolve before a commit.
+    pub fn assert_waits_for_a_commit<F: Future + Unpin>(&self, what: &str, future: &mut F) {
         for _ in 0..3 {
-            assert!(poll(future).is_pending(), "{what} is answered before it is durable");
+            assert!(poll(future).is_pending(), "{what} resolves before it is durable");
             self.backend.tick();
             self.backend.flush();
         }
@@ -118,15 +118,15 @@ impl Rig {
         self.done(subscribe.into_future()).expect("subscribes")
     }
 
-    /// A delivery that is there now.
+    /// A delivery that is available now.
     pub fn next(&self, subscription: &mut Subscription) -> Option<Delivery> {
         match poll(&mut Box::pin(subscription.next())) {
-            Poll::Ready(next) => Some(next.expect("the stream goes on").expect("the delivery can be read")),
+            Poll::Ready(next) => Some(next.expect("the stream continues").expect("the delivery can be read")),
             Poll::Pending => None,
         }
     }
 
-    /// A redelivery that is due: it leaves when its attempt is durable.
+    /// A due redelivery: it is delivered when its attempt is durable.
     pub fn redelivered(&self, subscription: &mut Subscription) -> Option<Delivery> {
         self.next(subscription).or_else(|| {
             self.commit();
@@ -139,7 +139,7 @@ impl Rig {
         std::iter::from_fn(|| self.redelivered(subscription)).collect()
     }
 
-    /// All deliveries that are there now.
+    /// All deliveries that are available now.
     pub fn all(&self, subscription: &mut Subscription) -> Vec<Delivery> {
         std::iter::from_fn(|| self.next(subscription)).collect()
     }
@@ -175,7 +175,7 @@ impl Rig {
         page.events.iter().map(|event| event.json().expect("a dead letter")).collect()
     }
 
-    /// The same bus after a power cut now, in several of the ways in which that can go.
+    /// The same bus after a power cut at this point, with several possible outcomes for unsynced writes.
     pub fn after_power_cuts(&self) -> impl Iterator<Item = Rig> + '_ {
         (0..8).map(|seed| {
             let disk = self.disk.fork();
@@ -185,8 +185,8 @@ impl Rig {
         })
     }
 
-    /// The power is cut, and everything that was in memory is gone. The old disk stays off: what is dropped later must not write
-    /// where the new bus works.
+    /// Cuts the power: everything in memory is lost. The old disk stays off, so that values that are dropped later do not
+    /// write to the new bus's disk.
     pub fn power_cut(self) -> Rig {
         let disk = self.disk.fork();
         self.stop();
@@ -194,7 +194,7 @@ impl Rig {
         Rig::open(&disk)
     }
 
-    /// Closes in order, members leave, and opens again.
+    /// Closes the bus cleanly, so that members leave, and opens it again.
     pub fn restart(self) -> Rig {
         let disk = self.disk.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -202,7 +202,7 @@ impl Rig {
         Rig::open(&disk)
     }
 
-    /// Switches the power off, so that nothing that is dropped from now on writes.
+    /// Switches the power off, so that values that are dropped later write nothing.
     pub fn stop(&self) {
         self.disk.cut_after(0);
     }

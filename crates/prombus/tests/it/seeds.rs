@@ -1,4 +1,4 @@
-//! The two tests of the sketch that this bus was asked for, as they stand there.
+//! The two tests of the original sketch.
 
 use parking_lot::Mutex;
 use prombus::Bus;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Waits until something holds, for a long time on a loaded machine.
+/// Waits until a condition holds; the timeout is generous enough for a loaded machine.
 async fn until(holds: impl Fn() -> bool) {
     for _ in 0..1_000 {
         if holds() {
@@ -14,7 +14,7 @@ async fn until(holds: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it did not come to hold within ten seconds");
+    panic!("the condition did not hold within ten seconds");
 }
 
 #[tokio::test]
@@ -37,13 +37,13 @@ async fn publish_then_subscribe_from_earliest_delivers_and_advances_the_cursor()
     until(|| seen.lock().len() == 2).await;
     assert_eq!(*seen.lock(), ["one", "two"]);
     for _ in 0..500 {
-        let cursor = bus.get_cursor("t.a", "g1").await.expect("reads").expect("the group is there");
+        let cursor = bus.get_cursor("t.a", "g1").await.expect("reads").expect("the group exists");
         if cursor.last_id == Some(two.id) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the cursor did not get to the last event");
+    panic!("the cursor did not reach the last event");
 }
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn nack_leaves_the_cursor_and_the_event_is_retried() {
 
     bus.publish("t.b", "x").await.expect("publishes");
     until(|| attempts.load(Ordering::SeqCst) >= 1).await;
-    let cursor = bus.get_cursor("t.b", "g1").await.expect("reads").expect("the group is there");
+    let cursor = bus.get_cursor("t.b", "g1").await.expect("reads").expect("the group exists");
     assert_eq!(cursor.last_id, None);
     until(|| attempts.load(Ordering::SeqCst) >= 2).await;
 }

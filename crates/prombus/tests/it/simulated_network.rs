@@ -1,5 +1,5 @@
-//! A bus on an engine behind a network: lost answers, outages, a second leader, restarts, reads that are pending.
-//! `PROMBUS_SEED` decides latencies, faults and choices.
+//! A bus on an engine that is reached over a simulated network: lost responses, outages, a second leader, restarts, pending
+//! reads. `PROMBUS_SEED` decides latencies, faults and choices.
 
 use crate::support::{Random, setting};
 use prombus::engine::simulated::{Database, NetworkOptions, SimulatedEngine};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What must come comes within this time, also on a machine that is busy with other tests.
+/// The timeout for something that must happen, generous enough for a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(30);
 
 struct Node {
@@ -39,7 +39,7 @@ fn open(database: &Database, network: NetworkOptions, limits: Limits) -> Node {
 async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(SOON, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what} did not come within {SOON:?}"),
+        Err(_) => panic!("{what} did not happen within {SOON:?}"),
     }
 }
 
@@ -74,7 +74,7 @@ async fn read_all(bus: &Bus, name: &str) -> BTreeMap<u64, (Uuid, String)> {
 async fn floor(bus: &Bus, name: &str, group: &str) -> u64 {
     let groups = soon("the list of groups", bus.groups()).await.expect("lists groups");
     let found = groups.iter().find(|info| info.topic == name && info.group == group);
-    found.expect("the group is there").topics.iter().map(|topic| topic.floor).sum()
+    found.expect("the group exists").topics.iter().map(|topic| topic.floor).sum()
 }
 
 async fn until_floor(bus: &Bus, name: &str, group: &str, wanted: u64) {
@@ -86,7 +86,7 @@ async fn until_floor(bus: &Bus, name: &str, group: &str, wanted: u64) {
     .await;
 }
 
-/// Publishes one after the other; every third event has an id of the publisher's, which another task uses too.
+/// Publishes events one after the other. Every third has an id chosen by the publisher, which another task uses too.
 async fn publish_many(bus: Bus, task: u128, count: u128) -> Vec<Published> {
     let mut published = Vec::new();
     for number in 0..count {
@@ -100,7 +100,7 @@ async fn publish_many(bus: Bus, task: u128, count: u128) -> Vec<Published> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_answers_neither_lose_nor_double_events() {
+async fn lost_responses_neither_lose_nor_duplicate_events() {
     let network = NetworkOptions {
         seed: seed(),
         commit_latency_us: 0..=300,
@@ -123,8 +123,8 @@ async fn lost_answers_neither_lose_nor_double_events() {
     let duplicates = published.iter().filter(|it| it.duplicate).count();
     assert_eq!(published.len(), 16 * 200);
     assert_eq!(duplicates, 8 * 67, "each chosen id was published twice");
-    assert_eq!(fresh.len() + duplicates, published.len(), "every answer has its own seq");
-    assert!(stored.keys().copied().eq(1..=fresh.len() as u64), "no gap, nothing twice, nothing more");
+    assert_eq!(fresh.len() + duplicates, published.len(), "every confirmed event has its own seq");
+    assert!(stored.keys().copied().eq(1..=fresh.len() as u64), "no gap, no duplicate, no extra event");
     for it in published {
         assert_eq!(stored[&it.seq].0, it.id);
     }
@@ -132,7 +132,7 @@ async fn lost_answers_neither_lose_nor_double_events() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_engine_deposes_the_first_and_nothing_answered_is_lost() {
+async fn a_second_engine_deposes_the_first_and_no_confirmed_event_is_lost() {
     let database = Database::new();
     let network = NetworkOptions { seed: seed(), ..NetworkOptions::default() };
     let first = open(&database, network.clone(), Limits::default());
@@ -183,7 +183,7 @@ async fn a_second_engine_deposes_the_first_and_nothing_answered_is_lost() {
         assert!(matches!(error, PublishError::Unavailable(Unavailable::Deposed(_))), "{error}");
         assert!(stored.values().all(|(_, payload)| *payload != number.to_string()), "{number} is stored");
     }
-    // The group resumes where it was; what the first engine says about it now does not count.
+    // The group resumes where it was; calls over the deposed engine have no effect.
     assert!(held.ack().await.is_err(), "an ack over the deposed engine");
     assert_eq!(floor(&second.bus, "orders", "billing").await, 4);
     let mut resumed = second.bus.subscribe("orders", "billing").await.expect("subscribes");
@@ -193,7 +193,7 @@ async fn a_second_engine_deposes_the_first_and_nothing_answered_is_lost() {
     assert_eq!(delivery.reason(), Some(RedeliveryReason::ServerRestarted));
     let published = second.bus.publish("orders", &0).await.expect("publishes");
     assert_eq!(published.seq, stored.len() as u64 + 1);
-    assert!(first.bus.close().await.is_err(), "a deposed engine says so when it is closed");
+    assert!(first.bus.close().await.is_err(), "closing a deposed engine returns an error");
     second.bus.close().await.expect("closes");
 }
 
@@ -218,7 +218,7 @@ async fn a_short_outage_delays_publishes_and_acks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_outage_is_answered_unavailable_until_it_ends() {
+async fn calls_during_a_long_outage_are_unavailable_until_it_ends() {
     let network = NetworkOptions { seed: seed(), ..NetworkOptions::default() };
     let limits = Limits { engine_wait_ms: 60, ..Limits::default() };
     let node = open(&Database::new(), network, limits);
@@ -239,7 +239,7 @@ async fn a_long_outage_is_answered_unavailable_until_it_ends() {
             }
         }
     });
-    assert_eq!(published.await.seq, 2, "nothing that was refused is stored");
+    assert_eq!(published.await.seq, 2, "refused publishes are not stored");
     assert!(node.bus.backend().health().is_ok());
     node.bus.close().await.expect("closes");
 }
@@ -276,7 +276,7 @@ async fn a_restart_keeps_groups_acks_attempts_and_settings() {
         let delivery = next(&mut orders).await;
         let settled = match number {
             4 => delivery.nack_after(Duration::from_millis(1), "no").await,
-            // Above the hole that the nack left.
+            // Acks above the unsettled event that the nack left.
             _ => delivery.ack().await,
         };
         assert!(!settled.expect("settles").stale);
@@ -303,7 +303,7 @@ async fn a_restart_keeps_groups_acks_attempts_and_settings() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_that_are_pending_while_members_leave_or_a_seek_comes_lose_nothing() {
+async fn pending_reads_lose_nothing_when_members_leave_or_the_group_seeks() {
     let seed = seed();
     let mut random = Random::new(seed);
     let network = NetworkOptions {
@@ -326,7 +326,7 @@ async fn reads_that_are_pending_while_members_leave_or_a_seek_comes_lose_nothing
             members.push(member.await.expect("subscribes"));
         }
         let at = random.below(members.len() as u64) as usize;
-        // Often too short for the read.
+        // Often shorter than the read takes.
         let patience = Duration::from_micros(random.below(6_000));
         if let Ok(delivery) = tokio::time::timeout(patience, members[at].next()).await {
             let delivery = delivery.expect("the stream continues").expect("it is readable");
@@ -358,7 +358,7 @@ async fn reads_that_are_pending_while_members_leave_or_a_seek_comes_lose_nothing
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_stopped_waiting_during_a_read_holds_up_nobody() {
+async fn a_member_that_stopped_waiting_during_a_read_does_not_delay_others() {
     let network =
         NetworkOptions { seed: seed(), read_latency_us: 20_000..=30_000, ..NetworkOptions::default() };
     let node = open(&Database::new(), network, Limits::default());

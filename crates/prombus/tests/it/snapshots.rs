@@ -23,7 +23,7 @@ async fn snapshot(bus: &Bus, name: &str) -> (BTreeMap<String, String>, Option<Sn
 }
 
 #[tokio::test]
-async fn a_snapshot_has_what_changed_and_a_marker_behind_it() {
+async fn a_snapshot_contains_the_changes_followed_by_a_marker() {
     let bus = Bus::memory();
     let (kv, snapshots) = (topic("kv"), topic("kv.snapshot"));
     assert_eq!(
@@ -51,13 +51,13 @@ async fn a_snapshot_has_what_changed_and_a_marker_behind_it() {
 }
 
 #[tokio::test]
-async fn a_large_snapshot_goes_in_pieces_and_one_that_was_interrupted_is_made_up_for() {
+async fn a_large_snapshot_has_several_batches_and_an_interrupted_one_is_repeated() {
     let bus = Bus::memory();
     let (kv, snapshots) = (topic("kv"), topic("kv.snapshot"));
     for number in 0..5_000u32 {
         bus.publish("kv", &number).key(format!("k{}", number % 2_500)).send().await.expect("publishes");
     }
-    // As after a crash between rows and marker.
+    // As after a crash between the rows and the marker.
     bus.publish_json("kv.snapshot", r#"{"key":"k1","payload":0,"ts":0}"#).key("k1").await.expect("publishes");
     let marker =
         take_snapshot(&**bus.backend(), &kv, &snapshots).await.expect("works").expect("something changed");
@@ -68,7 +68,7 @@ async fn a_large_snapshot_goes_in_pieces_and_one_that_was_interrupted_is_made_up
 }
 
 #[tokio::test]
-async fn a_topic_that_is_deleted_and_made_again_has_only_its_new_keys_in_its_snapshots() {
+async fn a_recreated_topic_has_only_its_new_keys_in_its_snapshots() {
     let bus = Bus::memory();
     let (kv, snapshots) = (topic("kv"), topic("kv.snapshot"));
     for key in ["old", "both"] {
@@ -76,7 +76,7 @@ async fn a_topic_that_is_deleted_and_made_again_has_only_its_new_keys_in_its_sna
     }
     take_snapshot(&**bus.backend(), &kv, &snapshots).await.expect("works").expect("something changed");
     bus.delete_topic(&kv).await.expect("deletes");
-    // More than there were before: what the last marker says would hide the first ones.
+    // More events than before: the position of the last marker would hide the first ones.
     for key in ["first", "both", "third"] {
         bus.publish("kv", "2").key(key).ts(8).await.expect("publishes");
     }
@@ -116,7 +116,7 @@ async fn two_topics_do_not_share_a_snapshot_topic() {
     assert!(matches!(taken, Err(SnapshotError::Taken { .. })), "{taken:?}");
 }
 
-/// Bounded memory: whoever asks is told, and smaller topics go on.
+/// Bounded memory: loading a large state fails with an error, and smaller topics still work.
 #[tokio::test]
 async fn a_topic_with_too_many_keys_is_refused_and_others_are_not() {
     let bus = Bus::builder().state_memory_bytes(20_000).memory().expect("opens");
@@ -132,7 +132,7 @@ async fn a_topic_with_too_many_keys_is_refused_and_others_are_not() {
     assert!(bus.backend().figures().state_memory_bytes <= 20_000);
 }
 
-/// The topic is made between two rounds of maintenance: its first snapshot is due an interval after its first event.
+/// The topic is created between two rounds of maintenance: its first snapshot is due one interval after its first event.
 #[test]
 fn the_first_snapshot_of_a_topic_is_not_late() {
     let clock = ManualClock::new(1_700_000_000_000);
@@ -162,7 +162,7 @@ async fn a_new_topic_with_snapshots_wakes_maintenance() {
         TopicOptions { compaction: Some(true), snapshot_interval_ms: Some(200), ..TopicOptions::default() };
     let rule = TopicRule::new("kv", options).expect("a good rule");
     let bus = Bus::builder().topics(vec![rule]).memory().expect("opens");
-    // The first round is over by then, and the next one is 5 s away.
+    // By then the first round of maintenance is over, and the next one is 5 s away.
     tokio::time::sleep(Duration::from_millis(500)).await;
     bus.publish("kv", "1").key("k").await.expect("publishes");
     let published = Instant::now();

@@ -1,6 +1,6 @@
-//! Random histories of keyed topics on the simulated disk: values, deletions, retention, compaction, deleted topics, snapshots of
-//! the settings, and the power cut at any step. After each cut everything that was answered is there, and nothing that was
-//! deleted or taken by retention is back. `PROMBUS_SEED` and `PROMBUS_HISTORIES` choose what runs.
+//! Random histories of topics with keys on the simulated disk: values, deletions, retention, compaction, deleted topics, and
+//! power cuts at any step. After each cut, all confirmed events are there, and no event that was deleted or removed by
+//! retention is back. `PROMBUS_SEED` is the first seed and `PROMBUS_HISTORIES` the number of histories.
 
 use crate::rig::Rig;
 use crate::support::{Random, setting};
@@ -15,7 +15,7 @@ const RETENTION_MS: u64 = 100_000;
 /// A topic as its publishers know it.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// Key to seq and value of what was answered last; `None` for deleted.
+    /// Key to seq and value of its last confirmed publish; `None` for a tombstone.
     newest: BTreeMap<String, (u64, Option<String>)>,
     last_seq: u64,
 }
@@ -56,7 +56,7 @@ impl History {
         }
     }
 
-    /// The answer, unless the power goes first.
+    /// The output of a future, or `None` if the power goes off first.
     fn answer<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         for _ in 0..50 {
@@ -68,7 +68,7 @@ impl History {
         None
     }
 
-    /// Makes some of the next reads fail, or all reads of a place until the disk is repaired.
+    /// Makes some of the next reads fail, or all reads of a range until the disk is repaired.
     fn break_reads(&mut self) {
         let disk = &self.rig.disk;
         match self.random.below(4) {
@@ -119,7 +119,8 @@ impl History {
             Some(value) => self.answer(self.rig.bus.publish(name, value.as_str()).key(&key).send()),
             None => self.answer(self.rig.bus.publish_json(name, "null").key(&key).send()),
         };
-        // What was not answered may be there or not: the topic is only looked at again after its next answer.
+        // A publish that was not confirmed may be stored or not: the key is checked again only after its next confirmed
+        // publish.
         match answered {
             Some(Ok(published)) => {
                 let known = self.known.entry(name).or_default();
@@ -147,7 +148,7 @@ impl History {
                 self.known.remove("other");
             }
             Some(Err(_)) => {}
-            // Gone or not: nobody knows until it is asked.
+            // It is unknown whether the topic was deleted.
             None => {
                 self.known.remove("other");
                 self.known.insert("other?", Known::default());
@@ -155,9 +156,9 @@ impl History {
         }
     }
 
-    /// Everything that was answered last is there, and what was deleted is not.
+    /// Checks that the last confirmed value of each key is there, and that deleted keys are not.
     fn check(&mut self) {
-        // Everything must be there once it can be read again.
+        // All data must be there once it can be read again.
         self.rig.disk.make_readable();
         for (&name, known) in &self.known {
             if name == "other" && self.known.contains_key("other?") {
@@ -199,7 +200,7 @@ impl History {
         }
     }
 
-    /// After a round of housekeeping nothing is served that is past its time.
+    /// Checks that no expired event is served after a round of maintenance.
     fn check_retention(&mut self) {
         crate::rig::run_maintenance(&self.rig.backend);
         self.rig.commit();
@@ -221,7 +222,7 @@ impl History {
         let clock_ms = self.now_ms;
         let steps = self.random.below(30);
         if !self.random.one_in(3) {
-            // In the middle of something: a clean, a checkpoint, a commit.
+            // Cut in the middle of a clean, a checkpoint or a commit.
             self.rig.disk.cut_after(steps);
             let doing = self.random.below(3);
             for _ in 0..5 {
@@ -257,18 +258,18 @@ fn run(seed: u64) {
         history = history.cut();
     }
     history.check();
-    assert_eq!(history.rig.store.stats().faults, 0, "a read error was taken for damage");
+    assert_eq!(history.rig.store.stats().faults, 0, "a read error was reported as damage");
     history.rig.stop();
 }
 
 #[test]
-fn power_cuts_lose_no_state_and_bring_nothing_back() {
+fn power_cuts_lose_no_state_and_restore_nothing_deleted() {
     let histories = setting("PROMBUS_HISTORIES", 400);
     let first = setting("PROMBUS_SEED", 1);
     for seed in first..first + histories {
         let ran = std::panic::catch_unwind(|| run(seed));
         if ran.is_err() {
-            panic!("PROMBUS_SEED={seed} PROMBUS_HISTORIES=1 shows it");
+            panic!("PROMBUS_SEED={seed} PROMBUS_HISTORIES=1 fails");
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Many threads at once on a log so small that its queue is always full: publishers, members that come, go, pause, nack and
-//! forget, seeks, topics and groups made and deleted. In the end everything was delivered and is settled.
+//! Many concurrent tasks on a log so small that its queue is always full: publishers, members that join, leave, pause, nack
+//! and never settle, seeks, topics and groups that are created and deleted. At the end everything must have been delivered
+//! and settled.
 //!
 //! `PROMBUS_SEED` chooses the run, `PROMBUS_STRESS_MS` its length.
 
@@ -14,9 +15,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const TOPICS: [&str; 4] = ["s.a", "s.b", "s.c", "s.d"];
-/// By subscription and name; the one on a pattern reads all of them.
+/// Subscription and name; the group with a pattern reads all topics.
 const GROUPS: [(&str, &str); 3] = [("s.a", "one"), ("s.b", "two"), ("s.*", "all")];
-/// What is published may wait for so long at most.
+/// A call that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
@@ -29,7 +30,7 @@ struct Seen {
 }
 
 async fn publisher(bus: Bus, seen: Arc<Seen>, mut random: Random) {
-    let mut under_way = Vec::new();
+    let mut in_progress = Vec::new();
     while !seen.is_over.load(Ordering::Relaxed) {
         let mut batch = bus.batch();
         let mut topics = Vec::new();
@@ -41,13 +42,13 @@ async fn publisher(bus: Bus, seen: Arc<Seen>, mut random: Random) {
         }
         let publishing = bus.publish_batch(batch);
         match random.below(10) {
-            // Nobody waits for it.
+            // Published without waiting for it.
             0 => drop(publishing),
-            1..=5 => under_way.push((topics, publishing)),
+            1..=5 => in_progress.push((topics, publishing)),
             _ => record(&seen, &topics, tokio::time::timeout(PATIENCE, publishing).await),
         }
-        if under_way.len() > 20 || random.one_in(20) {
-            for (topics, publishing) in under_way.drain(..) {
+        if in_progress.len() > 20 || random.one_in(20) {
+            for (topics, publishing) in in_progress.drain(..) {
                 record(&seen, &topics, tokio::time::timeout(PATIENCE, publishing).await);
             }
         }
@@ -55,7 +56,7 @@ async fn publisher(bus: Bus, seen: Arc<Seen>, mut random: Random) {
             tokio::time::sleep(Duration::from_micros(random.below(3_000))).await;
         }
     }
-    for (topics, publishing) in under_way {
+    for (topics, publishing) in in_progress {
         record(&seen, &topics, tokio::time::timeout(PATIENCE, publishing).await);
     }
 }
@@ -80,7 +81,7 @@ async fn join(bus: &Bus, group: usize, random: &mut Random) -> Subscription {
         .max_attempts(1_000)
         .ack_timeout(Duration::from_millis(random.between(1_000, 2_000)));
     if random.one_in(4) {
-        // Sees everything, and is a filter all the same.
+        // A filter that passes everything.
         subscribe = subscribe.filter(|event| event.seq() > 0);
     }
     tokio::time::timeout(PATIENCE, subscribe.into_future()).await.expect("a subscribe hangs").expect("joins")
@@ -90,9 +91,9 @@ async fn member(bus: Bus, group: usize, seen: Arc<Seen>, mut random: Random) {
     let mut subscription = join(&bus, group, &mut random).await;
     while !seen.is_over.load(Ordering::Relaxed) {
         let wait = Duration::from_millis(random.between(1, 30));
-        // Stops waiting now and then.
+        // Stop waiting now and then.
         let Ok(next) = tokio::time::timeout(wait, subscription.next()).await else { continue };
-        let delivery = next.expect("the stream goes on").expect("reads");
+        let delivery = next.expect("the stream continues").expect("reads");
         seen.delivered.lock().expect("no panic").insert((
             group,
             delivery.topic().to_string(),
@@ -104,7 +105,7 @@ async fn member(bus: Bus, group: usize, seen: Arc<Seen>, mut random: Random) {
             _ => Some(delivery.ack()),
         };
         if let Some(settling) = settling.filter(|_| random.one_in(6)) {
-            tokio::time::timeout(PATIENCE, settling).await.expect("an answer hangs").expect("settles");
+            tokio::time::timeout(PATIENCE, settling).await.expect("a settle hangs").expect("settles");
         }
         match random.below(150) {
             0 => {
@@ -173,15 +174,12 @@ async fn drain(bus: Bus, group: usize, seen: Arc<Seen>, mut random: Random) {
             Err(_) => {
                 let groups = bus.groups().await.expect("lists groups");
                 let info = groups.into_iter().find(|it| it.topic == topic && it.group == name);
-                let info = info.expect("the group is there");
+                let info = info.expect("the group exists");
                 if info.lag == 0 {
                     assert_eq!((info.in_flight, info.waiting), (0, 0));
                     return;
                 }
-                assert!(
-                    began.elapsed() < PATIENCE,
-                    "group {name} on {topic} does not come to an end: {info:?}"
-                );
+                assert!(began.elapsed() < PATIENCE, "group {name} on {topic} is not drained: {info:?}");
             }
         }
     }
@@ -236,7 +234,7 @@ async fn run(seed: u64, length: Duration) {
     }
     tokio::time::timeout(PATIENCE, bus.close()).await.expect("a close hangs").expect("closes");
     drop(bus);
-    // What was settled is settled after a restart too.
+    // Settled events are still settled after a restart.
     let bus = builder().open(folder.path()).await.expect("opens");
     for info in bus.groups().await.expect("lists groups").iter().filter(|it| it.group != "short") {
         assert_eq!(info.lag, 0, "seed {seed}: {info:?}");
@@ -245,7 +243,7 @@ async fn run(seed: u64, length: Duration) {
 }
 
 #[test]
-fn many_threads_at_once_lose_nothing_and_get_stuck_nowhere() {
+fn many_concurrent_threads_lose_nothing_and_do_not_hang() {
     let seed = setting("PROMBUS_SEED", 1);
     let length = Duration::from_millis(setting("PROMBUS_STRESS_MS", 2_000));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();

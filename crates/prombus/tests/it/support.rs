@@ -1,6 +1,6 @@
-//! What the tests share.
+//! Helpers that the tests share.
 
-/// A repeatable source of choices.
+/// A repeatable source of pseudorandom choices.
 #[derive(Clone)]
 pub struct Random(u64);
 

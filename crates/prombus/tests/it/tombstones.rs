@@ -1,4 +1,4 @@
-//! Tombstones that have done their work go, however many there are and whatever is in their way.
+//! Tombstones that are not needed any more are removed, however many there are, even next to tombstones that must stay.
 
 use prombus::engine::{LogEngine, MayBlock};
 use prombus::{
@@ -22,7 +22,7 @@ impl Compacted {
         Self::within(u64::MAX, snapshot_interval_ms)
     }
 
-    /// Segments are an eighth of the memory.
+    /// The size of a segment is an eighth of the memory.
     fn within(memory_bytes: u64, snapshot_interval_ms: u64) -> Self {
         let clock = ManualClock::new(1_700_000_000_000);
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
@@ -47,7 +47,7 @@ impl Compacted {
         self.backend.publish(batch).await.expect("publishes");
     }
 
-    /// Keys that are there, deleted ones too.
+    /// The number of keys, deleted ones included.
     async fn keys(&self) -> usize {
         self.keys_of(&self.topic).await
     }
@@ -60,11 +60,11 @@ impl Compacted {
 }
 
 #[tokio::test]
-async fn tombstones_that_must_stay_do_not_keep_later_ones() {
+async fn tombstones_that_must_stay_do_not_block_the_removal_of_later_ones() {
     let it = Compacted::within(16 << 20, 0);
     it.publish("1", (0..1_200).map(|number| format!("stays-{number}"))).await;
-    // The tombstones are in a later segment. So much lives that what they delete is not worth cleaning yet: older events of
-    // their keys are still there.
+    // The tombstones are in a later segment. The older segment has so much live data that cleaning it is not worthwhile yet:
+    // older events of their keys are still there.
     let large = format!("\"{}\"", "x".repeat(600_000));
     for key in ["large-1", "large-2", "large-3", "large-4"] {
         it.publish(&large, [key.to_owned()].into_iter()).await;
@@ -77,7 +77,7 @@ async fn tombstones_that_must_stay_do_not_keep_later_ones() {
 }
 
 #[tokio::test]
-async fn many_expired_tombstones_go_in_a_few_rounds_one_right_after_another() {
+async fn many_expired_tombstones_are_removed_in_a_few_consecutive_rounds() {
     let it = Compacted::new();
     it.publish("1", ["live".to_owned()].into_iter()).await;
     for part in 0..10 {
@@ -90,11 +90,11 @@ async fn many_expired_tombstones_go_in_a_few_rounds_one_right_after_another() {
         assert!(rounds <= 10, "{} keys are left", it.keys().await);
     }
     assert_eq!(it.keys().await, 1, "after {rounds} rounds");
-    assert!(rounds > 1, "a round does not do everything at once");
+    assert!(rounds > 1, "one round does not remove everything at once");
 }
 
 #[tokio::test]
-async fn expired_tombstones_of_a_topic_with_snapshots_go_from_both_topics() {
+async fn expired_tombstones_of_a_topic_with_snapshots_are_removed_from_both_topics() {
     let it = Compacted::with_snapshots(30_000);
     it.publish("1", ["live".to_owned()].into_iter()).await;
     it.publish("null", (0..40_000).map(|number| format!("deleted-{number}"))).await;
@@ -103,7 +103,7 @@ async fn expired_tombstones_of_a_topic_with_snapshots_go_from_both_topics() {
         it.backend.run_maintenance(MayBlock::on_this_thread()).await;
     }
     assert_eq!(it.keys().await, 1);
-    // The row of the key that lives, and the marker.
+    // The row of the live key, and the marker.
     let snapshots = Topic::new("t.snapshot").expect("a good name");
     assert_eq!(it.keys_of(&snapshots).await, 2);
 }

@@ -1,8 +1,8 @@
-//! Random histories of the group machine over a topic of which parts cannot be read for a while.
+//! Random histories of the group machine over a topic with parts that cannot be read for a while.
 //!
-//! Invariants: no unreadable event is leased or settled; within a minute nothing passes it; after a minute all other events are
-//! delivered; a member with `passes_unreadable: false` never passes one; once all is readable, everything is delivered and settled.
-//! `PROMBUS_SEED` chooses the first history.
+//! Invariants: no unreadable event is leased or settled; within a minute no later event is delivered; after a minute all
+//! other events are delivered; a member with `passes_unreadable: false` never gets a later event; once all events are
+//! readable, all are delivered and settled. `PROMBUS_SEED` is the seed of the first history.
 
 use crate::group_model::choices::Choices as _;
 use crate::support::{Random, setting};
@@ -86,13 +86,13 @@ impl History {
         }
     }
 
-    /// Reads what it may, as a member does: up to the first that cannot be read.
+    /// Pulls like a member: reads up to the first unreadable event.
     fn pull(&mut self) {
         let (mut redelivered, mut leased, mut reserved) = (Vec::new(), Vec::new(), Vec::new());
         let want = self.random.one_of([1, 10, 100]);
         let durable = u64::MAX;
         self.group.reserve(self.member, want, None, self.now, durable, &mut redelivered, &mut reserved);
-        assert_eq!(redelivered, [], "nothing is delivered again here");
+        assert_eq!(redelivered, [], "there are no redeliveries in this test");
         let mut unreadable = Vec::new();
         for range in reserved {
             let end = (range.first_seq..=range.last_seq).find(|seq| self.hidden.contains(seq));
@@ -136,7 +136,7 @@ impl History {
         }
     }
 
-    /// Waits, and takes and settles everything that comes.
+    /// Advances the time, and settles everything that is delivered.
     fn drain(&mut self, ms: Millis) {
         let end = self.now + ms;
         while self.now < end {
@@ -160,20 +160,24 @@ impl History {
             // Events that were leased before they became unreadable are acked.
             let hidden: Vec<u64> = self.hidden.difference(&self.acked).copied().collect();
             let there: BTreeSet<u64> = (1..=self.last_seq).filter(|seq| !hidden.contains(seq)).collect();
-            assert_eq!(self.acked, there, "later events flow");
+            assert_eq!(self.acked, there, "later events are delivered");
             let hidden = hidden.iter().filter(|&&seq| seq <= self.last_seq).count() as u64;
             assert_eq!(self.group.unreadable_count(), hidden);
         }
         self.hidden.clear();
         self.drain(WAIT_MS);
-        assert_eq!(self.acked, (1..=self.last_seq).collect::<BTreeSet<u64>>(), "all of it in the end");
+        assert_eq!(
+            self.acked,
+            (1..=self.last_seq).collect::<BTreeSet<u64>>(),
+            "all events are acked in the end"
+        );
         assert_eq!(self.group.unreadable_count(), 0);
         assert!(!self.group.has_work());
     }
 }
 
 #[test]
-fn what_cannot_be_read_is_waited_for_and_never_settled() {
+fn unreadable_events_are_waited_for_and_never_settled() {
     let first = setting("PROMBUS_SEED", 1);
     for seed in first..first + HISTORIES {
         let ran = std::panic::catch_unwind(|| {
@@ -187,7 +191,7 @@ fn what_cannot_be_read_is_waited_for_and_never_settled() {
     }
 }
 
-/// A topic that was blocked continues when its events were read after all, also if nothing of the reservation is left over.
+/// A blocked topic continues when its events were read after all, also if the reservation was used up completely.
 #[test]
 fn a_blocked_topic_continues_when_another_member_has_read_its_events() {
     let mut group = Group::new(1);

@@ -1,4 +1,4 @@
-//! Marks in memory: gone with the process. For consumers whose effects are gone with it too, and for tests.
+//! Marks in memory, lost with the process. For consumers whose effects are lost with it too, and for tests.
 
 use super::{DedupeError, DedupeStore, expires_ms, mark_id};
 use crate::box_future::BoxFuture;
@@ -8,10 +8,10 @@ use prombus_protocol::Uuid;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// How many marks there are at most, unless said otherwise. A mark takes less than a hundred bytes.
+/// The default capacity, in marks. A mark takes less than a hundred bytes.
 const CAPACITY: usize = 1_000_000;
 
-/// Marks in memory, bounded: one too many drops the mark that would expire first, and is counted.
+/// Marks in memory, bounded. When it is full, the mark that would expire first is evicted and counted.
 ///
 /// ```
 /// use prombus::consume::dedupe::{DEDUPE_TTL_MS, DedupeStore, MemoryDedupe};
@@ -29,35 +29,35 @@ pub struct MemoryDedupe {
 }
 
 impl MemoryDedupe {
-    /// No marks, and room for a million.
+    /// An empty store with room for a million marks.
     pub fn new() -> Self {
         Self::with_capacity(CAPACITY)
     }
 
-    /// No marks, and room for so many; one at least.
+    /// An empty store with room for `marks` marks, at least one.
     pub fn with_capacity(marks: usize) -> Self {
         let marks = Mutex::new(Marks { capacity: marks.max(1), ..Marks::default() });
         Self { marks, clock: Arc::new(SystemClock::default()) }
     }
 
-    /// Where the time comes from, for tests.
+    /// The source of time, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// How many marks there are, expired ones that nobody asked for included.
+    /// How many marks it holds, including expired ones that were not removed yet.
     pub fn len(&self) -> usize {
         self.marks.lock().by_id.len()
     }
 
-    /// Whether there is none.
+    /// Whether it holds no marks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many marks were dropped before their time because there was no room.
+    /// How many marks were evicted before they expired.
     pub fn evicted(&self) -> u64 {
         self.marks.lock().evicted
     }
@@ -121,7 +121,7 @@ impl Marks {
         self.by_id.get(&mark).is_some_and(|expires| *expires > now_ms)
     }
 
-    /// Adds a mark; one that is there stays as it is. Expired ones are to be taken out before.
+    /// Adds a mark; an existing one is not changed. The caller removes expired marks first.
     pub(super) fn insert(&mut self, mark: Uuid, expires_ms: i64) {
         if self.by_id.contains_key(&mark) {
             return;
@@ -142,7 +142,7 @@ impl Marks {
         }
     }
 
-    /// A mark that has expired.
+    /// Removes and returns a mark that has expired.
     pub(super) fn take_expired(&mut self, now_ms: i64) -> Option<(Uuid, i64)> {
         let &(expires, mark) = self.by_time.first()?;
         if expires > now_ms {
@@ -164,13 +164,13 @@ mod tests {
     use crate::clock::ManualClock;
 
     #[tokio::test]
-    async fn one_too_many_drops_the_mark_that_would_expire_first() {
+    async fn a_full_store_evicts_the_mark_that_would_expire_first() {
         let marks = MemoryDedupe::with_capacity(2).clock(Arc::new(ManualClock::new(0)));
         for (id, ttl_ms) in [(1, 300), (2, 100), (3, 200)] {
-            marks.mark("a", "g", Uuid::from_u128(id), ttl_ms).await.expect("it marks");
+            marks.mark("a", "g", Uuid::from_u128(id), ttl_ms).await.expect("marks");
         }
         for (id, is_seen) in [(1, true), (2, false), (3, true)] {
-            assert_eq!(marks.seen("a", "g", Uuid::from_u128(id)).await.expect("it answers"), is_seen, "{id}");
+            assert_eq!(marks.seen("a", "g", Uuid::from_u128(id)).await.expect("reads"), is_seen, "{id}");
         }
         assert_eq!((marks.len(), marks.evicted()), (2, 1));
     }
@@ -181,7 +181,7 @@ mod tests {
         let marks = MemoryDedupe::with_capacity(100).clock(Arc::new(clock.clone()));
         for id in 0..1_000 {
             clock.advance_ms(10);
-            marks.mark("a", "g", Uuid::from_u128(id), 100).await.expect("it marks");
+            marks.mark("a", "g", Uuid::from_u128(id), 100).await.expect("marks");
         }
         assert!(marks.len() <= 11, "{} marks", marks.len());
         assert_eq!(marks.evicted(), 0);

@@ -1,5 +1,5 @@
-//! Marks in a table of SQLite. The table is shared with [`SqliteExactlyOnce`](crate::consume::exactly_once::SqliteExactlyOnce),
-//! whose marks have a seq and are its own to purge.
+//! Marks in a SQLite table. [`SqliteExactlyOnce`](crate::consume::exactly_once::SqliteExactlyOnce) uses the same table; its
+//! marks have a seq, and it purges them itself.
 
 use super::{DedupeError, DedupeStore, expires_ms};
 use crate::box_future::BoxFuture;
@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The table of marks. A mark without a seq may go when it has expired; one with a seq only when its event is settled too.
+/// The table of marks. A mark without a seq may be deleted when it has expired; a mark with a seq only when its event is
+/// settled too.
 pub(crate) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS prombus_dedupe (
   topic TEXT NOT NULL,
@@ -24,10 +25,10 @@ CREATE TABLE IF NOT EXISTS prombus_dedupe (
 CREATE INDEX IF NOT EXISTS prombus_dedupe_expires ON prombus_dedupe (expires_ms);
 ";
 
-/// Expired marks are deleted once in so many marks, this many at most at a time.
+/// Each time this many marks were added, up to this many expired marks are deleted.
 const PURGE_EVERY: u64 = 1_000;
 
-/// Marks in a database of SQLite. The database may be the program's own: the table is called `prombus_dedupe`.
+/// Marks in a SQLite database, in the table `prombus_dedupe`. The database may be the program's own.
 ///
 /// ```
 /// use prombus::consume::dedupe::SqliteDedupe;
@@ -54,7 +55,7 @@ impl std::fmt::Debug for ClockHandle {
 }
 
 impl SqliteDedupe {
-    /// Opens a database, or makes one, and its table.
+    /// Opens the database, and creates it and the table if they do not exist.
     ///
     /// # Errors
     /// See [`DedupeError`].
@@ -65,14 +66,14 @@ impl SqliteDedupe {
         Ok(Self { database, clock, marked: AtomicU64::new(0) })
     }
 
-    /// Where the time comes from, for tests.
+    /// The source of time, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = ClockHandle(clock);
         self
     }
 
-    /// Deletes marks that have expired. Marking does this too, now and then; says how many there were.
+    /// Deletes expired marks and returns how many. Marking does this too from time to time.
     ///
     /// # Errors
     /// See [`DedupeError`].

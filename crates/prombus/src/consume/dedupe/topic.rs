@@ -1,8 +1,9 @@
-//! Marks as events of a topic: as durable as the bus, and nothing else to run.
+//! Marks as events of a topic: as durable as the bus, without another store.
 //!
-//! A mark is an event with a key of its own and an id made from topic, group and event, so that one that is sent again adds
-//! nothing. A mark that expired gets a tombstone, `null` with its key: compaction of the topic can then take both. All marks
-//! that live are in memory; they are read from the topic when the store is opened, and what others write is read on.
+//! A mark is an event with its own key and an id derived from topic, group and event, so that publishing it again adds
+//! nothing. An expired mark gets a tombstone (`null` with its key), after which compaction of the topic can remove both. All
+//! live marks are in memory: they are read from the topic when the store is opened, and marks of other writers are read when
+//! needed.
 
 use super::memory::Marks;
 use super::{DedupeError, DedupeStore, expires_ms, mark_id};
@@ -16,7 +17,7 @@ use prombus_protocol::{PublishOptions, Topic, Uuid};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// This many tombstones go together.
+/// The most tombstones per batch.
 const TOMBSTONES: usize = 1_000;
 
 /// Marks in a topic of the bus.
@@ -40,7 +41,7 @@ pub struct TopicDedupe {
     topic: Topic,
     clock: Arc<dyn Clock>,
     marks: Mutex<Marks>,
-    /// The first seq that was not read. Whoever reads has it.
+    /// The first seq that was not read. A reader holds this lock while it reads.
     next_seq: tokio::sync::Mutex<u64>,
 }
 
@@ -52,14 +53,14 @@ struct Payload<'a> {
     expires_ms: i64,
 }
 
-/// What reading needs of a payload.
+/// The part of a payload that reading needs.
 #[derive(Deserialize)]
 struct Kept {
     expires_ms: i64,
 }
 
 impl TopicDedupe {
-    /// Reads the marks of a topic. One that is not there has none.
+    /// Reads the marks of a topic. A topic that does not exist has none.
     ///
     /// # Errors
     /// See [`DedupeError`].
@@ -67,7 +68,7 @@ impl TopicDedupe {
         Self::open_with(bus, topic, Arc::new(SystemClock::default())).await
     }
 
-    /// The same, with a clock for tests.
+    /// Like [`open`](Self::open), with a clock for tests.
     ///
     /// # Errors
     /// See [`DedupeError`].
@@ -83,7 +84,7 @@ impl TopicDedupe {
             marks: Mutex::default(),
             next_seq: tokio::sync::Mutex::new(1),
         };
-        marks.read_on().await?;
+        marks.read_new_marks().await?;
         marks.sweep().await?;
         Ok(marks)
     }
@@ -93,15 +94,15 @@ impl TopicDedupe {
         self.marks.lock().len()
     }
 
-    /// Whether there is none.
+    /// Whether no marks are in memory.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets what has expired and publishes tombstones for it. Marking does this too; says how many there were.
+    /// Removes expired marks, publishes their tombstones, and returns how many. Marking does this too.
     ///
     /// # Errors
-    /// See [`DedupeError`]. What got no tombstone gets one after the next opening.
+    /// See [`DedupeError`]. Marks that got no tombstone get one when the store is opened again.
     pub async fn sweep(&self) -> Result<usize, DedupeError> {
         let mut count = 0;
         loop {
@@ -124,8 +125,8 @@ impl TopicDedupe {
         }
     }
 
-    /// Takes in what was written since the last time, by this store or another.
-    async fn read_on(&self) -> Result<(), DedupeError> {
+    /// Reads marks that this or another store has written since the last read.
+    async fn read_new_marks(&self) -> Result<(), DedupeError> {
         let mut next_seq = self.next_seq.lock().await;
         loop {
             let page = match self.bus.read_from(&self.topic, *next_seq, PullLimit::default()).await {
@@ -135,7 +136,7 @@ impl TopicDedupe {
             };
             let mut marks = self.marks.lock();
             for event in &page.events {
-                // Whatever else somebody puts into this topic is none of ours.
+                // Events without a mark's key are not marks; ignore them.
                 let Some(mark) = event.key().and_then(|key| Uuid::try_parse(key).ok()) else { continue };
                 match event.json::<Option<Kept>>() {
                     Ok(Some(kept)) => {
@@ -143,7 +144,7 @@ impl TopicDedupe {
                         marks.insert(mark, kept.expires_ms);
                     }
                     Ok(None) => marks.remove(mark),
-                    Err(error) => tracing::warn!("{} seq {} is no mark: {error}", self.topic, event.seq()),
+                    Err(error) => tracing::warn!("{} seq {} is not a mark: {error}", self.topic, event.seq()),
                 }
             }
             if page.next_seq <= *next_seq {
@@ -160,7 +161,7 @@ impl TopicDedupe {
     }
 }
 
-/// Options of whatever is about a mark.
+/// The publish options of a mark and of its tombstone.
 fn keyed(mark: Uuid) -> PublishOptions {
     PublishOptions { key: Some(mark.to_string()), ..PublishOptions::default() }
 }
@@ -177,7 +178,7 @@ impl DedupeStore for TopicDedupe {
             if self.marks.lock().is_live(mark, self.clock.wall_ms()) {
                 return Ok(true);
             }
-            self.read_on().await?;
+            self.read_new_marks().await?;
             Ok(self.marks.lock().is_live(mark, self.clock.wall_ms()))
         })
     }
@@ -198,8 +199,8 @@ impl DedupeStore for TopicDedupe {
             }
             let payload = Payload { topic, group, id, expires_ms: expires_ms(now, ttl_ms) };
             if !self.publish(mark, mark, &payload).await? {
-                // The topic has this mark: another store wrote it, or it is a mark of before that has expired.
-                self.read_on().await?;
+                // The topic has this mark already: another store wrote it, or it is an older mark that has expired.
+                self.read_new_marks().await?;
                 if !self.marks.lock().is_live(mark, now) {
                     let id = Uuid::new_v5(&mark, format!("again {}", payload.expires_ms).as_bytes());
                     self.publish(mark, id, &payload).await?;

@@ -1,7 +1,7 @@
-//! Handlers whose effects and marks commit together, whatever the database.
+//! Handlers whose effects and marks commit in one transaction, for any database.
 //!
-//! The order is what survives a crash: mark, effect, commit, ack. Before the commit there is neither mark nor effect, and the event
-//! comes again. After it there are both, and the event, if it comes again, finds its mark and is only acked.
+//! The order survives a crash: mark, effect, commit, ack. A crash before the commit leaves neither mark nor effect, and the
+//! event is redelivered. A crash after it leaves both; if the event is redelivered, it has its mark and is only acked.
 
 use super::Consumer;
 use crate::backend::Backend;
@@ -15,76 +15,76 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// After trouble with the database it is tried again after this time.
+/// The pause after a database error, before the next attempt.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Marks are forgotten once in so many events.
-const FORGET_EVERY: u64 = 1_000;
+/// Expired marks are removed each time this many events were handled.
+const REMOVE_MARKS_EVERY: u64 = 1_000;
 
-/// An event, and what the group that handles it is called in marks.
+/// An event, and the name of its consumer in marks.
 #[derive(Clone, Debug)]
 pub struct EventOnce {
     /// The event.
     pub event: Event,
-    /// The name in its mark.
+    /// The consumer's name in the mark.
     pub consumer: String,
 }
 
-/// Events of a topic that a consumer never gets again.
+/// Events of a topic that are settled and will not be delivered to the consumer again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettledEvents {
     /// The topic.
     pub topic: Topic,
-    /// The name in the marks.
+    /// The consumer's name in the marks.
     pub consumer: String,
-    /// Up to this seq.
+    /// The last of these events; all lower seqs are settled too.
     pub last_seq: u64,
 }
 
-/// What became of an event: done now or before, or the handler's error.
+/// The outcome of an event: handled (now or before), or the handler's error.
 pub type EventFate = Result<(), String>;
 
 /// Why a transaction did not commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransactionTrouble {
-    /// Because of what the handler did, which it may do again.
+    /// The handler's writes caused the failure; it may fail again.
     Handler(String),
-    /// Because of the database, which may recover. Events are given back and no attempt counts.
+    /// The database failed and may recover. Events are released, and no attempt counts.
     Database(String),
 }
 
 /// A database in which effects and marks commit together.
 pub trait EffectStore: Send + Sync + 'static {
-    /// How many events go into one transaction at most.
+    /// The most events in one transaction.
     fn events_per_transaction(&self) -> u32;
 
-    /// Handles events that have no mark, in order, and marks them, all in one transaction. When this answers, what was done is
-    /// durable. A transaction of several events that does not commit is tried again event by event.
+    /// Handles the events that have no mark, in order, and marks them, all in one transaction, which is durable when this
+    /// resolves. If a transaction of several events does not commit, the caller retries them one by one.
     fn commit<'a>(
         &'a self,
         events: &'a [EventOnce],
     ) -> BoxFuture<'a, Result<Vec<EventFate>, TransactionTrouble>>;
 
-    /// Marks of these events may go when they have expired.
+    /// Deletes marks of these events that have expired.
     fn forget(&self, settled: Vec<SettledEvents>) -> BoxFuture<'_, Result<(), String>>;
 }
 
 impl Subscribe {
-    /// Handles each event once, in transactions of a database: one event after the other, in order.
+    /// Handles each event exactly once, in transactions of a database, one after the other and in order.
     ///
     /// # Errors
     /// See [`GroupError`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside a tokio runtime.
     pub async fn in_transactions(self, store: Arc<dyn EffectStore>) -> Result<HandlerHandle, GroupError> {
         let mut worker = Worker {
             backend: Arc::clone(&self.backend),
             consumer: Consumer::new(&self),
             last_ack: None,
-            since_forgotten: FORGET_EVERY,
+            since_marks_removed: REMOVE_MARKS_EVERY,
             store,
         };
-        // Each delivery is settled before the next is looked at: no more need be leased at once than go together.
+        // Deliveries are settled before the next are handled, so a pull needs no more of them than one transaction.
         let subscription = match worker.store.events_per_transaction() {
             0 | 1 => self.join().await?,
             events => self.batch_size(events).join().await?,
@@ -95,14 +95,14 @@ impl Subscribe {
     }
 }
 
-/// One consumer at work.
+/// A running consumer.
 struct Worker {
     store: Arc<dyn EffectStore>,
     backend: Arc<dyn Backend>,
     consumer: Consumer,
-    /// When it is durable, all acks before it are.
+    /// The last ack. When it is durable, all acks before it are.
     last_ack: Option<Settling>,
-    since_forgotten: u64,
+    since_marks_removed: u64,
 }
 
 impl Worker {
@@ -124,7 +124,7 @@ impl Worker {
                     }
                 }
                 Some(Err(error @ GroupError::Unavailable(_))) => {
-                    tracing::error!("a handler ends: {error}");
+                    tracing::error!("a handler stops: {error}");
                     break;
                 }
                 Some(Err(error)) => {
@@ -132,7 +132,7 @@ impl Worker {
                     tokio::time::sleep(RETRY_AFTER).await;
                 }
             }
-            self.forget_now_and_then().await;
+            self.remove_expired_marks().await;
         }
         let _ = subscription.unsubscribe().await;
     }
@@ -151,11 +151,11 @@ impl Worker {
         }
     }
 
-    /// Does events and settles them. False: the database did not work, and they are given back.
+    /// Handles deliveries and settles them. Returns false if the database failed; then they are released.
     async fn work(&mut self, deliveries: &[Delivery]) -> bool {
         let fates = self.commit(deliveries).await;
         if fates.is_err() && deliveries.len() > 1 {
-            // One of them may have spoiled the transaction for all.
+            // A single event may have made the whole transaction fail.
             for (at, delivery) in deliveries.iter().enumerate() {
                 let one = self.commit(std::slice::from_ref(delivery)).await;
                 if !self.settle(std::slice::from_ref(delivery), one) {
@@ -178,7 +178,7 @@ impl Worker {
     }
 
     fn settle(&mut self, deliveries: &[Delivery], fates: Result<Vec<EventFate>, TransactionTrouble>) -> bool {
-        self.since_forgotten += deliveries.len() as u64;
+        self.since_marks_removed += deliveries.len() as u64;
         let fates = match fates {
             Ok(fates) => fates,
             Err(TransactionTrouble::Handler(error)) => vec![Err(error); deliveries.len()],
@@ -200,13 +200,13 @@ impl Worker {
         true
     }
 
-    /// Lets the store forget marks of events that are settled for good. What is not done now is done another time.
-    async fn forget_now_and_then(&mut self) {
-        if self.since_forgotten < FORGET_EVERY {
+    /// Lets the store delete expired marks of events that are settled for good. If this fails, a later call does it.
+    async fn remove_expired_marks(&mut self) {
+        if self.since_marks_removed < REMOVE_MARKS_EVERY {
             return;
         }
-        self.since_forgotten = 0;
-        // The floor counts acks that a power cut could take back; wait for those.
+        self.since_marks_removed = 0;
+        // The floor includes acks that are not durable yet; wait until they are.
         if let Some(ack) = self.last_ack.take()
             && ack.await.is_err()
         {
@@ -220,7 +220,7 @@ impl Worker {
             last_seq: place.floor,
         });
         if let Err(error) = self.store.forget(settled.collect()).await {
-            tracing::warn!("expired marks stay for now: {error}");
+            tracing::warn!("cannot delete expired marks, will retry: {error}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Exactly once with SQLite: what a handler writes and the mark of its event commit in one transaction.
+//! Exactly-once with SQLite: the handler's writes and the mark of its event commit in one transaction.
 //!
-//! `in_transactions.rs` has the order of things, this what SQLite does.
+//! `in_transactions.rs` drives the consumer; this file implements its [`EffectStore`] with SQLite.
 //!
-//! A mark goes when it has expired and its event is settled for good: one that may still be delivered keeps its mark, however
-//! old it is.
+//! A mark is deleted when it has expired and its event is settled for good. An event that may still be delivered keeps its
+//! mark, however old it is.
 
 mod transaction;
 
@@ -22,10 +22,10 @@ use std::path::Path;
 use std::sync::Arc;
 use transaction::{Handler, call, transact, trouble};
 
-/// Marks of a topic that are deleted at a time.
+/// The most marks of a topic that are deleted at a time.
 const PURGE_MARKS: i64 = 2_000;
 
-/// Runs handlers inside of transactions of a SQLite database. A handle: clones share the connection.
+/// Runs handlers inside transactions of a SQLite database. A handle: clones share the connection.
 ///
 /// ```
 /// use prombus::Bus;
@@ -41,7 +41,7 @@ const PURGE_MARKS: i64 = 2_000;
 ///     let amount: i64 = event.json().map_err(|error| error.to_string())?;
 ///     transaction.execute("INSERT INTO ledger (amount) VALUES (?1)", [amount])
 ///         .map_err(|error| error.to_string())?;
-///     Ok::<(), String>(()) // now it commits, with the event's mark; then the event is acked
+///     Ok::<(), String>(()) // commits with the event's mark; then the event is acked
 /// }).await?;
 /// running.unsubscribe().await?;
 /// # drop(ledger);
@@ -57,7 +57,7 @@ pub struct SqliteExactlyOnce {
 }
 
 impl SqliteExactlyOnce {
-    /// Opens a database, or makes one, and the table `prombus_dedupe` in it.
+    /// Opens the database, and creates it and its table `prombus_dedupe` if they do not exist.
     ///
     /// # Errors
     /// See [`DedupeError`].
@@ -65,7 +65,7 @@ impl SqliteExactlyOnce {
         Ok(Self::over(Database::open(path.as_ref())?)?)
     }
 
-    /// Takes a connection that is open. It is set to WAL and synchronous=FULL.
+    /// Uses an open connection. Sets it to WAL mode and synchronous=FULL.
     ///
     /// # Errors
     /// See [`DedupeError`].
@@ -79,29 +79,29 @@ impl SqliteExactlyOnce {
         Ok(Self { database, clock, ttl_ms: DEDUPE_TTL_MS, events_per_transaction: 1 })
     }
 
-    /// How long a mark lives at least. Default: seven days.
+    /// How long a mark is kept at least. Default: seven days.
     #[must_use]
     pub fn ttl_ms(mut self, ttl_ms: u64) -> Self {
         self.ttl_ms = ttl_ms;
         self
     }
 
-    /// How many events go into one transaction at most, if there are as many. Default: 1. Each event still succeeds or fails
-    /// on its own; a transaction that does not commit is tried again event by event.
+    /// The most events in one transaction. Default: 1. Each event still succeeds or fails on its own; if a transaction does
+    /// not commit, its events are retried one by one.
     #[must_use]
     pub fn events_per_transaction(mut self, events: u32) -> Self {
         self.events_per_transaction = events.max(1);
         self
     }
 
-    /// Where the time comes from, for tests.
+    /// The source of time, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Runs SQL on the connection, for the handler's own tables. Waits for the disk.
+    /// Runs SQL on the connection, to create the handler's own tables. Blocks on the disk.
     ///
     /// # Errors
     /// See [`DedupeError`].
@@ -109,17 +109,17 @@ impl SqliteExactlyOnce {
         Ok(self.database.with(|connection| connection.execute_batch(sql))?)
     }
 
-    /// Calls a handler for each event that has no mark, one after the other and in the order of events, in a thread that may
-    /// wait. Ok commits what it wrote and the mark together, and then acks; Err and a panic roll back and nack. The handler
+    /// Calls a handler for each event that has no mark, one after the other and in order, in a thread that may block. `Ok`
+    /// commits the handler's writes together with the mark, then acks. `Err` or a panic rolls back and nacks. The handler
     /// must not end the transaction itself; if it does, the event is nacked.
     ///
-    /// Trouble with the database (it is locked, the disk is full) uses up no attempts: it is tried again after a second.
+    /// A database error (it is locked, the disk is full) uses up no attempts: the event is tried again after a second.
     ///
     /// # Errors
     /// See [`GroupError`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside a tokio runtime.
     pub async fn handler<F, E>(&self, subscribe: Subscribe, handler: F) -> Result<HandlerHandle, GroupError>
     where
         F: Fn(&Event, &Transaction<'_>) -> Result<(), E> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Why a projector stops.
+//! The errors of a projector.
 
 use crate::error::{GroupError, PublishError, ReadError, Unavailable};
 use prombus_protocol::TopicError;
@@ -7,17 +7,17 @@ use prombus_protocol::TopicError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProjectorError {
-    /// The name of a topic.
+    /// A topic name is invalid.
     #[error(transparent)]
     Topic(#[from] TopicError),
-    /// The group that reads the input.
-    #[error("reading the input")]
+    /// The group could not read the input.
+    #[error("cannot read the input")]
     Group(#[from] GroupError),
     /// The output topic could not be read.
-    #[error("reading the states")]
+    #[error("cannot read the states")]
     Read(#[from] ReadError),
     /// The states could not be published.
-    #[error("publishing states")]
+    #[error("cannot publish states")]
     Publish(#[from] PublishError),
     /// Another projector of the group was opened in this process.
     #[error("another projector of the group was opened")]
@@ -25,7 +25,7 @@ pub enum ProjectorError {
 }
 
 impl ProjectorError {
-    /// Whether the only cause is that the bus was closed.
+    /// Whether the cause is only that the bus was closed.
     pub fn is_closed(&self) -> bool {
         matches!(
             self,

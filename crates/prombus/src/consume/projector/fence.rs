@@ -1,8 +1,8 @@
 //! Keeps an older projector of a group from publishing once a newer one is opened in this process.
 //!
-//! A supervisor may open a projector while the one before is still being dropped, or has a commit under way. The newer one must
-//! read the states only when the older one has published its last, so both share a fence: each commit is made under its lock,
-//! and a projector that opens takes the next turn under the same lock.
+//! A supervisor may open a projector while the previous one is still being dropped, or has a commit in progress. The newer
+//! one must not read the states before the older one's last commit, so both share a fence: each commit is made under its
+//! lock, and a projector that opens takes the next turn under the same lock.
 
 use super::ProjectorError;
 use crate::backend::Backend;
@@ -15,19 +15,20 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock, Weak};
 
-/// A projector's group: the backend by its address, which is not used again while a projector holds it, input and group.
+/// Identifies a projector's group: the address of the backend, the input and the group. The address is not reused while a
+/// projector holds the backend.
 type Key = (usize, String, String);
 
 static FENCES: LazyLock<Mutex<HashMap<Key, Weak<Fence>>>> = LazyLock::new(Mutex::default);
 
-/// What the projectors of a group in this process share.
+/// Shared by the projectors of a group in this process.
 type Fence = tokio::sync::Mutex<FenceState>;
 
 #[derive(Default)]
 struct FenceState {
-    /// Which projector may publish: the one that was opened last.
+    /// The number of the projector that may publish: the one that was opened last.
     turn: u64,
-    /// The commit that is under way. It stays here when the projector that began it is dropped.
+    /// The commit in progress. It stays here if the projector that began it is dropped.
     publishing: Option<Publishing>,
 }
 
@@ -53,7 +54,7 @@ impl PublishTurn {
         };
         let mut state = fence.lock().await;
         if state.publishing.is_some() {
-            // If it failed, nothing of it is there, and its inputs are not acked.
+            // If it failed, none of its states were stored, and its inputs are not acked.
             let _ = state.published().await;
         }
         state.turn += 1;
@@ -78,12 +79,12 @@ impl PublishTurn {
 }
 
 impl FenceState {
-    /// Waits for the commit that is under way.
+    /// Waits for the commit in progress.
     async fn published(&mut self) -> PublishResult {
         let publishing = &mut self.publishing;
         let result = poll_fn(|context| match publishing {
             Some(publishing) => Pin::new(publishing).poll(context),
-            None => unreachable!("called with a commit under way"),
+            None => unreachable!("called while a commit is in progress"),
         });
         let result = result.await;
         self.publishing = None;

@@ -1,11 +1,11 @@
-//! What a projector is told, and what it tells.
+//! The options of a projector, and its counters.
 
 use crate::clock::{Clock, SystemClock};
 use prombus_protocol::Start;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a projector reads and writes.
+/// The options of a projector.
 #[derive(Clone)]
 pub struct ProjectorOptions {
     /// The topic that is folded.
@@ -16,16 +16,16 @@ pub struct ProjectorOptions {
     pub group: String,
     /// Where a new group starts. Default: at the oldest event.
     pub from: Start,
-    /// How many events are folded together at most. Default: 100.
+    /// The most events that are folded together. Default: 100.
     pub batch_size: u32,
     /// How often [`Projection::tick`](super::Projection::tick) is called. Default: never.
     pub tick_every: Option<Duration>,
-    /// Where the time comes from. Default: the system.
+    /// The source of time. Default: the system clock.
     pub clock: Arc<dyn Clock>,
 }
 
 impl ProjectorOptions {
-    /// The defaults.
+    /// Options with the defaults.
     pub fn new(input: impl Into<String>, output: impl Into<String>, group: impl Into<String>) -> Self {
         Self {
             input: input.into(),
@@ -45,14 +45,14 @@ impl std::fmt::Debug for ProjectorOptions {
     }
 }
 
-/// What a projector did so far.
+/// The counters of a projector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProjectorFigures {
     /// Events that were folded.
     pub folded: u64,
-    /// Events that came again and had been folded.
+    /// Redelivered events that had been folded before.
     pub skipped: u64,
-    /// Events that made no sense.
+    /// Events that could not be folded.
     pub rejected: u64,
     /// States that were published.
     pub published: u64,

@@ -1,8 +1,9 @@
-//! The example projector: heartbeats of processes become what is known about each of them, `heartbeat.received` to
-//! `process.state`.
+//! The example projector: folds the heartbeats of processes (`heartbeat.received`) into the state of each process
+//! (`process.state`).
 //!
-//! A process is `alive` when it was heard of within 15 seconds, else `stale`; whoever comes back is `alive` again. Because the
-//! time of the last heartbeat is part of the state, a process that fell silent while no projector ran becomes stale too.
+//! A process is `alive` if its last heartbeat is at most 15 seconds old, else `stale`. The next heartbeat makes it `alive`
+//! again. Because the time of the last heartbeat is part of the state, a process that stopped while no projector ran becomes
+//! stale too.
 
 use super::{Projection, Projector, ProjectorError, ProjectorOptions, Rejection, States};
 use crate::bus::Bus;
@@ -11,76 +12,76 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 prombus_protocol::topic! {
-    /// Where processes say that they live.
+    /// Heartbeats of processes.
     pub HEARTBEAT_RECEIVED: HeartbeatPayload = "heartbeat.received";
-    /// What is known about each process, by key `host:name:pid`.
+    /// The state of each process, by key `host:name:pid`.
     pub PROCESS_STATE: ProcessState = "process.state";
 }
 
 /// The group that reads the heartbeats.
 pub const GROUP: &str = "process-projector";
-/// A process that was not heard of for longer is stale.
+/// A process whose last heartbeat is older than this is stale.
 pub const STALE_MS: i64 = 15_000;
-/// How often stale processes are looked for.
+/// How often the projector looks for stale processes.
 pub const SCAN_EVERY: Duration = Duration::from_secs(5);
 
 /// A heartbeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeartbeatPayload {
-    /// The process's number on its host.
+    /// The process id on its host.
     pub pid: u64,
-    /// What it is called.
+    /// The name of the process.
     pub name: String,
-    /// Where it runs.
+    /// The host that it runs on.
     pub host: String,
-    /// How much of a processor it uses, in percent.
+    /// CPU usage, in percent.
     pub cpu_pct: f64,
-    /// How much memory it uses, in MB.
+    /// Memory usage, in MB.
     pub mem_mb: f64,
-    /// Its session or boot.
+    /// The id of its session or boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sid: Option<String>,
 }
 
 impl HeartbeatPayload {
-    /// What the process is called in states.
+    /// The key of the process's state.
     pub fn process_id(&self) -> String {
         format!("{}:{}:{}", self.host, self.name, self.pid)
     }
 }
 
-/// Whether a process was heard of lately.
+/// Whether a process has sent a recent heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessStatus {
-    /// It was.
+    /// Its last heartbeat is recent.
     Alive,
-    /// It was not.
+    /// Its last heartbeat is older than [`STALE_MS`].
     Stale,
 }
 
-/// What is known about a process.
+/// The state of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessState {
-    /// `host:name:pid`, which is the key of the event too.
+    /// `host:name:pid`, which is also the event's key.
     #[serde(rename = "processId")]
     pub process_id: String,
-    /// What it is called.
+    /// The name of the process.
     pub name: String,
-    /// Where it runs.
+    /// The host that it runs on.
     pub host: String,
-    /// Its number there.
+    /// The process id on its host.
     pub pid: u64,
-    /// Its session or boot.
+    /// The id of its session or boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sid: Option<String>,
-    /// How much of a processor it used last, in percent.
+    /// CPU usage at the last heartbeat, in percent.
     pub cpu_pct: f64,
-    /// How much memory it used last, in MB.
+    /// Memory usage at the last heartbeat, in MB.
     pub mem_mb: f64,
-    /// When its last heartbeat was, in milliseconds since 1970.
+    /// The time of its last heartbeat, in milliseconds since 1970.
     pub last_seen_ts: i64,
-    /// Whether that is long ago.
+    /// Whether that heartbeat is recent.
     pub status: ProcessStatus,
 }
 
@@ -95,7 +96,7 @@ impl Projection for ProcessProjection {
         let heartbeat: HeartbeatPayload = event.json()?;
         let process_id = heartbeat.process_id();
         if states.get(&process_id).is_some_and(|state| state.last_seen_ts > event.ts()) {
-            // It was late; something newer is known.
+            // A late heartbeat: a newer one was folded already.
             return Ok(());
         }
         let HeartbeatPayload { pid, name, host, cpu_pct, mem_mb, sid } = heartbeat;

@@ -1,4 +1,4 @@
-//! Reading the states of a projector back from its output topic.
+//! Restores the states of a projector from its output topic.
 
 use super::ProjectorError;
 use crate::batch::PullLimit;
@@ -9,10 +9,10 @@ use prombus_protocol::{Start, Topic, Uuid};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// The header of a state event that says up to which input its projector had come: group, input topic, seq and id.
+/// The header of a state event that names the last input that its projector had folded: group, input topic, seq and id.
 pub const POSITION_HEADER: &str = "projector-position";
 
-/// An input.
+/// The position of an input event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InputPosition {
     pub(super) seq: u64,
@@ -21,7 +21,7 @@ pub(super) struct InputPosition {
 
 impl InputPosition {
     pub(super) fn header(self, group: &str, input: &Topic) -> String {
-        // No name has a space.
+        // Topic and group names contain no space.
         format!("{group} {input} {} {}", self.seq, self.id)
     }
 
@@ -38,11 +38,11 @@ impl InputPosition {
 pub(super) struct RestoredStates<S> {
     pub(super) states: BTreeMap<String, S>,
     pub(super) position: Option<InputPosition>,
-    /// Where the next state event goes.
+    /// The seq of the next state event.
     pub(super) next_seq: u64,
 }
 
-/// The newest state of each key, and how far the projector had come.
+/// Reads the newest state of each key, and the last input that was folded.
 pub(super) async fn restore<S: DeserializeOwned>(
     bus: &Bus,
     input: &Topic,
@@ -50,7 +50,7 @@ pub(super) async fn restore<S: DeserializeOwned>(
     group: &str,
 ) -> Result<RestoredStates<S>, ProjectorError> {
     let mut restored = RestoredStates { states: BTreeMap::new(), position: None, next_seq: 1 };
-    let mut strange = 0_u64;
+    let mut not_states = 0_u64;
     loop {
         let page = match bus.read_from(output, restored.next_seq, PullLimit::default()).await {
             Ok(page) => page,
@@ -61,8 +61,8 @@ pub(super) async fn restore<S: DeserializeOwned>(
             let header = event.header(POSITION_HEADER);
             let position = header.and_then(|header| InputPosition::from_header(&header, group, input));
             restored.position = position.or(restored.position);
-            if !take_in(&mut restored.states, event) {
-                strange += 1;
+            if !apply_state(&mut restored.states, event) {
+                not_states += 1;
             }
         }
         if page.next_seq <= restored.next_seq {
@@ -70,22 +70,22 @@ pub(super) async fn restore<S: DeserializeOwned>(
         }
         restored.next_seq = page.next_seq;
     }
-    if strange > 0 {
-        tracing::warn!("projector {group}: {strange} events of {output} are no states and were passed over");
+    if not_states > 0 {
+        tracing::warn!("projector {group}: {not_states} events of {output} are not states; skipped");
     }
     if let Some(position) = restored.position
         && !is_of(bus, input, position).await?
     {
         tracing::warn!(
-            "projector {group}: {input} is not the topic that {output} was made from; folding all of it"
+            "projector {group}: {input} is not the topic that {output} was built from; folding it from its start"
         );
         restored.position = None;
     }
     Ok(restored)
 }
 
-/// False when it is no state.
-fn take_in<S: DeserializeOwned>(states: &mut BTreeMap<String, S>, event: &Event) -> bool {
+/// Applies a state event. Returns false if the event is not a state.
+fn apply_state<S: DeserializeOwned>(states: &mut BTreeMap<String, S>, event: &Event) -> bool {
     let Some(key) = event.key() else { return false };
     match event.json::<Option<S>>() {
         Ok(Some(state)) => {
@@ -100,7 +100,7 @@ fn take_in<S: DeserializeOwned>(states: &mut BTreeMap<String, S>, event: &Event)
     }
 }
 
-/// Whether the input topic has come to this position, with this event. A topic that was deleted and made anew has not.
+/// Whether the input topic has this event at this position. A topic that was deleted and created again does not.
 async fn is_of(bus: &Bus, input: &Topic, position: InputPosition) -> Result<bool, ProjectorError> {
     let end = match bus.backend().locate(input, Start::Latest).await {
         Ok(next) => next,
@@ -112,7 +112,7 @@ async fn is_of(bus: &Bus, input: &Topic, position: InputPosition) -> Result<bool
     }
     let limit = PullLimit { events: 1, ..PullLimit::default() };
     let page = bus.read_from(input, position.seq, limit).await?;
-    // One that was cleaned away says nothing.
+    // If the event was cleaned away, assume that it was the same.
     let found = page.events.first().filter(|event| event.seq() == position.seq);
     Ok(found.is_none_or(|event| event.id() == position.id))
 }

@@ -1,4 +1,4 @@
-//! A projector that runs by itself: events as they come, ticks in between.
+//! Runs a projector: folds events as they arrive, and ticks in between.
 
 use super::{Projection, Projector, ProjectorError, ProjectorFigures};
 use crate::consume::told_to_stop;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-/// What comes next.
+/// The next step of the run loop.
 enum NextStep {
     Stop,
     Tick,
@@ -16,11 +16,11 @@ enum NextStep {
 }
 
 impl<P: Projection> Projector<P> {
-    /// Folds and ticks until a future resolves or the bus is closed, and leaves the group. A batch that is under way is
-    /// finished.
+    /// Folds and ticks until `shutdown` resolves or the bus is closed, then leaves the group. The current batch is finished
+    /// first.
     ///
-    /// There is no tick before all events that were there at the start are folded: a state is not old because nobody has read
-    /// on.
+    /// Ticks wait until all events that existed at the start are folded: otherwise a tick could call a state stale whose
+    /// newer events were not folded yet.
     ///
     /// # Errors
     /// See [`ProjectorError`].
@@ -39,7 +39,7 @@ impl<P: Projection> Projector<P> {
                 }
             };
             let events = self.subscription.next_batch();
-            // While it catches up, what is there comes first; when nothing is, it has caught up as far as it can.
+            // While catching up, available events come before ticks. If there are none, it has caught up as far as possible.
             let turn = if is_behind {
                 tokio::select! {
                     biased;
@@ -74,7 +74,7 @@ impl<P: Projection> Projector<P> {
     /// Runs in a task, until [`ProjectorHandle::stop`] or the bus is closed.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside a tokio runtime.
     pub fn spawn(self) -> ProjectorHandle {
         let (stop, mut stopped) = watch::channel(false);
         let figures = Arc::clone(&self.figures);
@@ -82,7 +82,7 @@ impl<P: Projection> Projector<P> {
         let task = tokio::spawn(async move {
             let ran = self.run_until(async { told_to_stop(&mut stopped).await }).await;
             if let Err(error) = &ran {
-                tracing::error!("projector {group} ends: {error}");
+                tracing::error!("projector {group} stops: {error}");
             }
             ran
         });
@@ -90,7 +90,7 @@ impl<P: Projection> Projector<P> {
     }
 }
 
-/// A projector at work in a task. Dropping this changes nothing: it goes on until the bus is closed.
+/// The handle of a projector that runs in a task. Dropping it does not stop the projector: it runs until the bus is closed.
 #[derive(Debug)]
 pub struct ProjectorHandle {
     stop: watch::Sender<bool>,
@@ -99,21 +99,21 @@ pub struct ProjectorHandle {
 }
 
 impl ProjectorHandle {
-    /// What it did so far.
+    /// Its counters.
     pub fn figures(&self) -> ProjectorFigures {
         *self.figures.lock()
     }
 
-    /// Takes no more events, finishes the batch that is under way, and ends.
+    /// Takes no more events, finishes the current batch, and stops.
     ///
     /// # Errors
-    /// Why it had ended before, if it had.
+    /// The error that had stopped the projector before, if any.
     pub async fn stop(self) -> Result<(), ProjectorError> {
         let _ = self.stop.send(true);
         match self.task.await {
             Ok(ran) => ran,
             Err(error) => {
-                tracing::error!("a projector's task ended early: {error}");
+                tracing::error!("the task of a projector ended early: {error}");
                 Ok(())
             }
         }

@@ -1,4 +1,4 @@
-//! The states of a projector, with a way back: what an event changed before it was rejected is undone.
+//! The states of a projector. Changes can be undone, for an event that is rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub struct States<S> {
     kept: BTreeMap<String, S>,
-    /// What was there before the changes that are not kept yet, in their order.
+    /// The previous states of the keys that were changed since the last [`keep`](Self::keep), in the order of changes.
     before: Vec<(String, Option<S>)>,
 }
 
@@ -27,7 +27,7 @@ impl<S> States<S> {
         self.before.push((key, before));
     }
 
-    /// Removes a key: `null` is published for it. One that is not there is left alone.
+    /// Removes a key: `null` is published for it. Does nothing if the key has no state.
     pub fn remove(&mut self, key: &str) {
         if let Some((key, before)) = self.kept.remove_entry(key) {
             self.before.push((key, Some(before)));
@@ -49,12 +49,12 @@ impl<S> States<S> {
         self.kept.is_empty()
     }
 
-    /// Keys that were changed and are not kept yet.
+    /// Keys that were changed since the last [`keep`](Self::keep).
     pub(super) fn changed(&self) -> BTreeSet<String> {
         self.before.iter().map(|(key, _)| key.clone()).collect()
     }
 
-    /// There is no way back from here.
+    /// Makes all changes permanent: they cannot be undone any more.
     pub(super) fn keep(&mut self) {
         self.before.clear();
     }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn undo_goes_back_over_sets_and_removals_of_the_same_key() {
+    fn undo_reverts_sets_and_removals_of_the_same_key() {
         let mut states = States::new(BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 2)]));
         states.set("a", 10);
         states.remove("a");

@@ -1,9 +1,9 @@
-//! One rule of the lease each.
+//! One test for each rule of the lease.
 
 use crate::engine::{LeaseError, LeaseRecord};
 use crate::leadership::{Candidate, LeaseMachine, LeasePosition, LeaseStep, LeaseTiming};
 
-/// A process and the store's one record. Answers come at once unless a test does something else.
+/// A process under test. Responses arrive at once, unless a test says otherwise.
 struct Process {
     machine: LeaseMachine,
     id: &'static str,
@@ -31,7 +31,7 @@ impl Store {
 }
 
 fn lost() -> LeaseError {
-    LeaseError("the answer was lost".to_owned())
+    LeaseError("the response was lost".to_owned())
 }
 
 impl Process {
@@ -46,7 +46,8 @@ impl Process {
         Self { machine: LeaseMachine::new(LeaseTiming::default(), candidate, secret), id }
     }
 
-    /// Does what is due at `now`, with answers at once. Returns when the process wants to be called again.
+    /// Executes all steps that are due at `now`, with immediate responses. Returns when the process wants to be called
+    /// again.
     fn run(&mut self, store: &mut Store, now: u64) -> u64 {
         loop {
             match self.machine.next(now) {
@@ -61,7 +62,7 @@ impl Process {
         }
     }
 
-    /// Does what is due from `from` to `to`.
+    /// Executes all steps that are due from `from` to `to`.
     fn run_through(&mut self, store: &mut Store, from: u64, to: u64) {
         let mut now = from;
         while now <= to {
@@ -127,7 +128,7 @@ fn a_challenger_polls_every_quarter_of_a_second_and_takes_after_six_seconds_with
     let (_, mut b, mut store) = leader_and_challenger();
     assert_eq!(b.run(&mut store, 0), 250);
     b.run_through(&mut store, 250, 5_999);
-    assert_eq!(b.holds(), None, "nobody renewed, but for less than 6 s");
+    assert_eq!(b.holds(), None, "no renewal, but for less than 6 s");
     b.run(&mut store, 6_000);
     assert_eq!(b.holds(), Some(2));
     let record = store.0.as_ref().expect("is there");
@@ -154,14 +155,14 @@ fn the_gate_closes_five_seconds_after_the_last_renewal_was_sent_and_opens_with_t
     assert!(a.is_gate_open(4_999));
     assert!(!a.is_gate_open(5_000), "the take was sent at 0");
     assert_eq!(a.holds(), Some(1), "it does not step down by itself");
-    // The store is back, and nobody took the lease.
+    // The store is back, and the lease was not taken.
     a.expect_read(9_000);
     a.machine.was_read(Ok(store.0.clone()), 9_100);
     let (expected, record) = a.expect_write(9_100);
     assert!(store.set(expected, record));
     a.machine.was_set(Ok(true), 9_900);
     assert!(a.is_gate_open(9_900));
-    assert!(!a.is_gate_open(9_100 + 5_000), "it counts from before it was sent");
+    assert!(!a.is_gate_open(9_100 + 5_000), "the renewal counts from the time it was sent");
 }
 
 #[test]
@@ -169,7 +170,7 @@ fn a_leader_whose_lease_was_taken_steps_down_with_its_next_renewal() {
     let (mut a, mut b, mut store) = leader_and_challenger();
     b.run_through(&mut store, 0, 6_000);
     assert_eq!(b.holds(), Some(2));
-    assert!(!a.is_gate_open(6_000), "its gate closed before");
+    assert!(!a.is_gate_open(6_000), "its gate had closed already");
     a.run(&mut store, 20_000);
     assert_eq!(a.holds(), None);
     assert_eq!(a.machine.gate_deadline(), None);
@@ -179,7 +180,7 @@ fn a_leader_whose_lease_was_taken_steps_down_with_its_next_renewal() {
 }
 
 #[test]
-fn a_renewal_whose_answer_was_lost_counts_if_it_was_applied() {
+fn a_renewal_whose_response_was_lost_counts_if_it_was_applied() {
     let (mut a, _, mut store) = leader_and_challenger();
     let (expected, record) = a.expect_write(2_000);
     assert!(store.set(expected, record));
@@ -187,7 +188,7 @@ fn a_renewal_whose_answer_was_lost_counts_if_it_was_applied() {
     a.run(&mut store, 4_000);
     assert_eq!(a.holds(), Some(1));
     assert!(a.is_gate_open(6_999), "it was sent at 2000");
-    // The next one is due already: it was read at 4000 that the last one was sent at 2000.
+    // The read at 4000 confirmed the renewal that was sent at 2000, so the next one was due and sent.
     assert_eq!(store.revision(), 3);
 }
 
@@ -200,7 +201,7 @@ fn a_renewal_that_arrives_late_is_recognised_and_counts_from_the_first_attempt()
         a.expect_read(2_100);
         a.machine.was_read(Ok(store.0.clone()), 2_200);
         let (again, second) = a.expect_write(3_000);
-        assert_eq!((expected, &late), (again, &second), "the same write is sent again");
+        assert_eq!((expected, &late), (again, &second), "the same write is repeated");
         assert!(store.set(expected, late), "the first one arrives now");
         assert!(!store.set(again, second));
         a.machine.was_set(second_answer, 3_100);
@@ -213,7 +214,7 @@ fn a_renewal_that_arrives_late_is_recognised_and_counts_from_the_first_attempt()
 }
 
 #[test]
-fn a_take_whose_answer_was_lost_is_decided_by_reading() {
+fn a_take_whose_response_was_lost_is_decided_by_reading() {
     for is_applied in [true, false] {
         let (_, mut b, mut store) = leader_and_challenger();
         b.run_through(&mut store, 0, 5_999);
@@ -224,7 +225,7 @@ fn a_take_whose_answer_was_lost_is_decided_by_reading() {
             assert!(store.set(expected, record));
         }
         b.machine.was_set(Err(lost()), 8_000);
-        assert_eq!(b.holds(), None, "not before it is known");
+        assert_eq!(b.holds(), None, "not before the outcome is known");
         b.expect_read(8_000);
         b.machine.was_read(Ok(store.0.clone()), 8_010);
         if is_applied {
@@ -232,7 +233,7 @@ fn a_take_whose_answer_was_lost_is_decided_by_reading() {
             assert_eq!(b.machine.gate_deadline(), Some(6_000 + 5_000));
         } else {
             b.run(&mut store, 8_010);
-            assert_eq!(b.holds(), Some(2), "it was seen unchanged for long enough");
+            assert_eq!(b.holds(), Some(2), "the record was unchanged for long enough");
             assert_eq!(b.machine.gate_deadline(), Some(8_010 + 5_000));
         }
         assert_eq!(store.leader(), ("b", 2));
@@ -240,7 +241,7 @@ fn a_take_whose_answer_was_lost_is_decided_by_reading() {
 }
 
 #[test]
-fn failed_reads_are_no_evidence_that_nothing_changed() {
+fn failed_reads_do_not_prove_that_the_record_is_unchanged() {
     let (mut a, mut b, mut store) = leader_and_challenger();
     // The challenger cannot read from 250 on; the leader renews.
     let mut now = 250;
@@ -261,7 +262,7 @@ fn failed_reads_are_no_evidence_that_nothing_changed() {
 }
 
 #[test]
-fn two_successful_reads_six_seconds_apart_are_evidence_whatever_failed_in_between() {
+fn two_successful_reads_six_seconds_apart_are_enough_even_if_reads_between_them_fail() {
     let (_, mut b, mut store) = leader_and_challenger();
     for now in (250..10_000).step_by(500) {
         b.expect_read(now);
@@ -272,13 +273,13 @@ fn two_successful_reads_six_seconds_apart_are_evidence_whatever_failed_in_betwee
 }
 
 #[test]
-fn an_answer_that_waited_while_the_challenger_was_paused_is_no_evidence() {
+fn a_response_that_is_handled_late_counts_from_when_its_read_was_sent() {
     let (mut a, mut b, mut store) = leader_and_challenger();
     b.expect_read(250);
     let answer = store.0.clone();
     a.run_through(&mut store, 2_000, 20_000);
     b.machine.was_read(Ok(answer), 20_250);
-    assert!(matches!(b.machine.next(20_250), LeaseStep::WaitUntil(_)), "it was asked at 250");
+    assert!(matches!(b.machine.next(20_250), LeaseStep::WaitUntil(_)), "the read was sent at 250");
     b.run_through(&mut store, 20_500, 21_000);
     assert_eq!(b.holds(), None);
 }
@@ -305,7 +306,7 @@ fn of_two_challengers_one_takes_the_lease() {
 }
 
 #[test]
-fn a_stop_releases_the_lease_and_the_next_one_takes_it_at_once() {
+fn a_stop_releases_the_lease_and_a_challenger_takes_it_at_once() {
     let (mut a, mut b, mut store) = leader_and_challenger();
     a.machine.stop(1_000);
     assert_eq!(a.machine.gate_deadline(), None, "closed before the release is sent");
@@ -321,7 +322,7 @@ fn a_stop_releases_the_lease_and_the_next_one_takes_it_at_once() {
 }
 
 #[test]
-fn a_release_whose_answer_was_lost_is_sent_again_until_the_record_is_free() {
+fn a_release_whose_response_was_lost_is_repeated_until_the_record_is_free() {
     let (mut a, _, mut store) = leader_and_challenger();
     a.machine.stop(1_000);
     a.expect_write(1_000);
@@ -332,7 +333,7 @@ fn a_release_whose_answer_was_lost_is_sent_again_until_the_record_is_free() {
 }
 
 #[test]
-fn a_stop_during_a_take_gives_the_lease_back() {
+fn a_stop_during_a_take_releases_the_lease() {
     let (mut a, mut store) = (Process::new("a"), Store::default());
     a.expect_read(0);
     a.machine.was_read(Ok(None), 0);
@@ -345,7 +346,7 @@ fn a_stop_during_a_take_gives_the_lease_back() {
 }
 
 #[test]
-fn a_process_that_cannot_lead_gives_up_and_rests() {
+fn a_process_that_cannot_lead_releases_the_lease_and_pauses() {
     let (mut a, mut b, mut store) = leader_and_challenger();
     a.machine.give_up(5_000, 100);
     a.run_through(&mut store, 100, 200);
@@ -356,11 +357,11 @@ fn a_process_that_cannot_lead_gives_up_and_rests() {
     a.run_through(&mut store, 200, 5_099);
     assert_eq!(a.holds(), None);
     a.run_through(&mut store, 5_100, 5_400);
-    assert_eq!(a.holds(), Some(2), "a term that was given up is not led again");
+    assert_eq!(a.holds(), Some(2), "it takes a new term, not the one that it gave up");
 }
 
 #[test]
-fn a_deposed_process_does_not_take_its_own_old_record_for_a_lease() {
+fn a_deposed_process_does_not_mistake_its_own_old_record_for_a_lease() {
     let (mut a, _, mut store) = leader_and_challenger();
     a.expect_write(2_000);
     a.machine.deposed(2_010);
@@ -378,9 +379,9 @@ fn a_deposed_process_does_not_take_its_own_old_record_for_a_lease() {
     a.machine.was_set(Err(lost()), 8_400);
     a.expect_read(8_400);
     a.machine.was_read(Ok(store.0.clone()), 8_400);
-    assert_eq!(a.holds(), None, "what it reads is its old term");
+    assert_eq!(a.holds(), None, "the record that it reads is of its old term");
     a.run_through(&mut store, 8_400, 9_000);
-    assert_eq!(a.holds(), Some(2), "after the time that counts for any other record");
+    assert_eq!(a.holds(), Some(2), "after the same time as for any other record");
 }
 
 #[test]
@@ -394,7 +395,7 @@ fn terms_continue_after_the_record_was_deleted() {
 }
 
 #[test]
-fn a_store_that_refuses_at_once_is_not_asked_in_a_loop() {
+fn writes_are_spaced_even_if_the_store_refuses_them_at_once() {
     let mut a = Process::new("a");
     let (mut now, mut asked) = (0, 0);
     while now < 10_000 {
@@ -405,7 +406,7 @@ fn a_store_that_refuses_at_once_is_not_asked_in_a_loop() {
                 asked += 1;
             }
             LeaseStep::WaitUntil(at) => now = at,
-            LeaseStep::Stopped => panic!("nobody stopped it"),
+            LeaseStep::Stopped => panic!("stop was not called"),
         }
     }
     assert!((2..=45).contains(&asked), "{asked} writes in 10 s");

@@ -1,6 +1,6 @@
-//! Random histories of several processes over one record: delays, lost requests, lost answers, requests that arrive long after
-//! their sender gave up on them, pauses, kills, stops, clocks that run at different speeds. At every instant at most one process
-//! may lease events, and terms never repeat.
+//! Random histories of several processes over one lease record: delays, lost requests, lost responses, requests that arrive
+//! long after their sender gave up on them, pauses, kills, stops, clocks that run at different speeds. At every instant at
+//! most one process may lease events, and terms never repeat.
 //!
 //! `PROMBUS_SEED` is the first history's seed, `PROMBUS_HISTORIES` their number.
 
@@ -8,10 +8,10 @@ use crate::engine::{LeaseError, LeaseRecord};
 use crate::leadership::{Candidate, LeaseMachine, LeasePosition, LeaseStep, LeaseTiming};
 use std::collections::BTreeMap;
 
-/// After this time without an answer a process gives up on a request.
+/// After this time without a response a process gives up on a request.
 const CALL_TIMEOUT_MS: u64 = 2_000;
 const FAULTY_MS: u64 = 180_000;
-/// Long enough for a takeover, after which somebody must lead.
+/// A time without faults at the end, long enough for a takeover: after it one process must lead.
 const CALM_MS: u64 = 30_000;
 
 struct Random(u64);
@@ -42,10 +42,10 @@ struct Process {
     clock_speed: u64,
     /// The call that it waits for.
     call: Option<u64>,
-    /// When it looks next, and what it finds then.
+    /// When it runs next, and the response that it gets then.
     wakes_at: u64,
     answer: Option<Answer>,
-    /// It does not run before this time.
+    /// It is paused until this time.
     paused_until: u64,
 }
 
@@ -60,7 +60,7 @@ struct Request {
     call: u64,
     process: usize,
     step: LeaseStep,
-    /// `None`: the answer is lost.
+    /// `None` if the response is lost.
     answer_takes_ms: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ struct History {
     processes: Vec<Process>,
     requests: Vec<Request>,
     stored: Option<LeaseRecord>,
-    /// Who led each term.
+    /// The leader of each term.
     terms: BTreeMap<u64, String>,
     faults: u64,
 }
@@ -200,7 +200,7 @@ impl History {
         true
     }
 
-    /// A process runs.
+    /// Runs the process that is due.
     fn act(&mut self) {
         let Some(at) = self.processes.iter().position(|it| it.acts_at() == self.now) else { return };
         if !self.is_calm() && self.random.one_in(40) {
@@ -241,7 +241,7 @@ impl History {
         let process = &mut self.processes[at];
         process.call = Some(self.calls);
         process.wakes_at = self.now + CALL_TIMEOUT_MS;
-        let nothing = LeaseError("no answer".to_owned());
+        let nothing = LeaseError("no response".to_owned());
         process.answer = Some(match step {
             LeaseStep::Read => Answer::Read(Err(nothing)),
             _ => Answer::Set(Err(nothing)),

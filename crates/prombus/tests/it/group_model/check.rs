@@ -1,14 +1,14 @@
-//! What must hold after every step: the machine shows what the model says, and nothing that docs/delivery.md promises is broken.
+//! Checks after every step: the visible state of the machine equals the model, and the guarantees of docs/delivery.md hold.
 
 use super::image::TopicImage;
 use super::model::{Model, Place};
 use prombus::delivery::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So many timers of what is settled, or has another time by now, are no waste.
+/// The number of stale timers that is allowed.
 const STALE_TIMERS_MAX: usize = 1_100;
 
-/// Compares everything that the machine shows with the model.
+/// Compares the visible state of the machine with the model.
 pub fn compare(machine: &Group, model: &Model) {
     assert_eq!(machine.source_count(), model.topics.len(), "topics");
     assert_eq!(machine.member_count(), model.members.len(), "members");
@@ -40,7 +40,7 @@ pub fn compare(machine: &Group, model: &Model) {
     let is_due = model.events.values().any(|event| matches!(event.place, Place::Due { .. }));
     let is_free = |source| !model.is_held(source) && !model.fresh(source).is_empty();
     let has_work = is_due || model.sources().any(is_free);
-    assert!(machine.has_work() || !has_work, "it says that there is nothing to lease");
+    assert!(machine.has_work() || !has_work, "has_work() is false although there are events to lease");
 }
 
 fn compare_unsettled(machine: &Group, model: &Model) {
@@ -74,29 +74,29 @@ fn compare_unsettled(machine: &Group, model: &Model) {
     assert_eq!(machine.counts(), UnsettledCounts { leased, waiting: unsettled.len() - leased }, "counts");
 }
 
-/// What is watched from outside, without the model.
+/// Guarantees that are checked independently of the model.
 #[derive(Debug, Default)]
 pub struct Promises {
-    /// Settled, and not to be leased again.
+    /// Settled events, which must not be leased again.
     settled: BTreeSet<Position>,
-    /// The last attempt that was handed out, and not given back by a member that left.
+    /// The last attempt that was handed out and not returned by a member that left.
     last_attempts: BTreeMap<Position, u32>,
-    /// Attempts that were handed out since the start, or the last restart.
+    /// Events that were delivered since the start or the last restart.
     delivered_here: BTreeSet<Position>,
-    /// Delivered since the start or the last seek, also before restarts.
+    /// Events that were delivered since the start or the last seek, also before restarts.
     delivered: BTreeSet<Position>,
-    /// Delivered before the last restart.
+    /// Events that were delivered before the last restart.
     is_from_before: BTreeSet<Position>,
-    /// Leases that run: who, and until when.
+    /// Running leases: the member and the deadline.
     running: BTreeMap<Position, (MemberId, Millis)>,
     /// The highest `max_unsettled` of any member so far.
     unsettled_max: usize,
-    /// The most that was unsettled at once.
+    /// The most events that were unsettled at once.
     unsettled_peak: usize,
 }
 
 impl Promises {
-    /// The group is in memory again, with what is on disk.
+    /// Resets the checks after a restart, which restores the group from disk.
     pub fn restarted(&mut self, topics: &[TopicImage]) {
         self.settled.clear();
         for (number, topic) in topics.iter().enumerate() {
@@ -114,20 +114,23 @@ impl Promises {
         self.unsettled_max = self.unsettled_max.max(settings.max_unsettled as usize);
     }
 
-    /// What must be durable before an event leaves.
+    /// Checks that the attempt and the lease mark of an event are durable before it is delivered.
     pub fn durable(&mut self, lease: &Leased, on_disk: &TopicImage) {
         let Leased { position, attempt, .. } = *lease;
         let known = on_disk.attempts.get(&position.seq).map_or(0, |kept| kept.attempts);
-        assert!(attempt == 1 || known >= attempt, "{lease:?} leaves, but only {known} attempts are durable");
+        assert!(
+            attempt == 1 || known >= attempt,
+            "{lease:?} is delivered, but only {known} attempts are durable"
+        );
         assert!(position.seq <= on_disk.leased_to, "{lease:?} is above the durable lease mark");
         let is_first = self.delivered.insert(position);
         assert!(
             is_first || self.is_returned(position) || lease.reason.is_some(),
-            "{position:?} was delivered before, and comes without a reason"
+            "{position:?} was delivered before, and is redelivered without a reason"
         );
     }
 
-    /// It was given back in this process, as if it had not been delivered.
+    /// Whether it was returned in this process, as if it had not been delivered.
     fn is_returned(&self, position: Position) -> bool {
         self.last_attempts.get(&position) == Some(&1) && !self.is_from_before.contains(&position)
     }
@@ -148,11 +151,11 @@ impl Promises {
     }
 
     pub fn extended(&mut self, position: Position, deadline: Millis) {
-        let lease = self.running.get_mut(&position).expect("only what runs is extended");
+        let lease = self.running.get_mut(&position).expect("only a running lease is extended");
         lease.1 = deadline;
     }
 
-    /// The lease ended before its deadline, if there was one.
+    /// Notes that a lease, if there was one, ended before its deadline.
     pub fn ended(&mut self, position: Position) {
         self.running.remove(&position);
     }
@@ -162,7 +165,7 @@ impl Promises {
         assert!(self.settled.insert(position), "{position:?} is settled twice");
     }
 
-    /// A member left, or was lost, with these leases.
+    /// Notes that a member with these leases left or was lost.
     pub fn gone(&mut self, leases: &[Position], is_clean: bool) {
         for position in leases {
             self.ended(*position);
@@ -181,7 +184,7 @@ impl Promises {
         self.running.retain(|position, _| position.source != source);
     }
 
-    /// After every step.
+    /// The checks after every step.
     pub fn check(&mut self, machine: &Group, model: &Model) {
         for source in model.sources() {
             let floor = machine.status(source).floor;

@@ -1,10 +1,10 @@
-//! Random choices beyond what the tests share.
+//! Random choices in addition to those that all tests share.
 
 use crate::support::Random;
 
-/// More ways to choose.
+/// Additional random choices.
 pub trait Choices {
-    /// True in so many of a hundred cases.
+    /// True in `percent` of a hundred cases.
     fn chance(&mut self, percent: u64) -> bool;
 
     /// One of these, if there is one.

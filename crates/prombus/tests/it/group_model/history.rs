@@ -1,4 +1,4 @@
-//! One random history: the machine, the model and the disk beside each other, and the calls that go to both.
+//! One random history: the machine, the model and the disk, and the calls that go to both machine and model.
 
 use super::check::{Promises, compare};
 use super::choices::Choices;
@@ -9,7 +9,7 @@ use crate::support::Random;
 use prombus::delivery::*;
 use std::collections::BTreeMap;
 
-/// What a member reserved and still has to read.
+/// Events that a member has reserved and not read yet.
 #[derive(Debug)]
 pub struct OpenPull {
     pub redelivered: Vec<Position>,
@@ -18,15 +18,15 @@ pub struct OpenPull {
     pub is_scan: bool,
 }
 
-/// What is the same over a whole history.
+/// The settings that are fixed for a whole history.
 #[derive(Debug)]
 pub struct Flavour {
     pub max_unsettled: u32,
-    /// Of a hundred scanned events, how many a filter drops.
+    /// The percentage of scanned events that a filter drops.
     pub dropped_percent: u64,
-    /// Of a hundred times that a member could ack, how often it nacks.
+    /// The percentage of deliveries that a member nacks instead of acking.
     pub failing_percent: u64,
-    /// Of a hundred times, how often the machine is told at once that time went by.
+    /// The percentage of time steps after which `advance` is called at once.
     pub prompt_percent: u64,
     /// How far ahead of the leases the machine writes lease marks.
     pub mark_ahead: u64,
@@ -45,7 +45,7 @@ pub struct History {
     pub published: Vec<u64>,
     /// At most one pull of a member is open; it may outlive its member.
     pub pulls: BTreeMap<MemberId, OpenPull>,
-    /// Taken, and neither given up nor put off yet.
+    /// Events to give up that were taken, and neither given up nor postponed yet.
     pub named: Vec<GiveUp>,
     pub last_member: MemberId,
     /// A member waits for a lease mark.
@@ -95,21 +95,21 @@ impl History {
         self.step_count
     }
 
-    /// What was done, in words.
+    /// The steps so far, as text.
     pub fn trail(&self) -> &[String] {
         &self.trail
     }
 
-    pub fn tell(&mut self, what: String) {
+    pub fn log_step(&mut self, what: String) {
         self.trail.push(format!("{} @{}: {what}", self.step_count, self.now));
     }
 
-    /// Forgets all but so many lines of the trail.
-    pub fn untell(&mut self, count: usize) {
+    /// Removes all but the first `count` lines of the trail.
+    pub fn truncate_trail(&mut self, count: usize) {
         self.trail.truncate(count);
     }
 
-    /// One random step, and all checks after it.
+    /// Makes one random step, then all checks.
     pub fn step(&mut self) {
         self.step_count += 1;
         self.random_step();
@@ -121,7 +121,7 @@ impl History {
         self.promises.check(&self.machine, &self.model);
     }
 
-    /// Starts the group from what is on disk.
+    /// Restores the group from disk.
     pub fn start(&mut self) {
         let topics = self.journal.on_disk();
         self.machine = Group::new(self.random.next())
@@ -137,22 +137,22 @@ impl History {
         self.named.clear();
     }
 
-    /// Crashes and starts again.
+    /// Crashes and restores the group.
     pub fn restart(&mut self) {
-        self.tell(format!("restart with {} of {}", self.journal.durable(), self.journal.generation()));
+        self.log_step(format!("restart with {} of {}", self.journal.durable(), self.journal.generation()));
         self.journal.crash();
         self.start();
     }
 
     pub fn grant(&mut self, source: SourceId, to: u64) {
-        self.tell(format!("grant {source:?} {to}"));
+        self.log_step(format!("grant {source:?} {to}"));
         self.machine.grant(source, to);
         self.model.grant(source, to);
     }
 
     pub fn join(&mut self, settings: MemberSettings) -> MemberId {
         let id = self.machine.join(settings);
-        self.tell(format!("join {id:?} {settings:?}"));
+        self.log_step(format!("join {id:?} {settings:?}"));
         self.model.join(id, settings);
         self.promises.joined(settings);
         self.last_member = id;
@@ -160,7 +160,7 @@ impl History {
     }
 
     pub fn advance(&mut self) {
-        self.tell("advance".to_owned());
+        self.log_step("advance".to_owned());
         self.machine.advance(self.now);
         self.model.advance(self.now);
         self.take_over_starts();
@@ -178,7 +178,7 @@ impl History {
         let Answer { redelivered, reserved, .. } = &mut answer;
         answer.allowed =
             self.machine.reserve(member, want, scan, pull.now, pull.durable, redelivered, reserved);
-        self.tell(format!("{pull:?} -> {answer:?}"));
+        self.log_step(format!("{pull:?} -> {answer:?}"));
         let machine = &self.machine;
         let is_started = |position| machine.unsettled().any(|(other, it)| other == position && it.is_started);
         self.model.reserve(&pull, &answer, |position| machine.is_giving_up(position), is_started);
@@ -191,7 +191,7 @@ impl History {
         }
     }
 
-    /// A pull that finds fresh events only above the durable marks asks for higher ones.
+    /// Checks that a pull that finds fresh events only above the durable marks requests higher marks.
     fn check_blocked(&mut self, pull: &Pull, answer: &Answer) {
         let is_blocked = answer.allowed > 0
             && answer.reserved.is_empty()
@@ -200,8 +200,8 @@ impl History {
                 .sources()
                 .any(|source| !self.model.is_held(source) && !self.model.fresh(source).is_empty());
         self.is_mark_awaited |= self.machine.take_mark_awaited();
-        let is_under_way = self.model.topics.iter().any(|topic| !topic.written_marks.is_empty());
-        let is_asked = is_under_way || !self.machine.changes_mut().marks.is_empty();
+        let is_in_progress = self.model.topics.iter().any(|topic| !topic.written_marks.is_empty());
+        let is_asked = is_in_progress || !self.machine.changes_mut().marks.is_empty();
         assert!(!is_blocked || (is_asked && self.is_mark_awaited), "no mark is written for {pull:?}");
     }
 
@@ -215,11 +215,11 @@ impl History {
     }
 
     pub fn deliver(&mut self, member: MemberId, range: ReservedRange, scanned_to: u64, kept: &[u64]) {
-        self.tell(format!("deliver {member:?} {range:?} scanned to {scanned_to} {kept:?}"));
+        self.log_step(format!("deliver {member:?} {range:?} scanned to {scanned_to} {kept:?}"));
         let mut leased = Vec::new();
         let is_valid = self.machine.deliver(member, range, scanned_to, kept, self.now, &mut leased);
         let expected = self.model.deliver(member, range, scanned_to, kept, self.now);
-        assert_eq!(is_valid.then_some(&leased), expected.as_ref(), "what a reservation became");
+        assert_eq!(is_valid.then_some(&leased), expected.as_ref(), "the result of a reservation");
         self.watch_leases(member, &leased);
         if is_valid {
             for seq in (range.first_seq..=scanned_to).filter(|seq| !kept.contains(seq)) {
@@ -229,24 +229,24 @@ impl History {
     }
 
     pub fn unreserve(&mut self, member: MemberId, range: ReservedRange) {
-        self.tell(format!("unreserve {member:?} {range:?}"));
+        self.log_step(format!("unreserve {member:?} {range:?}"));
         self.machine.unreserve(member, range);
         self.model.unreserve(member, range);
     }
 
     pub fn ack(&mut self, sender: Sender, position: Position) {
         let settling = self.machine.ack(sender, position);
-        self.tell(format!("ack {sender:?} {position:?} -> {settling:?}"));
+        self.log_step(format!("ack {sender:?} {position:?} -> {settling:?}"));
         assert_eq!(settling, self.model.ack(sender, position), "an ack");
         if settling == AckOutcome::Counted {
-            assert!(self.machine.changes_mut().is_wanted, "an ack wants to be durable");
+            assert!(self.machine.changes_mut().is_wanted, "an ack must set is_wanted");
             self.promises.settled(position);
         }
     }
 
     pub fn nack(&mut self, sender: Sender, position: Position, delay: Option<Millis>, error: Option<&str>) {
         let settling = self.machine.nack(sender, position, delay, error, self.now);
-        self.tell(format!("nack {sender:?} {position:?} {delay:?} {error:?} -> {settling:?}"));
+        self.log_step(format!("nack {sender:?} {position:?} {delay:?} {error:?} -> {settling:?}"));
         let chosen_until =
             self.machine.unsettled().find(|&(other, _)| other == position).map(|(_, it)| it.at);
         let nack = Nack { delay, error, now: self.now, chosen_until };
@@ -259,7 +259,7 @@ impl History {
 
     pub fn nack_dead(&mut self, sender: Sender, position: Position, error: Option<&str>) {
         let settling = self.machine.nack_dead(sender, position, error);
-        self.tell(format!("nack for good {sender:?} {position:?} {error:?} -> {settling:?}"));
+        self.log_step(format!("nack for good {sender:?} {position:?} {error:?} -> {settling:?}"));
         assert_eq!(settling, self.model.nack_dead(sender, position, error), "a nack for good");
         if settling == AckOutcome::Counted {
             self.promises.ended(position);
@@ -268,7 +268,7 @@ impl History {
 
     pub fn extend(&mut self, sender: Sender, position: Position, extend_ms: Millis) {
         let deadline = self.machine.extend(sender, position, extend_ms, self.now);
-        self.tell(format!("extend {sender:?} {position:?} by {extend_ms} -> {deadline:?}"));
+        self.log_step(format!("extend {sender:?} {position:?} by {extend_ms} -> {deadline:?}"));
         assert_eq!(deadline, self.model.extend(sender, position, extend_ms, self.now), "an extension");
         if let Some(deadline) = deadline {
             self.promises.extended(position, deadline);
@@ -276,7 +276,7 @@ impl History {
     }
 
     pub fn pass_over_redelivery(&mut self, member: MemberId, position: Position) {
-        self.tell(format!("pass over redelivery {position:?} of {member:?}"));
+        self.log_step(format!("pass over redelivery {position:?} of {member:?}"));
         self.machine.pass_over_redelivery(member, position);
         if self.model.pass_over_redelivery(member, position) {
             self.promises.settled(position);
@@ -284,7 +284,7 @@ impl History {
     }
 
     pub fn give_back_lease(&mut self, member: MemberId, position: Position) {
-        self.tell(format!("give back {member:?} {position:?}"));
+        self.log_step(format!("give back {member:?} {position:?}"));
         if self.model.leased_to(member).contains(&position) {
             self.promises.gone(&[position], true);
         }
@@ -293,21 +293,21 @@ impl History {
     }
 
     pub fn put_back_redelivery(&mut self, member: MemberId, position: Position) {
-        self.tell(format!("put back {member:?} {position:?}"));
+        self.log_step(format!("put back {member:?} {position:?}"));
         let was_reserved = self.machine.put_back_redelivery(member, position, self.now);
         assert_eq!(was_reserved, self.model.put_back_redelivery(member, position), "{position:?} is read");
     }
 
     pub fn hand_out(&mut self, member: MemberId, position: Position) {
         let lease = self.machine.hand_out(member, position, self.now);
-        self.tell(format!("hand out {member:?} {position:?} -> {lease:?}"));
-        assert_eq!(lease, self.model.hand_out(member, position, self.now), "what a redelivery became");
+        self.log_step(format!("hand out {member:?} {position:?} -> {lease:?}"));
+        assert_eq!(lease, self.model.hand_out(member, position, self.now), "the result of a redelivery");
         self.watch_leases(member, lease.as_slice());
     }
 
-    /// Closes in order, and starts again.
+    /// Closes cleanly, and starts again.
     pub fn close_and_restart(&mut self) {
-        self.tell("close".to_owned());
+        self.log_step("close".to_owned());
         for member in self.model.members.keys().copied().collect::<Vec<_>>() {
             self.promises.gone(&self.model.leased_to(member), true);
         }
@@ -321,9 +321,9 @@ impl History {
         self.restart();
     }
 
-    /// A member goes, with a word or without one.
-    pub fn part(&mut self, member: MemberId, is_clean: bool) {
-        self.tell(format!("{} {member:?}", if is_clean { "leave" } else { "lose" }));
+    /// Removes a member that leaves cleanly or is lost.
+    pub fn remove_member(&mut self, member: MemberId, is_clean: bool) {
+        self.log_step(format!("{} {member:?}", if is_clean { "leave" } else { "lose" }));
         self.promises.gone(&self.model.leased_to(member), is_clean);
         if is_clean {
             self.machine.leave(member, self.now);
@@ -336,13 +336,13 @@ impl History {
     }
 
     pub fn pause(&mut self, member: MemberId, is_paused: bool) {
-        self.tell(format!("pause {member:?} {is_paused}"));
+        self.log_step(format!("pause {member:?} {is_paused}"));
         self.machine.pause(member, is_paused);
         self.model.pause(member, is_paused);
     }
 
     pub fn hold(&mut self, member: MemberId, is_held: bool) {
-        self.tell(format!("hold {member:?} {is_held}"));
+        self.log_step(format!("hold {member:?} {is_held}"));
         if is_held {
             self.machine.hold(member);
             self.model.hold(member);
@@ -354,7 +354,7 @@ impl History {
     }
 
     pub fn cut(&mut self, source: SourceId, first_seq: u64) {
-        self.tell(format!("cut {source:?} {first_seq}"));
+        self.log_step(format!("cut {source:?} {first_seq}"));
         let missed = self.machine.cut(source, first_seq);
         let positions = self.model.cut(source, first_seq);
         assert_eq!(missed, positions.len() as u64, "how many events were missed");
@@ -366,7 +366,7 @@ impl History {
     }
 
     pub fn seek(&mut self, source: SourceId, floor: u64) {
-        self.tell(format!("seek {source:?} {floor}"));
+        self.log_step(format!("seek {source:?} {floor}"));
         self.machine.seek(source, floor);
         self.model.seek(source, floor);
         self.promises.sought(source, floor);
@@ -379,13 +379,13 @@ impl History {
         *published = floor.max(*published);
     }
 
-    /// Writes down what the machine gathered.
+    /// Writes the changes that the machine collected to the journal.
     pub fn take_changes(&mut self) {
         let changes = std::mem::take(self.machine.changes_mut());
-        self.tell(format!("take {changes:?}"));
-        assert!(changes.is_wanted || changes.attempts.is_empty(), "failures want to be durable");
+        self.log_step(format!("take {changes:?}"));
+        assert!(changes.is_wanted || changes.attempts.is_empty(), "failed attempts must set is_wanted");
         for &(source, leased_to) in &changes.marks {
-            // The next generation carries it.
+            // The next generation contains it.
             let generation = self.journal.generation() + 1;
             self.model.topic(source).written_marks.push((leased_to, generation));
         }
@@ -396,21 +396,21 @@ impl History {
     }
 
     pub fn sync(&mut self, generation: u64) {
-        self.tell(format!("durable up to {generation}"));
+        self.log_step(format!("durable up to {generation}"));
         self.journal.sync(generation);
     }
 
     pub fn take_given_up(&mut self) {
         let mut named = self.machine.take_given_up();
-        self.tell(format!("given up: {named:?}"));
+        self.log_step(format!("given up: {named:?}"));
         named.sort_by_key(|give_up| give_up.position);
-        assert_eq!(named, self.model.take_given_up(), "what is given up");
+        assert_eq!(named, self.model.take_given_up(), "events to give up");
         self.named.extend(named);
     }
 
-    /// Ends a giving up without a dead letter.
+    /// Settles an event that is being given up, without a dead letter.
     pub fn park(&mut self, position: Position) {
-        self.tell(format!("park {position:?}"));
+        self.log_step(format!("park {position:?}"));
         if self.model.is_giving_up(position) {
             self.promises.settled(position);
         }
@@ -418,9 +418,9 @@ impl History {
         self.model.gave_up(position);
     }
 
-    /// Ends a giving up: it is written, or put off until a time.
+    /// Ends giving up an event: the dead letter is written, or postponed until a time.
     pub fn end_give_up(&mut self, give_up: GiveUp, until: Option<Millis>) {
-        self.tell(format!("end {give_up:?}, put off until {until:?}"));
+        self.log_step(format!("end {give_up:?}, put off until {until:?}"));
         let position = give_up.position;
         let is_giving_up = self.machine.is_giving_up(position);
         assert_eq!(is_giving_up, self.model.is_giving_up(position), "{position:?} is being given up");

@@ -1,11 +1,11 @@
-//! What is on disk of a group: the records that the machine asked for, written in order, durable up to some generation, folded
-//! when they are read again. Beside each record stands what the model says must be known once it is durable.
+//! The records of a group on disk: the machine's changes, written in order, durable up to some generation, and folded when
+//! they are read. Each record has the state that the model expects once the record is durable.
 
 use prombus::delivery::{Changes, Millis, Position, Restored, SettledSeqs, SourceId};
 use prombus_protocol::RedeliveryReason;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What is known of an event that was tried.
+/// The recorded attempts of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub attempts: u32,
@@ -13,7 +13,7 @@ pub struct Kept {
     pub reason: Option<RedeliveryReason>,
 }
 
-/// What is known of a topic.
+/// The recorded state of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicImage {
     pub settled: BTreeSet<u64>,
@@ -23,12 +23,12 @@ pub struct TopicImage {
 }
 
 impl TopicImage {
-    /// A group that starts behind a seq.
+    /// The state of a group that starts after a seq.
     pub fn up_to(floor: u64) -> Self {
         Self { settled: (1..=floor).collect(), ..Self::default() }
     }
 
-    /// As the machine wants it. `end` is the newest seq of the topic.
+    /// Converts it for the machine. `end` is the newest seq of the topic.
     pub fn restored(&self, end: u64) -> Restored {
         let mut settled = SettledSeqs::default();
         for &seq in &self.settled {
@@ -49,9 +49,9 @@ impl TopicImage {
 /// One record.
 #[derive(Debug)]
 pub enum Record {
-    /// What the machine gathered.
+    /// Changes that the machine collected.
     Changes(Changes),
-    /// A dead letter and its settling.
+    /// A dead letter and the settle of its event.
     GaveUp(Position),
     /// A seek to after a seq, with a lease mark.
     Sought(SourceId, u64, u64),
@@ -92,12 +92,12 @@ impl Record {
 pub struct Journal {
     on_disk: Vec<TopicImage>,
     durable: u64,
-    /// Not durable yet, each with what must be known once it is.
+    /// Records that are not durable yet, each with the expected state once it is.
     written: VecDeque<(Record, Vec<TopicImage>)>,
 }
 
 impl Journal {
-    /// Topics as they are at first.
+    /// A journal with the initial state of the topics.
     pub fn new(topics: Vec<TopicImage>) -> Self {
         Self { on_disk: topics, durable: 0, written: VecDeque::new() }
     }
@@ -107,23 +107,23 @@ impl Journal {
         self.durable
     }
 
-    /// The newest written one.
+    /// The newest written generation.
     pub fn generation(&self) -> u64 {
         self.durable + self.written.len() as u64
     }
 
-    /// What is durable.
+    /// The durable state.
     pub fn on_disk(&self) -> &[TopicImage] {
         &self.on_disk
     }
 
-    /// Writes what the machine gathered; then this must be known. Answers its generation.
+    /// Writes changes of the machine with the expected state, and returns their generation.
     pub fn write_changes(&mut self, changes: Changes, expected: Vec<TopicImage>) -> u64 {
         self.written.push_back((Record::Changes(changes), expected));
         self.generation()
     }
 
-    /// Writes a record that the caller makes.
+    /// Writes a record of the caller.
     pub fn write(&mut self, record: Record) {
         let newest = self.written.back().map_or(&self.on_disk, |(_, expected)| expected);
         let mut expected = newest.clone();
@@ -134,18 +134,18 @@ impl Journal {
     /// Makes everything up to a generation durable.
     pub fn sync(&mut self, generation: u64) {
         while self.durable < generation {
-            let (record, expected) = self.written.pop_front().expect("only what was written is synced");
+            let (record, expected) = self.written.pop_front().expect("only written records are synced");
             record.apply(&mut self.on_disk);
             self.durable += 1;
             assert_eq!(
                 self.on_disk, expected,
-                "generation {} does not hold what it must: {record:?}",
+                "generation {} has an unexpected state: {record:?}",
                 self.durable
             );
         }
     }
 
-    /// A crash: what was not durable is lost.
+    /// Crashes: records that are not durable are lost.
     pub fn crash(&mut self) {
         self.written.clear();
     }

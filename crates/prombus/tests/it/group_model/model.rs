@@ -1,7 +1,7 @@
-//! A consumer group, naively: maps of single seqs, everything found by looking at all of it, no timers, no queues.
+//! A naive model of a consumer group: maps of single seqs, linear searches, no timers, no queues.
 //!
-//! Where the machine may choose (which of several redeliveries that became due at once comes first, which topic is next, how a
-//! backoff is spread), the model takes the machine's answer and only checks that it was one of the right ones.
+//! Where the machine has a choice (the order of redeliveries that became due together, the next topic, the jitter of a
+//! backoff), the model adopts the machine's choice and only checks that it is allowed.
 //!
 //! Like the machine it learns the time only from [`Model::advance`], [`Model::reserve`], [`Model::lose`] and [`Model::unhold`].
 
@@ -10,7 +10,7 @@ use prombus::delivery::*;
 use prombus_protocol::RedeliveryReason;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Its failure is not among the records yet.
+/// The gate of an event whose failed attempt is not recorded yet.
 pub const NOT_WRITTEN: u64 = u64::MAX;
 
 /// Where an unsettled event is.
@@ -22,7 +22,7 @@ pub enum Place {
     Waiting {
         until: Millis,
     },
-    /// To be delivered again now; who has the lower turn became so earlier.
+    /// Ready to be redelivered; an event with a lower turn became due earlier.
     Due {
         turn: u64,
     },
@@ -34,7 +34,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Its lease or its wait is over at that time.
+    /// Whether its lease or its wait has ended at that time.
     pub fn is_over(self, now: Millis) -> bool {
         match self {
             Self::Leased { until } | Self::Waiting { until } => until <= now,
@@ -54,19 +54,19 @@ pub struct Event {
     pub reason: Option<RedeliveryReason>,
     /// The generation that must be durable before it is delivered again.
     pub gate: u64,
-    /// What the records must say about it.
+    /// The attempts that the records must contain.
     pub kept: Option<Kept>,
     pub is_restored: bool,
-    /// The start of its next attempt is among the records.
+    /// Whether the start of its next attempt is recorded.
     pub is_started: bool,
-    /// A pull found it due but not durable: it comes when that is over, whatever its turn.
+    /// A pull found it due but gated: it is delivered once the gate is durable, whatever its turn.
     pub is_out_of_turn: bool,
-    /// It was nacked while it was due, so it may come at its old turn or at its new one, also later.
+    /// It was nacked while it was due, so it may be delivered at its old turn or at its new one.
     pub has_two_turns: bool,
 }
 
 impl Event {
-    /// The start of the next attempt is written down. If it is ever read, the process died.
+    /// Records the start of the next attempt. If that record is ever read, the process died during the attempt.
     pub fn start(&mut self) {
         self.is_started = true;
         self.gate = NOT_WRITTEN;
@@ -79,15 +79,15 @@ impl Event {
 pub struct Topic {
     pub granted_to: u64,
     pub settled: BTreeSet<u64>,
-    /// Known from before a restart, not granted yet.
+    /// Attempts from before a restart, of seqs that are not granted yet.
     pub restored: BTreeMap<u64, Kept>,
-    /// Pulls that took something fresh elsewhere, although this topic had some too.
+    /// Consecutive pulls that took fresh events of other topics although this topic had some too.
     pub passed_by: usize,
-    /// Nothing above it is leased.
+    /// The durable lease mark: no event above it is leased.
     pub durable_mark: u64,
-    /// Marks that are written, with their generations.
+    /// Written marks, with their generations.
     pub written_marks: Vec<(u64, u64)>,
-    /// Up to here events may have been delivered before the last restart.
+    /// Events up to here may have been delivered before the last restart.
     pub restarted_to: u64,
     /// The highest seq that was leased.
     pub leased_to: u64,
@@ -105,10 +105,10 @@ pub struct Member {
     pub is_paused: bool,
     pub is_held: bool,
     pub reserved: Vec<ReservedRange>,
-    /// Topics of which it has reserved more than it may deliver.
+    /// Topics of which it may have reserved more events than it will deliver.
     pub held: BTreeSet<SourceId>,
     /// Its last pull found nothing.
-    pub is_hungry: bool,
+    pub is_idle: bool,
 }
 
 /// One call of `reserve`.
@@ -121,7 +121,7 @@ pub struct Pull {
     pub durable: u64,
 }
 
-/// What it answered.
+/// The result of a pull.
 #[derive(Debug, Default)]
 pub struct Answer {
     pub allowed: u32,
@@ -143,7 +143,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A group that starts from what is on disk. `ends` are the newest seqs of the topics.
+    /// A group that is restored from disk. `ends` are the newest seqs of the topics.
     pub fn new(topics: &[TopicImage], ends: &[u64]) -> Self {
         let mut model = Self::default();
         for (image, &end) in topics.iter().zip(ends) {
@@ -162,7 +162,7 @@ impl Model {
         model
     }
 
-    /// What must survive a crash, were everything durable now.
+    /// The state that must survive a crash if all records are durable.
     pub fn image(&self) -> Vec<TopicImage> {
         let topics = self.topics.iter();
         let images = topics.map(|topic| TopicImage {
@@ -210,7 +210,7 @@ impl Model {
         }
     }
 
-    /// Seqs that may be leased and that nobody has had, reserved, or is done with.
+    /// Granted seqs that are neither leased, reserved, waiting nor settled.
     pub fn fresh(&self, source: SourceId) -> BTreeSet<u64> {
         let topic = &self.topics[source.0 as usize];
         let mut fresh: BTreeSet<u64> =
@@ -237,12 +237,12 @@ impl Model {
             is_held: false,
             reserved: Vec::new(),
             held: BTreeSet::new(),
-            is_hungry: false,
+            is_idle: false,
         };
-        assert!(self.members.insert(id, member).is_none(), "{id:?} is given twice");
+        assert!(self.members.insert(id, member).is_none(), "{id:?} is assigned twice");
     }
 
-    /// What a member has leased, in order.
+    /// The leases of a member, in order.
     pub fn leased_to(&self, member: MemberId) -> Vec<Position> {
         let theirs = self.events.iter().filter(|(_, event)| {
             event.last_holder == Some(member) && matches!(event.place, Place::Leased { .. })
@@ -250,13 +250,13 @@ impl Model {
         theirs.map(|(&position, _)| position).collect()
     }
 
-    /// Redeliveries that a member reads, in order.
+    /// Redeliveries that a member has reserved, in order.
     pub fn reserved_by(&self, member: MemberId) -> Vec<Position> {
         let theirs = self.events.iter().filter(|(_, event)| event.place == Place::Reserved { by: member });
         theirs.map(|(&position, _)| position).collect()
     }
 
-    /// How much one pull of a member may lease.
+    /// How many events one pull of a member may lease.
     pub fn window(&self, id: MemberId) -> u32 {
         let member = &self.members[&id];
         let in_flight = self.leased_to(id).len() as u32;
@@ -270,15 +270,15 @@ impl Model {
     }
 
     pub fn advance(&mut self, now: Millis) {
-        let mut ran_out = Vec::new();
+        let mut expired = Vec::new();
         for (&position, event) in &self.events {
             let Place::Leased { until } = event.place else { continue };
             let is_held = event.last_holder.is_some_and(|holder| self.members[&holder].is_held);
             if until <= now && !is_held {
-                ran_out.push((position, until));
+                expired.push((position, until));
             }
         }
-        for (position, until) in ran_out {
+        for (position, until) in expired {
             self.counters.expired += 1;
             self.fail(position, RedeliveryReason::LeaseExpired, until, "lease_expired");
         }
@@ -308,7 +308,7 @@ impl Model {
         self.events.get_mut(&position).expect("the model knows the event")
     }
 
-    /// The next time at which something happens by itself.
+    /// The time of the next timer.
     pub fn next_at(&self) -> Option<Millis> {
         let events = self.events.values().filter_map(|event| match event.place {
             Place::Leased { until } => {
@@ -321,7 +321,7 @@ impl Model {
         events.chain(self.put_off.iter().map(|&(until, _)| until)).min()
     }
 
-    /// An attempt failed: it is tried again from a time on, or given up.
+    /// Fails an attempt: the event is redelivered after `until`, or given up.
     pub fn fail(&mut self, position: Position, reason: RedeliveryReason, until: Millis, error: &str) {
         let event = self.event(position);
         if event.attempts >= event.limit {
@@ -340,9 +340,10 @@ impl Model {
         event.kept = Some(Kept { attempts: event.attempts, not_before: until, reason: Some(reason) });
     }
 
-    /// The machine may start the next attempt of an event that is due before anybody pulls it, if members wait for events.
+    /// Adopts attempts that the machine has started: it may start the next attempt of a due event before a pull, if members
+    /// wait for events.
     pub fn take_over_starts(&mut self, is_started: impl Fn(Position) -> bool) {
-        let room = self.hungry_room();
+        let room = self.idle_room();
         let mut started = 0;
         for (&position, event) in &mut self.events {
             let is_due = matches!(event.place, Place::Due { .. });
@@ -351,7 +352,7 @@ impl Model {
                 started += 1;
             }
         }
-        assert!(started <= room, "{started} attempts are started for {room} that members wait for");
+        assert!(started <= room, "{started} attempts are started, but waiting members can take only {room}");
     }
 
     pub(super) fn give_up(&mut self, position: Position, error: &str) {

@@ -1,4 +1,4 @@
-//! Pulls, as the model does them: what a member reserves, is leased, and gives back.
+//! Pulls in the model: reserving, leasing and returning events.
 
 use super::model::{Answer, Event, Model, Place, Pull};
 use prombus::delivery::*;
@@ -6,14 +6,14 @@ use prombus_protocol::RedeliveryReason;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Model {
-    /// How much the members could take whose last pull found nothing.
-    pub fn hungry_room(&self) -> u32 {
-        let hungry = self.members.iter().filter(|(_, member)| member.is_hungry);
-        hungry.map(|(&id, _)| self.window(id)).sum()
+    /// How many events the waiting members could take.
+    pub fn idle_room(&self) -> u32 {
+        let idle = self.members.iter().filter(|(_, member)| member.is_idle);
+        idle.map(|(&id, _)| self.window(id)).sum()
     }
 
-    /// Checks a pull's answer, and takes it over. Which events are given up, and of which the next attempt is started, is the
-    /// machine's choice.
+    /// Checks the result of a pull, and adopts it. The machine chooses which events are given up, and whose next attempt is
+    /// started.
     pub fn reserve(
         &mut self,
         pull: &Pull,
@@ -29,10 +29,13 @@ impl Model {
             topic.written_marks.retain(|(_, generation)| *generation > pull.durable);
         }
         let Some(member) = self.members.get_mut(&pull.member) else {
-            assert!(answer.redelivered.is_empty() && answer.reserved.is_empty(), "a stranger got something");
+            assert!(
+                answer.redelivered.is_empty() && answer.reserved.is_empty(),
+                "an unknown member got events"
+            );
             return;
         };
-        member.is_hungry = true;
+        member.is_idle = true;
         let settings = member.settings;
         let window = self.window(pull.member).min(pull.want);
         let mut left = 0;
@@ -40,21 +43,21 @@ impl Model {
             left = self.reserve_due(pull, settings, window, &answer.redelivered, (is_giving_up, is_started));
         } else {
             self.take_over_starts(is_started);
-            assert!(answer.redelivered.is_empty(), "there was no window");
+            assert!(answer.redelivered.is_empty(), "the window was empty");
         }
         let reserved: u64 = self.reserved().map(ReservedRange::count).sum();
         let room = u64::from(settings.max_unsettled).saturating_sub(self.events.len() as u64 + reserved);
         let allowed = room.min(u64::from(left)) as u32;
-        assert_eq!(answer.allowed, allowed, "how much of it may be delivered");
+        assert_eq!(answer.allowed, allowed, "how many events may be delivered");
         let most = if allowed == 0 { 0 } else { u64::from(pull.scan.unwrap_or(allowed)) };
         self.take_fresh(pull.member, most, pull.scan.is_some(), &answer.reserved);
-        let member = self.members.get_mut(&pull.member).expect("looked at above");
-        member.is_hungry = answer.redelivered.is_empty() && answer.reserved.is_empty();
+        let member = self.members.get_mut(&pull.member).expect("found above");
+        member.is_idle = answer.redelivered.is_empty() && answer.reserved.is_empty();
     }
 
-    /// Redeliveries: as many as there are and fit, those first that became due first. One from the second attempt on is
-    /// reserved only once its start is durable. The machine may stop looking when as many wait for that as all members could take.
-    /// Answers how much is left for fresh events: what waits comes before them.
+    /// Reserves redeliveries, as many as fit, in the order in which they became due. From the second attempt on, an event is
+    /// reserved only once the start of its attempt is durable. The machine may stop when as many events wait for that as all
+    /// members could take. Returns how much of the window is left for fresh events: gated redeliveries keep their share.
     fn reserve_due(
         &mut self,
         pull: &Pull,
@@ -63,7 +66,7 @@ impl Model {
         redelivered: &[Position],
         (is_giving_up, is_started): (impl Fn(Position) -> bool, impl Fn(Position) -> bool),
     ) -> u32 {
-        let room = self.hungry_room();
+        let room = self.idle_room();
         let mut ready = BTreeMap::new();
         let mut spent = Vec::new();
         let (mut gated, mut started, mut unstarted) = (0, 0, 0);
@@ -85,7 +88,7 @@ impl Model {
                 ready.insert(position, (!event.is_out_of_turn && !event.has_two_turns).then_some(turn));
             }
         }
-        assert!(started <= room, "{started} attempts are started for {room} that members could take");
+        assert!(started <= room, "{started} attempts are started, but members can take only {room}");
         let may_stop = gated + started >= room;
         let expected = ready.len().min(window as usize);
         assert!(
@@ -105,7 +108,8 @@ impl Model {
         }
         let mut newest_turn = None;
         for &position in redelivered {
-            let turn = ready.remove(&position).expect("what is reserved is due, durable, and reserved once");
+            let turn =
+                ready.remove(&position).expect("a reserved redelivery is due, durable, and reserved once");
             if turn.is_some() {
                 assert!(turn >= newest_turn, "{position:?} is out of turn");
                 newest_turn = turn;
@@ -115,11 +119,14 @@ impl Model {
             event.place = Place::Reserved { by: pull.member };
         }
         let left = ready.values().flatten().min();
-        assert!(left.is_none_or(|turn| Some(*turn) >= newest_turn), "what became due first was left");
+        assert!(
+            left.is_none_or(|turn| Some(*turn) >= newest_turn),
+            "an event that became due earlier was left out"
+        );
         window.saturating_sub(redelivered.len() as u32 + gated + started)
     }
 
-    /// A redelivery that its member has read is leased; `None` when the member does not have it reserved any more.
+    /// Leases a redelivery that its member has read; `None` if the member has not reserved it any more.
     pub fn hand_out(&mut self, member: MemberId, position: Position, now: Millis) -> Option<Leased> {
         let settings = self.members.get(&member)?.settings;
         let event = self.events.get_mut(&position)?;
@@ -135,7 +142,7 @@ impl Model {
         let (attempt, reason) = (event.attempts, event.reason);
         assert!(
             attempt == 1 || event.kept.is_some_and(|kept| kept.attempts == attempt),
-            "{position:?} leaves before its attempt is written down"
+            "{position:?} is delivered before its attempt is recorded"
         );
         let counters = &mut self.counters;
         counters.delivered += 1;
@@ -149,7 +156,7 @@ impl Model {
         Some(Leased { position, attempt, deadline, reason })
     }
 
-    /// Fresh seqs: as many as there are and fit, of each topic the lowest, topics in turn.
+    /// Reserves fresh seqs, as many as fit, the lowest of each topic first, topics in rotation.
     fn take_fresh(&mut self, member: MemberId, most: u64, is_scan: bool, ranges: &[ReservedRange]) {
         let free = self.sources().filter(|&source| !self.is_held(source) && !self.fresh(source).is_empty());
         let free_count = free.count();
@@ -191,21 +198,21 @@ impl Model {
             let topic = self.topic(source);
             topic.passed_by =
                 if count > 0 && taken.is_empty() && !fresh.is_empty() { topic.passed_by + 1 } else { 0 };
-            assert!(topic.passed_by < topic_count, "{source:?} is not given its turn");
+            assert!(topic.passed_by < topic_count, "{source:?} does not get its turn");
         }
-        let member = self.members.get_mut(&member).expect("looked at by the caller");
+        let member = self.members.get_mut(&member).expect("found by the caller");
         member.reserved.extend_from_slice(ranges);
         if is_merged {
             member.held.extend(ranges.iter().map(|range| range.source));
         }
     }
 
-    /// A member has reserved more of a topic than it may deliver: no other member gets any of it.
+    /// Whether a member may have reserved more of a topic than it will deliver, so that no other member reserves from it.
     pub fn is_held(&self, source: SourceId) -> bool {
         self.members.values().any(|member| member.held.contains(&source))
     }
 
-    /// What a member reads becomes leased; `None` when its reservation is void.
+    /// Leases the events that a member has read; `None` if its reservation is void.
     pub fn deliver(
         &mut self,
         id: MemberId,
@@ -251,7 +258,7 @@ impl Model {
         Some(leased)
     }
 
-    /// Gives a reservation back. False when it is void.
+    /// Ends a reservation. Returns false if it was void.
     pub fn unreserve(&mut self, member: MemberId, range: ReservedRange) -> bool {
         let Some(member) = self.members.get_mut(&member) else { return false };
         let count = member.reserved.len();

@@ -1,4 +1,4 @@
-//! The model's half of what becomes of a delivery: acks, nacks, extensions, members that go, seeks, dead letters.
+//! Settling in the model: acks, nacks, extensions, members that leave or are lost, seeks, dead letters.
 
 use super::image::Kept;
 use super::model::{Model, NOT_WRITTEN, Place};
@@ -10,17 +10,17 @@ const GRACE_MS: Millis = 1_000;
 const BACKOFF_FIRST_MS: Millis = 100;
 const BACKOFF_MAX_MS: Millis = 30_000;
 
-/// What a nack asks for.
+/// The arguments of a nack.
 #[derive(Clone, Copy, Debug)]
 pub struct Nack<'a> {
     pub delay: Option<Millis>,
     pub error: Option<&'a str>,
     pub now: Millis,
-    /// Until when the machine lets the event wait: its choice when no delay is asked for.
+    /// The end of the wait that the machine chose; used if the nack has no delay.
     pub chosen_until: Option<Millis>,
 }
 
-/// Whether a backoff is 100 ms doubling to 30 s, a fifth more or less.
+/// Whether a backoff follows the rule: 100 ms, doubling up to 30 s, with a jitter of 20 %.
 pub fn is_backoff(failed_attempts: u32, backoff: Millis) -> bool {
     let mut full = BACKOFF_FIRST_MS;
     for _ in 1..failed_attempts {
@@ -30,7 +30,7 @@ pub fn is_backoff(failed_attempts: u32, backoff: Millis) -> bool {
 }
 
 impl Model {
-    /// The sender holds the event, or held it last and nobody newer does.
+    /// Whether the sender holds the event, or held it last and no newer member does.
     fn is_theirs(&self, sender: Sender, position: Position) -> bool {
         let Some(event) = self.events.get(&position) else { return false };
         let is_theirs = match sender {
@@ -70,7 +70,7 @@ impl Model {
         if is_running {
             self.fail(position, RedeliveryReason::Nacked, until, nack.error.unwrap_or("nacked"));
         } else {
-            // The attempt has failed before: only the wait changes.
+            // The attempt has failed already: only the wait changes.
             self.wait(position, RedeliveryReason::Nacked, until);
         }
         if nack.delay == Some(0) {
@@ -108,7 +108,7 @@ impl Model {
         Some(*until)
     }
 
-    /// Only while the member reads it.
+    /// Settles a redelivery, if the member has reserved it.
     pub fn pass_over_redelivery(&mut self, member: MemberId, position: Position) -> bool {
         let is_theirs = self.reserved_by(member).contains(&position);
         if is_theirs {
@@ -118,7 +118,7 @@ impl Model {
         is_theirs
     }
 
-    /// What a member has or reads, in order.
+    /// The leases and reserved redeliveries of a member, in order.
     fn all_of(&self, member: MemberId) -> Vec<Position> {
         let mut all = self.leased_to(member);
         all.extend(self.reserved_by(member));
@@ -126,7 +126,7 @@ impl Model {
         all
     }
 
-    /// Its leases end as if they had never been.
+    /// Removes a member that leaves cleanly: its leases end as if they had not happened.
     pub fn leave(&mut self, member: MemberId) {
         for position in self.all_of(member) {
             self.give_back_lease(member, position);
@@ -134,7 +134,7 @@ impl Model {
         self.members.remove(&member);
     }
 
-    /// A lease, or the reservation of a redelivery, ends as if it had never been.
+    /// Ends a lease, or the reservation of a redelivery, as if it had not happened.
     pub fn give_back_lease(&mut self, member: MemberId, position: Position) {
         if !self.all_of(member).contains(&position) {
             return;
@@ -149,7 +149,7 @@ impl Model {
         }
     }
 
-    /// A redelivery is not handed out; that the attempt was started stays written down. Answers whether the member read it.
+    /// Puts back a reserved redelivery; the start of its attempt stays recorded. Returns whether the member had reserved it.
     pub fn put_back_redelivery(&mut self, member: MemberId, position: Position) -> bool {
         let is_theirs = self.reserved_by(member).contains(&position);
         if is_theirs {
@@ -159,7 +159,7 @@ impl Model {
         is_theirs
     }
 
-    /// Everybody leaves, and what is written down is exact.
+    /// All members leave, and the records become exact.
     pub fn close(&mut self) {
         for member in self.members.keys().copied().collect::<Vec<_>>() {
             self.leave(member);
@@ -176,7 +176,7 @@ impl Model {
         }
     }
 
-    /// Its attempts failed, and are made again at once.
+    /// Removes a member that is lost: its attempts have failed, and the events are due at once.
     pub fn lose(&mut self, member: MemberId, now: Millis) {
         let theirs = self.all_of(member);
         self.members.remove(&member);
@@ -202,7 +202,7 @@ impl Model {
         }
     }
 
-    /// What ran out while nobody read from the member gets a moment more.
+    /// Leases that expired during the hold are extended a little.
     pub fn unhold(&mut self, id: MemberId, now: Millis) {
         self.advance(now);
         let Some(member) = self.members.get_mut(&id) else { return };
@@ -215,7 +215,7 @@ impl Model {
         }
     }
 
-    /// What is below a seq is gone: settled, but for what members have, reserve, or what is given up.
+    /// Removes the events below a seq: they are settled, except those that are leased, reserved or being given up.
     pub fn cut(&mut self, source: SourceId, first_seq: u64) -> Vec<Position> {
         let mut missed = Vec::new();
         for seq in 1..first_seq {
@@ -254,12 +254,12 @@ impl Model {
         topic.written_marks.clear();
         topic.restarted_to = 0;
         topic.leased_to = floor;
-        // It goes to the end of the line of topics.
+        // It goes to the end of the rotation of topics.
         topic.passed_by = 0;
         topic.granted_to = topic.granted_to.max(floor);
     }
 
-    /// The records so far are written as this generation. Answers whether an event waits for that.
+    /// Assigns a generation to the changes so far. Returns whether an event waits for it.
     pub fn gate(&mut self, generation: u64) -> bool {
         let mut is_waited_for = false;
         for event in self.events.values_mut().filter(|event| event.gate == NOT_WRITTEN) {
@@ -273,7 +273,7 @@ impl Model {
         self.events.get(&position).is_some_and(|event| event.place == Place::GivingUp)
     }
 
-    /// Events to give up, by position.
+    /// Events to give up, sorted by position.
     pub fn take_given_up(&mut self) -> Vec<GiveUp> {
         self.named.sort_by_key(|give_up| give_up.position);
         std::mem::take(&mut self.named)

@@ -1,4 +1,4 @@
-//! What happens in a random history, and how it ends well.
+//! The random steps of a history, and its end, at which everything must be settled.
 
 use super::choices::Choices;
 use super::history::{History, OpenPull};
@@ -8,8 +8,8 @@ use prombus::delivery::*;
 const HOUR_MS: Millis = 3_600_000;
 const MEMBERS_MAX: usize = 4;
 const PUBLISHED_MAX: u64 = 150;
-/// Enough to make the machine throw stale timers away.
-const RESTLESS_EXTENSIONS: u64 = 3_000;
+/// Enough to make the machine remove stale timers.
+const REPEATED_EXTENSIONS: u64 = 3_000;
 
 impl History {
     pub fn random_step(&mut self) {
@@ -22,7 +22,7 @@ impl History {
             490..540 => self.nack_one(),
             540..580 => self.extend_one(),
             580..620 => self.join_one(),
-            620..640 => self.part_one(),
+            620..640 => self.remove_one(),
             640..665 => self.pause_one(),
             665..685 => self.hold_one(),
             685..695 => self.hold_for_a_while(),
@@ -35,7 +35,7 @@ impl History {
             910..985 => self.commit(),
             985..988 => self.pass_over_one(),
             988..992 => self.give_back_one(),
-            992..993 => self.extend_restlessly(),
+            992..993 => self.extend_repeatedly(),
             993..998 => self.restart_and_join(),
             _ => self.seek_to_start(),
         }
@@ -56,7 +56,7 @@ impl History {
         leased.map(|(&position, _)| position).collect()
     }
 
-    /// Mostly a leased event, if there is one; else an unsettled one, or any.
+    /// Usually a leased event, if there is one; otherwise an unsettled or an arbitrary one.
     fn any_position(&mut self) -> Option<Position> {
         match self.random.below(100) {
             0..80 => {
@@ -75,7 +75,7 @@ impl History {
         }
     }
 
-    /// Mostly who has an event, or had it last; else anybody, also one who is gone or was never there.
+    /// Usually the last holder of an event; otherwise any member, even one that is gone or never existed.
     fn any_sender(&mut self, position: Position) -> Sender {
         let holder = self.model.events.get(&position).and_then(|event| event.last_holder);
         match (holder, self.random.below(10)) {
@@ -93,7 +93,7 @@ impl History {
             *published += count;
         }
         let to = *published;
-        // After a restart the topic may be found out bit by bit, and what is known may be said again.
+        // After a restart, grants may come in parts and may repeat.
         let to = if self.random.chance(20) { self.random.between(to / 2, to) } else { to };
         self.grant(source, to);
     }
@@ -117,10 +117,10 @@ impl History {
         }
     }
 
-    fn part_one(&mut self) {
+    fn remove_one(&mut self) {
         if let Some(member) = self.any_member() {
             let is_clean = self.random.chance(50);
-            self.part(member, is_clean);
+            self.remove_member(member, is_clean);
         }
     }
 
@@ -138,7 +138,8 @@ impl History {
         }
     }
 
-    /// The server does not read from a member until its leases have run out; somebody else may speak for it meanwhile.
+    /// The server does not read from a member until its leases have expired; another caller may extend leases on its behalf
+    /// meanwhile.
     fn hold_for_a_while(&mut self) {
         let Some(member) = self.any_member() else { return };
         self.hold(member, true);
@@ -175,7 +176,7 @@ impl History {
         }
     }
 
-    /// Reads what a member reserved, all of it or less.
+    /// Reads all or a part of a member's reservations.
     fn finish_pull(&mut self, member: MemberId) {
         let Some(OpenPull { redelivered, ranges, mut allowed, is_scan }) = self.pulls.remove(&member) else {
             return;
@@ -239,7 +240,7 @@ impl History {
         let Some(position) = self.any_position() else { return };
         let sender = self.any_sender(position);
         let delay = self.random.one_of([None, None, Some(0), Some(50), Some(2_000), Some(HOUR_MS)]);
-        let error = self.random.one_of([None, Some("it does not work")]);
+        let error = self.random.one_of([None, Some("it fails")]);
         if self.random.chance(10) {
             self.nack_dead(sender, position, error);
         } else {
@@ -248,26 +249,26 @@ impl History {
     }
 
     fn extend_one(&mut self) {
-        let mut ran_out = self.leased();
-        ran_out.retain(|position| self.model.events[position].place.is_over(self.now));
-        // What ran out while its member was held is worth a try.
-        let Some(position) = self.random.pick(&ran_out).or_else(|| self.any_position()) else { return };
+        let mut expired = self.leased();
+        expired.retain(|position| self.model.events[position].place.is_over(self.now));
+        // Prefer leases that expired while their member was held.
+        let Some(position) = self.random.pick(&expired).or_else(|| self.any_position()) else { return };
         let sender = self.any_sender(position);
         let extend_ms = self.random.one_of([0, 1_500, 20_000]);
         self.extend(sender, position, extend_ms);
     }
 
-    /// A lease that is made longer and shorter all the time leaves a stale timer each time.
-    fn extend_restlessly(&mut self) {
+    /// Lengthens and shortens a lease repeatedly; each change leaves a stale timer.
+    fn extend_repeatedly(&mut self) {
         let leased = self.leased();
         let Some(position) = self.random.pick(&leased) else { return };
-        let told = self.trail().len();
-        for number in 0..RESTLESS_EXTENSIONS {
+        let length = self.trail().len();
+        for number in 0..REPEATED_EXTENSIONS {
             self.extend(Sender::LastHolder, position, HOUR_MS + number);
             self.extend(Sender::LastHolder, position, HOUR_MS);
         }
-        self.untell(told);
-        self.tell(format!("extend {position:?} by more and less, {RESTLESS_EXTENSIONS} times"));
+        self.truncate_trail(length);
+        self.log_step(format!("lengthen and shorten the lease of {position:?} {REPEATED_EXTENSIONS} times"));
         self.extend(Sender::LastHolder, position, 1_000);
     }
 
@@ -376,11 +377,11 @@ impl History {
 }
 
 impl History {
-    /// Nothing is lost: one healthy member gets everything that is left, and acks it.
+    /// Ends the history. Nothing is lost: one healthy member gets all remaining events and acks them.
     pub fn finish(&mut self) {
         for member in self.model.members.keys().copied().collect::<Vec<_>>() {
             let is_clean = self.random.chance(50);
-            self.part(member, is_clean);
+            self.remove_member(member, is_clean);
         }
         for number in 0..self.published.len() {
             self.grant(SourceId(number as u32), self.published[number]);
@@ -390,10 +391,10 @@ impl History {
         }
         let max_attempts = self.random.one_of([1, 3, 1_000]);
         let member = self.join(MemberSettings { max_attempts, ..MemberSettings::default() });
-        // Every round goes to the next time at which something happens; there are not more of them than events.
+        // Every round advances to the next timer; the number of timers is limited by the number of events.
         let mut rounds_left = 3 * self.published.iter().sum::<u64>() + 10;
         while !self.is_done() {
-            rounds_left = rounds_left.checked_sub(1).expect("everything is settled one day");
+            rounds_left = rounds_left.checked_sub(1).expect("everything is settled within this many rounds");
             self.drain(member);
             self.check();
             self.now = self.now.max(self.machine.wake_at().unwrap_or(0));
@@ -403,7 +404,7 @@ impl History {
         assert_eq!(self.machine.counts(), UnsettledCounts::default(), "nothing is unsettled");
         self.restart();
         self.check();
-        assert!(self.is_done(), "all of that is durable");
+        assert!(self.is_done(), "the settled state is durable");
     }
 
     fn is_done(&self) -> bool {
@@ -411,7 +412,7 @@ impl History {
         topics.all(|(source, &published)| self.machine.status(source).floor >= published)
     }
 
-    /// Makes everything durable, and lets a member have and ack all that it can get.
+    /// Makes everything durable, and lets a member ack all events that it can get.
     fn drain(&mut self, member: MemberId) {
         self.advance();
         self.commit();
@@ -434,7 +435,7 @@ impl History {
                 if self.machine.changes_mut().is_empty() {
                     break;
                 }
-                // Starts of attempts, or lease marks, that must be durable first.
+                // Starts of attempts, or lease marks, must become durable first.
                 self.commit();
             }
         }

@@ -1,12 +1,12 @@
-//! 9. Bounded memory: backpressure reaches whoever causes it, and nothing is dropped silently.
+//! 9. Bounded memory: backpressure reaches the client that causes it, and nothing is dropped silently.
 
 use crate::rig::{Rig, poll, small_options};
 use prombus::{Bus, PublishError};
 use std::time::Duration;
 
-/// A publisher that is faster than the disk waits: what is in line is bounded, however much it sends.
+/// A publisher that is faster than the disk waits: the queue is bounded, however much it sends.
 #[test]
-fn guarantee_9_bounded_memory_a_publisher_that_floods_waits() {
+fn guarantee_9_bounded_memory_a_publisher_faster_than_the_disk_waits() {
     let rig = Rig::new(1);
     let text = "x".repeat(500);
     let mut publishing: Vec<_> = Vec::new();
@@ -15,19 +15,19 @@ fn guarantee_9_bounded_memory_a_publisher_that_floods_waits() {
         batch.push("orders", &text, &Default::default()).expect("a good event");
         publishing.push(rig.bus.publish_batch(batch));
     }
-    let in_line = publishing.iter().filter(|it| it.outcomes().is_some()).count();
-    let bytes = in_line * text.len();
-    assert!(bytes <= 2 * small_options().batch_bytes, "{bytes} bytes are in line");
-    assert!(in_line >= 1, "the first is in line");
+    let queued = publishing.iter().filter(|it| it.outcomes().is_some()).count();
+    let bytes = queued * text.len();
+    assert!(bytes <= 2 * small_options().batch_bytes, "{bytes} bytes are queued");
+    assert!(queued >= 1, "the first is queued");
     for publishing in &mut publishing {
-        assert!(poll(publishing).is_pending(), "nothing is answered before a commit");
+        assert!(poll(publishing).is_pending(), "nothing resolves before a commit");
     }
     let mut done = 0;
     let mut commits = 0;
     while done < 100 {
         rig.commit();
         commits += 1;
-        assert!(commits < 1_000, "it does not go on");
+        assert!(commits < 1_000, "no progress");
         publishing.retain_mut(|publishing| match poll(publishing) {
             std::task::Poll::Ready(published) => {
                 published.expect("publishes");
@@ -41,13 +41,13 @@ fn guarantee_9_bounded_memory_a_publisher_that_floods_waits() {
     rig.stop();
 }
 
-/// A publish that nobody waits for is in line all the same, or its sender is told: it does not vanish.
+/// A publish that is not awaited is still queued, or the publisher gets an error: it does not vanish.
 #[test]
-fn guarantee_9_nothing_is_dropped_silently_when_nobody_waits_for_a_publish() {
+fn guarantee_9_nothing_is_dropped_silently_when_a_publish_is_not_awaited() {
     let rig = Rig::new(1);
     let text = "x".repeat(500);
     for _ in 0..20 {
-        // "It is in line already and becomes durable whether or not somebody waits for it."
+        // A queued publish becomes durable whether or not it is awaited.
         drop(rig.bus.publish("orders", &text).send());
     }
     for _ in 0..20 {
@@ -75,7 +75,7 @@ fn guarantee_9_bounded_memory_members_that_never_ack() {
     let mut members: Vec<_> = (0..4).map(|_| rig.join(member())).collect();
     let held: Vec<usize> = members.iter_mut().map(|member| rig.all(member).len()).collect();
     assert_eq!(held, [50, 50, 20, 0]);
-    // Round after round of leases that run out: still no more, and nobody is forgotten.
+    // Leases expire again and again: there are never more of them, and no event is forgotten.
     for _ in 0..3 {
         rig.pass(30_000);
         rig.commit();
@@ -87,7 +87,7 @@ fn guarantee_9_bounded_memory_members_that_never_ack() {
     rig.stop();
 }
 
-/// A member that never reads costs nobody anything, and misses nothing: the tail holds 2 KiB, the rest comes from files.
+/// A member that never reads has no leases in memory and misses nothing: the tail holds 2 KiB, the rest is read from files.
 #[test]
 fn guarantee_9_bounded_memory_a_member_that_never_reads() {
     let rig = Rig::new(1);
@@ -101,9 +101,9 @@ fn guarantee_9_bounded_memory_a_member_that_never_reads() {
     rig.stop();
 }
 
-/// A million acks behind one stuck event are one range.
+/// Any number of acks after one unsettled event is one range.
 #[test]
-fn guarantee_9_bounded_memory_acks_behind_a_stuck_event_are_one_range() {
+fn guarantee_9_bounded_memory_acks_after_an_unsettled_event_are_one_range() {
     let rig = Rig::new(1);
     for _ in 0..20 {
         let mut batch = rig.bus.batch();
@@ -127,7 +127,7 @@ fn guarantee_9_bounded_memory_acks_behind_a_stuck_event_are_one_range() {
     rig.stop();
 }
 
-/// At its limit the bus in memory refuses events as a full disk does; what it has is still delivered.
+/// At its limit, a bus in memory refuses events like a full disk; stored events are still delivered.
 #[tokio::test]
 async fn guarantee_9_bounded_memory_of_a_bus_in_memory() {
     let bus = Bus::builder().memory_bytes(70_000).memory().expect("opens");
@@ -145,7 +145,7 @@ async fn guarantee_9_bounded_memory_of_a_bus_in_memory() {
     assert!(kept > 50, "{kept}");
     for _ in 0..kept {
         let next = tokio::time::timeout(Duration::from_secs(5), orders.next()).await.expect("it comes");
-        next.expect("the stream goes on").expect("a delivery").ack().await.expect("acks");
+        next.expect("the stream continues").expect("a delivery").ack().await.expect("acks");
     }
     assert_eq!(bus.groups().await.expect("lists groups")[0].lag, 0);
 }

@@ -6,7 +6,7 @@ use prombus_log::storage::SyncPoint;
 use prombus_log::storage::simulated::Disk;
 use std::task::Poll;
 
-/// A closed log with the events 1 to 9 and a group without members; `prepare` has used the group before.
+/// A closed log with the events 1 to 9; `prepare` may use a group before the close.
 fn closed_log(prepare: impl FnOnce(&Rig)) -> Disk {
     let rig = Rig::new(1);
     for number in 1..=9 {
@@ -44,7 +44,7 @@ fn guarantee_10_corruption_is_loud_and_hides_no_other_event() {
     }
     assert_eq!(rig.payloads("orders").len(), 8);
     assert!(rig.store.log().stats().faults >= 1, "{:?}", rig.store.log().stats());
-    // The group goes on and settles it.
+    // The group continues and settles it.
     for delivery in &all {
         rig.ack(delivery);
     }
@@ -55,7 +55,7 @@ fn guarantee_10_corruption_is_loud_and_hides_no_other_event() {
     rig.stop();
 }
 
-/// Wherever it stands: first, last, several.
+/// The damage may be at the first event, at the last, or at several.
 #[test]
 fn guarantee_10_corruption_is_loud_at_the_ends_too() {
     for damaged in [&[1][..], &[9], &[1, 2, 3], &[8, 9], &[1, 5, 9]] {
@@ -72,7 +72,7 @@ fn guarantee_10_corruption_is_loud_at_the_ends_too() {
     }
 }
 
-/// An event that was delivered before, is damaged now and would be delivered again: the group settles it.
+/// The group settles a damaged event that was delivered before and waits for redelivery.
 #[test]
 fn guarantee_10_corruption_is_loud_for_redeliveries_too() {
     let disk = closed_log(|rig| {
@@ -95,9 +95,9 @@ fn guarantee_10_corruption_is_loud_for_redeliveries_too() {
     rig.stop();
 }
 
-/// What can still be known of a damaged event at the floor is told, and the rest is no error.
+/// The cursor still returns what is known about a damaged event at the floor, and does not fail.
 #[test]
-fn guarantee_10_corruption_is_loud_but_cursor_and_groups_go_on() {
+fn guarantee_10_corruption_is_loud_but_cursor_and_groups_still_work() {
     let disk = closed_log(|rig| {
         let mut orders = rig.subscribe("orders", "billing");
         for delivery in rig.all(&mut orders).iter().take(4) {
@@ -110,12 +110,12 @@ fn guarantee_10_corruption_is_loud_but_cursor_and_groups_go_on() {
     let info = rig.info("orders", "billing");
     assert_eq!((info.topics[0].floor, info.lag), (4, 5));
     let cursor = rig.done(Box::pin(rig.bus.get_cursor("orders", "billing")));
-    assert!(cursor.expect("is no error").is_some());
+    assert!(cursor.expect("succeeds").is_some());
     assert_eq!(seqs(&rig.all_redelivered(&mut rig.subscribe("orders", "billing"))), [6, 7, 8, 9]);
     rig.stop();
 }
 
-/// A failed fsync stops writes: nothing that hangs on it is answered OK, then or later.
+/// A failed fsync stops writes: nothing that depends on it succeeds, then or later.
 #[test]
 fn guarantee_10_a_failed_fsync_stops_writes() {
     let rig = Rig::new(1);
@@ -129,7 +129,7 @@ fn guarantee_10_a_failed_fsync_stops_writes() {
     rig.commit();
     let poisoned = |error: &Unavailable| matches!(error, Unavailable::Poisoned(_));
     let Poll::Ready(Err(PublishError::Unavailable(reason))) = poll(&mut publishing) else {
-        panic!("a publish whose sync failed is answered {publishing:?}");
+        panic!("a publish whose sync failed resolved as {publishing:?}");
     };
     assert!(poisoned(&reason), "{reason}");
     assert!(rig.done(acking).is_err_and(|error| poisoned(&error)));
@@ -139,7 +139,7 @@ fn guarantee_10_a_failed_fsync_stops_writes() {
     assert!(rig.done(all[1].ack()).is_err_and(|error| poisoned(&error)));
     let joining = rig.bus.subscribe("orders", "other").into_future();
     assert!(rig.done(joining).is_err());
-    // Reading goes on, and a restart heals.
+    // Reading still works, and a restart repairs writing.
     assert_eq!(rig.payloads("orders"), ["1", "2"]);
     drop((all, orders));
     let rig = rig.power_cut();

@@ -53,15 +53,15 @@ fn guarantee_3_at_least_once_when_it_is_nacked() {
     rig.stop();
 }
 
-/// What is in flight when the power goes comes again, every time, until it is settled.
+/// Events in flight at a power cut are redelivered, every time, until they are settled.
 #[test]
-fn guarantee_3_at_least_once_over_power_cuts() {
+fn guarantee_3_at_least_once_across_power_cuts() {
     let mut rig = Rig::new(1);
     rig.publish_numbers("orders", 4);
     for settled in 1..=4 {
         let mut orders = rig.subscribe("orders", "billing");
         let all = rig.all(&mut orders);
-        assert_eq!(all.len(), 5 - settled, "what is not settled is delivered");
+        assert_eq!(all.len(), 5 - settled, "unsettled events are delivered");
         rig.ack(all.last().expect("one at least"));
         rig = rig.power_cut();
     }
@@ -69,7 +69,7 @@ fn guarantee_3_at_least_once_over_power_cuts() {
     rig.stop();
 }
 
-/// The failure is written down before the event goes out again: attempts never fall.
+/// The failed attempt is durable before the event is redelivered: attempts never fall.
 #[test]
 fn guarantee_3_at_least_once_with_attempts_that_never_fall() {
     let mut rig = Rig::new(1);
@@ -84,7 +84,7 @@ fn guarantee_3_at_least_once_with_attempts_that_never_fall() {
     rig.stop();
 }
 
-/// Also when nobody waits for the nack: nobody gets the event again before a power cut would leave its failure counted.
+/// Also if the nack is not awaited, the event is not redelivered before its failed attempt is durable.
 #[test]
 fn guarantee_3_at_least_once_but_not_before_the_failure_is_durable() {
     let rig = Rig::new(1);
@@ -104,14 +104,14 @@ fn guarantee_3_at_least_once_but_not_before_the_failure_is_durable() {
     rig.stop();
 }
 
-fn check_hole(restart: impl Fn(Rig) -> Rig) {
+fn check_acks_above_an_unsettled_event(restart: impl Fn(Rig) -> Rig) {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 6);
     let mut orders = rig.subscribe("orders", "billing");
     let all = rig.all(&mut orders);
     for seq in [2, 4, 5] {
         rig.ack(&all[seq - 1]);
-        assert_eq!(rig.floor("orders", "billing"), 0, "the floor went over a hole");
+        assert_eq!(rig.floor("orders", "billing"), 0, "the floor moved over an unsettled event");
     }
     let rig = restart(rig);
     let info = rig.info("orders", "billing");
@@ -128,19 +128,19 @@ fn check_hole(restart: impl Fn(Rig) -> Rig) {
 }
 
 #[test]
-fn guarantee_4_never_skipped_acks_above_a_hole_survive_a_power_cut() {
-    check_hole(Rig::power_cut);
+fn guarantee_4_never_skipped_acks_above_an_unsettled_event_survive_a_power_cut() {
+    check_acks_above_an_unsettled_event(Rig::power_cut);
 }
 
 #[test]
-fn guarantee_4_never_skipped_acks_above_a_hole_survive_a_close() {
-    check_hole(Rig::restart);
+fn guarantee_4_never_skipped_acks_above_an_unsettled_event_survive_a_close() {
+    check_acks_above_an_unsettled_event(Rig::restart);
 }
 
-/// The log rolls and writes checkpoints meanwhile: what is settled is then read from a checkpoint.
+/// The log rolls segments and writes checkpoints in between, so that settled events are read from a checkpoint.
 #[test]
-fn guarantee_4_never_skipped_acks_above_a_hole_survive_checkpoints() {
-    check_hole(|rig| {
+fn guarantee_4_never_skipped_acks_above_an_unsettled_event_survive_checkpoints() {
+    check_acks_above_an_unsettled_event(|rig| {
         let text = "x".repeat(1_000);
         for _ in 0..60 {
             rig.publish("other", &text);
@@ -150,7 +150,7 @@ fn guarantee_4_never_skipped_acks_above_a_hole_survive_checkpoints() {
     });
 }
 
-/// Filters, nacks and dead letters in between move the floor over no event that somebody still has.
+/// Filters, nacks and dead letters in between do not move the floor over an event that a member holds.
 #[test]
 fn guarantee_4_never_skipped_whatever_happens_to_its_neighbours() {
     let rig = Rig::new(1);
@@ -186,8 +186,8 @@ fn guarantee_5_one_member_at_a_time_until_the_lease_ends() {
     rig.pass(1);
     rig.commit();
     let second = rig.next(&mut other).expect("the lease is over");
-    assert!(rig.done(first.ack()).expect("is no error").stale);
-    assert!(rig.done(first.nack("boom")).expect("is no error").stale);
+    assert!(rig.done(first.ack()).expect("succeeds").stale);
+    assert!(rig.done(first.nack("boom")).expect("succeeds").stale);
     assert_eq!((rig.floor("orders", "billing"), rig.info("orders", "billing").in_flight), (0, 1));
     rig.ack(&second);
     assert_eq!(rig.floor("orders", "billing"), 1);
@@ -195,7 +195,7 @@ fn guarantee_5_one_member_at_a_time_until_the_lease_ends() {
 }
 
 #[test]
-fn guarantee_5_one_member_at_a_time_a_late_ack_counts_while_nobody_newer_has_it() {
+fn guarantee_5_one_member_at_a_time_a_late_ack_applies_while_no_newer_member_holds_the_event() {
     let rig = Rig::new(1);
     rig.publish("orders", "one");
     let mut orders = rig.subscribe("orders", "billing");
@@ -216,11 +216,14 @@ fn guarantee_5_one_member_at_a_time_a_lease_ends_at_a_restart() {
     let mut orders = rig.subscribe("orders", "billing");
     rig.next(&mut orders).expect("there is an event");
     let rig = rig.power_cut();
-    assert!(rig.next(&mut rig.subscribe("orders", "billing")).is_some(), "it waits for a lease of the past");
+    assert!(
+        rig.next(&mut rig.subscribe("orders", "billing")).is_some(),
+        "it must not wait for a lease of before the restart"
+    );
     rig.stop();
 }
 
-/// Publishers side by side, batches, files and the tail: what comes out is 1, 2, 3 …
+/// With several publishers and batches, from files and from the tail, events are delivered as 1, 2, 3 …
 #[test]
 fn guarantee_6_in_order_from_files_and_from_memory() {
     let rig = Rig::new(1);
@@ -251,22 +254,22 @@ fn guarantee_6_in_order_from_files_and_from_memory() {
     rig.stop();
 }
 
-/// What is said of a publish holds for one that finds the line full too: it is in line, in the order of calls.
+/// Publishes keep the order of calls even if they find the queue full.
 #[test]
-fn guarantee_6_in_order_of_calls_also_when_the_line_is_full() {
+fn guarantee_6_in_order_of_calls_also_when_the_queue_is_full() {
     let rig = Rig::new(1);
     let text = "x".repeat(900);
     let mut publishing: Vec<_> =
         (0..20).map(|at| rig.bus.publish("orders", &format!("{at} {text}")).send()).collect();
     rig.commit();
-    // There is room again; those that wait have not been asked yet.
+    // There is room again, but the waiting publishes have not been polled yet.
     publishing.push(rig.bus.publish("orders", &format!("20 {text}")).send());
     let seqs: Vec<u64> = publishing.into_iter().map(|it| rig.done(it).expect("publishes").seq).collect();
     assert_eq!(seqs, (1..=21).collect::<Vec<_>>());
     rig.stop();
 }
 
-/// Two members that pull in turn each see rising seqs, and together all of them.
+/// Two members that pull in turn each see rising seqs, and together all events.
 #[test]
 fn guarantee_6_in_order_for_each_member() {
     let rig = Rig::new(1);
@@ -274,7 +277,7 @@ fn guarantee_6_in_order_for_each_member() {
     let (mut one, mut other) = (member(), member());
     rig.publish_numbers("orders", 50);
     let mut came = [Vec::new(), Vec::new()];
-    // More rounds than it takes: who gets nothing any more must fail, not hang.
+    // More rounds than needed: a member that gets no more events must make the test fail, not hang.
     for _ in 0..100 {
         came[0].extend(rig.next(&mut one).map(|it| it.seq()));
         came[1].extend(rig.next(&mut other).map(|it| it.seq()));

@@ -1,14 +1,14 @@
-//! 1. Durable. What is answered survives a power cut; what would not is not answered.
+//! 1. Durable. A call resolves only when its effect survives a power cut.
 
 use crate::rig::{Rig, poll, seqs};
 use prombus::{RedeliveryReason, Start, Subscription};
 use std::time::Duration;
 
 #[test]
-fn guarantee_1_durable_publish_is_answered_when_it_survives_a_power_cut() {
+fn guarantee_1_durable_publish_resolves_when_it_survives_a_power_cut() {
     let rig = Rig::new(1);
     let mut publishing = rig.bus.publish("orders", "one").send();
-    rig.waits_for_a_commit("a publish", &mut publishing);
+    rig.assert_waits_for_a_commit("a publish", &mut publishing);
     rig.commit();
     assert!(poll(&mut publishing).is_ready());
     for after in rig.after_power_cuts() {
@@ -17,9 +17,9 @@ fn guarantee_1_durable_publish_is_answered_when_it_survives_a_power_cut() {
     rig.stop();
 }
 
-/// The test above proves something only if the disk can lose what was not synced.
+/// The test above is meaningful only if the disk can lose unsynced writes.
 #[test]
-fn guarantee_1_durable_is_tested_on_a_disk_that_loses_what_is_not_synced() {
+fn guarantee_1_durable_is_tested_on_a_disk_that_loses_unsynced_writes() {
     let rig = Rig::new(1);
     rig.publish("orders", "one");
     rig.disk.lie_about(Some(prombus_log::storage::SyncPoint::LogData));
@@ -30,14 +30,14 @@ fn guarantee_1_durable_is_tested_on_a_disk_that_loses_what_is_not_synced() {
 }
 
 #[test]
-fn guarantee_1_durable_subscribe_that_makes_a_group() {
+fn guarantee_1_durable_subscribe_that_creates_a_group() {
     let rig = Rig::new(1);
     rig.publish("orders", "one");
     let mut joining = rig.bus.subscribe("orders", "billing").into_future();
-    rig.waits_for_a_commit("a subscribe that makes a group", &mut joining);
-    // Whoever joins meanwhile is no better off.
+    rig.assert_waits_for_a_commit("a subscribe that creates a group", &mut joining);
+    // A member that joins meanwhile waits too.
     let mut second = rig.bus.subscribe("orders", "billing").into_future();
-    rig.waits_for_a_commit("a subscribe to a group in the making", &mut second);
+    rig.assert_waits_for_a_commit("a subscribe to a group that is being created", &mut second);
     rig.commit();
     let made = rig.done(joining).expect("subscribes");
     assert!(made.created());
@@ -46,7 +46,7 @@ fn guarantee_1_durable_subscribe_that_makes_a_group() {
     for after in rig.after_power_cuts() {
         let mut again = after.subscribe("orders", "billing");
         assert!(!again.created(), "the group is gone");
-        // It was made at latest: that is kept too.
+        // The group was created at latest: its start position is kept too.
         assert_eq!(seqs(&after.all(&mut again)), [2]);
         after.stop();
     }
@@ -54,14 +54,14 @@ fn guarantee_1_durable_subscribe_that_makes_a_group() {
 }
 
 #[test]
-fn guarantee_1_durable_ack_that_is_waited_for() {
+fn guarantee_1_durable_ack_that_is_awaited() {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 2);
     let mut orders = rig.subscribe("orders", "billing");
     let all = rig.all(&mut orders);
     let mut acking = all[0].ack();
-    assert_eq!(rig.floor("orders", "billing"), 1, "an ack counts at once");
-    rig.waits_for_a_commit("an ack", &mut acking);
+    assert_eq!(rig.floor("orders", "billing"), 1, "an ack applies at once");
+    rig.assert_waits_for_a_commit("an ack", &mut acking);
     rig.commit();
     assert!(poll(&mut acking).is_ready());
     for after in rig.after_power_cuts() {
@@ -79,7 +79,7 @@ fn guarantee_1_durable_ack_by_id() {
     let mut orders = rig.subscribe("orders", "billing");
     rig.all(&mut orders);
     let mut acking = Box::pin(rig.bus.ack("orders", "billing", published.id));
-    rig.waits_for_a_commit("an ack by id", &mut acking);
+    rig.assert_waits_for_a_commit("an ack by id", &mut acking);
     rig.commit();
     assert!(poll(&mut acking).is_ready());
     for after in rig.after_power_cuts() {
@@ -89,9 +89,9 @@ fn guarantee_1_durable_ack_by_id() {
     rig.stop();
 }
 
-/// The flusher's own time is asked too, so that the test does not pass by the grace of a large step of the clock.
+/// Checks the flusher's deadline too, so that the test does not pass only because the clock makes a large step.
 #[test]
-fn guarantee_1_durable_ack_that_nobody_waits_for_within_10_ms() {
+fn guarantee_1_durable_ack_that_is_not_awaited_within_10_ms() {
     let rig = Rig::new(1);
     rig.publish("orders", "one");
     let mut orders = rig.subscribe("orders", "billing");
@@ -111,7 +111,7 @@ fn guarantee_1_durable_ack_that_nobody_waits_for_within_10_ms() {
 }
 
 #[test]
-fn guarantee_1_durable_ack_that_nobody_waits_for_rides_the_next_commit() {
+fn guarantee_1_durable_ack_that_is_not_awaited_joins_the_next_commit() {
     let rig = Rig::new(1);
     rig.publish("orders", "one");
     let mut orders = rig.subscribe("orders", "billing");
@@ -133,14 +133,14 @@ fn guarantee_1_durable_nack() {
     let mut orders = rig.subscribe("orders", "billing");
     let all = rig.all(&mut orders);
     let mut nacking = all[0].nack_after(Duration::from_secs(10), "boom");
-    rig.waits_for_a_commit("a nack", &mut nacking);
+    rig.assert_waits_for_a_commit("a nack", &mut nacking);
     rig.commit();
     assert!(poll(&mut nacking).is_ready());
     for after in rig.after_power_cuts() {
         let mut again = after.subscribe("orders", "billing");
-        assert!(after.next(&mut again).is_none(), "it was to wait for ten seconds");
+        assert!(after.next(&mut again).is_none(), "it must wait for ten seconds");
         after.pass(9_999);
-        assert!(after.next(&mut again).is_none(), "it was to wait for ten seconds");
+        assert!(after.next(&mut again).is_none(), "it must wait for ten seconds");
         after.pass(1);
         let delivery = after.redelivered(&mut again).expect("it is due");
         assert_eq!((delivery.attempt(), delivery.reason()), (2, Some(RedeliveryReason::Nacked)));
@@ -149,19 +149,19 @@ fn guarantee_1_durable_nack() {
     rig.stop();
 }
 
-/// An event of which the next failure is the last.
+/// A group whose event is given up after the next failure.
 fn with_last_attempt(rig: &Rig, topic: &str) -> Subscription {
     rig.publish(topic, "poison");
     rig.join(rig.bus.subscribe(topic, "billing").from_earliest().max_attempts(1))
 }
 
 #[test]
-fn guarantee_1_durable_nack_that_is_the_last_is_answered_when_the_dead_letter_is_durable() {
+fn guarantee_1_durable_last_nack_resolves_when_the_dead_letter_is_durable() {
     let rig = Rig::new(1);
     let mut orders = with_last_attempt(&rig, "orders");
     let delivery = rig.next(&mut orders).expect("there is an event");
     let mut nacking = delivery.nack("boom");
-    rig.waits_for_a_commit("the last nack", &mut nacking);
+    rig.assert_waits_for_a_commit("the last nack", &mut nacking);
     rig.commit();
     assert!(poll(&mut nacking).is_ready());
     for after in rig.after_power_cuts() {
@@ -177,7 +177,7 @@ fn guarantee_1_durable_nack_that_parks_a_dead_letter() {
     let mut letters = with_last_attempt(&rig, "dlq.orders");
     let delivery = rig.next(&mut letters).expect("there is an event");
     let mut nacking = delivery.nack("boom");
-    rig.waits_for_a_commit("the last nack", &mut nacking);
+    rig.assert_waits_for_a_commit("the last nack", &mut nacking);
     rig.commit();
     assert!(poll(&mut nacking).is_ready());
     for after in rig.after_power_cuts() {
@@ -194,10 +194,10 @@ fn guarantee_1_durable_seek() {
     let mut orders = rig.subscribe("orders", "billing");
     let all = rig.all(&mut orders);
     rig.ack(&all[0]);
-    // Acked and not written yet: the seek must not come before it.
+    // An ack that is not written yet: the seek must be written after it.
     drop(all[2].ack());
     let mut seeking = Box::pin(rig.bus.seek("orders", "billing", Start::AfterId(all[1].id())));
-    rig.waits_for_a_commit("a seek", &mut seeking);
+    rig.assert_waits_for_a_commit("a seek", &mut seeking);
     rig.commit();
     assert!(poll(&mut seeking).is_ready());
     for after in rig.after_power_cuts() {
@@ -213,7 +213,7 @@ fn guarantee_1_durable_delete_of_a_group() {
     let rig = Rig::new(1);
     rig.subscribe("orders", "billing");
     let mut deleting = Box::pin(rig.bus.delete_group("orders", "billing"));
-    rig.waits_for_a_commit("a delete", &mut deleting);
+    rig.assert_waits_for_a_commit("a delete", &mut deleting);
     rig.commit();
     assert!(poll(&mut deleting).is_ready());
     for after in rig.after_power_cuts() {
@@ -223,9 +223,9 @@ fn guarantee_1_durable_delete_of_a_group() {
     rig.stop();
 }
 
-/// Everything that a closed bus had answered or acked is there again.
+/// All confirmed publishes and acks are there after a close.
 #[test]
-fn guarantee_1_durable_over_a_close() {
+fn guarantee_1_durable_across_a_close() {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 3);
     let mut orders = rig.subscribe("orders", "billing");

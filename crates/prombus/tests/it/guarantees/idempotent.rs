@@ -11,24 +11,24 @@ fn publish(rig: &Rig, number: u128, payload: &str) -> Published {
     rig.done(rig.bus.publish("orders", payload).id(id(number)).send()).expect("publishes")
 }
 
-/// It is known again, and adds nothing.
+/// Checks that the id is known, and that a second publish adds nothing.
 fn check_known(rig: &Rig, published: Published, place: &str) {
     let before = rig.payloads("orders");
-    let again = rig.done(rig.bus.publish("orders", "again").id(published.id).send()).expect("is no error");
+    let again = rig.done(rig.bus.publish("orders", "again").id(published.id).send()).expect("succeeds");
     assert_eq!(again, Published { duplicate: true, ..published }, "{place}");
     assert_eq!(rig.payloads("orders"), before, "{place}");
 }
 
 #[test]
-fn guarantee_8_idempotent_publish_is_answered_when_the_original_is_durable() {
+fn guarantee_8_idempotent_publish_resolves_when_the_original_is_durable() {
     let rig = Rig::new(1);
     let mut original = rig.bus.publish("orders", "one").id(id(1)).send();
     let mut duplicate = rig.bus.publish("orders", "again").id(id(1)).send();
-    rig.waits_for_a_commit("the original", &mut original);
-    rig.waits_for_a_commit("the duplicate", &mut duplicate);
+    rig.assert_waits_for_a_commit("the original", &mut original);
+    rig.assert_waits_for_a_commit("the duplicate", &mut duplicate);
     rig.commit();
     assert!(poll(&mut original).is_ready());
-    let duplicate = rig.done(duplicate).expect("is no error");
+    let duplicate = rig.done(duplicate).expect("succeeds");
     assert_eq!(duplicate, Published { id: id(1), seq: 1, duplicate: true });
     assert_eq!(rig.payloads("orders"), ["one"]);
     rig.stop();
@@ -50,7 +50,7 @@ fn guarantee_8_idempotent_publish_after_a_restart_and_after_a_power_cut() {
     rig.stop();
 }
 
-/// Whether the publish survived or not, a retry with the same id leaves exactly one event: for a power cut at every step.
+/// For a power cut at every step: whether the publish survived or not, a retry with the same id leaves exactly one event.
 #[test]
 fn guarantee_8_idempotent_publish_makes_a_retry_after_a_crash_safe() {
     for operation in 1.. {
@@ -72,7 +72,7 @@ fn guarantee_8_idempotent_publish_makes_a_retry_after_a_crash_safe() {
     }
 }
 
-/// Over the whole history: ids whose segment was sealed long ago are known too.
+/// Ids are known over the whole history, also in segments that were sealed long ago.
 #[test]
 fn guarantee_8_idempotent_publish_over_the_whole_history() {
     let rig = Rig::new(1);
@@ -86,7 +86,8 @@ fn guarantee_8_idempotent_publish_over_the_whole_history() {
     rig.stop();
 }
 
-/// A dead letter's id is made from topic, group and event: giving up the same event again after a seek adds no second one.
+/// A dead letter's id is derived from topic, group and event: giving up the same event again after a seek adds no second
+/// one.
 #[test]
 fn guarantee_8_idempotent_dead_letters() {
     let rig = Rig::new(1);

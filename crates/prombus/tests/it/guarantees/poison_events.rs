@@ -1,4 +1,4 @@
-//! 7. Bounded: a poison event leaves.
+//! 7. Bounded retries: a poison event is given up.
 
 use crate::rig::Rig;
 use prombus::{RedeliveryReason, Subscription};
@@ -12,7 +12,7 @@ fn fail_once(rig: &Rig, orders: &mut Subscription) -> u32 {
 }
 
 #[test]
-fn guarantee_7_bounded_a_poison_event_leaves_after_five_attempts() {
+fn guarantee_7_bounded_a_poison_event_is_given_up_after_five_attempts() {
     let rig = Rig::new(1);
     rig.publish("orders", "poison");
     rig.publish("orders", "good");
@@ -20,7 +20,7 @@ fn guarantee_7_bounded_a_poison_event_leaves_after_five_attempts() {
     let attempts: Vec<u32> = (0..5).map(|_| fail_once(&rig, &mut orders)).collect();
     assert_eq!(attempts, [1, 2, 3, 4, 5]);
     rig.commit();
-    let good = rig.next(&mut orders).expect("the group goes on");
+    let good = rig.next(&mut orders).expect("the group continues");
     assert_eq!(good.seq(), 2);
     rig.ack(&good);
     assert_eq!(rig.floor("orders", "billing"), 2);
@@ -31,10 +31,10 @@ fn guarantee_7_bounded_a_poison_event_leaves_after_five_attempts() {
     rig.stop();
 }
 
-/// An event that kills the process on sight leaves too, once its first attempt has failed: every attempt from the second on is
-/// durable before it is delivered. (A first attempt that runs in a crash may be counted again.)
+/// An event that kills the process on every delivery is given up too, once its first attempt has failed: from the second
+/// attempt on, each attempt is durable before it is delivered. (A first attempt that ends in a crash may not be counted.)
 #[test]
-fn guarantee_7_bounded_an_event_that_kills_the_process_on_sight_leaves() {
+fn guarantee_7_bounded_an_event_that_kills_the_process_is_given_up() {
     for delay in [Duration::ZERO, Duration::from_millis(100)] {
         let mut rig = Rig::new(1);
         rig.publish("orders", "deadly");
@@ -48,7 +48,7 @@ fn guarantee_7_bounded_an_event_that_kills_the_process_on_sight_leaves() {
             let reason =
                 if attempt == 2 { RedeliveryReason::Nacked } else { RedeliveryReason::ServerRestarted };
             assert_eq!(delivery.reason(), Some(reason), "attempt {attempt}");
-            // No time passes, and nothing more is committed: the power goes while the member has it.
+            // The power is cut while the member holds it; no time passes, and nothing more is committed.
             rig = rig.power_cut();
             orders = rig.subscribe("orders", "billing");
         }
@@ -61,7 +61,7 @@ fn guarantee_7_bounded_an_event_that_kills_the_process_on_sight_leaves() {
     }
 }
 
-/// A redelivery never leaves before its own attempt is durable, whatever the reason for it.
+/// A redelivery is never delivered before its own attempt is durable, whatever its reason.
 #[test]
 fn guarantee_7_bounded_a_redelivery_waits_until_its_attempt_is_durable() {
     let reasons = [RedeliveryReason::Nacked, RedeliveryReason::LeaseExpired, RedeliveryReason::MemberLost];
@@ -80,7 +80,7 @@ fn guarantee_7_bounded_a_redelivery_waits_until_its_attempt_is_durable() {
             }
         }
         rig.pass(30_000);
-        assert!(rig.next(&mut orders).is_none(), "{reason}: it leaves before its attempt is durable");
+        assert!(rig.next(&mut orders).is_none(), "{reason}: delivered before its attempt is durable");
         rig.commit();
         let again = rig.next(&mut orders).expect("its attempt is durable");
         assert_eq!((again.attempt(), again.reason()), (2, Some(reason)));
@@ -94,7 +94,8 @@ fn guarantee_7_bounded_a_redelivery_waits_until_its_attempt_is_durable() {
     }
 }
 
-/// Up to the last nack, and then the power goes at the given operation. Whether it did.
+/// Runs up to the last nack, with a power cut at the given operation. Returns the disk, or `None` if the operation was not
+/// reached.
 fn cut_at_operation(seed: u64, operation: u64) -> Option<Disk> {
     let rig = Rig::new(seed);
     rig.publish("orders", "poison");
@@ -112,10 +113,10 @@ fn cut_at_operation(seed: u64, operation: u64) -> Option<Disk> {
     was_cut.then_some(disk)
 }
 
-/// The letter and the settling are one commit: after a power cut at any step there are both or neither, and in the end one
-/// letter.
+/// The dead letter and the settle are one commit: after a power cut at any step there are both or neither, and in the end
+/// exactly one dead letter.
 #[test]
-fn guarantee_7_bounded_the_dead_letter_and_the_settling_are_one_commit() {
+fn guarantee_7_bounded_the_dead_letter_and_the_settle_are_one_commit() {
     let mut outcomes = [0, 0];
     for seed in 0..12 {
         for operation in 1.. {
@@ -140,7 +141,7 @@ fn guarantee_7_bounded_the_dead_letter_and_the_settling_are_one_commit() {
     assert!(outcomes[0] > 0 && outcomes[1] > 0, "neither and both must have happened: {outcomes:?}");
 }
 
-/// An error text that no segment can hold must not keep the event in the group.
+/// An error text that does not fit into a segment must not keep the event in the group.
 #[test]
 fn guarantee_7_bounded_whatever_the_error_says() {
     let rig = Rig::new(1);
@@ -156,7 +157,7 @@ fn guarantee_7_bounded_whatever_the_error_says() {
     rig.stop();
 }
 
-/// An event that just fits into a segment has a dead letter that does not: it leaves all the same.
+/// An event that just fits into a segment has a dead letter that does not: it is given up all the same.
 #[test]
 fn guarantee_7_bounded_whatever_the_size_of_the_event() {
     let rig = Rig::new(1);

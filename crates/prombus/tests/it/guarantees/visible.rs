@@ -12,8 +12,8 @@ fn guarantee_2_visible_only_when_durable_to_groups_and_readers() {
     let mut orders = rig.subscribe("orders", "billing");
     rig.all(&mut orders);
     let mut publishing = rig.bus.publish("orders", "two").send();
-    rig.waits_for_a_commit("a publish", &mut publishing);
-    assert!(rig.next(&mut orders).is_none(), "a member sees what is not durable");
+    rig.assert_waits_for_a_commit("a publish", &mut publishing);
+    assert!(rig.next(&mut orders).is_none(), "a member sees an event that is not durable");
     assert_eq!(rig.payloads("orders"), ["one"]);
     let topics = rig.done(Box::pin(rig.bus.topics())).expect("lists topics");
     assert_eq!(topics[0].last_seq, 1);
@@ -27,7 +27,7 @@ fn guarantee_2_visible_only_when_durable_to_groups_and_readers() {
     rig.stop();
 }
 
-/// A dead letter is an event as any other: nobody sees it before it is durable.
+/// A dead letter is an event like any other: it is not visible before it is durable.
 #[test]
 fn guarantee_2_visible_only_when_durable_dead_letters() {
     let rig = Rig::new(1);
@@ -37,22 +37,22 @@ fn guarantee_2_visible_only_when_durable_dead_letters() {
     let delivery = rig.next(&mut orders).expect("there is an event");
     drop(delivery.nack("boom"));
     rig.backend.tick();
-    assert!(rig.next(&mut doctor).is_none(), "a member sees what is not durable");
+    assert!(rig.next(&mut doctor).is_none(), "a member sees an event that is not durable");
     rig.pass(10);
     rig.commit();
     assert!(rig.next(&mut doctor).is_some());
     rig.stop();
 }
 
-/// Events that were written and whose sync failed are in the page cache, and maybe nowhere else. Answers what is seen after the
-/// process was killed and started again, and what of that a power cut takes back.
-fn seen_and_taken_back(seed: u64, prepare: impl Fn(&Disk)) -> (usize, usize) {
+/// Events that were written but whose sync failed may exist only in the page cache. Returns how many events are visible
+/// after the process was killed and restarted, and how many of them a power cut then removes.
+fn visible_and_lost(seed: u64, prepare: impl Fn(&Disk)) -> (usize, usize) {
     let rig = Rig::new(seed);
     rig.publish("orders", "one");
     rig.disk.fail_next_sync(SyncPoint::LogData);
     let mut publishing = rig.bus.publish("orders", "two").send();
     rig.commit();
-    assert!(matches!(poll(&mut publishing), std::task::Poll::Ready(Err(_))), "its fate is unknown");
+    assert!(matches!(poll(&mut publishing), std::task::Poll::Ready(Err(_))), "its outcome is unknown");
     let disk = rig.disk.fork();
     rig.stop();
     prepare(&disk);
@@ -64,20 +64,20 @@ fn seen_and_taken_back(seed: u64, prepare: impl Fn(&Disk)) -> (usize, usize) {
 }
 
 #[test]
-fn guarantee_2_visible_only_when_durable_after_a_restart_either() {
+fn guarantee_2_visible_only_when_durable_also_after_a_restart() {
     let mut seen_two = 0;
     for seed in 0..30 {
-        let (seen, taken_back) = seen_and_taken_back(seed, |_| {});
-        assert_eq!(taken_back, 0, "seed {seed}: a power cut took back what was seen");
+        let (seen, lost) = visible_and_lost(seed, |_| {});
+        assert_eq!(lost, 0, "seed {seed}: a power cut removed a visible event");
         seen_two += usize::from(seen == 2);
     }
-    assert!(seen_two > 0, "what was only in the page cache was never seen: the test proves nothing");
+    assert!(seen_two > 0, "no event was only in the page cache: the test proves nothing");
 }
 
-/// The test above fails when recovery leaves out its sync.
+/// Without the sync of recovery, the test above would fail.
 #[test]
 fn guarantee_2_visible_only_when_durable_needs_the_sync_of_recovery() {
     let lie = |disk: &Disk| disk.lie_about(Some(SyncPoint::RecoveredTail));
-    let taken_back: usize = (0..30).map(|seed| seen_and_taken_back(seed, lie).1).sum();
-    assert!(taken_back > 0, "nothing was taken back without the sync");
+    let lost: usize = (0..30).map(|seed| visible_and_lost(seed, lie).1).sum();
+    assert!(lost > 0, "nothing was lost without the sync");
 }

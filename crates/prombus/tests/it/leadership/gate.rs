@@ -1,4 +1,4 @@
-//! The gate: a leader that could not renew leases nothing.
+//! The leasing gate: a leader that could not renew its lease leases no events.
 
 use super::process::{Process, pass};
 use prombus::engine::simulated::{Database, LeaseFault};
@@ -13,8 +13,8 @@ async fn next(orders: &mut Subscription) -> Delivery {
     next.expect("comes").expect("the stream continues").expect("is readable")
 }
 
-/// Whether nothing comes for a moment.
-async fn is_silent(orders: &mut Subscription) -> bool {
+/// Whether no delivery arrives within a short time.
+async fn gets_nothing(orders: &mut Subscription) -> bool {
     tokio::time::timeout(Duration::from_millis(50), orders.next()).await.is_err()
 }
 
@@ -27,7 +27,7 @@ async fn leader(clock: &ManualClock) -> (Process, Subscription) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_event_is_leased_from_five_seconds_without_a_renewal_on_until_the_next_one() {
+async fn no_event_is_leased_after_five_seconds_without_a_renewal_until_the_next_one() {
     let clock = ManualClock::new(1_000);
     let (mut a, mut orders) = leader(&clock).await;
     for payload in 1..=3 {
@@ -38,11 +38,11 @@ async fn no_event_is_leased_from_five_seconds_without_a_renewal_on_until_the_nex
     pass(&clock, 4_950, &mut [&mut a]).await;
     next(&mut orders).await.ack().await.expect("acks");
     pass(&clock, 50, &mut [&mut a]).await;
-    assert!(is_silent(&mut orders).await, "5 s have passed");
+    assert!(gets_nothing(&mut orders).await, "5 s have passed");
     assert!(matches!(a.bus().backend().health(), Err(Unavailable::Suspended(_))));
-    a.publish(4).await.expect("publishing is the fence's affair");
+    a.publish(4).await.expect("publishing is protected by the fence, not by the gate");
     pass(&clock, 60_000, &mut [&mut a]).await;
-    assert!(is_silent(&mut orders).await);
+    assert!(gets_nothing(&mut orders).await);
     assert_eq!(a.holds(), Some(1), "it does not step down by itself");
 
     let waiting = tokio::spawn(async move { (next(&mut orders).await.seq(), orders) });
@@ -51,17 +51,17 @@ async fn no_event_is_leased_from_five_seconds_without_a_renewal_on_until_the_nex
     a.store.fault_of_all(None);
     pass(&clock, 300, &mut [&mut a]).await;
     let (seq, mut orders) = waiting.await.expect("no panic");
-    assert_eq!(seq, 3, "the one that waited is woken, and nothing was skipped");
-    assert!(is_silent(&mut orders).await, "its window is full");
+    assert_eq!(seq, 3, "the waiting member is woken, and nothing was skipped");
+    assert!(gets_nothing(&mut orders).await, "its window is full");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_that_were_reserved_when_the_gate_closed_are_given_back() {
+async fn events_that_were_reserved_when_the_gate_closed_are_returned() {
     let clock = ManualClock::new(1_000);
     let (mut a, mut orders) = leader(&clock).await;
     let mut other = a.bus().subscribe("orders", "billing").batch_size(1).await.expect("joins");
     a.publish(1).await.expect("publishes");
-    // The read of the reserved event does not end before the gate has closed.
+    // The read of the reserved event ends only after the gate has closed.
     let engine = a.store.engine().expect("it leads");
     engine.suspend("slow");
     let reading = tokio::spawn(async move { (next(&mut orders).await.seq(), orders) });
@@ -74,7 +74,7 @@ async fn events_that_were_reserved_when_the_gate_closed_are_given_back() {
     reading.abort();
     assert!(reading.await.is_err_and(|error| error.is_cancelled()));
     a.run().await;
-    assert_eq!(next(&mut other).await.seq(), 1, "it was given back, and another member gets it");
+    assert_eq!(next(&mut other).await.seq(), 1, "it was returned, and another member gets it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -88,8 +88,8 @@ async fn no_lease_is_extended_while_the_gate_is_closed() {
     assert!(held.extend(Duration::from_secs(30)));
     assert!(matches!(extend().await, Ok(SettleOutcome::Extended(_))));
     clock.advance_ms(5_000);
-    assert!(!held.extend(Duration::from_secs(30)), "another process may lease the event at any moment");
-    let refused = extend().await.expect_err("the same by id");
+    assert!(!held.extend(Duration::from_secs(30)), "another process may lease the event at any time");
+    let refused = extend().await.expect_err("an extension by id fails too");
     assert!(matches!(refused, GroupError::Unavailable(Unavailable::Suspended(_))), "{refused}");
     a.run().await;
     assert!(held.extend(Duration::from_secs(30)), "the lease was renewed after all");
@@ -118,7 +118,7 @@ async fn a_member_that_waits_for_the_gate_is_not_woken_before_it_opens() {
     assert!(next.as_mut().poll(&mut context).is_pending());
     a.publish(2).await.expect("publishes");
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "neither by itself nor by a commit");
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "neither a timer nor a commit wakes it");
     a.run().await;
     assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
 }

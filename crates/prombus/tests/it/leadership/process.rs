@@ -1,4 +1,4 @@
-//! A process of a shared store that does one step at a time, so that a test can stop it anywhere.
+//! A process on a shared store that makes one step at a time, so that a test can stop it anywhere.
 
 use prombus::engine::simulated::{Database, LeaseFault, NetworkOptions, SimulatedStore};
 use prombus::engine::{SharedStore as _, Takeover};
@@ -8,7 +8,7 @@ use prombus::{
 };
 use std::sync::Arc;
 
-/// A network without delays: what a test waits for happens at once.
+/// A network without delays, so that tests do not have to wait.
 pub fn fast_network() -> NetworkOptions {
     NetworkOptions { commit_latency_us: 0..=0, read_latency_us: 0..=0, ..NetworkOptions::default() }
 }
@@ -43,7 +43,7 @@ impl Process {
         self.clock.steady_ms()
     }
 
-    /// One call of the lease record, if one is due. Returns whether there was one.
+    /// Makes one call of the lease record, if one is due. Returns whether there was one.
     pub async fn lease_step(&mut self) -> bool {
         match self.machine.next(self.now()) {
             LeaseStep::Read => {
@@ -60,7 +60,7 @@ impl Process {
         true
     }
 
-    /// Everything that is due now, also opening the engine.
+    /// Makes all steps that are due, including opening the engine.
     pub async fn run(&mut self) {
         while self.lease_step().await {}
         if self.holds().is_some() && self.leading.is_none() {
@@ -86,7 +86,7 @@ impl Process {
         Ok(())
     }
 
-    /// Moves the gate, and ends a bus whose term is over.
+    /// Updates the gate, and closes a bus whose term is over.
     async fn follow_machine(&mut self) {
         let Some(leading) = &self.leading else { return };
         match self.machine.gate_deadline() {
@@ -96,7 +96,7 @@ impl Process {
         if self.holds() != Some(leading.term)
             && let Some(leading) = self.leading.take()
         {
-            // The engine of an old term may say that it was deposed.
+            // The engine of an old term may return that it was deposed.
             let _ = leading.bus.close().await;
         }
     }
@@ -123,21 +123,21 @@ impl Process {
         Ok(self.bus().publish("orders", &payload).await?.seq)
     }
 
-    /// kill -9: nothing that it has in memory gets out.
+    /// Kills the process (kill -9): nothing in its memory is written.
     pub fn kill(self) {
         self.cut_off();
         // Closing would write the last acks.
         std::mem::forget(self.leading);
     }
 
-    /// From now on nothing of this process reaches the store.
+    /// Disconnects this process from the store.
     pub fn cut_off(&self) {
         self.store.fault_of_all(Some(LeaseFault::RequestLost));
         self.store.engine().into_iter().for_each(|engine| engine.suspend("cut off"));
     }
 }
 
-/// Lets time pass in steps of 50 ms, in which these processes do what is due.
+/// Advances the clock in steps of 50 ms, and runs these processes after each step.
 pub async fn pass(clock: &ManualClock, ms: u64, processes: &mut [&mut Process]) {
     for _ in 0..ms / 50 {
         clock.advance_ms(50);
@@ -147,7 +147,7 @@ pub async fn pass(clock: &ManualClock, ms: u64, processes: &mut [&mut Process]) 
     }
 }
 
-/// The payloads of a topic by seq, which begin at 1 and have no gap.
+/// The payloads of a topic in the order of seqs, which must begin at 1 and have no gap.
 pub async fn stored(bus: &Bus) -> Vec<u64> {
     let topic = Topic::new("orders").expect("a good name");
     let (mut payloads, mut from) = (Vec::new(), 1);
@@ -168,7 +168,7 @@ pub async fn stored(bus: &Bus) -> Vec<u64> {
     }
 }
 
-/// Commits follow each other, and no term writes after a newer one.
+/// Checks that commit numbers have no gap, and that no term writes after a newer one.
 pub fn check_fences(database: &Database) {
     let fences = database.fences();
     let is_in_order = fences.is_sorted_by(|a, b| a.0 + 1 == b.0 && a.1 <= b.1);

@@ -1,5 +1,5 @@
-//! The runner, on tokio's paused clock: seconds pass when every task waits. Threads of the engine run in real time, so an answer of
-//! the engine may take seconds of that clock; the tests wait for what must come.
+//! The runner, on tokio's paused clock: time passes when every task waits. Threads of the engine run in real time, so a
+//! response of the engine may take seconds of the paused clock; the tests use generous timeouts.
 
 use super::process::{check_fences, fast_network, stored};
 use prombus::engine::simulated::{Database, LeaseFault, NetworkOptions, SimulatedStore};
@@ -9,10 +9,10 @@ use prombus::{Bus, Clock as _, ManualClock, OpenError, PublishError, Unavailable
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What must come comes within this time of the paused clock.
+/// The timeout for something that must happen, on the paused clock.
 const SOON: Duration = Duration::from_secs(600);
 
-/// A clock that follows the paused one, also for threads outside of the runtime.
+/// A clock that follows the paused one, also for threads outside the runtime.
 fn paused_clock() -> ManualClock {
     let clock = ManualClock::new(1_000);
     let pump = clock.clone();
@@ -28,7 +28,7 @@ fn paused_clock() -> ManualClock {
 struct Node {
     leadership: Leadership,
     store: Arc<SimulatedStore>,
-    /// Every role that it had.
+    /// All roles that it has had.
     roles: Arc<Mutex<Vec<String>>>,
 }
 
@@ -82,7 +82,7 @@ impl Node {
         matches!(*self.leadership.roles().borrow(), Role::Leading { .. })
     }
 
-    /// Nothing of this process reaches the store any more.
+    /// Disconnects this process from the store.
     fn cut_off(&self) {
         self.store.fault_of_all(Some(LeaseFault::Hangs));
         self.store.engine().into_iter().for_each(|engine| engine.suspend("cut off"));
@@ -117,7 +117,7 @@ async fn the_first_process_leads_and_the_second_follows_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_closes_the_bus_and_lets_the_next_one_lead_without_the_six_seconds() {
+async fn a_stop_closes_the_bus_and_the_next_process_leads_without_waiting_six_seconds() {
     let (database, clock) = (Database::new(), paused_clock());
     let (a, b) = (Node::start("a", &database, &clock), Node::start("b", &database, &clock));
     let (_, bus) = a.until_leading().await;
@@ -150,7 +150,7 @@ async fn a_leader_that_was_cut_off_follows_when_it_is_back_and_its_bus_stops() {
     assert_eq!(term, 2);
     assert!(clock.steady_ms() - cut_ms >= 4_000, "not before the lease had expired");
     bus.publish("orders", &2).await.expect("publishes");
-    assert!(!a.had("Following(Some"), "it cannot know");
+    assert!(!a.had("Following(Some"), "it cannot know the new leader");
     a.reconnect();
     assert_eq!(a.until_following().await.address, "b:7070");
     tokio::time::timeout(SOON, old.stopped()).await.expect("the old bus stops");
@@ -158,7 +158,7 @@ async fn a_leader_that_was_cut_off_follows_when_it_is_back_and_its_bus_stops() {
     assert_eq!(stored(&bus).await, [1, 2]);
     let figures = (a.leadership.figures(), b.leadership.figures());
     assert_eq!((figures.0.takeovers(), figures.1.takeovers()), (1, 1));
-    // And back again.
+    // The same in the other direction.
     b.cut_off();
     assert_eq!(a.until_leading().await.0, 3);
     assert_eq!(a.leadership.figures().takeovers(), 2);
@@ -171,7 +171,7 @@ async fn a_leader_that_cannot_renew_is_unhealthy_steps_aside_and_leads_again_wit
     let a = Node::start("a", &database, &clock);
     let (term, bus) = a.until_leading().await;
     assert_eq!(bus.backend().health(), Ok(()));
-    // Only the lease record cannot be reached: an idle bus notices nothing.
+    // Only the lease record is unreachable: an idle bus notices nothing.
     a.store.fault_of_all(Some(LeaseFault::Hangs));
     let cut_ms = clock.steady_ms();
     let mut roles = a.leadership.roles();
@@ -185,7 +185,7 @@ async fn a_leader_that_cannot_renew_is_unhealthy_steps_aside_and_leads_again_wit
     a.store.fault_of_all(None);
     assert_eq!(a.until_leading().await.0, term);
     assert_eq!(bus.backend().health(), Ok(()));
-    bus.publish("orders", &1).await.expect("it is the same bus");
+    bus.publish("orders", &1).await.expect("the same bus still works");
     assert_eq!(a.leadership.figures().takeovers(), 1);
 }
 
@@ -196,7 +196,7 @@ async fn a_deposed_engine_changes_the_role_before_its_bus_is_closed() {
     let (_, bus) = a.until_leading().await;
     let mut roles = a.leadership.roles();
     roles.borrow_and_update();
-    // Another process has a newer term, which this one has not heard of.
+    // Another process has a newer term that this one has not seen.
     let other = SimulatedStore::new(&database, fast_network());
     let takeover = Takeover { term: 5, was_released: false };
     let engine = other.lead(takeover, Arc::new(clock.clone())).await.expect("opens");
@@ -204,8 +204,8 @@ async fn a_deposed_engine_changes_the_role_before_its_bus_is_closed() {
     assert!(matches!(refused, PublishError::Unavailable(Unavailable::Deposed(_))), "{refused}");
     tokio::time::timeout(SOON, roles.changed()).await.expect("soon").expect("it runs");
     assert!(matches!(*roles.borrow(), Role::Following { leader: None }), "{:?}", *roles.borrow());
-    assert!(!matches!(bus.stopped().await, Unavailable::Closed), "deposed came first");
-    // It challenges by the normal rules; terms that the store has left behind cannot be led.
+    assert!(!matches!(bus.stopped().await, Unavailable::Closed), "it was deposed before it was closed");
+    // It challenges by the normal rules; terms that the store has passed cannot be led.
     let (term, bus) = a.until_leading().await;
     assert_eq!(term, 6);
     bus.publish("orders", &2).await.expect("publishes");
@@ -219,7 +219,7 @@ async fn a_process_that_finds_a_newer_term_in_the_store_continues_above_it() {
     let other = SimulatedStore::new(&database, fast_network());
     let takeover = Takeover { term: 40, was_released: false };
     drop(other.lead(takeover, Arc::new(clock.clone())).await.expect("opens"));
-    // There is no lease record: somebody deleted it.
+    // There is no lease record, as if it had been deleted.
     let a = Node::start("a", &database, &clock);
     assert_eq!(a.until_leading().await.0, 41);
     assert!(a.had("TakingOver(term 1)") && !a.had("TakingOver(term 2)"), "{:?}", a.roles);
@@ -259,7 +259,7 @@ async fn an_engine_whose_lease_was_lost_while_it_was_opened_is_never_published()
     assert_eq!(term, 2);
     assert!(!a.had("Leading"), "{:?}", a.roles);
     assert_eq!(database.fences()[0].1, 1, "the engine of the first term was opened");
-    assert!(a.store.engine().is_none(), "and it is gone");
+    assert!(a.store.engine().is_none(), "and was closed");
     assert_eq!(a.leadership.figures().takeovers(), 0);
     bus.publish("orders", &1).await.expect("publishes");
     check_fences(&database);
@@ -299,7 +299,7 @@ async fn an_engine_that_could_not_be_opened_does_not_release_the_lease() {
     let failed_ms = clock.steady_ms();
     seconds(3).await;
     let record = a.store.lease().read().await.expect("reads").expect("is there");
-    assert!(!record.is_released(), "a write of the leader before may be under way");
+    assert!(!record.is_released(), "a write of the previous leader may be in progress");
     assert_eq!((record.term, record.address.as_str()), (1, "a:7070"));
     assert_eq!(a.until_leading().await.0, 2);
     assert!(clock.steady_ms() - failed_ms >= 6_000, "not before the lease had expired");
@@ -314,19 +314,19 @@ async fn a_bus_that_closed_with_an_error_does_not_release_the_lease() {
     let engine = a.store.engine().expect("it leads");
     drop(bus.publish("orders", &1).into_future());
     engine.suspend("cut off");
-    // The program closes the bus itself, while the commit is under way.
+    // The program closes the bus itself, while the commit is in progress.
     let closed = tokio::time::timeout(SOON, bus.close()).await.expect("closes soon");
     assert!(closed.is_err(), "{closed:?}");
     seconds(3).await;
     let record = a.store.lease().read().await.expect("reads").expect("is there");
-    assert!(!record.is_released(), "a write may be under way");
+    assert!(!record.is_released(), "a write may be in progress");
     engine.resume();
     assert_eq!(a.until_leading().await.0, 2);
     check_fences(&database);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bus_that_stops_soon_after_it_was_opened_lengthens_the_rest_and_one_that_works_does_not() {
+async fn a_bus_that_stops_early_lengthens_the_retry_pause_and_one_that_works_does_not() {
     let (database, clock) = (Database::new(), paused_clock());
     let a = Node::start("a", &database, &clock);
     let mut roles = a.leadership.roles();
@@ -338,23 +338,23 @@ async fn a_bus_that_stops_soon_after_it_was_opened_lengthens_the_rest_and_one_th
         }
     };
     let (mut term, mut bus) = next_bus(0).await;
-    let mut rest_ms = 0;
+    let mut pause_ms = 0;
     for least_ms in [1_000, 2_000, 4_000, 8_000, 16_000] {
         bus.close().await.expect("closes");
         let closed_ms = clock.steady_ms();
         (term, bus) = next_bus(term).await;
-        rest_ms = clock.steady_ms() - closed_ms;
-        assert!(rest_ms >= least_ms, "{rest_ms} ms of {least_ms}");
+        pause_ms = clock.steady_ms() - closed_ms;
+        assert!(pause_ms >= least_ms, "{pause_ms} ms of {least_ms}");
     }
     seconds(31).await;
     bus.close().await.expect("closes");
     let closed_ms = clock.steady_ms();
     next_bus(term).await;
-    assert!(clock.steady_ms() - closed_ms < rest_ms, "it has worked for 30 s");
+    assert!(clock.steady_ms() - closed_ms < pause_ms, "it has worked for 30 s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_cannot_reach_the_store_says_so_and_ends() {
+async fn a_stop_that_cannot_reach_the_store_returns_an_error() {
     let (database, clock) = (Database::new(), paused_clock());
     let a = Node::start("a", &database, &clock);
     let (_, bus) = a.until_leading().await;
@@ -382,7 +382,7 @@ async fn a_stop_does_not_wait_for_an_engine_that_is_being_opened() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leadership_that_is_dropped_gives_the_lease_back() {
+async fn a_dropped_leadership_releases_the_lease() {
     let (database, clock) = (Database::new(), paused_clock());
     let a = Node::start("a", &database, &clock);
     a.until_leading().await;
@@ -399,7 +399,7 @@ async fn a_process_does_not_follow_its_own_address() {
     let a = Node::start("a", &database, &clock);
     a.until_leading().await;
     a.cut_off();
-    // The gateway was restarted, at the same address.
+    // The server was restarted, at the same address.
     let again = Node::start("a", &database, &clock);
     again.until_leading().await;
     assert!(!again.had("Following(Some"), "{:?}", again.roles);
@@ -425,13 +425,13 @@ async fn a_bus_in_a_second_process_is_refused_with_the_leaders_address_or_waits(
     let closed_ms = clock.steady_ms();
     first.close().await.expect("closes");
     let second = waiting.await.expect("no panic").expect("opens");
-    assert!(clock.steady_ms() - closed_ms < 3_000, "the lease was given back");
+    assert!(clock.steady_ms() - closed_ms < 3_000, "the lease was released");
     assert_eq!(stored(&second).await, [1]);
     second.close().await.expect("closes");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bus_of_its_own_ends_when_another_process_takes_over() {
+async fn a_shared_bus_ends_when_another_process_takes_over() {
     let (database, clock) = (Database::new(), paused_clock());
     let store = Arc::new(SimulatedStore::new(&database, fast_network()));
     let shared = Arc::clone(&store) as Arc<dyn SharedStore>;

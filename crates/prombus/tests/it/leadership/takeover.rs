@@ -1,11 +1,11 @@
-//! Takeovers, step by step: processes whose leader dies, sleeps, loses its answers or stops.
+//! Takeovers, step by step: the leader dies, pauses, loses responses or stops.
 
 use super::process::{Process, check_fences, pass, stored};
 use prombus::engine::simulated::{Database, LeaseFault};
 use prombus::engine::{SharedStore as _, Takeover};
 use prombus::{Clock as _, ManualClock, OpenError, PublishError, Unavailable};
 
-/// Where the first leader dies.
+/// The step at which the first leader dies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Death {
     BeforeTheCompareAndSet,
@@ -27,7 +27,7 @@ const DEATHS: [Death; 7] = [
     Death::AfterRenewals,
 ];
 
-/// Leads up to a step, and dies there. Returns what was answered.
+/// Leads up to a step, and dies there. Returns the confirmed payloads.
 async fn lead_until(death: Death, mut a: Process, clock: &ManualClock) -> Vec<u64> {
     a.lease_step().await;
     if death == Death::BeforeTheCompareAndSet {
@@ -43,54 +43,54 @@ async fn lead_until(death: Death, mut a: Process, clock: &ManualClock) -> Vec<u6
         return Vec::new();
     }
     a.open().await.expect("opens");
-    let mut answered = Vec::new();
+    let mut confirmed = Vec::new();
     match death {
         Death::AfterTheFence => {}
         Death::BeforeTheFirstCommit => {
             a.cut_off();
             let publish = a.bus().publish("orders", &1).into_future();
             let lost = tokio::time::timeout(std::time::Duration::from_millis(20), publish).await;
-            assert!(!matches!(lost, Ok(Ok(_))), "it cannot be answered");
+            assert!(!matches!(lost, Ok(Ok(_))), "the publish must not be confirmed");
         }
         _ => {
             a.publish(1).await.expect("publishes");
-            answered.push(1);
+            confirmed.push(1);
         }
     }
     if death == Death::AfterRenewals {
         for payload in 2..=9 {
             pass(clock, 1_000, &mut [&mut a]).await;
             a.publish(payload).await.expect("publishes");
-            answered.push(payload);
+            confirmed.push(payload);
         }
     }
     a.kill();
-    answered
+    confirmed
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wherever_the_leader_dies_the_next_one_takes_over_and_nothing_answered_is_lost() {
+async fn wherever_the_leader_dies_the_next_one_takes_over_and_no_confirmed_event_is_lost() {
     for death in DEATHS {
         let (database, clock) = (Database::new(), ManualClock::new(1_000));
-        let answered = lead_until(death, Process::new("a", &database, &clock), &clock).await;
+        let confirmed = lead_until(death, Process::new("a", &database, &clock), &clock).await;
         let mut b = Process::new("b", &database, &clock);
         let start = clock.steady_ms();
         while b.leading.is_none() {
             pass(&clock, 50, &mut [&mut b]).await;
-            assert!(clock.steady_ms() - start <= 6_500, "{death:?}: nobody leads");
+            assert!(clock.steady_ms() - start <= 6_500, "{death:?}: no process leads");
         }
         let found = database.term();
         let terms = if death == Death::BeforeTheCompareAndSet { 1 } else { 2 };
         assert_eq!((b.holds(), found), (Some(terms), terms), "{death:?}");
-        assert_eq!(stored(b.bus()).await, answered, "{death:?}");
+        assert_eq!(stored(b.bus()).await, confirmed, "{death:?}");
         let seq = b.publish(100).await.expect("publishes");
-        assert_eq!(seq, answered.len() as u64 + 1, "{death:?}");
+        assert_eq!(seq, confirmed.len() as u64 + 1, "{death:?}");
         check_fences(&database);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_zombie_that_wakes_after_twenty_seconds_writes_nothing_leases_nothing_and_follows() {
+async fn a_leader_paused_for_twenty_seconds_writes_nothing_leases_nothing_and_follows() {
     let (database, clock) = (Database::new(), ManualClock::new(1_000));
     let (mut a, mut b) = (Process::new("a", &database, &clock), Process::new("b", &database, &clock));
     a.run().await;
@@ -106,12 +106,12 @@ async fn a_zombie_that_wakes_after_twenty_seconds_writes_nothing_leases_nothing_
     b.publish(5).await.expect("publishes");
     let before = (database.commit(), stored(b.bus()).await);
 
-    // It wakes. Members are polled before anything else runs.
+    // It wakes, and its members are polled before anything else runs.
     let leased = tokio::time::timeout(std::time::Duration::from_millis(50), orders.next()).await;
     assert!(leased.is_err(), "the gate is closed: {leased:?}");
     let refused = a.publish(6).await.expect_err("its term is over");
     assert!(matches!(refused, PublishError::Unavailable(Unavailable::Deposed(_))), "{refused}");
-    assert!(held.ack().await.is_err(), "nor does an ack count");
+    assert!(held.ack().await.is_err(), "an ack fails too");
     a.machine.deposed(a.now());
     a.run().await;
     assert_eq!((a.holds(), a.leader().as_deref()), (None, Some("b")));
@@ -122,7 +122,7 @@ async fn a_zombie_that_wakes_after_twenty_seconds_writes_nothing_leases_nothing_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_zombie_learns_from_its_renewal_too() {
+async fn a_paused_leader_is_deposed_by_its_failed_renewal_too() {
     let (database, clock) = (Database::new(), ManualClock::new(1_000));
     let (mut a, mut b) = (Process::new("a", &database, &clock), Process::new("b", &database, &clock));
     a.run().await;
@@ -134,11 +134,11 @@ async fn a_zombie_learns_from_its_renewal_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_lost_on_the_wire_costs_neither_the_lease_nor_a_term() {
+async fn a_lost_response_costs_neither_the_lease_nor_a_term() {
     for fault in [LeaseFault::AnswerLost, LeaseFault::RequestLost] {
         let (database, clock) = (Database::new(), ManualClock::new(1_000));
         let (mut a, mut b) = (Process::new("a", &database, &clock), Process::new("b", &database, &clock));
-        // The take, then every second renewal.
+        // The faults affect the take, then every second renewal.
         for _ in 0..10 {
             a.store.fault_of_next_write(Some(fault));
             a.store.fault_of_next_write(None);
@@ -178,7 +178,7 @@ async fn steps_of_the_wall_clock_change_nothing() {
     pass(&clock, 3_500, &mut [&mut b]).await;
     clock.set_wall_ms(clock.wall_ms() + 3_600_000);
     pass(&clock, 500, &mut [&mut b]).await;
-    assert_eq!(b.holds(), None, "an hour on the wall is not six seconds");
+    assert_eq!(b.holds(), None, "a step of the wall clock by an hour does not count as six seconds");
     clock.set_wall_ms(0);
     pass(&clock, 2_500, &mut [&mut b]).await;
     assert_eq!(b.holds(), Some(2));
@@ -224,7 +224,7 @@ async fn an_engine_of_an_older_term_cannot_be_opened() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_lets_the_next_one_lead_without_the_six_seconds() {
+async fn after_a_release_the_next_process_leads_without_waiting_six_seconds() {
     let (database, clock) = (Database::new(), ManualClock::new(1_000));
     let (mut a, mut b) = (Process::new("a", &database, &clock), Process::new("b", &database, &clock));
     pass(&clock, 3_000, &mut [&mut a, &mut b]).await;

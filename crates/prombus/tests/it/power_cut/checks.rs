@@ -1,4 +1,4 @@
-//! What must hold after a power cut.
+//! Checks after a power cut.
 
 use super::{Check, GROUPS, History, Life, Place, TOPICS, ensure, payload_of, poll_once};
 use prombus::delivery::MemberSettings;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 impl History {
     pub(super) fn read_all(&mut self, life: &Life, topic: &str) -> Result<Vec<(u64, Uuid, String)>, String> {
-        let Ok(topic) = Topic::new(topic) else { return Err(format!("{topic:?} is no topic")) };
+        let Ok(topic) = Topic::new(topic) else { return Err(format!("{topic:?} is not a topic")) };
         let mut all = Vec::new();
         let mut from = 1;
         loop {
@@ -35,7 +35,7 @@ impl History {
         }
     }
 
-    /// Everything that was answered or seen is there, unchanged.
+    /// Checks that every event that was confirmed or delivered is there, unchanged.
     pub(super) fn check_events(&mut self, life: &Life) -> Check {
         for topic in TOPICS {
             let events = self.read_all(life, topic)?;
@@ -51,13 +51,13 @@ impl History {
         Ok(())
     }
 
-    /// Each dead letter is there once, and its group is done with the event.
+    /// Checks that each dead letter is there once and matches its event. Its group has settled that event.
     pub(super) fn check_letters(&mut self, life: &Life) -> Result<HashSet<Place>, String> {
         let mut lettered = HashSet::new();
         for topic in TOPICS {
             for (_, _, body) in self.read_all(life, &format!("dlq.{topic}"))? {
                 let letter: DeadLetter = serde_json::from_str(&payload_of(&body))
-                    .map_err(|error| format!("a dead letter is no JSON: {error}: {body}"))?;
+                    .map_err(|error| format!("a dead letter is not JSON: {error}: {body}"))?;
                 let group = GROUPS.iter().position(|(_, name, _)| *name == letter.group);
                 let group = group.ok_or_else(|| format!("a letter of {}", letter.group))?;
                 ensure(letter.attempts == GROUPS[group].2, || format!("{} attempts", letter.attempts))?;
@@ -65,7 +65,9 @@ impl History {
                 let place = (group, topic.to_owned(), letter.original.seq);
                 let known = self.known.get(&(topic.to_owned(), letter.original.seq));
                 let original = (letter.original.id, letter.original.payload.get().to_owned());
-                ensure(known == Some(&original), || format!("the letter of {place:?} holds {original:?}"))?;
+                ensure(known == Some(&original), || {
+                    format!("the dead letter of {place:?} contains {original:?}")
+                })?;
                 ensure(lettered.insert(place.clone()), || format!("two dead letters of {place:?}"))?;
             }
         }
@@ -74,7 +76,7 @@ impl History {
         Ok(lettered)
     }
 
-    /// With healthy members everything that is left is delivered, and nothing else.
+    /// Checks that healthy members get all unsettled events, and no others.
     pub(super) fn drain(&mut self, life: &mut Life) -> Check {
         let lettered = self.check_letters(life)?;
         let mut delivered: HashSet<Place> = HashSet::new();
@@ -114,9 +116,9 @@ impl History {
                 for item in batch.items() {
                     let place = (group, batch.topic(item).to_string(), item.position.seq);
                     ensure(!self.settled.contains(&place), || {
-                        format!("{place:?} was settled and came again")
+                        format!("{place:?} was settled and is redelivered")
                     })?;
-                    ensure(delivered.insert(place.clone()), || format!("{place:?} came twice"))?;
+                    ensure(delivered.insert(place.clone()), || format!("{place:?} was delivered twice"))?;
                     verdicts.push((item.position, Verdict::Ack));
                 }
                 drop(joined.membership.settle(&verdicts, &mut Vec::new()));
@@ -134,7 +136,7 @@ impl History {
         let infos = pin!(life.backend.groups());
         let Poll::Ready(Ok(infos)) = poll_once(infos) else { return Err("groups() waited".to_owned()) };
         for info in infos {
-            // One whose making was not answered may be there or not; nobody has drained it.
+            // A group whose creation was not confirmed may exist or not; it was not drained.
             let group = GROUPS.iter().position(|(_, name, _)| *name == info.group);
             if !group.is_some_and(|group| self.made.contains(&group)) {
                 continue;
@@ -142,6 +144,6 @@ impl History {
             ensure(info.lag == 0 && info.in_flight == 0, || format!("at the end: {info:?}"))?;
         }
         let stats = life.store.stats();
-        ensure(stats.faults == 0, || format!("a read error was taken for damage: {stats:?}"))
+        ensure(stats.faults == 0, || format!("a read error was reported as damage: {stats:?}"))
     }
 }

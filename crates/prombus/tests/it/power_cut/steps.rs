@@ -1,4 +1,4 @@
-//! The steps of a life: what publishers, members and operators do.
+//! The steps of a life: actions of publishers, members and operators.
 
 use super::{Check, Expected, GROUPS, Held, History, Life, TOPICS, ensure, payload_of, poll_once};
 use prombus::delivery::MemberSettings;
@@ -27,7 +27,7 @@ impl History {
             21..=25 => self.settle(life, Verdict::Ack),
             26 => self.settle(life, Verdict::Nack { delay_ms: Some(0), reason: Some("no \"luck\"\n") }),
             27 => self.settle(life, Verdict::Nack { delay_ms: None, reason: None }),
-            28 => self.part(life),
+            28 => self.remove_member(life),
             29 => {
                 let by = [1, 5, 200, 40_000][self.random.below(4) as usize];
                 self.clock.advance_ms(by);
@@ -64,7 +64,7 @@ impl History {
         Ok(())
     }
 
-    /// Notes what was answered by now.
+    /// Notes publishes and acks that have resolved.
     pub(super) fn take_answers(&mut self, life: &mut Life) -> Check {
         let mut at = 0;
         while at < life.publishing.len() {
@@ -74,7 +74,7 @@ impl History {
                     let (_, expected) = life.publishing.swap_remove(at);
                     match answer {
                         Ok(published) => self.published(&published, expected)?,
-                        // It was not in line yet when the bus was closed.
+                        // It was not queued yet when the bus was closed.
                         Err(PublishError::Unavailable(Unavailable::Closed)) => {}
                         Err(PublishError::Lookup(_)) if self.has_read_errors() => {}
                         Err(error) => ensure(self.disk.is_off(), || format!("publish: {error}"))?,
@@ -102,14 +102,14 @@ impl History {
 
     pub(super) fn published(&mut self, published: &[Published], expected: Vec<Expected>) -> Check {
         for (published, expected) in published.iter().zip(expected) {
-            ensure(!published.duplicate, || format!("{expected:?} was called a duplicate"))?;
+            ensure(!published.duplicate, || format!("{expected:?} was reported as a duplicate"))?;
             ensure(expected.id.is_none_or(|id| id == published.id), || {
                 format!("{expected:?} got another id")
             })?;
             let place = (expected.topic, published.seq);
             let known = self.known.insert(place.clone(), (published.id, expected.payload.clone()));
             ensure(known.is_none_or(|known| known == (published.id, expected.payload)), || {
-                format!("{place:?} was given out twice")
+                format!("{place:?} was assigned twice")
             })?;
         }
         Ok(())
@@ -148,7 +148,7 @@ impl History {
             }
             Some(Err(prombus::GroupError::Read(error))) if error.is_unreadable() => Ok(()),
             Some(Err(error)) => ensure(self.disk.is_off(), || format!("join: {error}")),
-            None => ensure(self.disk.is_off(), || "join never came to an end".to_owned()),
+            None => ensure(self.disk.is_off(), || "join does not resolve".to_owned()),
         }
     }
 
@@ -171,7 +171,7 @@ impl History {
             let topic = batch.topic(item).to_string();
             let seq = item.position.seq;
             let place = (group, topic.clone(), seq);
-            ensure(!self.settled.contains(&place), || format!("{place:?} was settled and came again"))?;
+            ensure(!self.settled.contains(&place), || format!("{place:?} was settled and is redelivered"))?;
             let before = self.attempts.insert(place.clone(), item.attempt).unwrap_or(0);
             ensure(item.attempt >= before, || {
                 format!("{place:?}: attempt {} after attempt {before}", item.attempt)
@@ -179,7 +179,7 @@ impl History {
             let earlier = self.delivered_in.insert(place.clone(), self.lives);
             let is_from_before = earlier.is_some_and(|earlier| earlier < self.lives);
             ensure(!is_from_before || item.reason.is_some(), || {
-                format!("{place:?} was delivered before the power went, and comes without a reason")
+                format!("{place:?} was delivered before the power cut, and is redelivered without a reason")
             })?;
             ensure(item.attempt <= max_attempts, || format!("{place:?}: attempt {}", item.attempt))?;
             let payload = String::from_utf8_lossy(batch.body(item)).into_owned();
@@ -212,8 +212,8 @@ impl History {
         }
     }
 
-    /// A member leaves, or is lost.
-    pub(super) fn part(&mut self, life: &mut Life) {
+    /// Removes a member that leaves or is lost.
+    pub(super) fn remove_member(&mut self, life: &mut Life) {
         let Some(at) = self.any_member(life) else { return };
         if let Some((_, member, _)) = life.members[at].take()
             && self.random.one_in(2)
@@ -233,9 +233,9 @@ impl History {
             Some(Err(prombus::GroupError::Read(error))) if error.is_unreadable() => return Ok(()),
             Some(Err(_)) | None if self.disk.is_off() => {}
             Some(Err(error)) => return Err(format!("seek: {error}")),
-            None => return Err("seek never came to an end".to_owned()),
+            None => return Err("seek does not resolve".to_owned()),
         }
-        // Also if it was not answered: it may have come to the disk.
+        // Also if it did not resolve: it may have been written to disk.
         self.settled.retain(|place| place.0 != group);
         self.attempts.retain(|place, _| place.0 != group);
         self.delivered_in.retain(|place, _| place.0 != group);

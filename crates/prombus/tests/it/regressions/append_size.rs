@@ -3,9 +3,9 @@
 use crate::rig::Rig;
 use prombus::{PublishError, Topic};
 
-/// The group's records are larger than a segment: they go in several.
+/// Records of a group that are larger than a segment are divided into several appends.
 #[test]
-fn records_that_do_not_fit_into_one_append_go_in_several() {
+fn group_records_that_do_not_fit_into_one_append_are_divided() {
     let rig = Rig::new(1);
     let mut batch = rig.bus.batch();
     for _ in 0..3_000 {
@@ -28,20 +28,20 @@ fn records_that_do_not_fit_into_one_append_go_in_several() {
         rig.pass(10);
         rig.commit();
     }
-    rig.done(rig.bus.publish("other", "x").send()).expect("publishers have nothing to do with it");
-    assert!(rig.redelivered(&mut again).is_some(), "nothing is delivered again");
+    rig.done(rig.bus.publish("other", "x").send()).expect("publishers are not affected");
+    assert!(rig.redelivered(&mut again).is_some(), "nothing is redelivered");
     rig.stop();
 }
 
-/// An event that fits must not be refused because others' acks ride along.
+/// An event that fits must not be refused because acks are written in the same append.
 #[test]
-fn a_publish_that_fits_is_not_too_large_because_of_acks_that_ride_along() {
+fn a_publish_that_fits_is_not_too_large_because_of_acks_in_the_same_append() {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 50);
     let mut orders = rig.subscribe("orders", "billing");
     let all = rig.all(&mut orders);
     let mut length = 16_000;
-    // The largest that fits.
+    // Find the largest payload that fits.
     loop {
         match rig.done(rig.bus.publish("large", "x".repeat(length).as_str()).send()) {
             Ok(_) => break,
@@ -55,6 +55,6 @@ fn a_publish_that_fits_is_not_too_large_because_of_acks_that_ride_along() {
     for delivery in all.iter().step_by(2) {
         drop(delivery.ack());
     }
-    rig.done(rig.bus.publish("large", "x".repeat(length).as_str()).send()).expect("it did fit before");
+    rig.done(rig.bus.publish("large", "x".repeat(length).as_str()).send()).expect("it fitted before");
     rig.stop();
 }

@@ -6,9 +6,9 @@ use prombus::{Bus, PullLimit, ReadError, Start, StoreError, Topic, Unavailable};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A publish takes the last acks along, finds no room, and leaves them behind while the bus is closed.
+/// A publish includes the pending acks in its append, finds no room, and returns them while the bus is being closed.
 #[test]
-fn close_writes_the_acks_that_a_refused_publish_left_behind() {
+fn close_writes_the_acks_that_a_refused_publish_had_taken() {
     let (rig, store) = hooked();
     rig.publish("orders", "one");
     let mut orders = rig.subscribe("orders", "billing");
@@ -26,12 +26,12 @@ fn close_writes_the_acks_that_a_refused_publish_left_behind() {
     let closing = closing.lock().expect("no panic").take().expect("it was started");
     closing.join().expect("no panic").expect("closes");
     let after = Rig::open(&rig.disk);
-    assert_eq!(after.floor("orders", "billing"), 1, "close said that everything is durable");
+    assert_eq!(after.floor("orders", "billing"), 1, "close reported that everything is durable");
     after.stop();
 }
 
 #[tokio::test]
-async fn everything_says_that_the_bus_is_closed() {
+async fn all_calls_return_that_the_bus_is_closed() {
     let bus = Bus::memory();
     bus.publish("orders", &1).await.expect("publishes");
     let topic = Topic::new("orders").expect("a topic");

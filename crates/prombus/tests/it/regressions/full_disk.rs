@@ -4,10 +4,10 @@ use super::fill;
 use crate::rig::{Rig, poll};
 use prombus::Start;
 
-/// The letter of a last nack finds no room. What the group writes about other events must not pass for its answer; of a first
-/// attempt not even its number would be known.
+/// The dead letter of a last nack finds no room. Writing other records of the group must not resolve that nack: for a first
+/// attempt, not even the attempt is recorded.
 #[test]
-fn a_first_and_last_nack_whose_letter_is_put_off_is_durable_when_answered() {
+fn a_nack_whose_dead_letter_is_postponed_is_durable_when_it_resolves() {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 2);
     let mut orders = rig.join(rig.bus.subscribe("orders", "billing").from_earliest().max_attempts(1));
@@ -17,22 +17,22 @@ fn a_first_and_last_nack_whose_letter_is_put_off_is_durable_when_answered() {
     let early = poll(&mut nacking).is_ready();
     rig.commit();
     rig.ack(&first[1]);
-    let answered = early || poll(&mut nacking).is_ready();
+    let resolved = early || poll(&mut nacking).is_ready();
     rig.disk.set_capacity(None);
-    if answered {
+    if resolved {
         for after in rig.after_power_cuts() {
             let mut orders = after.join(after.bus.subscribe("orders", "billing").max_attempts(1));
             let came = after.all(&mut orders);
-            assert!(came.is_empty(), "the last nack was answered, and it is delivered again: {came:?}");
+            assert!(came.is_empty(), "the last nack resolved, and the event is redelivered: {came:?}");
             after.stop();
         }
     }
     rig.stop();
 }
 
-/// A member with nothing to write has nothing to wait for.
+/// A member with nothing to write must not have to wait.
 #[test]
-fn a_member_leaves_while_a_dead_letter_is_put_off() {
+fn a_member_can_leave_while_a_dead_letter_is_postponed() {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 2);
     let mut orders = rig.join(rig.bus.subscribe("orders", "billing").from_earliest().max_attempts(1));
@@ -51,18 +51,18 @@ fn a_member_leaves_while_a_dead_letter_is_put_off() {
         rig.pass(10);
         rig.commit();
     }
-    assert!(poll(&mut leaving).is_ready(), "a member that has nothing cannot leave");
+    assert!(poll(&mut leaving).is_ready(), "a member without deliveries cannot leave");
     rig.stop();
 }
 
 #[test]
-fn a_seek_that_was_refused_holds_up_nobody() {
+fn a_cancelled_seek_does_not_block_other_calls() {
     let rig = Rig::new(1);
     rig.publish_numbers("orders", 1);
     let mut orders = rig.subscribe("orders", "billing");
     let all = rig.all(&mut orders);
     rig.ack(&all[0]);
-    // The queue is full: the seek waits for room, and its caller does not wait for it.
+    // The queue is full: the seek waits for room, and its future is dropped.
     let large = "x".repeat(3_900);
     let mut publishing = rig.bus.publish("orders", large.as_str()).send();
     assert!(poll(&mut publishing).is_pending());
@@ -92,5 +92,5 @@ fn a_seek_that_was_refused_holds_up_nobody() {
             return;
         }
     }
-    panic!("a stale ack is never answered");
+    panic!("a stale ack does not resolve");
 }

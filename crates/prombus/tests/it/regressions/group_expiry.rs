@@ -19,9 +19,9 @@ fn groups_may_expire_after_any_time() {
     backend.tick();
 }
 
-/// A group without members is deleted after the time that was set, and not before; time with members does not count.
+/// A group without members is deleted after the configured time, and not before; time with members does not count.
 #[test]
-fn a_deserted_group_is_deleted_after_its_time() {
+fn a_group_without_members_is_deleted_after_its_time() {
     let clock = ManualClock::new(1_700_000_000_000);
     let limits = Limits { group_expire_ms: Some(10_000), ..Limits::default() };
     let backend = in_memory(&clock, limits);
@@ -46,7 +46,7 @@ fn a_deserted_group_is_deleted_after_its_time() {
     let member = join();
     assert!(!member.created());
     clock.advance_ms(5_000);
-    assert_eq!(groups(), 1, "somebody came in time");
+    assert_eq!(groups(), 1, "a member joined in time");
     drop(member);
     clock.advance_ms(9_999);
     assert_eq!(groups(), 1);
@@ -55,9 +55,9 @@ fn a_deserted_group_is_deleted_after_its_time() {
     assert!(join().created());
 }
 
-/// A group that was made to expire does so whatever holds for the others, also after a restart; only its creator's word counts.
+/// A group with its own expiry expires independently of the limit for other groups; only its creator can set the expiry.
 #[test]
-fn a_group_expires_as_its_creator_said() {
+fn a_group_expires_after_the_time_that_its_creator_set() {
     let clock = ManualClock::new(1_700_000_000_000);
     let shared: Arc<dyn Clock> = Arc::new(clock.clone());
     let store = Arc::new(LogEngine::in_memory(1 << 20, Arc::clone(&shared)).expect("opens"));
@@ -84,7 +84,7 @@ fn a_group_expires_as_its_creator_said() {
     assert_eq!(names(), expected, "it has a member");
     drop((short, long));
     clock.advance_ms(4_000);
-    // Who joins a group that is there changes nothing about it.
+    // A member that joins an existing group does not change its expiry.
     drop((join("short", Some(1)), join("long", Some(1))));
     clock.advance_ms(4_999);
     assert_eq!(names(), expected);
@@ -93,7 +93,7 @@ fn a_group_expires_as_its_creator_said() {
 }
 
 #[tokio::test]
-async fn a_group_that_was_made_to_expire_does_so_after_a_restart() {
+async fn a_group_with_an_expiry_expires_after_a_restart() {
     let folder = Folder::new();
     let bus = Bus::open(folder.path()).await.expect("opens");
     let member = bus.subscribe("orders", "short").expire(Duration::from_millis(300)).await.expect("joins");

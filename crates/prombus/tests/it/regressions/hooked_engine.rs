@@ -1,4 +1,4 @@
-//! Publishes, acks and seeks that meet while the engine appends, searches or cleans.
+//! Publishes, acks and seeks that run while the engine appends, searches or cleans.
 
 use crate::rig::{Rig, poll};
 use prombus::engine::{
@@ -16,29 +16,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll};
 
-/// Happens in an append, and may refuse it.
+/// Called in an append, and may refuse it.
 pub(super) type Hook = Box<dyn FnOnce() -> Option<StoreError> + Send>;
 
-/// A store that calls back at chosen moments.
+/// An engine that calls hooks at chosen moments.
 pub(super) struct Hooked {
     inner: Arc<LogEngine>,
     in_find: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pub(super) in_append: Mutex<Option<Hook>>,
     before_clean: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     observer: Mutex<Option<Arc<dyn EngineObserver>>>,
-    /// Nothing can be appended for now.
+    /// Appends are refused while this is set.
     is_busy: AtomicBool,
     pub(super) reads: Arc<Reads>,
-    /// Told of each append of group records.
+    /// Notified of each append of group records.
     pub(super) records: Mutex<Option<mpsc::Sender<()>>>,
 }
 
-/// What happens to reads.
+/// Controls reads.
 #[derive(Default)]
 pub(super) struct Reads {
-    /// They are pending. Nobody is woken when that ends.
+    /// Reads are pending while this is set. No waker is called when it is reset.
     pub(super) is_pending: AtomicBool,
-    /// Happens in the next one.
+    /// Called in the next read.
     pub(super) in_next: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -234,9 +234,10 @@ pub(super) fn hooked() -> (Rig, Arc<Hooked>) {
     (Rig { disk, clock, store, backend, bus }, hooked)
 }
 
-/// While a seek looks for its event it has the flusher; whoever wanted to flush meanwhile relies on it, also when it fails.
+/// A seek holds the flusher while it searches its event. Flushes that were requested meanwhile rely on the seek to run them,
+/// also if it fails.
 #[test]
-fn acks_are_written_also_if_a_seek_that_fails_was_in_the_way() {
+fn acks_are_written_even_if_a_failing_seek_blocked_the_flush() {
     let (rig, store) = hooked();
     rig.publish("orders", "one");
     let mut orders = rig.subscribe("orders", "billing");
@@ -246,7 +247,7 @@ fn acks_are_written_also_if_a_seek_that_fails_was_in_the_way() {
     let backend = rig.backend.clone();
     let clock = rig.clock.clone();
     *store.in_find.lock().expect("no panic") = Some(Box::new(move || {
-        // The timer's thread, meanwhile.
+        // The timer thread runs meanwhile.
         std::thread::spawn(move || {
             clock.advance_ms(10);
             backend.tick();
@@ -269,7 +270,8 @@ fn acks_are_written_also_if_a_seek_that_fails_was_in_the_way() {
     rig.stop();
 }
 
-/// Cleaning asks the map of a topic which events live. Those published since the map was read are not in it, and live.
+/// Cleaning asks the map of a topic which events are live. Events that were published after the map was built are not in it,
+/// but are live.
 #[test]
 fn compaction_keeps_events_that_were_published_after_its_map_was_read() {
     let (rig, store) = hooked();
@@ -289,11 +291,11 @@ fn compaction_keeps_events_that_were_published_after_its_map_was_read() {
     rig.pass(60_000);
     let (bus, log, value) = (rig.bus.clone(), Arc::clone(&rig.store), filler.clone());
     *store.before_clean.lock().expect("no panic") = Some(Box::new(move || {
-        // Segments that hold nothing else.
+        // Segments with nothing else.
         for number in 0..200 {
             set(&bus, &log, "kv", &format!("late-{number}"), &value);
         }
-        // Segments that are rewritten, because most of what they hold is dead.
+        // Segments that are rewritten, because most of their events are dead.
         for number in 0..200 {
             set(&bus, &log, "deleted", "any", &value);
             if number % 20 == 0 {
@@ -312,15 +314,15 @@ fn compaction_keeps_events_that_were_published_after_its_map_was_read() {
     assert!(rig.store.log().usage().expect("reads").iter().any(|it| it.events < 300), "nothing was removed");
     for after in rig.after_power_cuts() {
         let state = after.done(Box::pin(after.bus.load_state("kv"))).expect("loads");
-        assert_eq!(state.iter().count(), 211, "a key was lost that came while cleaning began");
+        assert_eq!(state.iter().count(), 211, "a key that was set when cleaning began is lost");
         after.stop();
     }
     rig.stop();
 }
 
-/// The same with a publish that takes the acks along and is refused.
+/// The same with a publish that includes the acks in its append and is refused.
 #[test]
-fn acks_are_written_also_if_a_publish_that_is_refused_was_in_the_way() {
+fn acks_are_written_even_if_a_refused_publish_had_taken_them() {
     let (rig, store) = hooked();
     rig.publish("orders", "one");
     let mut orders = rig.subscribe("orders", "billing");

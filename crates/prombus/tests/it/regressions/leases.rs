@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 #[test]
-fn a_lease_of_any_length_can_be_asked_for() {
+fn a_lease_may_have_any_length() {
     let clock = ManualClock::new(1_700_000_000_000);
     clock.advance_ms(1_000);
     let backend = in_memory(&clock, Limits::default());
@@ -27,7 +27,7 @@ fn a_lease_of_any_length_can_be_asked_for() {
     assert_eq!(batch.items().len(), 1);
 }
 
-/// An event that waits in a stream's own buffer is not tried: a reader that is in time for each event gets each once.
+/// An event that waits in a stream's buffer uses no attempt: a reader that handles each event in time gets each once.
 #[tokio::test]
 async fn a_slow_reader_gets_every_event_once() {
     let bus = Bus::memory();

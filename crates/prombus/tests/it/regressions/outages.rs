@@ -1,4 +1,4 @@
-//! Reads that are pending, engines that are suspended or deposed: leases, acks and waits during an outage.
+//! Pending reads, suspended and deposed engines: leases, acks and waits during an outage.
 
 use super::hooked_engine::{Hooked, hooked};
 use crate::rig::{Rig, poll};
@@ -88,7 +88,7 @@ fn a_member_that_is_lost_during_a_read_has_not_used_an_attempt() {
     member.lose();
     rig.pass(10);
     rig.commit();
-    assert_eq!(rig.letters("orders").len(), 0, "nobody got the second attempt");
+    assert_eq!(rig.letters("orders").len(), 0, "no member got the second attempt");
     let other = join(&rig, 2);
     assert!(pull(&*other, &mut batch).is_pending() || !batch.is_empty());
     rig.commit();
@@ -97,7 +97,7 @@ fn a_member_that_is_lost_during_a_read_has_not_used_an_attempt() {
     rig.stop();
 }
 
-/// The guarantee is 10 ms, also after a suspension that was too short to be told.
+/// The guarantee is 10 ms, also after a suspension that was too short to be reported.
 #[test]
 fn unawaited_acks_are_durable_within_10_ms_after_a_short_suspension() {
     let (rig, engine) = hooked();
@@ -119,7 +119,7 @@ fn unawaited_acks_are_durable_within_10_ms_after_a_short_suspension() {
     rig.stop();
 }
 
-/// The same for acks that came during the suspension: 10 ms from its end.
+/// The same for acks during the suspension: 10 ms from its end.
 #[test]
 fn acks_of_a_suspension_are_durable_within_10_ms_of_its_end() {
     let (rig, engine) = hooked();
@@ -144,7 +144,7 @@ fn acks_of_a_suspension_are_durable_within_10_ms_of_its_end() {
 }
 
 #[test]
-fn a_suspension_is_told_after_engine_wait_ms_and_not_before() {
+fn a_suspension_is_reported_after_engine_wait_ms_and_not_before() {
     let (rig, engine) = hooked();
     rig.publish("orders", "one");
     engine.suspend();
@@ -179,20 +179,21 @@ fn a_deposed_bus_leases_nothing() {
 }
 
 #[test]
-fn a_stream_of_a_deposed_bus_says_so_once_and_ends() {
+fn a_stream_of_a_deposed_bus_returns_one_error_and_ends() {
     let (rig, engine) = hooked();
     let mut orders = rig.join(rig.bus.subscribe("orders", "billing"));
     engine.observer().deposed("elsewhere".to_owned());
     let first = poll(&mut Box::pin(orders.next()));
-    let is_told = matches!(first, Poll::Ready(Some(Err(GroupError::Unavailable(Unavailable::Deposed(_))))));
-    assert!(is_told);
+    let is_reported =
+        matches!(first, Poll::Ready(Some(Err(GroupError::Unavailable(Unavailable::Deposed(_))))));
+    assert!(is_reported);
     assert!(matches!(poll(&mut Box::pin(orders.next())), Poll::Ready(None)));
     rig.stop();
 }
 
-/// The dead letter of a nack for good waits for a read that never comes.
+/// The dead letter of an event that is given up waits for a read that never ends.
 #[test]
-fn a_verdict_that_waits_for_its_dead_letter_is_told_of_a_suspension() {
+fn a_verdict_that_waits_for_its_dead_letter_fails_during_a_suspension() {
     let (rig, engine) = hooked();
     let member = join(&rig, 5);
     rig.publish("orders", "one");
@@ -211,7 +212,7 @@ fn a_verdict_that_waits_for_its_dead_letter_is_told_of_a_suspension() {
     rig.stop();
 }
 
-/// A waker that ends the suspension of which it was told.
+/// A waker that ends the suspension.
 struct Resuming(Arc<Hooked>);
 
 impl Wake for Resuming {
@@ -221,9 +222,9 @@ impl Wake for Resuming {
 }
 
 #[test]
-fn a_waker_that_is_told_of_a_suspension_may_end_it() {
+fn a_waker_that_is_woken_by_a_suspension_may_end_it() {
     let (rig, engine) = hooked();
-    // Appended and not committed.
+    // Appended but not committed.
     let mut publishing = rig.bus.publish("orders", "one").send();
     assert!(poll(&mut publishing).is_pending());
     let waker = Waker::from(Arc::new(Resuming(Arc::clone(&engine))));
@@ -244,9 +245,9 @@ fn a_waker_that_is_told_of_a_suspension_may_end_it() {
     rig.stop();
 }
 
-/// The read of a dead letter blocks its thread: acks that nobody awaits are still written in time.
+/// The read of a dead letter blocks its thread: acks that are not awaited are still written in time.
 #[tokio::test]
-async fn a_dead_letter_that_cannot_be_read_holds_up_no_acks() {
+async fn a_dead_letter_that_cannot_be_read_does_not_delay_acks() {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let log = Arc::new(LogEngine::in_memory(1 << 20, Arc::clone(&clock)).expect("opens"));
     let engine = Arc::new(Hooked::over(log));

@@ -1,4 +1,4 @@
-//! Which thread reads: files are read off the async threads, events in memory on the thread that asks.
+//! Which thread reads: files are read off the async threads, events in memory on the caller's thread.
 //!
 //! The tests make the runtime's only blocking thread busy. A call that finishes anyway did its work on the async thread.
 
@@ -53,7 +53,7 @@ impl BusyRuntime {
 
     /// The output of a call that needs no blocking thread.
     fn run_here<F: Future>(&self, future: F) -> F::Output {
-        self.run(Duration::from_secs(10), future).expect("it waits for a blocking thread")
+        self.run(Duration::from_secs(10), future).expect("it must not wait for a blocking thread")
     }
 
     fn needs_blocking_thread<F: Future>(&self, what: &str, future: F) {
@@ -79,7 +79,7 @@ fn of_key(key: &str) -> LatestQuery {
     LatestQuery { keys: Keys::These(vec![key.to_owned()]), ..LatestQuery::default() }
 }
 
-/// A list holds a blocking thread; with a second one for each, as many lists as there are threads stood still.
+/// A list uses one blocking thread. If it needed a second one, as many concurrent lists as there are threads would deadlock.
 #[test]
 fn lists_of_topics_need_one_blocking_thread_each() {
     let Kept { rig, topic, .. } = kept();
@@ -103,7 +103,7 @@ fn lists_of_topics_need_one_blocking_thread_each() {
         .await
     });
     runtime.shutdown_background();
-    all.expect("the lists wait for each other");
+    all.expect("the lists do not wait for each other");
     rig.stop();
 }
 
@@ -176,12 +176,12 @@ fn places_in_several_topics_are_found_off_the_async_threads() {
     rig.stop();
 }
 
-/// The map is locked by the thread that reads, also after its caller stopped waiting. The next caller waits for it without
-/// blocking its thread.
+/// The reading thread keeps the map locked even after its caller stopped waiting. The next caller waits for it without
+/// blocking its own thread.
 #[test]
 fn a_fold_whose_caller_is_gone_blocks_no_async_thread() {
     let (rig, engine) = hooked();
-    // More than is read on an async thread.
+    // More events than are read on an async thread.
     let all: Vec<_> = (0..20_100).map(|_| rig.bus.publish("kv", "v").key("k").send()).collect();
     for publishing in all {
         rig.done(publishing).expect("publishes");

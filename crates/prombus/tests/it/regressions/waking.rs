@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// A member that stopped waiting is woken in vain; the others must be too.
+/// A member that stopped waiting may be woken in vain; the waiting members must be woken too.
 #[test]
-fn a_redelivery_comes_to_whoever_waits_also_if_another_stopped_waiting() {
+fn a_redelivery_reaches_the_waiting_member_also_if_another_stopped_waiting() {
     let rig = Rig::new(1);
     rig.publish("orders", "one");
     let mut lost = rig.subscribe("orders", "billing");
@@ -21,7 +21,7 @@ fn a_redelivery_comes_to_whoever_waits_also_if_another_stopped_waiting() {
     rig.commit();
     drop((held, lost));
     let (idle_waker, waker) = (Arc::<Counting>::default(), Arc::<Counting>::default());
-    // What says that it failed is not durable yet.
+    // The record of the failed attempt is not durable yet.
     assert!(poll_with(&mut Box::pin(idle.next()), &idle_waker).is_pending());
     let mut next = Box::pin(waiting.next());
     assert!(poll_with(&mut next, &waker).is_pending());
@@ -30,16 +30,13 @@ fn a_redelivery_comes_to_whoever_waits_also_if_another_stopped_waiting() {
         rig.pass(5);
         rig.commit();
     }
-    assert!(
-        waker.0.load(Ordering::SeqCst) > 0,
-        "there is an event, and nobody tells the one that waits for it"
-    );
+    assert!(waker.0.load(Ordering::SeqCst) > 0, "there is an event, but the waiting member is not woken");
     assert!(poll_with(&mut next, &waker).is_ready());
     drop(next);
     rig.stop();
 }
 
-/// Something that happens right where a waker is called.
+/// A waker that runs a closure where it is called.
 struct Doing(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Wake for Doing {
@@ -51,7 +48,7 @@ impl Wake for Doing {
     }
 }
 
-/// Runs on a thread of its own; false when it hangs.
+/// Runs a closure on a separate thread; returns false if it hangs.
 fn ends(what: impl FnOnce() + Send + 'static) -> bool {
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -63,7 +60,7 @@ fn ends(what: impl FnOnce() + Send + 'static) -> bool {
 
 /// An executor may poll or drop a task right where its waker is called.
 #[test]
-fn a_waker_that_gives_up_a_subscription_with_a_last_attempt_is_called_without_locks() {
+fn a_waker_that_drops_a_subscription_with_a_last_attempt_is_called_without_locks() {
     assert!(
         ends(|| {
             let clock = ManualClock::new(1_700_000_000_000);
@@ -74,7 +71,7 @@ fn a_waker_that_gives_up_a_subscription_with_a_last_attempt_is_called_without_lo
                 &mut bus.subscribe(topic, "billing").from_earliest().max_attempts(1).into_future(),
             ) {
                 Poll::Ready(joined) => joined.expect("joins"),
-                Poll::Pending => panic!("memory does not wait"),
+                Poll::Pending => panic!("an engine in memory does not wait"),
             };
             publish("orders");
             publish("other");
@@ -89,7 +86,7 @@ fn a_waker_that_gives_up_a_subscription_with_a_last_attempt_is_called_without_lo
             let waker = Waker::from(waker);
             assert!(pin!(waiting.next()).poll(&mut Context::from_waker(&waker)).is_pending());
             drop(waker);
-            // An ack waits to be written and rides along with the publish that wakes the task.
+            // A pending ack is written together with the publish that wakes the task.
             drop(delivery.ack());
             publish("waiting");
         }),

@@ -1,4 +1,4 @@
-//! One transaction: marks and effects of events, each of which succeeds or fails on its own.
+//! One transaction with the marks and effects of events, each of which succeeds or fails on its own.
 
 use crate::consume::exactly_once::in_transactions::{EventFate, EventOnce, TransactionTrouble};
 use crate::event::Event;
@@ -6,7 +6,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
 
-/// A handler, whatever its type of errors.
+/// A handler, with its error type erased.
 pub(super) type Handler = dyn Fn(&Event, &Transaction<'_>) -> EventFate + Send + Sync;
 
 /// Calls a handler; a panic is an error.
@@ -15,7 +15,7 @@ where
     F: Fn(&Event, &Transaction<'_>) -> Result<(), E>,
     E: Display,
 {
-    // What the panic left half done is rolled back.
+    // `AssertUnwindSafe` is right: the writes of a call that panicked are rolled back.
     let called = std::panic::catch_unwind(AssertUnwindSafe(|| handler(event, transaction)));
     match called {
         Ok(result) => result.map_err(|error| error.to_string()),
@@ -30,13 +30,13 @@ where
 /// Why a transaction did not commit.
 pub(super) fn trouble(error: &rusqlite::Error) -> TransactionTrouble {
     match error.sqlite_error_code() {
-        // A constraint that is checked at the commit.
+        // A deferred constraint, which is checked at the commit.
         Some(ErrorCode::ConstraintViolation) => TransactionTrouble::Handler(error.to_string()),
         _ => TransactionTrouble::Database(error.to_string()),
     }
 }
 
-/// Does events in a transaction of their own; when this answers, it has committed.
+/// Handles events in one transaction, which has committed when this returns `Ok`.
 pub(super) fn transact(
     connection: &mut Connection,
     events: &[EventOnce],
@@ -53,7 +53,8 @@ pub(super) fn transact(
     Ok(fates)
 }
 
-/// Marks an event and does it, or finds that it was done. A handler that fails leaves no trace.
+/// Marks an event and calls the handler, unless the event has its mark already. The writes of a failed handler, and the
+/// mark, are rolled back.
 fn do_once(
     transaction: &Transaction<'_>,
     event: &Event,
@@ -69,10 +70,10 @@ fn do_once(
     }
     let fate = handler(event, transaction);
     if transaction.is_autocommit() {
-        // By the handler, or by SQLite itself after an error that the handler may have kept to itself.
-        let error = fate.err().unwrap_or_else(|| "nobody said why".to_owned());
+        // The transaction was ended by the handler, or by SQLite after an error that the handler may not have returned.
+        let error = fate.err().unwrap_or_else(|| "the cause is unknown".to_owned());
         return Err(TransactionTrouble::Handler(format!(
-            "the transaction ended inside of the handler: {error}"
+            "the transaction ended inside the handler: {error}"
         )));
     }
     match fate {
@@ -82,7 +83,7 @@ fn do_once(
     Ok(fate)
 }
 
-/// False when the event has its mark already; an expired one counts.
+/// Returns false if the event has a mark already, even an expired one.
 fn mark(
     transaction: &Transaction<'_>,
     event: &Event,
