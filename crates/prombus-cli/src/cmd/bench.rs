@@ -6,7 +6,7 @@ mod report;
 mod target;
 
 use crate::args::{BenchArgs, Load};
-use crate::messages::complain;
+use crate::messages::print_error;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use target::Target;
@@ -38,7 +38,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let text = if args.json { report::json(args, &rows)? } else { report::text(args, &rows) };
     writeln!(stdout(), "{text}")?;
     if !is_clean {
-        complain("not every message came once and in order; see the last columns");
+        print_error("not every message came once and in order; see the last columns");
     }
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -8,7 +8,7 @@ mod reader;
 
 use super::{progress, server_client};
 use crate::args::ImportArgs;
-use crate::messages::{complain, one_line};
+use crate::messages::{one_line, print_error};
 use anyhow::bail;
 use indicatif::ProgressBar;
 use prombus_client::{ErrorCode, PublishError, Publisher, Setback};
@@ -68,12 +68,12 @@ async fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let Tally { imported, duplicates, bad, .. } = tally;
     writeln!(stdout(), "{imported} events imported, {duplicates} were there already")?;
     if let Err(error) = ended {
-        complain(&one_line(&error));
-        complain(&tally.how_to_go_on());
+        print_error(&one_line(&error));
+        print_error(&tally.how_to_go_on());
         return Ok(ExitCode::FAILURE);
     }
     if bad > 0 {
-        complain(&format!("{bad} bad lines were left out"));
+        print_error(&format!("{bad} bad lines were left out"));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -104,7 +104,7 @@ async fn send_all(
                     bail!("line {line}: {why}");
                 }
                 tally.next_line = line + 1;
-                bar.suspend(|| complain(&format!("line {line}: {why}; left out")));
+                bar.suspend(|| print_error(&format!("line {line}: {why}; left out")));
             }
             LineBatch::Broken(error) => return Err(error),
         }
@@ -138,13 +138,13 @@ async fn send(
             Ok(_) => tally.imported += 1,
             Err(error) if is_about_the_line(&error) && args.skip_bad => {
                 tally.bad += 1;
-                bar.suspend(|| complain(&format!("line {line}: {error}; left out")));
+                bar.suspend(|| print_error(&format!("line {line}: {error}; left out")));
             }
             Err(error) if is_bad_for_ever(&error) => {
                 // Those behind it are in: each that is not must be named.
                 let named = anyhow::anyhow!("line {line}: {error}");
                 if let Some(before) = refused.replace(named) {
-                    bar.suspend(|| complain(&one_line(&before)));
+                    bar.suspend(|| print_error(&one_line(&before)));
                 }
             }
             Err(error) => {
@@ -158,7 +158,7 @@ async fn send(
     if let Some((line, error)) = stopped {
         tally.next_line = line;
         if let Some(before) = refused.replace(anyhow::anyhow!("line {line}: {error}")) {
-            bar.suspend(|| complain(&one_line(&before)));
+            bar.suspend(|| print_error(&one_line(&before)));
         }
     }
     refused.map_or(Ok(()), Err)
@@ -192,7 +192,7 @@ impl Tally {
 fn tell(bar: &ProgressBar, setback: &Setback) {
     match setback {
         Setback::RateLimited => bar.set_message("waiting for a rate limit, "),
-        Setback::Unavailable(why) => bar.suspend(|| complain(&format!("{why}; trying again"))),
+        Setback::Unavailable(why) => bar.suspend(|| print_error(&format!("{why}; trying again"))),
     }
 }
 

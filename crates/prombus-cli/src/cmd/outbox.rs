@@ -6,7 +6,7 @@ mod source;
 use super::server_client;
 use crate::args::{OutboxArgs, OutboxCommand, ServerArgs};
 use crate::config::{LogFormat, LogSettings};
-use crate::messages::complain;
+use crate::messages::print_error;
 use prombus::outbox::{DrainerCounts, OutboxDrainer};
 use remote::Remote;
 use source::Source;
@@ -74,7 +74,7 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
         writeln!(stdout(), "left in {source}: {}", left.join(", "))?;
     }
     if args.once && (counts.errors > 0 || is_left) {
-        complain("not every row was published; last_err and worker of the rows say why");
+        print_error("not every row was published; last_err and worker of the rows say why");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

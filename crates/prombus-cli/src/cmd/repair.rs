@@ -3,7 +3,7 @@
 use super::progress;
 use super::verify::{faults_as_json, places_as_json, why_not};
 use crate::args::RepairArgs;
-use crate::messages::complain;
+use crate::messages::print_error;
 use prombus_log::{Progress, RepairReport, repair};
 use serde_json::json;
 use std::io::{Write, stdout};
@@ -27,7 +27,7 @@ pub fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
     let report = match repaired {
         Ok(report) => report,
         Err(error) => {
-            complain(&why_not(&args.data, error));
+            print_error(&why_not(&args.data, error));
             return Ok(ExitCode::from(COULD_NOT_RUN));
         }
     };

@@ -4,7 +4,7 @@ use super::republish::Republisher;
 use super::table::shortened;
 use super::{progress, server_client};
 use crate::args::{ReplayArgs, filter};
-use crate::messages::{complain, one_line};
+use crate::messages::{one_line, print_error};
 use anyhow::bail;
 use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
 use std::io::{Write, stdout};
@@ -105,8 +105,8 @@ async fn copy(
         args.to
     )?;
     if let Err(error) = copied {
-        complain(&one_line(&error));
-        complain(match args.new_ids {
+        print_error(&one_line(&error));
+        print_error(match args.new_ids {
             true => "run again it publishes all of them again, for --new-ids was given",
             false => "to go on, run it again: what is there is not added twice",
         });

@@ -2,7 +2,7 @@
 //! became of them.
 
 use super::rate_limiter::RateLimiter;
-use crate::messages::complain;
+use crate::messages::print_error;
 use anyhow::anyhow;
 use indicatif::ProgressBar;
 use prombus_client::{Client, Publisher, Record, Setback};
@@ -30,7 +30,7 @@ impl Republisher {
         let bar = bar.clone();
         let publisher = Publisher::new(client).on_setback(move |setback| match setback {
             Setback::RateLimited => bar.set_message("waiting for a rate limit, "),
-            Setback::Unavailable(why) => bar.suspend(|| complain(&format!("{why}; trying again"))),
+            Setback::Unavailable(why) => bar.suspend(|| print_error(&format!("{why}; trying again"))),
         });
         let rate = RateLimiter::new(per_second);
         Self { publisher, rate, limit, chunk: Vec::new(), chunk_bytes: 0, published: 0, duplicates: 0 }

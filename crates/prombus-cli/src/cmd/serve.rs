@@ -14,7 +14,7 @@ mod stop_signals;
 use crate::args::ServeArgs;
 use crate::config::{self, BusSettings, ConfigError, Environment, Settings, StoreChoice};
 use crate::logging;
-use crate::messages::complain;
+use crate::messages::print_error;
 use anyhow::{Context, anyhow};
 use gateway::{CLOSE_TIMEOUT, announce, builder, raise_descriptors, why_not_listen, why_not_open};
 use prombus::{Backend, Bus, OpenError, TopicRule};
@@ -37,7 +37,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let loaded = match config::load(args.config.as_deref(), &args.settings, &environment) {
         Ok(loaded) => loaded,
         Err(ConfigError { lines, is_usage }) => {
-            lines.iter().for_each(|line| complain(line));
+            lines.iter().for_each(|line| print_error(line));
             return Ok(if is_usage { ExitCode::from(BAD_ARGUMENTS) } else { ExitCode::FAILURE });
         }
     };

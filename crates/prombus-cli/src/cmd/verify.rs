@@ -2,7 +2,7 @@
 
 use super::progress;
 use crate::args::VerifyArgs;
-use crate::messages::{complain, one_line};
+use crate::messages::{one_line, print_error};
 use prombus_log::{Fault, OpenError, Progress, UnreadablePlace, VerifyError, VerifyReport, verify};
 use serde_json::json;
 use std::io::{Write, stdout};
@@ -28,7 +28,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
         Err(error) => {
             // Segments without their root are a fault of the folder, not of the call.
             let is_fault = matches!(error, VerifyError::Open(OpenError::ManifestMissing { .. }));
-            complain(&why_not(&args.data, error));
+            print_error(&why_not(&args.data, error));
             return Ok(if is_fault { ExitCode::FAILURE } else { ExitCode::from(COULD_NOT_RUN) });
         }
     };

@@ -36,7 +36,7 @@ fn a_file_that_is_not_there_or_no_toml_is_said_to_be_so() {
     let ran = run(&["config", "check", "/no/such.toml"]);
     assert_eq!(
         (ran.code, ran.stderr.as_str()),
-        (Some(1), "prombus: cannot read /no/such.toml: there is no such file\n")
+        (Some(1), "prombus: cannot read /no/such.toml: no such file\n")
     );
     let folder = TempFolder::new();
     let file = folder.file("p.toml", "data = \"x\"\nlog = = 1\n");

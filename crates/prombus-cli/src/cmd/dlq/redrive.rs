@@ -4,7 +4,7 @@ use super::letters::{Letter, letters_of, next_letter};
 use crate::args::{RedriveArgs, filter};
 use crate::cmd::republish::Republisher;
 use crate::cmd::{progress, replay, server_client};
-use crate::messages::{complain, one_line};
+use crate::messages::{one_line, print_error};
 use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -85,8 +85,8 @@ async fn publish(
         left.text(args)
     )?;
     if let Err(error) = redriven {
-        complain(&one_line(&error));
-        complain("to go on, run it again: what was redriven is not published twice");
+        print_error(&one_line(&error));
+        print_error("to go on, run it again: what was redriven is not published twice");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
