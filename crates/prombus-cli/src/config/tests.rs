@@ -165,7 +165,7 @@ fn rules_without_anybody_to_rule_are_refused_unless_a_token_comes() {
     let path = file.path();
     let args = ["--config", path.as_str()];
     let lines = load_with(&args, &[]).unwrap_err();
-    assert!(lines[0].contains(":3: auth.rule: rules mean nothing"), "{lines:?}");
+    assert!(lines[0].contains(":3: auth.rule: rules have no effect"), "{lines:?}");
     assert!(load_with(&args, &[("WS_TOKEN", "x")]).is_ok());
     assert!(check("f", "[[auth.rule]]\neffect = \"deny\"\n").is_empty());
 }

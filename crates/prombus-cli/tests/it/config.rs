@@ -25,8 +25,8 @@ fn bad_keys_are_named_with_their_lines() {
         lines,
         [
             format!("{file}:2: limits.max_conections: unknown key; did you mean limits.max_connections?"),
-            format!("{file}:5: http.max_body_bytes: expected a whole number, not below zero"),
-            format!("{file}:6: http.foo: unknown key; `prombus config default` shows all"),
+            format!("{file}:5: http.max_body_bytes: expected a whole number that is not negative"),
+            format!("{file}:6: http.foo: unknown key; `prombus config default` prints all keys"),
         ]
     );
 }
@@ -53,7 +53,7 @@ fn a_bad_variable_is_named_and_nothing_is_served() {
             "many",
             "prombus: PROMBUS_LIMITS_MAX_CONNECTIONS: expected a whole number",
         ),
-        ("WS_PORT", "x", "prombus: WS_PORT: \"x\" is no port"),
+        ("WS_PORT", "x", "prombus: WS_PORT: \"x\" is not a port"),
         ("WS_TOKEN", "", "prombus: WS_TOKEN: is empty"),
         ("PROMBUS_LISTEN", "here", "prombus: PROMBUS_LISTEN: \"here\" is not an address"),
     ];

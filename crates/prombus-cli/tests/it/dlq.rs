@@ -28,7 +28,7 @@ fn letters_are_listed_and_shown() {
     let shown = server.ok(&["dlq", "show", "orders", "--group", "billing", "--limit", "2"]);
     assert!(shown.contains("{\"number\": 6}") && !shown.contains("{\"number\": 4}"), "{shown}");
     assert!(shown.contains("billing gave up after 5 attempts: no customer"), "{shown}");
-    assert!(shown.contains("2 of 7 letters"), "{shown}");
+    assert!(shown.contains("2 of 7 dead letters"), "{shown}");
     let whole = server.ok(&["dlq", "show", "dlq.orders", "--json"]);
     assert_eq!(whole, server.lines("dlq.orders"));
 }
@@ -56,7 +56,7 @@ fn a_redrive_needs_a_yes_and_takes_what_is_meant() {
     let dry = server.ok(&meant);
     assert!(dry.contains("3 events would be published again"), "{dry}");
     assert!(
-        dry.contains("nothing was published") && dry.contains("1 events that are no dead letters"),
+        dry.contains("nothing was published") && dry.contains("1 events skipped that are not dead letters"),
         "{dry}"
     );
     assert_eq!(server.count("orders"), 0);
@@ -125,7 +125,7 @@ fn an_event_that_fails_again_and_again_is_left_alone_at_last() {
                 assert_eq!(said, format!("1 events published again, {round} were redriven before\n"));
             } else {
                 assert!(
-                    said.starts_with("0 events published again, 3 were redriven before, 1 left alone"),
+                    said.starts_with("0 events published again, 3 were redriven before, 1 skipped"),
                     "{said}"
                 );
             }

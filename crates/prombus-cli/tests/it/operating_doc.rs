@@ -70,6 +70,6 @@ fn every_setting_of_the_tables_exists() {
     };
     for key in keys("Limits") {
         let name = key.rsplit('.').next().unwrap();
-        assert!(default.contains(&format!("\n#{name} = ")), "{key} is no setting");
+        assert!(default.contains(&format!("\n#{name} = ")), "{key} is not a setting");
     }
 }

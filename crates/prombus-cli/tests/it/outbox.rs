@@ -24,10 +24,10 @@ fn rows_are_published_once_and_what_is_left_is_said() {
     for number in 0..250 {
         add(&shop, &format!("order-{number}"), &format!("{{\"number\": {number}}}"));
     }
-    assert!(server.ok(&drain).starts_with("250 events published, 0 were there already, 0 failed"));
+    assert!(server.ok(&drain).starts_with("250 events published, 0 were already there, 0 failed"));
     // As after a crash between the publish and the note of it.
     shop.execute("UPDATE outbox SET status = 'pending' WHERE id = 'order-7'", []).unwrap();
-    assert!(server.ok(&drain).starts_with("0 events published, 1 were there already"));
+    assert!(server.ok(&drain).starts_with("0 events published, 1 were already there"));
     let numbers: Vec<u64> =
         server.events("orders").iter().map(|it| it["payload"]["number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (0..250).collect::<Vec<_>>());
@@ -104,7 +104,7 @@ fn a_drainer_waits_for_a_server_and_ends_in_order() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}");
     // The server may be killed before it answers for the first event, which is published again then.
-    let ends = ["2 events published, 0 were there already", "1 events published, 1 were there already"];
+    let ends = ["2 events published, 0 were already there", "1 events published, 1 were already there"];
     assert!(ends.iter().any(|end| said.contains(end)), "{said}");
 }
 

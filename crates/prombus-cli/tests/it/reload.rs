@@ -45,5 +45,5 @@ fn a_hangup_reads_the_topics_again_and_a_mistake_changes_nothing() {
     let (code, log) = server.serving.end();
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("max_atempts: unknown key; did you mean topic.max_attempts?"), "{log}");
-    assert!(log.contains("SIGHUP: 1 rules for topics count from now on"), "{log}");
+    assert!(log.contains("SIGHUP: applied 1 topic rules"), "{log}");
 }

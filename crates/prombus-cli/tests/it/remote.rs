@@ -71,7 +71,7 @@ impl Server {
     /// Imports lines, all of which must be new.
     pub fn import(&self, lines: &[String]) {
         let ran = self.feed(&["import", "-"], &(lines.join("\n") + "\n"));
-        let expected = format!("{} events imported, 0 were there already\n", lines.len());
+        let expected = format!("{} events imported, 0 were already there\n", lines.len());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), expected.as_str()), "{}", ran.stderr);
     }
 

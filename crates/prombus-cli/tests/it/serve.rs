@@ -192,7 +192,7 @@ fn a_config_file_is_read_only_when_it_is_named() {
         command.current_dir(folder.path()).env("PROMBUS_CONFIG", "prombus.toml").output().unwrap().into();
     assert_eq!(named.code, Some(1));
     assert!(
-        named.stderr.starts_with("prombus: prombus.toml:1: store: there is no such store"),
+        named.stderr.starts_with("prombus: prombus.toml:1: store: unknown store"),
         "{}",
         named.stderr
     );

@@ -49,7 +49,7 @@ fn a_whole_folder_has_no_fault() {
     let folder = closed_folder();
     let ran = verify(&folder, &[]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("50 events") && ran.stdout.ends_with(": no fault\n"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("50 events") && ran.stdout.ends_with(": no faults\n"), "{}", ran.stdout);
     assert!(ran.stderr.is_empty(), "no bar where no terminal is: {}", ran.stderr);
     let json: serde_json::Value = serde_json::from_str(&verify(&folder, &["--json"]).stdout).unwrap();
     assert_eq!(json["events"], EVENTS);
@@ -76,11 +76,11 @@ fn a_flipped_byte_is_named_with_file_and_position() {
 fn what_cannot_be_looked_at_is_told_from_what_is_damaged() {
     let ran = run(&["verify", "--data", "/no/such/folder"]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.starts_with("prombus: there is no folder /no/such/folder"), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("prombus: no folder /no/such/folder"), "{}", ran.stderr);
     let empty = TempFolder::new();
     let ran = verify(&empty, &[]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("holds no prombus log"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is not a prombus data folder"), "{}", ran.stderr);
     assert!(std::fs::read_dir(empty.path()).unwrap().next().is_none(), "verify left something behind");
 }
 
