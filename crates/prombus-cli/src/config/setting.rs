@@ -200,8 +200,8 @@ impl Kind {
     /// The expected type, for error messages.
     pub fn expected(&self) -> &'static str {
         match self {
-            Self::Text => "a text in quotes",
-            Self::Texts => "a list of texts, e.g. [\"one\", \"two\"]",
+            Self::Text => "a string in quotes",
+            Self::Texts => "a list of strings, e.g. [\"one\", \"two\"]",
             Self::Whole(_) => "a whole number that is not negative",
             Self::Number(_) => "a number",
             Self::Switch => "true or false",

@@ -262,12 +262,12 @@ fn default_in_words(setting: &Setting) -> String {
 
 /// The table of all settings in docs/operating.md.
 fn table_of_settings() -> String {
-    let mut text = "| setting | values | default | |\n|---|---|---|---|\n".to_owned();
+    let mut text = "| setting | values | default | meaning |\n|---|---|---|---|\n".to_owned();
     for setting in definitions::all() {
         let values = match (&setting.kind, setting.kind.range_text()) {
             (_, Some(range)) => range,
-            (Kind::Text, _) => "text".to_owned(),
-            (Kind::Texts, _) => "list of texts".to_owned(),
+            (Kind::Text, _) => "string".to_owned(),
+            (Kind::Texts, _) => "list of strings".to_owned(),
             (Kind::Whole(_), _) => "whole number".to_owned(),
             (Kind::Number(_), _) => "number".to_owned(),
             (Kind::Switch, _) => "true, false".to_owned(),
@@ -281,7 +281,7 @@ fn table_of_settings() -> String {
 
 /// The table of flags in docs/operating.md.
 fn table_of_flags() -> String {
-    let mut text = "| flag | key | default | |\n|---|---|---|---|\n".to_owned();
+    let mut text = "| flag | key | default | meaning |\n|---|---|---|---|\n".to_owned();
     for setting in definitions::all() {
         let Some(flag) = &setting.flag else { continue };
         let flag = format!("--{} {}", flag.name, flag.value_name);

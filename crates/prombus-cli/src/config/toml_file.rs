@@ -201,11 +201,11 @@ mod tests {
     fn a_value_of_the_wrong_type_is_reported_with_its_line_and_without_the_value() {
         let text = "listen = \"x\"\ninsecure = 1\n[limits]\nmax_topics = -1\nmax_groups = 1.5\n[auth.jwt]\nsecret = 4711\n";
         let found = problems(text);
-        assert_eq!(found[0], "p.toml:1: listen: expected a list of texts, e.g. [\"one\", \"two\"]");
+        assert_eq!(found[0], "p.toml:1: listen: expected a list of strings, e.g. [\"one\", \"two\"]");
         assert_eq!(found[1], "p.toml:2: insecure: expected true or false");
         assert_eq!(found[2], "p.toml:4: limits.max_topics: expected a whole number that is not negative");
         assert_eq!(found[3], "p.toml:5: limits.max_groups: expected a whole number that is not negative");
-        assert_eq!(found[4], "p.toml:7: auth.jwt.secret: expected a text in quotes");
+        assert_eq!(found[4], "p.toml:7: auth.jwt.secret: expected a string in quotes");
         assert!(!found.join("").contains("4711"));
     }
 
