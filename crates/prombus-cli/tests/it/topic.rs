@@ -1,4 +1,4 @@
-//! `prombus topic` against a real server.
+//! Tests of `prombus topic` with a real server.
 
 use crate::remote::{Server, lines};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn topics_are_listed_in_a_table() {
 }
 
 #[test]
-fn settings_are_merged_shown_and_taken_back() {
+fn settings_are_merged_shown_and_removed() {
     let server = Server::start();
     server.import(&lines("orders", 0..1));
     let set = |changes: &[&str]| server.ok(&[&["topic", "set", "orders"], changes].concat());
@@ -51,7 +51,7 @@ fn settings_are_merged_shown_and_taken_back() {
 }
 
 #[test]
-fn a_topic_is_deleted_only_when_that_is_confirmed() {
+fn a_topic_is_deleted_only_after_confirmation() {
     let server = Server::start();
     server.import(&lines("orders", 0..5));
     let asked = server.run(&["topic", "delete", "orders"]);
