@@ -1,9 +1,9 @@
-//! `prombus config`.
+//! Tests of `prombus config`.
 
 use crate::support::{TempFolder, prombus, run};
 
 #[test]
-fn the_default_config_is_printed_and_checks() {
+fn the_default_config_is_printed_and_valid() {
     let printed = run(&["config", "default"]);
     assert_eq!(printed.code, Some(0));
     assert_eq!(printed.stdout, include_str!("../../../../prombus.toml"));
@@ -14,7 +14,7 @@ fn the_default_config_is_printed_and_checks() {
 }
 
 #[test]
-fn bad_keys_are_named_with_their_lines() {
+fn bad_keys_are_reported_with_their_lines() {
     let folder = TempFolder::new();
     let file =
         folder.file("p.toml", "[limits]\nmax_conections = 5\n\n[http]\nmax_body_bytes = \"big\"\nfoo = 1\n");
@@ -32,7 +32,7 @@ fn bad_keys_are_named_with_their_lines() {
 }
 
 #[test]
-fn a_file_that_is_not_there_or_no_toml_is_said_to_be_so() {
+fn a_missing_file_and_a_toml_syntax_error_are_reported() {
     let ran = run(&["config", "check", "/no/such.toml"]);
     assert_eq!(
         (ran.code, ran.stderr.as_str()),
@@ -46,7 +46,7 @@ fn a_file_that_is_not_there_or_no_toml_is_said_to_be_so() {
 }
 
 #[test]
-fn a_bad_variable_is_named_and_nothing_is_served() {
+fn a_bad_variable_is_named_and_the_server_does_not_start() {
     let cases = [
         (
             "PROMBUS_LIMITS_MAX_CONNECTIONS",

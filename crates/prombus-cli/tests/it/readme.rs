@@ -1,4 +1,4 @@
-//! The commands of README.md, as printed there, against a real server. Only the port is another.
+//! Runs the commands of README.md as printed with a real server. Only the port differs.
 
 use crate::serving::Serving;
 use crate::support::{TempFolder, prombus, run};
@@ -22,7 +22,7 @@ fn commands(readme: &str, section: &str) -> Vec<String> {
     blocks.flat_map(str::lines).map(str::to_owned).collect()
 }
 
-/// Whether curl is here. Where everything must run, it must be.
+/// Whether curl is installed. It must be in CI, where no test may be skipped.
 fn has_curl() -> bool {
     let has_curl = Command::new("curl").arg("--version").output().is_ok();
     assert!(has_curl || std::env::var("CI").as_deref() != Ok("true"), "curl is not installed");
@@ -35,7 +35,7 @@ fn shell(line: &str) -> Command {
     command
 }
 
-/// A `curl -N` that runs until the test ends.
+/// A `curl -N` that runs until it is dropped.
 struct Tail {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -73,7 +73,7 @@ impl Drop for Tail {
 }
 
 #[test]
-fn the_two_commands_are_there() {
+fn the_section_run_it_has_its_two_commands() {
     assert_eq!(commands(&readme(), "Run it"), ["cargo run --release -- serve", "scripts/test"]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/test");
     assert!(std::path::Path::new(script).exists());
@@ -115,7 +115,7 @@ fn the_curl_lines_work_as_printed() {
 #[test]
 fn the_commands_for_operators_work_as_printed() {
     let folder = TempFolder::new();
-    // A folder to verify, where the defaults put it.
+    // Creates the default data folder, which one of the commands verifies.
     let mut serve = prombus(&["serve", "--listen", "127.0.0.1:0"]);
     serve.current_dir(folder.path());
     drop(Serving::start(serve));
