@@ -178,7 +178,7 @@ pub struct ReplayArgs {
     /// Only the last N events; not for patterns
     #[arg(long, value_name = "N", value_parser = last_range(), conflicts_with = "from_ts")]
     pub last: Option<u64>,
-    /// Give copies random ids: a second replay adds them all again
+    /// Give copies new ids: a second replay adds them all again
     #[arg(long)]
     pub new_ids: bool,
     #[command(flatten)]

@@ -48,7 +48,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
     let served = runtime.block_on(serve(args, &loaded.settings));
-    // The store is closed: tasks that still run have nothing left to do.
+    // Serving is over: do not wait for tasks that still run.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
