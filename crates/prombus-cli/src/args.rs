@@ -1,4 +1,4 @@
-//! Arguments as they are typed. What they mean together with environment and config file is `config`'s business.
+//! Command-line arguments as typed. `config` merges them with the environment and the config file.
 
 mod bench;
 pub mod filter;
@@ -19,11 +19,11 @@ pub use remote::{
 };
 pub use serve::ServeArgs;
 
-/// A durable event bus in one program: every publish that was answered is on disk.
+/// A durable event bus in one binary: every acknowledged publish is on disk.
 #[derive(Debug, Parser)]
 #[command(name = "prombus", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Args {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -34,55 +34,55 @@ Examples:
   prombus config default > prombus.toml         a config file with every setting and its default
   prombus config check prombus.toml             find typos and bad values, with their lines
   prombus serve --config prombus.toml
-  prombus verify --data ./prombus-data          read everything and report each fault
-  prombus repair --data ./prombus-data          list what the disk cannot read
+  prombus verify --data ./prombus-data          check every file and report each fault
+  prombus repair --data ./prombus-data          list data that the disk cannot read
   prombus token new --name billing --scope 'subscribe:orders.**'
-  prombus topic list                            what is on a running server
-  prombus export orders.new -o orders.ndjson    and back with `prombus import orders.ndjson`
-  prombus dlq redrive orders.new --yes          once more, what groups gave up
-  prombus backup /var/backups/prombus           a copy of everything, while it runs
-  prombus bench publish fan-out                 how fast it is here";
+  prombus topic list                            the topics of a running server
+  prombus export orders.new -o orders.ndjson    `prombus import orders.ndjson` restores the events
+  prombus dlq redrive orders.new --yes          publish dead-lettered events again
+  prombus backup /var/backups/prombus           copy all data of a running server
+  prombus bench publish fan-out                 measure throughput and latency on this machine";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve WebSocket and HTTP
+    /// Run a server (WebSocket and HTTP)
     #[command(after_help = serve::SERVE_HELP)]
     Serve(ServeArgs),
     /// Print or check a config file
     #[command(subcommand, arg_required_else_help = true)]
     Config(ConfigCommand),
-    /// Read everything in a data folder and report each fault; changes nothing
+    /// Check every file of a data folder and report each fault; changes nothing
     #[command(after_help = offline::VERIFY_HELP)]
     Verify(VerifyArgs),
-    /// List what the disk cannot read in a data folder, and give it up with --accept-loss
+    /// List data that the disk cannot read; --accept-loss gives it up
     #[command(after_help = offline::REPAIR_HELP)]
     Repair(RepairArgs),
-    /// Make tokens for [[auth.token]] of the config
+    /// Create tokens for [[auth.token]] in the config file
     #[command(subcommand, arg_required_else_help = true)]
     Token(TokenCommand),
-    /// Measure speed and latency, and account for every message
+    /// Measure throughput and latency, and check that no message is lost, duplicated or out of order
     #[command(after_help = bench::BENCH_HELP)]
     Bench(BenchArgs),
-    /// List, show, set and delete topics
+    /// List, show, configure and delete topics
     #[command(subcommand, arg_required_else_help = true, after_help = operate::TOPIC_HELP)]
     Topic(TopicCommand),
-    /// Write the events of a topic as lines of JSON
+    /// Export the events of a topic as JSON lines
     #[command(after_help = remote::EXPORT_HELP)]
     Export(ExportArgs),
-    /// Publish lines of JSON, with their ids
+    /// Publish events from JSON lines, keeping their ids
     #[command(after_help = remote::IMPORT_HELP)]
     Import(ImportArgs),
-    /// Publish the events of a topic to another topic
+    /// Copy the events of a topic to another topic
     #[command(after_help = remote::REPLAY_HELP)]
     Replay(ReplayArgs),
-    /// Dead letters: what is there, and publishing it again
+    /// List dead letters and publish their events again
     #[command(subcommand, arg_required_else_help = true, after_help = remote::DLQ_HELP)]
     Dlq(DlqCommand),
-    /// Copy everything of a running server to a folder
+    /// Copy all data of a running server to a folder
     #[command(after_help = operate::BACKUP_HELP)]
     Backup(BackupArgs),
-    /// Publish what services wrote into the outbox of their database
+    /// Publish events from the outbox table or collection of a service's database
     #[command(subcommand, arg_required_else_help = true, after_help = operate::OUTBOX_HELP)]
     Outbox(OutboxCommand),
 }

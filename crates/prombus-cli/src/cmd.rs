@@ -1,4 +1,5 @@
-//! One file per command, and what several of them use: `progress`, `rate_limiter`, `republish`, `server_client`, `table`.
+//! One file per command, and the modules that several commands share: `progress`, `rate_limiter`, `republish`, `server_client`,
+//! `table`.
 
 pub mod backup;
 pub mod bench;

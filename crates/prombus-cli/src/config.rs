@@ -1,5 +1,5 @@
-//! Settings from flags, environment, config file and defaults, in this order of precedence. `definitions` has every
-//! setting. A bad value is named the way it was given: by its flag, its variable, or its key and line.
+//! Merges settings from flags, environment variables, the config file and the defaults, in this order of precedence.
+//! `definitions` has every setting. An error names a bad value by its flag, its variable, or its key and line.
 
 mod auth;
 mod definitions;
@@ -29,19 +29,19 @@ use source::Source;
 use std::net::SocketAddr;
 use toml_file::TomlFile;
 
-/// What `WS_TOKEN` is called in logs and rules.
+/// The name of `WS_TOKEN` in logs and rules.
 pub const TOKEN_NAME: &str = "ws_token";
 
-/// Settings, and what to warn of.
+/// Settings, and warnings about them.
 #[derive(Debug)]
 pub struct Loaded {
     /// The settings.
     pub settings: Settings,
-    /// For the log.
+    /// Lines for the log.
     pub warnings: Vec<String>,
 }
 
-/// Settings that do not work.
+/// Invalid settings.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// One line for each fault.
@@ -60,7 +60,7 @@ impl ConfigError {
 /// Settings for `serve`. `file` is the config file that `--config` names.
 ///
 /// # Errors
-/// [`ConfigError`]; everything that could be found at once is in it.
+/// [`ConfigError`], with every problem that could be found at once.
 pub fn load(
     file: Option<&str>,
     flags: &SettingFlags,
@@ -73,8 +73,8 @@ pub fn load(
         (None, None) => Source::default(),
     };
     let EnvironmentSettings { source: of_environment, http_port, token, warnings } = variables;
-    source.put_over(of_environment);
-    source.put_over(flags.source.clone());
+    source.merge(of_environment);
+    source.merge(flags.source.clone());
     let mut settings = validated(&source)?;
     add_listener(&mut settings, http_port);
     add_token(&mut settings, token)?;
@@ -84,7 +84,7 @@ pub fn load(
     as_result(settings, &source, &problems).map(|settings| Loaded { settings, warnings })
 }
 
-/// Everything that is wrong with a file by itself, one line each. What the environment may add is not asked for.
+/// Every problem of a config file, one line each. Settings that the environment may add are not reported as missing.
 pub fn check(file: &str, text: &str) -> Vec<String> {
     let checked = parse_file(file, text).and_then(|source| validated(&source));
     checked.err().map(|error| error.lines).unwrap_or_default()
@@ -119,7 +119,7 @@ fn as_result(settings: Settings, source: &Source, problems: &Problems) -> Result
 fn add_listener(settings: &mut Settings, http_port: Option<u16>) {
     let Some(port) = http_port else { return };
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    // A listener on all addresses of a port has this one too.
+    // A listener on all addresses of the port includes this address.
     let has_it =
         |other: &SocketAddr| other.port() == port && (other.ip().is_unspecified() || *other == address);
     if port == 0 || !settings.server.listen.iter().any(has_it) {
@@ -132,7 +132,7 @@ fn add_token(settings: &mut Settings, token: Option<String>) -> Result<(), Confi
     let tokens = &mut settings.server.auth.tokens;
     if tokens.iter().any(|other| other.name == TOKEN_NAME) {
         let line =
-            format!("WS_TOKEN: the config has a token named {TOKEN_NAME:?} already; give that another name");
+            format!("WS_TOKEN: the config file already has a token named {TOKEN_NAME:?}; rename that token");
         return Err(ConfigError::new(vec![line]));
     }
     tokens.push(TokenOptions {
@@ -143,14 +143,15 @@ fn add_token(settings: &mut Settings, token: Option<String>) -> Result<(), Confi
     Ok(())
 }
 
-/// Who gets in can be judged only when all sources are put together.
+/// Checks who has access. Only possible once all sources are merged: any of them may configure auth.
 fn check_access(problems: &mut Problems, settings: &Settings) {
     let server = &settings.server;
     if server.auth.is_configured() {
         return;
     }
     if !server.auth.rules.is_empty() {
-        let why = "rules mean nothing where everybody gets in: give a token (WS_TOKEN, [[auth.token]]) or [auth.jwt] too";
+        let why =
+            "rules have no effect without auth: configure a token (WS_TOKEN, [[auth.token]]) or [auth.jwt]";
         problems.add("auth.rule", why);
     }
     let is_open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
@@ -158,14 +159,14 @@ fn check_access(problems: &mut Problems, settings: &Settings) {
         && !server.is_insecure
     {
         let why = format!(
-            "{open} is open to other machines and no auth is configured: set WS_TOKEN or tokens in the config, \
-             listen on 127.0.0.1, or say --insecure"
+            "{open} is open to other machines, but no auth is configured: set WS_TOKEN, add tokens to the config file, \
+             listen on 127.0.0.1, or allow access without auth with --insecure"
         );
         problems.add("listen", why);
     }
 }
 
-/// Other gateways of a shared store must be able to connect to this one.
+/// Checks that other gateways of a shared store can connect to this one.
 fn check_advertise(problems: &mut Problems, settings: &Settings) {
     let is_shared = matches!(settings.bus.store, StoreChoice::MongoDb(_));
     let listen = settings.server.listen.first().filter(|address| address.ip().is_unspecified());
@@ -174,8 +175,8 @@ fn check_advertise(problems: &mut Problems, settings: &Settings) {
         && settings.advertise.is_none()
     {
         let why = format!(
-            "{listen} is not an address that other gateways can connect to: say where they reach this one \
-             with --advertise HOST:PORT"
+            "{listen} is not an address that other gateways can connect to: name this gateway's address with \
+             --advertise HOST:PORT"
         );
         problems.add("listen", why);
     }

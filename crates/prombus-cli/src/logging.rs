@@ -1,4 +1,4 @@
-//! Log lines, to stderr: stdout belongs to what a command says to its user.
+//! Logging to stderr. Stdout is reserved for the output of commands.
 
 use crate::config::{LogFormat, LogSettings};
 use std::io::{IsTerminal, stderr};
@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 /// Starts logging. Call it once.
 ///
 /// # Errors
-/// When the filter is none.
+/// When the filter cannot be parsed.
 pub fn start(settings: &LogSettings) -> anyhow::Result<()> {
     let filter = EnvFilter::builder().parse(&settings.filter)?;
     let has_colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

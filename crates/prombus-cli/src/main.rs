@@ -1,7 +1,7 @@
-//! The binary `prombus`: parses arguments, calls the command, and turns what came of it into an exit code.
+//! The binary `prombus`: parses arguments, calls the command, and turns its result into an exit code.
 //!
-//! Exit codes: 0 success; 1 failure; 2 wrong arguments (`verify`, `repair`: it could not run); 141 the reader of the output
-//! went away, as `head` does: the code that a shell reports for other programs then.
+//! Exit codes: 0 success; 1 failure; 2 wrong arguments (`verify` and `repair`: the command could not run); 141 the reader of
+//! the output closed the pipe, as `head` does (shells report 141 for a program that SIGPIPE killed).
 
 mod args;
 mod cmd;
@@ -12,7 +12,7 @@ mod time;
 
 use args::{Args, Command};
 use clap::Parser;
-use messages::{complain, one_line};
+use messages::{one_line, print_error};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -35,12 +35,12 @@ fn main() -> ExitCode {
         if is_broken_pipe(&error) {
             return ExitCode::from(141);
         }
-        complain(&one_line(&error));
+        print_error(&one_line(&error));
         ExitCode::FAILURE
     })
 }
 
-/// Whether nobody reads the output any more. Connections to servers have error types of their own.
+/// Whether the reader closed the output. Connection errors cannot match: clients wrap them in their own error types.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let cause = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
     cause.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)

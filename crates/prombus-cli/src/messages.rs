@@ -1,14 +1,14 @@
-//! What the program says to its user when something is wrong: one line each, on stderr.
+//! Error messages for the user: one line each, on stderr.
 
 use std::io::{ErrorKind, Write, stderr};
 
-/// Says what is wrong, in one line on stderr.
-pub fn complain(what: &str) {
-    // Nobody is left to tell when stderr is closed.
-    let _ = writeln!(stderr(), "prombus: {what}");
+/// Prints an error as one line on stderr.
+pub fn print_error(message: &str) {
+    // A closed stderr leaves nowhere to report the failure.
+    let _ = writeln!(stderr(), "prombus: {message}");
 }
 
-/// An error and its causes in one line. An error that repeats its cause in its own text is not followed by it.
+/// An error and its causes in one line. A cause that is already part of the text is not repeated.
 pub fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
@@ -23,10 +23,10 @@ pub fn one_line(error: &anyhow::Error) -> String {
     line
 }
 
-/// Why the system refused, without its error number.
+/// The reason of an I/O error, without its error number.
 pub fn io_reason(error: &std::io::Error) -> String {
     match error.kind() {
-        ErrorKind::NotFound => "there is no such file".to_owned(),
+        ErrorKind::NotFound => "no such file".to_owned(),
         ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),
     }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn a_repeated_cause_is_printed_once() {
         let error = anyhow::anyhow!("disk gone").context("writing a: disk gone").context("closing");
         assert_eq!(one_line(&error), "closing: writing a: disk gone");
     }

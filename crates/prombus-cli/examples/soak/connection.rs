@@ -1,4 +1,4 @@
-//! A WebSocket to the server that knows how current its reads are.
+//! A WebSocket to the server. It records when the socket was last empty, which bounds when a frame was sent.
 
 use crate::world::World;
 use futures_util::{FutureExt, SinkExt, StreamExt};
@@ -46,7 +46,7 @@ pub(crate) struct Context {
     pub(crate) reason: Option<String>,
 }
 
-/// What a read found.
+/// The result of a read.
 pub(crate) enum Read {
     Frame(Box<Frame>),
     Nothing,
@@ -56,16 +56,16 @@ pub(crate) enum Read {
 
 pub(crate) struct Connection {
     socket: Socket,
-    /// The server's life that it was made in.
+    /// The life of the server in which it was opened.
     pub(crate) life: usize,
-    /// When the socket was last seen empty: a frame read later was sent after that.
+    /// When the socket was last empty: frames read later arrived after that.
     pub(crate) empty_ms: u64,
     /// The corr of a frame is its number on the connection.
     frame_number: u64,
 }
 
 impl Connection {
-    /// Tries until it works; `None` when the run is over first.
+    /// Connects, with retries; `None` if `is_over` becomes true first.
     pub(crate) async fn open(world: &World, is_over: impl Fn() -> bool) -> Option<Self> {
         while !is_over() {
             let life = world.life();
@@ -108,7 +108,7 @@ impl Connection {
     pub(crate) fn try_read(&mut self, world: &World) -> Read {
         loop {
             let before_ms = world.now_ms();
-            // Without `unconstrained` tokio may claim that nothing is there, to give other tasks a turn.
+            // Without `unconstrained` tokio may report an empty socket in order to let other tasks run.
             match tokio::task::unconstrained(self.socket.next()).now_or_never() {
                 None => {
                     self.empty_ms = before_ms;

@@ -1,10 +1,10 @@
-//! What a publisher's n-th event is made of. Everything follows from the seed, the publisher and the number, so the expected
-//! event can be computed again wherever it is seen.
+//! The content of a publisher's n-th event. It is derived from the seed, the publisher and the number, so that the expected event
+//! can be computed again wherever it is observed.
 
 use crate::plan::{KEYS, Keeps, TOPICS};
 use crate::random::Random;
 
-/// Names an event: the publisher and its number there.
+/// Identifies an event by its publisher and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     pub(crate) publisher: u16,
@@ -13,9 +13,9 @@ pub(crate) struct Name {
 
 pub(crate) struct Content {
     pub(crate) name: Name,
-    /// Number of the topic in the plan.
+    /// Index of the topic in `TOPICS`.
     pub(crate) topic: usize,
-    /// `None` when the server chooses it.
+    /// `None` if the server chooses the id.
     pub(crate) id: Option<String>,
     pub(crate) key: Option<String>,
     /// Has the tag that the filter of one group selects.
@@ -72,7 +72,7 @@ impl Content {
         format!("{{\"p\":{publisher},\"n\":{number},\"fill\":\"{}\"}}", "x".repeat(self.fill))
     }
 
-    /// The members of `opts`, or of a record, besides the payload.
+    /// The fields of `opts`, or of a record, besides the payload.
     fn options(&self) -> String {
         let mut options = Vec::new();
         if let Some(id) = &self.id {
@@ -87,7 +87,7 @@ impl Content {
         options.join(",")
     }
 
-    /// The PUBLISH frame, with another payload if given.
+    /// The PUBLISH frame. `payload` replaces the event's own payload.
     pub(crate) fn publish_frame(&self, corr: u64, payload: Option<&str>) -> String {
         let own = self.payload();
         format!(
@@ -106,7 +106,7 @@ impl Content {
     }
 }
 
-/// The name of the event with this id and payload. The payload has it, except that of a tombstone: its id has it.
+/// The name of the event with this id and payload. It is part of the payload or, for a tombstone, of the id.
 pub(crate) fn name_of(id: &str, payload: &str) -> Option<Name> {
     if payload == "null" {
         let publisher = u16::from_str_radix(id.get(9..13)?, 16).ok()?;

@@ -42,7 +42,7 @@ impl DeadLetters {
         self.known.contains(&(group.to_owned(), topic, seq))
     }
 
-    /// Reads all of them. Each must be there once per group and event, with all attempts of the group used.
+    /// Reads all dead letters. There must be at most one per group and event, and its attempts must be the group's maximum.
     pub(crate) fn read(world: &World) -> io::Result<Self> {
         let mut letters = Self::default();
         for (topic, plan) in TOPICS.iter().enumerate() {

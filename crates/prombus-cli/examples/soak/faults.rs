@@ -1,4 +1,4 @@
-//! Faults at random times: kill -9, SIGSTOP and SIGCONT, SIGTERM; and the samples and progress lines in between.
+//! Injects faults at random times: `kill -9`, SIGSTOP and SIGCONT, SIGTERM. In between, samples the memory and prints progress.
 
 use crate::random::Random;
 use crate::server::Server;
@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The server's caches are limited to 8 MiB here; everything else must fit well below this.
+/// The plan limits the server's caches to 8 MiB, so its memory stays well below this.
 const RESIDENT_LIMIT_BYTES: u64 = 512 << 20;
 
 /// Injects faults until `end_ms`. The server runs at the end.
@@ -56,7 +56,7 @@ pub(crate) async fn inject(world: &Arc<World>, server: &mut Server, end_ms: u64)
     Ok(())
 }
 
-/// Waits, takes samples of the memory, and notices when the server ends by itself.
+/// Waits and samples the server's memory. Fails if the server ends by itself.
 pub(crate) async fn wait_until(
     world: &World,
     server: &mut Server,
@@ -76,7 +76,7 @@ pub(crate) async fn wait_until(
     }
 }
 
-/// One line every 10 s.
+/// Prints a line of progress every 10 s.
 pub(crate) struct Progress {
     next_ms: u64,
     resident_peak_bytes: u64,
@@ -121,7 +121,7 @@ impl Progress {
     }
 }
 
-/// Records when this program itself did not get the processor, so that delays of its own are not blamed on the server.
+/// Records pauses of this program itself, so that its own delays are not taken for delays of the server.
 pub(crate) async fn watch_own_delays(world: Arc<World>) {
     const STEP_MS: u64 = 50;
     const LATE_MS: u64 = 150;

@@ -1,4 +1,4 @@
-//! The accounting at the end: what must be in the topics, what each group must have settled, and the state by key.
+//! The final checks: events in the topics, events that each group settled, and the state by key.
 
 use crate::dead_letters::DeadLetters;
 use crate::group_book::Verdict;
@@ -22,7 +22,7 @@ struct Exported {
     payload: Box<RawValue>,
 }
 
-/// The seqs of a topic that can be read, and when that was.
+/// The seqs that a topic still has, and when they were read.
 pub(crate) struct Kept {
     seqs: Vec<u32>,
     read_ms: u64,
@@ -34,7 +34,7 @@ impl Kept {
     }
 }
 
-/// Waits until no group owes anything; members ack all this time.
+/// Waits until every group has settled all events; members ack meanwhile.
 pub(crate) async fn drain(world: &World, patience: Duration) -> io::Result<()> {
     let give_up_ms = world.now_ms() + patience.as_millis() as u64;
     loop {
@@ -87,7 +87,7 @@ pub(crate) fn check_topic(world: &World, topic: usize) -> io::Result<Kept> {
     Ok(kept)
 }
 
-/// Every event that was answered or delivered is there, unless it may have been cleaned.
+/// Checks that every event that was answered or delivered is in the topic, unless cleaning may have removed it.
 fn check_losses(world: &World, topic: usize, kept: &Kept) {
     let ledger = world.ledger();
     let mut newest_of_key: HashMap<String, u32> = HashMap::new();
@@ -117,7 +117,7 @@ fn check_losses(world: &World, topic: usize, kept: &Kept) {
     }
 }
 
-/// Every seq was given to some publish: unknown ones must be publishes without an answer.
+/// Checks that every seq belongs to a publish: a seq without a known event must belong to a publish without an answer.
 fn check_gaps(world: &World, topic: usize) {
     let ledger = world.ledger();
     let last_seq = ledger.last_seq(topic);
@@ -137,7 +137,7 @@ fn check_gaps(world: &World, topic: usize) {
     }
 }
 
-/// Every publish with an id of its own was answered in the end.
+/// Checks that every publish with an id of the publisher's choice was answered.
 pub(crate) fn check_answers(world: &World) {
     let ledger = world.ledger();
     for (name, publication) in ledger.publications() {
@@ -147,7 +147,7 @@ pub(crate) fn check_answers(world: &World) {
     }
 }
 
-/// Every event that is kept was acked by the group, or is its dead letter.
+/// Checks that the group acked every event that is kept, or that the event is a dead letter.
 pub(crate) fn check_group(
     world: &World,
     number: usize,
@@ -196,7 +196,7 @@ pub(crate) fn check_group(
                 let text = format!("{place}: neither acked nor a dead letter; last delivery {last:?}");
                 world.violation(if last.is_none() { "never_delivered" } else { "not_settled" }, &text);
             } else {
-                world.count("events that retention took before a group settled them");
+                world.count("events that retention deleted before a group settled them");
             }
         }
     }
@@ -211,7 +211,7 @@ pub(crate) fn check_group(
     }
 }
 
-/// The state of the compacted topic is the newest event of each key that is not deleted.
+/// Checks that the state of the compacted topic is the newest event of each key that is not deleted.
 pub(crate) fn check_state(world: &World, topic: usize) -> io::Result<()> {
     let name = TOPICS[topic].name;
     let answer = http::get(world.address, &format!("/state/{name}?limit=100000"))?;
@@ -221,7 +221,7 @@ pub(crate) fn check_state(world: &World, topic: usize) -> io::Result<()> {
         let (key, seq) =
             (event["key"].as_str().unwrap_or_default(), event["seq"].as_u64().unwrap_or_default());
         if state.insert(key, seq).is_some() {
-            world.violation("state_wrong", &format!("topic {name}: key {key} is there twice"));
+            world.violation("state_wrong", &format!("topic {name}: key {key} occurs twice"));
         }
     }
     let ledger = world.ledger();

@@ -1,8 +1,8 @@
-//! What one group owes and has been given: every delivery is compared with the one before it.
+//! The deliveries and verdicts of one group: every delivery is compared with the previous delivery of the same event.
 //!
-//! Times are those of this program, so each rule is applied only where no delay between the server and this program can explain
-//! what was seen. The lease of a delivery began no earlier than the moment when the socket was last seen empty, minus
-//! [`SLACK_MS`] of running time.
+//! Times are those of this program, so a rule is applied only where no delay between the server and this program can explain the
+//! observation. The lease of a delivery began no earlier than the moment when the socket was last empty, minus [`SLACK_MS`] of
+//! running time.
 
 mod checks;
 
@@ -11,9 +11,9 @@ use crate::plan::GroupPlan;
 use crate::timeline::Timeline;
 use std::collections::HashMap;
 
-/// How long the server may take between leasing an event and sending it, and this program between receipt and reading.
+/// How long the server may take from leasing an event to sending it, and this program from receiving a frame to reading it.
 const SLACK_MS: u64 = 500;
-/// An ack counts as sent in time when it left this long before the lease ended.
+/// An ack counts as in time if it was sent this long before the lease ended.
 const IN_TIME_MS: u64 = 1_000;
 /// An ack without corr that was handled this long before a kill must survive it.
 const SILENT_ACK_MS: u64 = 100;
@@ -36,13 +36,13 @@ pub(crate) enum Departure {
     ByServer,
 }
 
-/// What a member said about its delivery.
+/// The verdict of a member on a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     None,
     /// With corr, not answered yet.
     AckSent,
-    /// Without corr. `handled_ms` is when the answer to a later frame of the connection came; 0 before that.
+    /// Without corr. `handled_ms` is when a later frame of the connection was answered; 0 before that.
     AckSilent {
         handled_ms: u64,
     },
@@ -60,7 +60,7 @@ pub(crate) struct Entry {
     pub(crate) verdict: Verdict,
     session: u32,
     pub(crate) received_ms: u64,
-    /// The lease has certainly not ended before.
+    /// The earliest time at which the lease can have ended.
     lease_until_ms: u64,
     verdict_ms: u64,
     /// A member acked a delivery that looked older than this one. The order of the two is not certain.
@@ -78,11 +78,11 @@ pub(crate) struct Delivery<'a> {
     pub(crate) reason: Option<&'a str>,
     pub(crate) session: u32,
     pub(crate) received_ms: u64,
-    /// When the socket was last empty before.
+    /// When the socket was last empty before this delivery was read.
     pub(crate) empty_ms: u64,
 }
 
-/// A settled or extended delivery: where, by which subscription, and when it was sent.
+/// A delivery that a member settles or extends, and when the frame for it was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) topic: usize,
@@ -97,11 +97,11 @@ pub(crate) struct GroupBook {
     sessions: Vec<Session>,
     /// By topic and seq.
     entries: HashMap<(usize, u32), Entry>,
-    /// Highest first delivery per subscription and topic.
+    /// The highest seq delivered as a first attempt, per subscription and topic.
     first_seqs: HashMap<(u32, usize), u32>,
-    /// The server marks deliveries after a crash with a reason of their own; true once one was seen.
+    /// Whether a delivery with the reason `server_restarted` was seen.
     has_restart_reason: bool,
-    /// NACKs of a last attempt that were answered OK: these must be dead letters.
+    /// Events whose last attempt was nacked with an OK: these must be dead letters.
     given_up: Vec<(usize, u32)>,
 }
 
@@ -122,7 +122,7 @@ impl GroupBook {
         self.sessions.len() as u32 - 1
     }
 
-    /// From now on the leases of this subscription may go to other members.
+    /// Records that a subscription ended: its leases may go to other members.
     pub(crate) fn end_session(&mut self, session: u32, departure: Departure) {
         let session = &mut self.sessions[session as usize];
         if session.ended.is_none() {
@@ -168,11 +168,11 @@ impl GroupBook {
             || (delivery.attempt == before.attempt && self.sessions[before.session as usize].ended.is_some())
             || self.sessions[delivery.session as usize].opened_ms > before.received_ms;
         if !is_newer {
-            // It may have been sent before the delivery that is already known; that one remains the latest.
+            // This delivery may have been sent before the known one, which therefore remains the latest.
             return faults;
         }
         if !self.plan.seeks {
-            faults.extend(self.check_again(before, delivery, &place, timeline));
+            faults.extend(self.check_redelivery(before, delivery, &place, timeline));
             faults.extend(self.check_attempt(before, delivery, &place, timeline));
             faults.extend(self.check_reason(before, delivery, &place, timeline));
         }
@@ -204,7 +204,7 @@ impl GroupBook {
         (entry.session == sent.session && entry.attempt == sent.attempt).then_some(entry)
     }
 
-    /// An ACK or NACK is about to be sent.
+    /// Records an ACK or NACK that is about to be sent.
     pub(crate) fn verdict_sent(&mut self, sent: &Sent, verdict: Verdict) {
         if let Some(entry) = self.entry_of(sent)
             && entry.verdict != Verdict::Acked
@@ -216,7 +216,7 @@ impl GroupBook {
         }
     }
 
-    /// A frame that was sent after this ACK without corr has been answered.
+    /// Records that the server has handled an ACK without corr: it answered a later frame of the connection.
     pub(crate) fn silent_ack_handled(&mut self, sent: &Sent, now_ms: u64) {
         if let Some(entry) = self.entry_of(sent)
             && let Verdict::AckSilent { handled_ms } = &mut entry.verdict
@@ -225,7 +225,7 @@ impl GroupBook {
         }
     }
 
-    /// The OK of an ACK, or of a NACK with the time when its redelivery is due.
+    /// Records the OK of an ACK or, if `due_ms` is set, of a NACK whose redelivery is due then.
     pub(crate) fn verdict_answered(
         &mut self,
         sent: &Sent,
@@ -254,13 +254,13 @@ impl GroupBook {
         };
         if stale {
             let is_in_time = sent.sent_ms + IN_TIME_MS < entry.lease_until_ms;
-            let was_ours = entry.verdict_ms == sent.sent_ms && entry.verdict != Verdict::Acked;
-            if was_ours {
+            let is_latest_verdict = entry.verdict_ms == sent.sent_ms && entry.verdict != Verdict::Acked;
+            if is_latest_verdict {
                 entry.verdict = Verdict::None;
             }
-            if is_in_time && was_ours && !entry.has_other_verdict && !has_left && !seeks {
+            if is_in_time && is_latest_verdict && !entry.has_other_verdict && !has_left && !seeks {
                 let text =
-                    format!("{place}, answered stale; the lease ran to {} ms at least", entry.lease_until_ms);
+                    format!("{place}, answered stale; the lease ran to at least {} ms", entry.lease_until_ms);
                 return vec![("stale_in_time", text)];
             }
         } else if let Some(due_ms) = due_ms {
@@ -276,13 +276,13 @@ impl GroupBook {
         Vec::new()
     }
 
-    /// A verdict about an older delivery was accepted. A newer one that still holds its lease makes that wrong.
+    /// The server accepted a verdict on an older delivery. That is wrong if another member holds the lease of a newer delivery.
     fn accepted_late(&mut self, sent: &Sent, place: &str, is_ack: bool, now_ms: u64) -> Vec<Fault> {
         let seeks = self.plan.seeks;
         let sender_life = self.sessions[sent.session as usize].life;
         let Some(entry) = self.entries.get_mut(&(sent.topic, sent.seq)) else { return Vec::new() };
         let holder = &self.sessions[entry.session as usize];
-        // A NACK that was accepted may already have led to the newer delivery.
+        // An accepted NACK may itself have caused the newer delivery.
         let is_held = is_ack
             && entry.session != sent.session
             && entry.attempt > sent.attempt
@@ -301,7 +301,7 @@ impl GroupBook {
         Vec::new()
     }
 
-    /// A MODACK was answered.
+    /// Records the answer of a MODACK.
     pub(crate) fn extend_answered(&mut self, sent: &Sent, extend_ms: u64, is_ok: bool) -> Vec<Fault> {
         let (seeks, name) = (self.plan.seeks, self.plan.name);
         let has_left = self.sessions[sent.session as usize].ended.is_some();
@@ -315,7 +315,7 @@ impl GroupBook {
             && !seeks
         {
             let text = format!(
-                "group {name}, topic {}, seq {}: MODACK sent at {} ms, the lease ran to {} ms at least",
+                "group {name}, topic {}, seq {}: MODACK sent at {} ms, the lease ran to at least {} ms",
                 sent.topic, sent.seq, sent.sent_ms, entry.lease_until_ms
             );
             return vec![("extend_refused", text)];

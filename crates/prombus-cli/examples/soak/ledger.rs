@@ -1,5 +1,5 @@
-//! All publishes and what became of them. Each observation of an event (an OK, a delivery, an export) is compared with all
-//! earlier ones: an event has one id, one seq and one payload, and a seq belongs to one event.
+//! All publishes and their results. Each observation of an event (an OK, a delivery, an export) is compared with all earlier ones:
+//! an event has one id, one seq and one payload, and a seq belongs to one event.
 
 use crate::content::{Content, Name, name_of};
 use crate::plan::TOPICS;
@@ -9,16 +9,16 @@ use crate::plan::TOPICS;
 pub(crate) struct Publication {
     /// 0 until it is known.
     pub(crate) seq: u32,
-    /// As the server named it; empty until it is known.
+    /// The id that the server reported; empty until it is known.
     pub(crate) id: Box<str>,
     pub(crate) first_sent_ms: u64,
     /// 0 until a PUBLISH was answered OK.
     pub(crate) ok_ms: u64,
-    /// It was sent more than once.
+    /// Whether it was sent more than once.
     pub(crate) was_resent: bool,
 }
 
-/// An event as some answer or frame showed it.
+/// An event as a frame or response contains it.
 pub(crate) struct Seen<'a> {
     pub(crate) topic: &'a str,
     pub(crate) seq: u32,
@@ -46,7 +46,7 @@ impl Ledger {
         Content::of(self.seed, name)
     }
 
-    /// A publish is about to be sent, for the first time or again.
+    /// Records that a publish is about to be sent, for the first time or again.
     pub(crate) fn sending(&mut self, name: Name, now_ms: u64) {
         let publisher = usize::from(name.publisher);
         if self.publishers.len() <= publisher {
@@ -68,7 +68,7 @@ impl Ledger {
         self.publishers.get(usize::from(name.publisher))?.get(name.number as usize)
     }
 
-    /// A PUBLISH was answered OK.
+    /// Records the OK of a PUBLISH.
     pub(crate) fn answered(
         &mut self,
         name: Name,
@@ -103,7 +103,7 @@ impl Ledger {
         faults
     }
 
-    /// An event was delivered or read back. Returns its content unless it is unknown.
+    /// Records an event that was delivered or read back. Returns its content unless the event is unknown.
     pub(crate) fn observed(&mut self, seen: &Seen<'_>, source: &str) -> (Option<Content>, Vec<Fault>) {
         let place = format!("topic {}, seq {}, id {} in {source}", seen.topic, seen.seq, seen.id);
         let known = name_of(seen.id, seen.payload).filter(|&name| self.publication(name).is_some());
@@ -159,7 +159,7 @@ impl Ledger {
         faults
     }
 
-    /// The highest seq known of a topic.
+    /// The highest known seq of a topic.
     pub(crate) fn last_seq(&self, topic: usize) -> u32 {
         self.by_seq[topic].len() as u32
     }

@@ -1,12 +1,12 @@
 //! A random soak of the real binary with full accounting: `scripts/soak` builds and runs it.
 //!
-//! Publishers and groups of every kind work on a server with small segments, which is killed, stopped and restarted every few
-//! seconds. Everything that was answered or delivered is kept in memory and compared with everything that follows; at the end all
-//! topics, dead letters and the state by key are read back. CONTRIBUTING.md lists what is checked.
+//! Publishers and groups of every kind use a server with small segments, which is killed, suspended and restarted every few
+//! seconds. Every answer and delivery is kept in memory and compared with all later ones. At the end all topics, dead letters and
+//! the state by key are read back. CONTRIBUTING.md lists the checks.
 //!
-//! The seed decides what each task does. It does not decide when the kernel runs it, so a seed makes a similar run, not the same one.
+//! The seed decides what each task does, but not when the kernel runs it: the same seed makes a similar run, not an identical one.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the report is what it is for")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this program prints a report")]
 
 mod connection;
 mod content;
@@ -46,7 +46,7 @@ const WEBSOCKET_PUBLISHERS: u16 = 3;
 const HTTP_PUBLISHER: u16 = 3;
 /// Leases and nack delays are shorter than this.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(90);
-/// How long the server is watched after the last restart: nothing may be delivered again.
+/// How long the server is observed after the last restart: nothing may be redelivered.
 const QUIET_MS: u64 = 4_000;
 
 #[tokio::main]
@@ -73,7 +73,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Whether it passed.
+/// Runs the soak; returns whether it passed.
 async fn run(options: Options) -> io::Result<bool> {
     let folder = options.folder.clone().unwrap_or_else(|| {
         std::env::temp_dir().join(format!("prombus-soak-{}-{}", options.seed, std::process::id()))
@@ -126,7 +126,7 @@ async fn soak(world: &Arc<World>, server: &mut Server, options: &Options) -> io:
     println!("soak: groups drain");
     world.begin_drain();
     final_checks::drain(world, DRAIN_PATIENCE).await?;
-    println!("soak: last kill -9; nothing may be delivered again");
+    println!("soak: last kill -9; nothing may be redelivered");
     tokio::time::sleep(Duration::from_millis(500)).await;
     server.kill().await?;
     server.start().await?;

@@ -1,4 +1,4 @@
-//! A member of a group: it acks, nacks, extends and abandons what it gets, and pauses, stalls, leaves and vanishes.
+//! A member of a group. It acks, nacks, extends and abandons deliveries, and pauses, stalls, leaves and drops its connection.
 
 mod verdicts;
 
@@ -32,8 +32,8 @@ enum Waiting {
     Other,
 }
 
-/// What happens to a connection from time to time.
-enum Mood {
+/// What a member does with its connection from time to time.
+enum Interruption {
     Nothing,
     Pause,
     Stall,
@@ -82,7 +82,7 @@ pub(crate) async fn consume(world: Arc<World>, group: usize, number: usize) {
 impl Member {
     async fn use_connection(&mut self, connection: &mut Connection) -> Result<Departure, tungstenite::Error> {
         self.subscribe(connection).await?;
-        let mut mood_ms = self.world.now_ms() + self.random.between(300, 4_000);
+        let mut interrupt_ms = self.world.now_ms() + self.random.between(300, 4_000);
         loop {
             self.read_all(connection)?;
             self.act(connection).await?;
@@ -94,23 +94,23 @@ impl Member {
                 self.resume_ms = None;
                 self.ask(connection, "RESUME").await?;
             }
-            if now_ms >= mood_ms && !self.world.is_draining() {
-                mood_ms = now_ms + self.random.between(300, 4_000);
-                match self.mood() {
-                    Mood::Nothing => {}
-                    Mood::Pause if self.resume_ms.is_none() => {
+            if now_ms >= interrupt_ms && !self.world.is_draining() {
+                interrupt_ms = now_ms + self.random.between(300, 4_000);
+                match self.choose_interruption() {
+                    Interruption::Nothing => {}
+                    Interruption::Pause if self.resume_ms.is_none() => {
                         self.ask(connection, "PAUSE").await?;
                         self.resume_ms = Some(now_ms + self.random.between(200, 2_500));
                         self.world.count("pauses");
                     }
-                    Mood::Pause => {}
-                    Mood::Stall => {
+                    Interruption::Pause => {}
+                    Interruption::Stall => {
                         self.world.count("stalls of members");
                         tokio::time::sleep(Duration::from_millis(self.random.between(100, 2_000))).await;
                     }
-                    Mood::Unsubscribe => self.unsubscribe(connection).await?,
-                    Mood::Close => return self.close(connection).await,
-                    Mood::Vanish => {
+                    Interruption::Unsubscribe => self.unsubscribe(connection).await?,
+                    Interruption::Close => return self.close(connection).await,
+                    Interruption::Vanish => {
                         self.world.count("members vanished");
                         return Ok(Departure::Vanished);
                     }
@@ -122,15 +122,15 @@ impl Member {
         }
     }
 
-    fn mood(&mut self) -> Mood {
+    fn choose_interruption(&mut self) -> Interruption {
         match self.random.below(100) {
-            0..12 => Mood::Pause,
-            12..22 => Mood::Stall,
-            _ if !self.plan.leaves => Mood::Nothing,
-            22..32 => Mood::Unsubscribe,
-            32..40 => Mood::Close,
-            40..50 => Mood::Vanish,
-            _ => Mood::Nothing,
+            0..12 => Interruption::Pause,
+            12..22 => Interruption::Stall,
+            _ if !self.plan.leaves => Interruption::Nothing,
+            22..32 => Interruption::Unsubscribe,
+            32..40 => Interruption::Close,
+            40..50 => Interruption::Vanish,
+            _ => Interruption::Nothing,
         }
     }
 
@@ -174,7 +174,7 @@ impl Member {
         self.subscribe(connection).await
     }
 
-    /// Leaves with a close frame. Deliveries that were on their way are still noted.
+    /// Leaves with a close frame. Deliveries that arrive until then are still recorded.
     async fn close(&mut self, connection: &mut Connection) -> Result<Departure, tungstenite::Error> {
         self.world.count("clean closes");
         self.world.group(self.group).end_session(self.session, Departure::Clean);
@@ -219,7 +219,7 @@ impl Member {
 
     fn take_event(&mut self, connection: &Connection, frame: &Frame) {
         let Some(event) = &frame.event else { return };
-        // Read too late: the next life may already have delivered the event again, so the order is unknown.
+        // Read after its life ended: the next life may already have redelivered the event, so the order is unknown.
         if self.world.life() != connection.life {
             return;
         }
@@ -255,11 +255,12 @@ impl Member {
             let plan = self.choose(content.is_poison);
             let work_ms = if self.random.chance(100) { self.plan.work_ms * 10 } else { self.plan.work_ms };
             let act_ms = received_ms + self.random.below(work_ms);
-            // Of two deliveries of one event only the later one is worked on.
+            // The member works only on the latest delivery of an event.
             self.held.retain(|held| (held.sent.topic, held.sent.seq) != (topic, event.seq));
             self.held.push(Held { sent, id: event.id.clone(), plan, act_ms });
         } else if topic.is_none() {
-            faults.push(("wrong_topic", format!("group {} got an event of {}", self.plan.name, event.topic)));
+            let text = format!("group {} received an event of {}", self.plan.name, event.topic);
+            faults.push(("wrong_topic", text));
         }
         if frame.ctx.max_attempts != self.plan.max_attempts {
             let text = format!("group {}: max_attempts {}", self.plan.name, frame.ctx.max_attempts);
@@ -279,7 +280,7 @@ impl Member {
         let waiting = frame.corr.and_then(|corr| self.waiting.remove(&corr));
         let (is_ok, is_stopping) = (frame.op == "OK", frame.code == "unavailable");
         let mut book = self.world.group(self.group);
-        // Frames are handled in order: what was sent before this one has been handled too.
+        // The server handles frames in order: those sent before this one have been handled too.
         while let Some((number, _)) = self.silent.front()
             && frame.corr.is_some_and(|corr| corr > *number)
         {

@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! What the soak works with: topics, groups and how their members behave, and the server's configuration.
+//! The plan of the soak: topics, groups, the behaviour of their members, and the server's configuration.
 
 /// How long `short.time` keeps events.
 pub(crate) const RETENTION_MS: u64 = 30_000;
@@ -16,7 +16,7 @@ pub(crate) enum Keeps {
     NewestPerKey,
 }
 
-/// A topic, and which share of the publishes it gets.
+/// A topic, and its share of the publishes.
 pub(crate) struct TopicPlan {
     pub(crate) name: &'static str,
     pub(crate) keeps: Keeps,
@@ -35,12 +35,12 @@ pub(crate) fn topic_number(name: &str) -> Option<usize> {
     TOPICS.iter().position(|topic| topic.name == name)
 }
 
-/// A group and the manner of its members. The `_per_mille` fields are chances.
+/// A group and the behaviour of its members. The `_per_mille` fields are probabilities.
 pub(crate) struct GroupPlan {
     pub(crate) name: &'static str,
     /// The topic or pattern as subscribed.
     pub(crate) subscription: &'static str,
-    /// Numbers of the topics it covers.
+    /// Indexes of its topics in `TOPICS`.
     pub(crate) topics: &'static [usize],
     pub(crate) only_red: bool,
     /// SEEK moves this group, so an event may be delivered after it was settled.
@@ -51,11 +51,11 @@ pub(crate) struct GroupPlan {
     pub(crate) nack_per_mille: u64,
     pub(crate) abandon_per_mille: u64,
     pub(crate) extend_per_mille: u64,
-    /// Nacks every delivery of certain events, until they are dead letters.
+    /// Nacks every delivery of poison events, until they become dead letters.
     pub(crate) rejects_poison: bool,
-    /// Members vanish, close and unsubscribe.
+    /// Members drop their connection, close it or unsubscribe.
     pub(crate) leaves: bool,
-    /// How long a member works on an event at most.
+    /// The usual maximum time that a member works on an event.
     pub(crate) work_ms: u64,
 }
 
@@ -153,7 +153,7 @@ pub(crate) const GROUPS: [GroupPlan; 8] = [
     },
 ];
 
-/// Small segments and frequent checkpoints: cleaning, recycling and compaction run all the time.
+/// Small segments and frequent checkpoints, so that cleaning, recycling and compaction run all the time.
 pub(crate) fn server_config() -> String {
     format!(
         "log = \"info\"

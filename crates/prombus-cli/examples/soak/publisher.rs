@@ -1,5 +1,5 @@
-//! Publishers over WebSocket and HTTP. A publish with an id of the publisher's choice is sent until it is answered; one whose
-//! id the server chooses is sent once.
+//! Publishers over WebSocket and HTTP. A publish with an id of the publisher's choice is resent until it is answered; a publish
+//! whose id the server chooses is sent once.
 
 use crate::connection::{Connection, Frame, Read};
 use crate::content::{Content, Name};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_tungstenite::tungstenite;
 
-/// Publishes without an answer on one connection.
+/// Maximum unanswered publishes per connection.
 const WINDOW: usize = 128;
 const TICK: Duration = Duration::from_millis(10);
 
@@ -22,9 +22,9 @@ struct Publisher {
     publisher: u16,
     next_number: u32,
     random: Random,
-    /// To be sent again because their answer is missing.
+    /// Publishes to resend because their answer is missing.
     resend: VecDeque<Name>,
-    /// Answered publishes with an id of their own; a few are sent again on purpose.
+    /// Answered publishes with an id of the publisher's choice; some are resent on purpose.
     answered: VecDeque<Name>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) async fn publish(world: Arc<World>, publisher: u16, rate: u64) {
         let Some(mut connection) = Connection::open(&world, || world.is_over()).await else { return };
         let mut waiting = HashMap::new();
         let mut last_seqs = [0; TOPICS.len()];
-        // An error only means that the connection is gone; unanswered publishes are sent again.
+        // An error only means that the connection is lost; unanswered publishes are resent.
         let _ = it.use_connection(&mut connection, rate, &mut waiting, &mut last_seqs).await;
         let mut unanswered: Vec<Name> = waiting.into_values().collect();
         unanswered.sort_unstable_by_key(|name| name.number);
@@ -70,7 +70,7 @@ impl Publisher {
         let vanish_ms = sent_ms + self.random.between(2_000, 30_000);
         loop {
             let now_ms = self.world.now_ms();
-            // After a wait, at most half a second of the rate is made up for.
+            // After a pause, at most half a second of publishes is made up for.
             sent_ms = sent_ms.max(now_ms.saturating_sub(500));
             let due = (now_ms - sent_ms) * rate / 1000;
             sent_ms += due * 1000 / rate;
@@ -112,7 +112,7 @@ impl Publisher {
         } else {
             None
         };
-        // The payload of a repeated id does not count.
+        // The server ignores the payload of a duplicate.
         let other_payload = again.is_some() && self.random.chance(300);
         let name = match again.or_else(|| self.resend.pop_front()) {
             Some(name) => {
@@ -127,7 +127,7 @@ impl Publisher {
         };
         let content = Content::of(self.world.seed, name);
         self.world.ledger().sending(name, self.world.now_ms());
-        // Noted before the send: after a failed send the outcome is unknown.
+        // Recorded before sending: after a failed send the outcome is unknown.
         waiting.insert(corr, name);
         let payload = other_payload.then_some("{\"other\":true}");
         connection.feed(content.publish_frame(corr, payload)).await?;
@@ -177,7 +177,7 @@ impl Publisher {
         }
         if content.id.is_some() && self.random.chance(100) {
             self.answered.push_back(name);
-            // Old ones stay for a while, so that some were cleaned before they are sent again.
+            // Kept for a while, so that some events are cleaned before their ids are resent.
             if self.answered.len() > 2_000 {
                 self.answered.pop_front();
             }

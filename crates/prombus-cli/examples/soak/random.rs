@@ -1,4 +1,4 @@
-//! Random numbers from a seed. Each task has its own source, so one task's choices do not depend on how fast another one runs.
+//! Random numbers from a seed. Each task has its own generator, so that its choices do not depend on the speed of other tasks.
 
 /// SplitMix64.
 #[derive(Clone)]
@@ -9,7 +9,7 @@ impl Random {
         Self(seed)
     }
 
-    /// The source of one task.
+    /// The generator of one task.
     pub(crate) fn for_task(seed: u64, task: &str, number: usize) -> Self {
         let name = task.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! Moves the group `seeker` with SEEK, and remembers what the group owes since then.
+//! Moves the group `seeker` with SEEK, and remembers which events must be delivered afterwards.
 
 use crate::connection::{Connection, Read};
 use crate::plan::GROUPS;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What must be delivered after a SEEK.
+/// The events that must be delivered after a SEEK.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Owed {
     AfterSeq(u32),
@@ -19,13 +19,13 @@ pub(crate) enum Owed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastSeek {
     pub(crate) owed: Owed,
-    /// When it was sent: deliveries from before do not count.
+    /// When it was sent; earlier deliveries do not count.
     pub(crate) sent_ms: u64,
 }
 
 pub(crate) type SharedSeek = Arc<Mutex<Option<LastSeek>>>;
 
-/// Seeks until publishing is over. A SEEK without an answer is repeated.
+/// Sends SEEKs until publishing is over. A SEEK without an answer is repeated.
 pub(crate) async fn seek(world: Arc<World>, last: SharedSeek) {
     let mut random = Random::for_task(world.seed, "seek", 0);
     let Some(plan) = GROUPS.iter().find(|plan| plan.seeks) else { return };
@@ -41,7 +41,7 @@ pub(crate) async fn seek(world: Arc<World>, last: SharedSeek) {
             if connection.send(frame.to_string()).await.is_ok()
                 && is_ok(&world, &mut connection, &frame).await
             {
-                // Events of the time before the answer may be skipped by a SEEK to the end.
+                // A SEEK to `latest` may skip events that were published before its answer.
                 let owed = owed.unwrap_or(Owed::SentAfter(world.now_ms()));
                 *crate::world::lock(&last) = Some(LastSeek { owed, sent_ms });
                 world.count("seeks");
@@ -51,7 +51,7 @@ pub(crate) async fn seek(world: Arc<World>, last: SharedSeek) {
     }
 }
 
-/// Where to, and what is owed then; `None` for a SEEK to the end.
+/// The target of a SEEK, and the events that must be delivered afterwards (`None` for `latest`).
 fn choose(world: &World, topic: usize, random: &mut Random) -> (Value, Option<Owed>) {
     let ledger = world.ledger();
     let last_seq = ledger.last_seq(topic);
@@ -61,7 +61,7 @@ fn choose(world: &World, topic: usize, random: &mut Random) -> (Value, Option<Ow
         (6..8, _) => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let (now_ms, back_ms) = (world.now_ms(), 4_000);
-            // Half a second for the difference between this clock and the server's reading of the same clock.
+            // A margin of half a second, because this program and the server read the clock at different times.
             let owed = Owed::SentAfter(now_ms.saturating_sub(back_ms - 500));
             (json!({"ts": now.as_millis() as u64 - back_ms}), Some(owed))
         }

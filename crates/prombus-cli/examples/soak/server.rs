@@ -1,4 +1,4 @@
-//! The server process: started, stopped, killed, and its memory.
+//! Starts, suspends, stops and kills the server process, and reads its memory.
 
 use crate::http;
 use crate::timeline::{End, EndKind};
@@ -34,7 +34,7 @@ impl Drop for Server {
     }
 }
 
-/// The command without the variables of whatever runs the soak.
+/// The command, without the `PROMBUS_` and `WS_` variables of this process.
 pub(crate) fn command(binary: &Path) -> Command {
     let mut command = Command::new(binary);
     for (name, _) in std::env::vars_os() {
@@ -81,7 +81,7 @@ impl Server {
         }
     }
 
-    /// Whether the process ended by itself.
+    /// The exit status, if the process has ended.
     pub(crate) fn exited(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.as_mut().map_or(Ok(None), Child::try_wait)
     }
@@ -91,7 +91,7 @@ impl Server {
         Ok(kill_process(pid.ok_or_else(|| io::Error::other("no process"))?, signal)?)
     }
 
-    /// kill -9, also while it is stopped.
+    /// Kills the process with SIGKILL, even while it is suspended.
     pub(crate) async fn kill(&mut self) -> io::Result<()> {
         let now_ms = self.world.now_ms();
         self.world.timeline().end_life(End { at_ms: now_ms, kind: EndKind::Killed });
@@ -104,7 +104,7 @@ impl Server {
         Ok(())
     }
 
-    /// SIGTERM; reports a stop that takes too long or fails.
+    /// Stops the process with SIGTERM. A stop that takes too long or fails is a violation.
     pub(crate) async fn terminate(&mut self) -> io::Result<()> {
         let now_ms = self.world.now_ms();
         self.world.timeline().end_life(End { at_ms: now_ms, kind: EndKind::Terminated });
@@ -117,7 +117,7 @@ impl Server {
         Ok(())
     }
 
-    /// The exit status; `None` if it had to be killed.
+    /// Waits for the end of the process. Returns its exit status, or `None` if it had to be killed.
     async fn wait(&mut self) -> io::Result<Option<ExitStatus>> {
         let started = Instant::now();
         loop {

@@ -1,5 +1,5 @@
-//! When the server ran. A life is the time from one start of the process to its end. A pause is a time in which the server
-//! (SIGSTOP) or this program (a busy machine) did not run; delays across a pause prove nothing.
+//! Records when the server ran. A life is the time from a start of the process to its end. A pause is a time in which the server
+//! (SIGSTOP) or this program (a busy machine) did not run; a delay during a pause is not a fault of the server.
 
 /// How a life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(crate) enum EndKind {
     Terminated,
 }
 
-/// The end of a life; taken just before the signal is sent.
+/// The end of a life, recorded just before the signal is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) at_ms: u64,
@@ -69,7 +69,7 @@ impl Timeline {
     /// The latest time with at least `slack_ms` of running time between it and `at_ms`.
     pub(crate) fn back(&self, at_ms: u64, slack_ms: u64) -> u64 {
         let mut from_ms = at_ms.saturating_sub(slack_ms);
-        // Pauses are nearly in order of time; one that began earlier but was recorded later is seen in the next round.
+        // A longer interval may include further pauses, which make it longer again.
         loop {
             let paused: u64 = self.paused_between(from_ms, at_ms);
             let next = at_ms.saturating_sub(slack_ms + paused);

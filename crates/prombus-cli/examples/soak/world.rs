@@ -1,4 +1,4 @@
-//! What all tasks share: the clock, the phase of the run, violations and figures.
+//! State shared by all tasks: the clock, the phase of the run, violations and counters.
 
 use crate::group_book::GroupBook;
 use crate::ledger::Ledger;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Violations of one kind that are printed and kept; the rest is counted.
+/// How many violations of one kind are printed and kept; further ones are only counted.
 const KEPT_PER_KIND: usize = 25;
 
 pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) address: SocketAddr,
     began: Instant,
-    /// The life that a connection made now belongs to.
+    /// The life that a new connection belongs to.
     life: AtomicUsize,
     timeline: Mutex<Timeline>,
     violations: Mutex<BTreeMap<&'static str, Vec<String>>>,
@@ -29,7 +29,7 @@ pub(crate) struct World {
     is_over: AtomicBool,
 }
 
-/// A panic of one task must not hide what the others found.
+/// Locks a mutex even if a task panicked while holding it: a panic must not hide the violations found by other tasks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -81,7 +81,7 @@ impl World {
         lock(&self.groups[number])
     }
 
-    /// Publishers finish what is unanswered and stop.
+    /// Publishers wait for missing answers, then stop.
     pub(crate) fn end_publishing(&self) {
         self.is_publishing_over.store(true, Ordering::SeqCst);
     }
@@ -130,12 +130,12 @@ impl World {
         lock(&self.figures).clone()
     }
 
-    /// The last faults, unless the caller of `violation` works on the timeline.
+    /// The last faults; empty if the caller of `violation` holds the lock of the timeline.
     fn recent(&self) -> String {
         self.timeline.try_lock().map_or_else(|_| String::new(), |timeline| timeline.recent())
     }
 
-    /// Reports a broken guarantee at once; it is listed again at the end.
+    /// Prints a broken guarantee at once; the report at the end lists it again.
     pub(crate) fn violation(&self, kind: &'static str, what: &str) {
         let recent = self.recent();
         let line = format!("{kind} at {:.3} s: {what} [{recent}]", self.now_ms() as f64 / 1000.0);

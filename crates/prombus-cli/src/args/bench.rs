@@ -1,4 +1,4 @@
-//! Arguments of `bench`, and the loads by name.
+//! Arguments of `bench`, and the loads that it can run.
 
 use super::number::{count, positive};
 use clap::builder::PossibleValue;
@@ -6,11 +6,11 @@ use clap::{Args as ClapArgs, ValueEnum};
 use std::path::PathBuf;
 
 pub(super) const BENCH_HELP: &str = "\
-Without --url a server is started for each load, with its data in a new folder in --data, and removed
-afterwards. A disk should be under it: in a folder that lives in memory durability costs nothing.
-What is published is read back and compared: lost, doubled and out of order must be 0.
+Without --url, each load gets its own server with a new data folder inside --data; both are removed
+afterwards. Put --data on a real disk: on tmpfs an fsync costs nothing, so the numbers mean little.
+Published messages are read back and compared: lost, doubled and out of order must be 0.
 
-Exit code: 0 all came once and in order, 1 not, or it did not work.
+Exit code: 0 every message arrived once and in order; 1 some did not, or the run failed.
 
 Examples:
   prombus bench
@@ -19,18 +19,18 @@ Examples:
   prombus bench publish publish-to-ack --in-process
   prombus bench fan-out --groups 100 --size 64 --json";
 
-/// A load: what is done while it is measured.
+/// A workload to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// Publish.
     Publish,
-    /// Consume what is there.
+    /// Consume existing messages.
     Consume,
     /// Publish, deliver, ack.
     PublishToAck,
-    /// Every message to many groups.
+    /// Deliver each message to many groups.
     FanOut,
-    /// A fixed rate.
+    /// Publish and deliver at a fixed rate.
     Latency,
     /// Publish to many topics.
     Topics,
@@ -39,7 +39,7 @@ pub enum Load {
 }
 
 impl Load {
-    /// All, in the order of the table.
+    /// All loads, in the order of the result table.
     pub const ALL: [Self; 7] = [
         Self::Publish,
         Self::Consume,
@@ -50,7 +50,7 @@ impl Load {
         Self::Connections,
     ];
 
-    /// Its name.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Publish => "publish",
@@ -66,16 +66,16 @@ impl Load {
     const fn help(self) -> &'static str {
         match self {
             Self::Publish => "publish as fast as the window allows",
-            Self::Consume => "one group reads and acks what is there",
+            Self::Consume => "one group consumes and acks existing messages",
             Self::PublishToAck => "publish, deliver to one group, ack",
-            Self::FanOut => "each message to --groups groups",
-            Self::Latency => "--rate messages a second; a message's clock starts when it is due",
+            Self::FanOut => "deliver each message to --groups groups",
+            Self::Latency => "publish --rate messages a second; latency counts from when a message is due",
             Self::Topics => "publish to --topics topics in turn",
-            Self::Connections => "publish over many connections that share the window",
+            Self::Connections => "publish over many connections; --window is divided among them",
         }
     }
 
-    /// How many topics it has.
+    /// How many topics the load publishes to.
     pub fn topics(self, args: &BenchArgs) -> usize {
         if self == Self::Topics { args.topics } else { 1 }
     }
@@ -106,55 +106,55 @@ impl ValueEnum for Load {
     }
 }
 
-/// What `bench` takes.
+/// Arguments of `bench`.
 #[derive(Debug, ClapArgs)]
 pub struct BenchArgs {
-    /// What to measure; all of them if none is named
+    /// The loads to run; all if none is named
     #[arg(value_name = "LOAD")]
     pub loads: Vec<Load>,
-    /// A running server, e.g. ws://127.0.0.1:8090
+    /// Use this running server, e.g. ws://127.0.0.1:8090
     #[arg(long, value_name = "URL", conflicts_with = "in_process")]
     pub url: Option<String>,
-    /// The token for it
+    /// Token for that server
     #[arg(long, env = "WS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// Measure the library in this process, without a server
     #[arg(long)]
     pub in_process: bool,
-    /// Where the data of what is started goes
+    /// Folder in which temporary data folders are created
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub data: PathBuf,
     /// How long each load publishes
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = positive)]
     pub seconds: f64,
-    /// Publish so many messages instead, in all
+    /// Publish this many messages in total, instead of for a time
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: Option<u64>,
-    /// Bytes of a payload, at least 37
+    /// Payload size, at least 37
     #[arg(long, value_name = "BYTES", default_value = "256", value_parser = size)]
     pub size: usize,
-    /// Unanswered messages of one connection at most, and (up to 100000) unacked deliveries of a group
+    /// Maximum unanswered publishes per connection, and maximum unacked deliveries per group (at most 100000)
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count)]
     pub window: usize,
-    /// Connections that publish [default: 1; the load connections: 1000]
+    /// Connections that publish [default: 1; for the load `connections`: 1000]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: Option<u16>,
-    /// Groups of the load fan-out
+    /// Number of groups of the load `fan-out`
     #[arg(long, value_name = "COUNT", default_value = "10", value_parser = count)]
     pub groups: usize,
-    /// Topics of the load topics
+    /// Number of topics of the load `topics`
     #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = count)]
     pub topics: usize,
-    /// Messages a second of the load latency
+    /// Messages per second of the load `latency`
     #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = positive)]
     pub rate: f64,
-    /// Publish with ids that the client makes, as SDKs do
+    /// Let the client create the event ids, as SDKs do
     #[arg(long)]
     pub client_ids: bool,
-    /// Do not read back what was published
+    /// Do not read published messages back
     #[arg(long)]
     pub no_verify: bool,
-    /// How often to run everything
+    /// How many times to run all loads
     #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
     /// Print JSON instead of a table
@@ -164,8 +164,8 @@ pub struct BenchArgs {
 
 fn size(text: &str) -> Result<usize, String> {
     const LEAST: usize = prombus_bench::stamp::MIN_PAYLOAD_BYTES;
-    // What `max_payload_bytes` can be at most.
+    // The maximum of `max_payload_bytes`.
     const MOST: usize = 16 << 20;
     let number = text.parse::<usize>().ok().filter(|number| (LEAST..=MOST).contains(number));
-    number.ok_or_else(|| format!("a whole number from {LEAST} to {MOST} is wanted"))
+    number.ok_or_else(|| format!("expected a whole number from {LEAST} to {MOST}"))
 }

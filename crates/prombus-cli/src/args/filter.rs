@@ -1,17 +1,17 @@
-//! Which events a command means: `key=…`, `tag=…`, `header.NAME=…`.
+//! Event filters of commands: `key=…`, `tag=…`, `header.NAME=…`.
 
 use prombus_client::EventRecord;
 use prombus_protocol::Filter;
 use std::str::FromStr;
 
-/// One condition.
+/// One condition on an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// The key is this.
+    /// The event's key equals this text.
     Key(String),
-    /// It has this tag.
+    /// The event has this tag.
     Tag(String),
-    /// It has this header with this value.
+    /// The event has this header with this value.
     Header(String, String),
 }
 
@@ -22,23 +22,23 @@ impl FromStr for Condition {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         let value = value.to_owned();
         match (name, name.strip_prefix("header.")) {
-            _ if !text.contains('=') => Err("key=…, tag=… or header.NAME=… is wanted".to_owned()),
+            _ if !text.contains('=') => Err("expected key=…, tag=… or header.NAME=…".to_owned()),
             ("key", _) => Ok(Self::Key(value)),
             ("tag", _) => Ok(Self::Tag(value)),
             (_, Some(header)) if !header.is_empty() => Ok(Self::Header(header.to_owned(), value)),
-            _ => Err(format!("{name:?} is none of key, tag and header.NAME")),
+            _ => Err(format!("unknown filter {name:?}; expected key, tag or header.NAME")),
         }
     }
 }
 
-/// What of the conditions a server can filter by: it takes one key, one tag, and one value of a header.
+/// The part of the conditions that a server can check: one key, one tag, and one value per header.
 pub fn for_server(conditions: &[Condition]) -> Filter {
     let mut filter = Filter::default();
     for condition in conditions {
         match condition {
             Condition::Key(key) => filter.key = Some(key.clone()),
             Condition::Tag(tag) => filter.tag = Some(tag.clone()),
-            // It would end the name there.
+            // The server's query syntax ends a header name at the first colon.
             Condition::Header(name, _) if name.contains(':') => {}
             Condition::Header(name, value) => {
                 filter.header.insert(name.clone(), value.clone());

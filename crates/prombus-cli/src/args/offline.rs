@@ -1,4 +1,4 @@
-//! Arguments of commands that need no running server: config, verify, repair, token.
+//! Arguments of commands that work without a server: config, verify, repair, token.
 
 use crate::config::DATA;
 use crate::messages::one_line;
@@ -8,21 +8,21 @@ use prombus_server::{Scope, ScopeError};
 use std::path::PathBuf;
 
 pub(super) const VERIFY_HELP: &str = "\
-Exit code: 0 no fault, 1 faults, 2 could not run (no such folder, or a server has it open).";
+Exit code: 0 no faults; 1 faults, or data that cannot be read; 2 could not run (no such folder, or a server is using it).";
 
-/// What can be done with a config file.
+/// Subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print the default config: every key, with its default and what it does
+    /// Print the default config file: every key, with its meaning and default
     Default,
-    /// Check a config file: unknown keys and bad values, with their lines
+    /// Check a config file for unknown keys and bad values, and print their lines
     Check {
-        /// The file
+        /// The config file
         file: PathBuf,
     },
 }
 
-/// What `verify` takes.
+/// Arguments of `verify`.
 #[derive(Debug, ClapArgs)]
 pub struct VerifyArgs {
     /// The data folder
@@ -34,24 +34,24 @@ pub struct VerifyArgs {
 }
 
 pub(super) const REPAIR_HELP: &str = "\
-Reads everything in a data folder that no server has open, and lists the places that the disk cannot read and the \
-events in them. Nothing is changed unless --accept-loss is given: then these places count as damaged from now on, and \
-the server starts and continues without the events in them. What can be read again later is served again.
+Reads every file of a data folder that no server is using, and lists the places that the disk cannot read, with the \
+events in them. Without --accept-loss nothing is changed. With it these places are marked as damaged, and the server \
+starts and continues without the events in them. A marked place that becomes readable again is served again.
 
-Exit codes: 0 nothing is lost or the loss is accepted; 1 places cannot be read; 2 it could not run.
+Exit code: 0 nothing is lost, or the loss was accepted; 1 some places cannot be read; 2 could not run.
 
 Examples:
   prombus repair --data ./prombus-data
   prombus repair --data ./prombus-data --accept-loss
-  curl -X POST -d '{\"accept_loss\": true}' http://127.0.0.1:8090/repair    on a running server";
+  curl -X POST -d '{\"accept_loss\": true}' http://127.0.0.1:8090/repair    for a running server";
 
-/// What `repair` takes.
+/// Arguments of `repair`.
 #[derive(Debug, ClapArgs)]
 pub struct RepairArgs {
     /// The data folder
     #[arg(long, value_name = "DIR", env = "PROMBUS_DATA", default_value = DATA)]
     pub data: PathBuf,
-    /// Give up what cannot be read: it counts as damaged from now on
+    /// Give up unreadable data: mark it as damaged
     #[arg(long)]
     pub accept_loss: bool,
     /// Print the report as JSON
@@ -59,15 +59,15 @@ pub struct RepairArgs {
     pub json: bool,
 }
 
-/// What can be done with tokens.
+/// Subcommands of `token`.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a random token; prints it once, and the block for the config with its hash
+    /// Create a random token; print it once, with the config block that contains its hash
     New {
-        /// What logs, rules and metrics call it
+        /// Name of the token in logs, rules and metrics
         #[arg(long, default_value = "client", value_parser = NonEmptyStringValueParser::new())]
         name: String,
-        /// What it may do: publish:<pattern>, subscribe:<pattern> or admin; may be given more than once
+        /// What the token allows: publish:<pattern>, subscribe:<pattern> or admin; may be given more than once
         #[arg(long, value_name = "SCOPE", value_parser = scope, default_values = ["publish:**", "subscribe:**"])]
         scope: Vec<Scope>,
     },

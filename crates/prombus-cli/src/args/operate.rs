@@ -1,4 +1,4 @@
-//! Arguments of commands for operators of a running server.
+//! Arguments of the commands that administer a running server: topic, backup, outbox.
 
 use super::remote::ServerArgs;
 use crate::config::topic_keys;
@@ -17,8 +17,8 @@ fn set_help() -> String {
     let keys = topic_keys();
     format!(
         "\
-Sets something about a topic, which takes precedence over the config file. What is not named stays as it is, and \
-`key=` removes a single one. The token needs the scope admin.
+Changes settings of one topic. They take precedence over the config file. Settings that are not named keep their \
+values; `key=` without a value removes a setting. The token needs the scope admin.
 
 Keys:
 {keys}
@@ -29,10 +29,10 @@ Examples:
     )
 }
 
-/// What can be done with topics.
+/// Subcommands of `topic`.
 #[derive(Debug, Subcommand)]
 pub enum TopicCommand {
-    /// All topics
+    /// List all topics
     List {
         /// Only topics whose names begin with this
         #[arg(long, value_name = "TEXT")]
@@ -43,7 +43,7 @@ pub enum TopicCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// One topic, with what is set about it
+    /// Show one topic and its settings
     Show {
         /// The topic
         topic: String,
@@ -53,22 +53,22 @@ pub enum TopicCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Set something about a topic
+    /// Change settings of a topic
     #[command(after_help = set_help())]
     Set {
         /// The topic
         topic: String,
-        /// What to set; without a value: what to take back
+        /// The settings to change; KEY= without a value removes a setting
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Delete a topic with all its events, and the groups that read nothing else
+    /// Delete a topic with all its events, and the groups that read only this topic
     Delete {
         /// The topic
         topic: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -77,18 +77,18 @@ pub enum TopicCommand {
 }
 
 pub(super) const BACKUP_HELP: &str = "\
-The server copies everything that is on its disk at this moment, while it goes on. DIR is a folder on the \
-server's machine that is new or empty. The token needs the scope admin.
+The server copies everything that is on its disk at this moment, and keeps serving meanwhile. DIR is a new or \
+empty folder on the server's machine. The token needs the scope admin.
 
 Examples:
   prombus backup /var/backups/prombus-monday
   prombus verify --data /var/backups/prombus-monday
   prombus serve --data /var/backups/prombus-monday --listen 127.0.0.1:9000";
 
-/// What `backup` takes.
+/// Arguments of `backup`.
 #[derive(Debug, ClapArgs)]
 pub struct BackupArgs {
-    /// Where to, on the server's machine; a new or empty folder
+    /// A new or empty folder on the server's machine
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
     #[command(flatten)]
@@ -96,8 +96,9 @@ pub struct BackupArgs {
 }
 
 pub(super) const OUTBOX_HELP: &str = "\
-A service writes events into the table or collection `outbox` of its own database, in the transaction of its business. \
-This publishes them, each once: under the row's id, so that a crash in between makes no second event.
+A service writes events to the table or collection `outbox` of its own database, in the same transaction as its other \
+changes. This command publishes them. Each event gets the row's id, so a crash between publishing a row and marking it \
+as sent does not create a second event.
 
 Examples:
   prombus outbox drain --sqlite shop.db --to ws://127.0.0.1:8090
@@ -105,22 +106,22 @@ Examples:
   prombus outbox drain --mongodb mongodb://127.0.0.1/shop --to ws://127.0.0.1:8090
   sqlite3 shop.db \"INSERT INTO outbox (id, topic, payload) VALUES ('order-17', 'orders', '{}')\"";
 
-/// What can be done with an outbox.
+/// Subcommands of `outbox`.
 #[derive(Debug, Subcommand)]
 pub enum OutboxCommand {
-    /// Publish the rows of an outbox, until it is stopped
+    /// Publish the rows of an outbox until stopped
     #[command(after_help = OUTBOX_HELP)]
     Drain(OutboxArgs),
 }
 
-/// What `outbox drain` takes.
+/// Arguments of `outbox drain`.
 #[derive(Debug, ClapArgs)]
 #[command(group(clap::ArgGroup::new("outbox").required(true)))]
 pub struct OutboxArgs {
     /// The SQLite database of the service
     #[arg(long, value_name = "FILE", group = "outbox")]
     pub sqlite: Option<PathBuf>,
-    /// The MongoDB server of the service, as a connection string
+    /// The connection string of the service's MongoDB server
     #[arg(
         long,
         value_name = "URL",
@@ -129,34 +130,34 @@ pub struct OutboxArgs {
         group = "outbox"
     )]
     pub mongodb: Option<String>,
-    /// The database there [default: the one in the connection string]
+    /// The MongoDB database [default: the one in the connection string]
     #[arg(long, value_name = "NAME", requires = "mongodb")]
     pub database: Option<String>,
-    /// The collection there
+    /// The MongoDB collection
     #[arg(long, value_name = "NAME", default_value = "outbox", requires = "mongodb")]
     pub collection: String,
     /// The server to publish to
     #[arg(long, value_name = "URL", env = "PROMBUS_URL", default_value = "http://127.0.0.1:8090")]
     pub to: String,
-    /// The token for it; WS_TOKEN if neither is there
+    /// Token for that server; without this and PROMBUS_TOKEN, WS_TOKEN is used
     #[arg(long, env = "PROMBUS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// What it is called in the rows that it holds; no two that run may have the same [default: a new name]
+    /// Name of this drainer in the rows that it claims; must be unique among running drainers [default: a new name]
     #[arg(long, value_name = "NAME")]
     pub worker: Option<String>,
-    /// Rows that go together
+    /// Rows to claim and publish at a time
     #[arg(long, value_name = "ROWS", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub batch: u32,
-    /// How long it may take over them before another drainer may have them
+    /// How long claimed rows belong to this drainer; afterwards another may claim them
     #[arg(long, value_name = "MS", default_value = "30000", value_parser = clap::value_parser!(u64).range(1..))]
     pub lease_ms: u64,
-    /// How often it looks when nothing is there
+    /// How often to check an empty outbox
     #[arg(long, value_name = "MS", default_value = "250", value_parser = clap::value_parser!(u64).range(1..))]
     pub interval_ms: u64,
-    /// Publish what is there, and end
+    /// Publish the rows that are pending, then exit
     #[arg(long)]
     pub once: bool,
-    /// Make the table or the collection, if it is not there
+    /// Create the table or collection if it does not exist
     #[arg(long)]
     pub init: bool,
 }

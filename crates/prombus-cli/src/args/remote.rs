@@ -1,4 +1,4 @@
-//! Arguments of commands that talk to a running server.
+//! Arguments of the commands that read and publish events on a running server.
 
 use super::filter::Condition;
 use super::number::positive;
@@ -7,34 +7,34 @@ use clap::{Args as ClapArgs, Subcommand};
 use prombus_client::Uuid;
 use std::path::PathBuf;
 
-/// Which server.
+/// The server to connect to.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct ServerArgs {
-    /// The server; ws://, wss:// and https:// do as well
+    /// The server's URL: http://, https://, ws:// or wss://
     #[arg(long, value_name = "URL", env = "PROMBUS_URL", default_value = "http://127.0.0.1:8090")]
     pub url: String,
-    /// The token for it; WS_TOKEN if neither is there
+    /// Token for the server; without this and PROMBUS_TOKEN, WS_TOKEN is used
     #[arg(long, env = "PROMBUS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 }
 
-/// Which events, by time.
+/// The time range of events to read.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct TimeArgs {
-    /// Events of this time and later: milliseconds since 1970, 2026-05-01, 2026-05-01T12:00:00Z, or how long ago: -90m, -1d
+    /// Only events at or after this time: milliseconds since 1970, 2026-05-01, 2026-05-01T12:00:00Z, or relative: -90m, -1d
     #[arg(long, value_name = "TIME", value_parser = time::parse, allow_hyphen_values = true)]
     pub from_ts: Option<i64>,
-    /// Events of this time and earlier
+    /// Only events at or before this time
     #[arg(long, value_name = "TIME", value_parser = time::parse, allow_hyphen_values = true)]
     pub to_ts: Option<i64>,
 }
 
 pub(super) const EXPORT_HELP: &str = "\
-A line is a whole event: id, seq, ts, topic, payload, and key, headers, tags and so on where it has them. \
-It ends at what is newest when it begins. Of a FILE that is not whole, --resume cuts off half a line and \
-continues after the last whole one. For a pattern, events come in the order in which they were committed.
+Each line is a complete event: id, seq, ts, topic, payload, and its optional fields such as key, headers and tags. \
+The export ends with the event that is newest when it starts. If an export to a FILE was interrupted, --resume removes \
+an incomplete last line and continues after the last complete one. A pattern's events come in commit order.
 
-Filters: key=…, tag=…, header.NAME=…; of several all must hold.
+Filters: key=…, tag=…, header.NAME=…; an event must match all of them.
 
 Examples:
   prombus export orders.new > orders.ndjson
@@ -45,46 +45,46 @@ Examples:
   prombus export orders.new --last 10                the last ten
   prombus export orders.new --last 10 --order desc   the newest first";
 
-/// What `export` takes.
+/// Arguments of `export`.
 #[derive(Debug, ClapArgs)]
 pub struct ExportArgs {
-    /// The topic, or a pattern: * is one part of a name, ** any number
+    /// The topic, or a pattern: * matches one segment of a name, ** any number
     pub topic: String,
     /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
     #[arg(long = "filter", value_name = "FILTER")]
     pub filters: Vec<Condition>,
-    /// Only the last N events; for one topic
+    /// Only the last N events; not for patterns
     #[arg(long, value_name = "N", value_parser = last_range(), conflicts_with_all = ["resume", "from", "from_ts"])]
     pub last: Option<u64>,
-    /// asc, or desc for the newest first; for one topic
+    /// Oldest first (asc) or newest first (desc); desc is not for patterns
     #[arg(long, value_name = "asc|desc", default_value = "asc")]
     pub order: Order,
-    /// Where to start: earliest, or the id of the event to start behind
+    /// Where to start: at the earliest event, or after the event with this ID
     #[arg(long, value_name = "earliest|ID", default_value = "earliest", value_parser = export_from)]
     pub from: ExportFrom,
     #[command(flatten)]
     pub times: TimeArgs,
-    /// Write to a new file, not to standard output
+    /// Write to a new file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Go on behind the last whole line of the file
+    /// Continue after the last complete line of the file
     #[arg(long, requires = "output")]
     pub resume: bool,
     #[command(flatten)]
     pub server: ServerArgs,
 }
 
-/// Which events come first.
+/// The order of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Order {
-    /// The oldest.
+    /// Oldest first.
     Asc,
-    /// The newest.
+    /// Newest first.
     Desc,
 }
 
 fn last_range() -> clap::builder::RangedU64ValueParser {
-    // What a page of the server has at most.
+    // The server returns at most this many events per page.
     clap::value_parser!(u64).range(1..=1_000_000)
 }
 
@@ -93,7 +93,7 @@ fn last_range() -> clap::builder::RangedU64ValueParser {
 pub enum ExportFrom {
     /// At the first event that is kept.
     Earliest,
-    /// Behind this one.
+    /// After the event with this id.
     AfterId(Uuid),
 }
 
@@ -102,38 +102,39 @@ fn export_from(text: &str) -> Result<ExportFrom, String> {
         return Ok(ExportFrom::Earliest);
     }
     let id = text.strip_prefix("afterId:").unwrap_or(text);
-    id.parse().map(ExportFrom::AfterId).map_err(|_| "earliest, or the id of an event, is wanted".to_owned())
+    id.parse().map(ExportFrom::AfterId).map_err(|_| "expected earliest or the id of an event".to_owned())
 }
 
 pub(super) const IMPORT_HELP: &str = "\
-Lines are what `prombus export` writes. Ids are kept: what a topic has is not added again, so after an \
-interruption simply run it again. Lines without an id get a new one each time: go on with --from-line there.
+Lines have the format of `prombus export`. Ids are kept: an event that the topic already has is not added again, so \
+after an interruption run the same command again. A line without an id gets a new one in each run: continue such an \
+import with --from-line.
 
-A line that is no event ends the import, when all lines before it are on the server's disk; --skip-bad \
-leaves such lines out. Too fast for a rate limit of the server: it waits. Server gone: it connects again.
+A line that is not an event ends the import, after all lines before it are on the server's disk; --skip-bad skips such \
+lines. At a rate limit of the server the import waits. If the connection is lost, it reconnects.
 
-Exit code: 0 all lines are in, 1 not.
+Exit code: 0 all lines were imported; 1 some were not.
 
 Examples:
   prombus import orders.ndjson
-  prombus import orders.copy orders.ndjson           into another topic
+  prombus import orders.copy orders.ndjson           all events into the topic orders.copy
   zcat may.gz | prombus import -
   zcat may.gz | prombus import orders.copy -
   prombus import --payloads orders.new payloads.ndjson";
 
-/// What `import` takes.
+/// Arguments of `import`.
 #[derive(Debug, ClapArgs)]
 pub struct ImportArgs {
-    /// The file, or - for standard input; with a topic before it, all goes there, whatever the lines say
+    /// The file, or - for standard input; a TOPIC before it replaces the topics in the lines
     #[arg(value_names = ["TOPIC", "FILE"], num_args = 0..=2)]
     pub places: Vec<String>,
-    /// Each line is a payload and nothing else; needs a topic
+    /// Each line is only a payload; needs a TOPIC
     #[arg(long)]
     pub payloads: bool,
-    /// Report lines that are no event, and go on
+    /// Report lines that are not events, and continue
     #[arg(long)]
     pub skip_bad: bool,
-    /// Begin with this line; the first is 1
+    /// Start with this line; the first line is 1
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub from_line: u64,
     #[command(flatten)]
@@ -141,11 +142,11 @@ pub struct ImportArgs {
 }
 
 pub(super) const REPLAY_HELP: &str = "\
-Copies keep payload, key, headers and tags, and name the event that they come from in caused_by. Their ids \
-are made from its id and the topic, so a second replay adds nothing: after an interruption, run it again. \
-It ends at what is newest when it begins.
+Copies keep payload, key, headers and tags; caused_by contains the id of the original event. The id of a copy is \
+derived from the original's id and the target topic, so a second replay adds nothing: after an interruption, run the \
+same command again. The replay ends with the event that is newest when it starts.
 
-Filters: key=…, tag=…, header.NAME=…; of several all must hold.
+Filters: key=…, tag=…, header.NAME=…; an event must match all of them.
 
 Examples:
   prombus replay orders.new orders.check --dry-run
@@ -153,10 +154,10 @@ Examples:
   prombus replay orders.new orders.check --from-ts 2026-05-01T00:00:00Z --rate 500
   prombus replay 'orders.*' check --from-ts -1h --dry-run";
 
-/// What `replay` takes.
+/// Arguments of `replay`.
 #[derive(Debug, ClapArgs)]
 pub struct ReplayArgs {
-    /// The topic to read, or a pattern: * is one part of a name, ** any number
+    /// The topic to read, or a pattern: * matches one segment of a name, ** any number
     pub from: String,
     /// The topic to publish to
     pub to: String,
@@ -165,19 +166,19 @@ pub struct ReplayArgs {
     pub filters: Vec<Condition>,
     #[command(flatten)]
     pub times: TimeArgs,
-    /// Only say what would be published
+    /// Print what would be published, and publish nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Events a second at most
+    /// Maximum events per second
     #[arg(long, value_name = "N", value_parser = positive)]
     pub rate: Option<f64>,
-    /// Events at most
+    /// Maximum number of events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
-    /// Only the last N events; for one topic
+    /// Only the last N events; not for patterns
     #[arg(long, value_name = "N", value_parser = last_range(), conflicts_with = "from_ts")]
     pub last: Option<u64>,
-    /// New ids: a second replay adds everything again
+    /// Give copies new ids: a second replay adds them all again
     #[arg(long)]
     pub new_ids: bool,
     #[command(flatten)]
@@ -188,36 +189,36 @@ pub(super) const DLQ_HELP: &str = "\
 Examples:
   prombus dlq list
   prombus dlq show orders.new --limit 5
-  prombus dlq redrive orders.new --group billing                 says what it would do
+  prombus dlq redrive orders.new --group billing                 dry run
   prombus dlq redrive orders.new --group billing --yes";
 
 const REDRIVE_HELP: &str = "\
-Publishes the events that groups gave up to their topic again: payload, key, headers and tags, with the \
-event in caused_by and the header x-redrives, which counts. Every group of the topic gets them.
+Publishes dead-lettered events to their topic again, with payload, key, headers and tags. caused_by contains the id of \
+the original event, and the header x-redrives counts how often it was redriven. Every group of the topic receives them.
 
-Without --yes nothing is published. Ids are made from the letters' ids, so what was redriven before is not \
-published again: after an interruption, run it again. Letters stay where they are. \
-An event that came back --max-redrives times is left alone.
+Without --yes nothing is published. The id of a new event is derived from the dead letter's id, so a dead letter is \
+redriven only once: after an interruption, run the same command again. Dead letters stay in their topic. \
+An event that was already redriven --max-redrives times is skipped.
 
-Filters: key=…, tag=…, header.NAME=… of the event; of several all must hold.
+Filters: key=…, tag=…, header.NAME=… of the original event; it must match all of them.
 
 Examples:
   prombus dlq redrive orders.new --error-contains timeout
   prombus dlq redrive orders.new --error-contains timeout --rate 20 --yes";
 
-/// What can be done with dead letters.
+/// Subcommands of `dlq`.
 #[derive(Debug, Subcommand)]
 pub enum DlqCommand {
-    /// The topics that have dead letters
+    /// List the topics that have dead letters
     List(DlqListArgs),
-    /// The newest letters of a topic
+    /// Show the newest dead letters of a topic
     Show(DlqShowArgs),
-    /// Publish events again that groups gave up
+    /// Publish dead-lettered events again
     #[command(after_help = REDRIVE_HELP)]
     Redrive(RedriveArgs),
 }
 
-/// What `dlq list` takes.
+/// Arguments of `dlq list`.
 #[derive(Debug, ClapArgs)]
 pub struct DlqListArgs {
     /// Print JSON instead of a table
@@ -227,51 +228,51 @@ pub struct DlqListArgs {
     pub server: ServerArgs,
 }
 
-/// What `dlq show` takes.
+/// Arguments of `dlq show`.
 #[derive(Debug, ClapArgs)]
 pub struct DlqShowArgs {
-    /// The topic, with or without the dlq. before it
+    /// The topic, with or without the prefix dlq.
     pub topic: String,
-    /// So many letters at most, the newest
+    /// Maximum number of dead letters
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
-    /// Only what this group gave up
+    /// Only dead letters of this group
     #[arg(long)]
     pub group: Option<String>,
-    /// Print the letters whole, one a line, as JSON
+    /// Print complete dead letters as JSON, one per line
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub server: ServerArgs,
 }
 
-/// What `dlq redrive` takes.
+/// Arguments of `dlq redrive`.
 #[derive(Debug, ClapArgs)]
 pub struct RedriveArgs {
-    /// The topic, with or without the dlq. before it
+    /// The topic, with or without the prefix dlq.
     pub topic: String,
-    /// Only what this group gave up
+    /// Only dead letters of this group
     #[arg(long)]
     pub group: Option<String>,
     /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
     #[arg(long = "filter", value_name = "FILTER")]
     pub filters: Vec<Condition>,
-    /// Only letters whose error has this text in it
+    /// Only dead letters whose error contains this text
     #[arg(long, value_name = "TEXT")]
     pub error_contains: Option<String>,
-    /// Only say what would be published; that is so without --yes, too
+    /// Dry run (the default unless --yes is given)
     #[arg(long, conflicts_with = "yes")]
     pub dry_run: bool,
-    /// Publish
+    /// Publish the events
     #[arg(long)]
     pub yes: bool,
-    /// Events a second at most
+    /// Maximum events per second
     #[arg(long, value_name = "N", default_value = "100", value_parser = positive)]
     pub rate: f64,
-    /// New events at most
+    /// Maximum number of new events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
-    /// Leave events alone that were redriven so often
+    /// Skip events that were already redriven this many times
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_redrives: u32,
     #[command(flatten)]

@@ -1,20 +1,20 @@
-//! Arguments of `serve`. Those that are settings come from their definitions.
+//! Arguments of `serve`. Flags that are settings come from `config/definitions.rs`.
 
 use crate::config::SettingFlags;
 use clap::Args as ClapArgs;
 
 pub(super) const SERVE_HELP: &str = "\
 A config file is read only when --config or PROMBUS_CONFIG names it.
-A flag takes precedence over the environment, that over the config file, that over the default.
+Precedence: flag, then environment variable, then config file, then default.
 
 Environment:
-  WS_PORT          the port in place of 8090 (--listen and PROMBUS_LISTEN take precedence)
-  HTTP_PORT        one more listener, on 127.0.0.1
-  WS_TOKEN         a token that may do everything; without it, or tokens in the config,
-                   only this machine gets in
+  WS_PORT          the port to use instead of 8090 (--listen and PROMBUS_LISTEN take precedence)
+  HTTP_PORT        the port of an additional listener on 127.0.0.1
+  WS_TOKEN         a token that allows everything; if neither this nor a token or JWT key in the
+                   config file is set, only clients on this machine have access
   PROMBUS_<KEY>, PROMBUS_<SECTION>_<KEY>
-                   every key of the config, e.g. PROMBUS_DATA, PROMBUS_LIMITS_MAX_CONNECTIONS;
-                   lists are separated by commas
+                   every key of the config file, e.g. PROMBUS_DATA, PROMBUS_LIMITS_MAX_CONNECTIONS;
+                   list elements are separated by commas
 
 Examples:
   prombus serve
@@ -24,16 +24,16 @@ Examples:
   prombus serve --store memory: --log debug
   PROMBUS_STORE=mongodb://user:password@db1,db2,db3/bus prombus serve --advertise 10.0.0.5:8090";
 
-/// What `serve` takes.
+/// Arguments of `serve`.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct ServeArgs {
-    /// Flags of settings.
+    /// The flags that are settings.
     #[command(flatten)]
     pub settings: SettingFlags,
-    /// A config file; see `prombus config default`
+    /// Config file; `prombus config default` prints one
     #[arg(long, value_name = "FILE")]
     pub config: Option<String>,
-    /// Publish sample heartbeats and project them to states of processes, for a look around
+    /// Publish sample heartbeats and project them to process states
     #[arg(long)]
     pub demo: bool,
 }

@@ -1,4 +1,4 @@
-//! `prombus backup`: has a running server copy everything to a folder.
+//! `prombus backup`: asks a running server to copy all its data to a folder.
 
 use super::{progress, server_client};
 use crate::args::BackupArgs;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 #[derive(Deserialize)]
 #[serde(default)]
 #[derive(Default)]
-struct Told {
+struct ProgressLine {
     bytes_done: Option<u64>,
     bytes_total: Option<u64>,
     done: bool,
@@ -20,7 +20,7 @@ struct Told {
 /// Runs the command.
 ///
 /// # Errors
-/// When the server does not let it, or cannot.
+/// When the server refuses the request or the backup fails.
 pub fn run(args: &BackupArgs) -> anyhow::Result<ExitCode> {
     server_client::block_on(backup(args))?;
     Ok(ExitCode::SUCCESS)
@@ -30,31 +30,30 @@ async fn backup(args: &BackupArgs) -> anyhow::Result<()> {
     let folder = std::path::absolute(&args.folder)?;
     let shown = folder.display();
     let client = server_client::client(&args.server)?;
-    let name =
-        folder.to_str().with_context(|| format!("{shown}: a name that is not UTF-8 cannot be sent"))?;
+    let name = folder.to_str().with_context(|| format!("{shown}: the name of the folder is not UTF-8"))?;
     let request = serde_json::json!({ "folder": name });
     let mut lines = client.post_for_lines("/backup", &request).await?;
     let bar = progress::bytes(0);
     let mut is_done = false;
     while let Some(line) = lines.next().await? {
-        let told: Told = serde_json::from_slice(&line)
-            .with_context(|| format!("the server said {}", String::from_utf8_lossy(&line)))?;
-        if let Some(error) = told.error {
+        let progress: ProgressLine = serde_json::from_slice(&line)
+            .with_context(|| format!("unexpected response: {}", String::from_utf8_lossy(&line)))?;
+        if let Some(error) = progress.error {
             bar.finish_and_clear();
-            bail!("no backup in {shown}: {error}");
+            bail!("the backup to {shown} failed: {error}");
         }
-        if let (Some(done), Some(total)) = (told.bytes_done, told.bytes_total) {
+        if let (Some(done), Some(total)) = (progress.bytes_done, progress.bytes_total) {
             bar.set_length(total);
             bar.set_position(done);
         }
-        is_done |= told.done;
+        is_done |= progress.done;
     }
     bar.finish_and_clear();
     if !is_done {
-        bail!("the server went away in the middle; {shown} is not whole");
+        bail!("the connection to the server was lost; the backup in {shown} is incomplete");
     }
     let mut out = stdout();
-    writeln!(out, "a copy of everything is in {shown}")?;
+    writeln!(out, "the backup is in {shown}")?;
     writeln!(out, "check it:  prombus verify --data {shown}")?;
     writeln!(out, "serve it:  prombus serve --data {shown}")?;
     Ok(())

@@ -1,25 +1,25 @@
-//! `prombus bench`: loads for a server (a running one, or one of its own) or for the library in this process. Every message is
-//! accounted for: what was lost, came twice or came out of order is in the table, and makes the command fail.
+//! `prombus bench`: runs loads against a server (a running one, or one that it starts) or against the library in this process.
+//! Every message is accounted for: the command fails if a message is lost, duplicated or out of order.
 
 mod load;
 mod report;
 mod target;
 
 use crate::args::{BenchArgs, Load};
-use crate::messages::complain;
+use crate::messages::print_error;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use target::Target;
 
-/// What shells answer for a program that an interrupt ended.
+/// The exit code that shells report for a program that SIGINT killed.
 const INTERRUPTED: i32 = 130;
 
 /// Runs the command.
 ///
 /// # Errors
-/// When a server is not there, refuses, or goes away.
+/// When the server cannot be reached, refuses a request, or closes the connection.
 pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
-    // A client of thousands of connections needs as many descriptors; where it gets too few, connecting says so.
+    // Each connection needs a file descriptor. If the limit stays too low, connecting fails with its own error.
     let _ = prombus_server::raise_descriptor_limit();
     stop_at_signals()?;
     let loads = if args.loads.is_empty() { Load::ALL.to_vec() } else { args.loads.clone() };
@@ -28,7 +28,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         for load in &loads {
             let target = Target::open(args, load)?;
             let measured = load::measure(*load, args, &target, run);
-            // Also what failed leaves nothing behind.
+            // Close before returning an error, so that a failed load leaves no server and no data behind.
             let closed = target.close();
             rows.push(measured?);
             closed?;
@@ -38,12 +38,12 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let text = if args.json { report::json(args, &rows)? } else { report::text(args, &rows) };
     writeln!(stdout(), "{text}")?;
     if !is_clean {
-        complain("not every message came once and in order; see the last columns");
+        print_error("not every message arrived once and in order; see the last columns");
     }
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whoever interrupts a run leaves no server and no data behind.
+/// Stops the started servers and removes their data when a signal ends the run.
 fn stop_at_signals() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut terminate = {

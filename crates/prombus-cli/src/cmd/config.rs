@@ -1,4 +1,4 @@
-//! `prombus config`: the default config, and checking one.
+//! `prombus config`: prints the default config file, or checks one.
 
 use crate::args::ConfigCommand;
 use crate::config::{check, default_file};
@@ -11,11 +11,11 @@ use std::process::ExitCode;
 /// Runs the command.
 ///
 /// # Errors
-/// When the file cannot be read, or nobody reads what is printed.
+/// When the file cannot be read, or stdout cannot be written.
 pub fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Default => match stdout().write_all(default_file().as_bytes()) {
-            // `prombus config default | head` has seen enough.
+            // `prombus config default | head` closes the pipe early: not an error.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("printing the config"),
             _ => Ok(ExitCode::SUCCESS),
         },

@@ -1,4 +1,4 @@
-//! `prombus dlq`: dead letters, what is there and publishing it again.
+//! `prombus dlq`: lists dead letters and publishes their events again.
 
 mod letters;
 mod redrive;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// Runs the command.
 ///
 /// # Errors
-/// When the server does not let it.
+/// When the server refuses the request or cannot be reached.
 pub fn run(command: &DlqCommand) -> anyhow::Result<ExitCode> {
     match command {
         DlqCommand::List(args) => block_on(show::list(args))?,

@@ -1,4 +1,4 @@
-//! `prombus export`: the events of a topic or a pattern as lines, to standard output or a file that can be gone on with.
+//! `prombus export`: writes the events of a topic or pattern as JSON lines, to standard output or to a file that can be resumed.
 
 use super::{progress, server_client};
 use crate::args::filter::{self, Condition};
@@ -13,10 +13,10 @@ use std::io::{BufWriter, Read, Seek, SeekFrom, Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The end of a file is looked at in pieces of this size.
+/// A file is searched backwards in pieces of this size.
 const PIECE_BYTES: u64 = 64 * 1024;
 
-/// What of a line says where to go on.
+/// The fields of an exported line that tell where to resume.
 #[derive(Deserialize)]
 struct LastLine {
     id: Uuid,
@@ -27,7 +27,7 @@ struct LastLine {
 /// Runs the command.
 ///
 /// # Errors
-/// When the server or the file does not let it.
+/// When the server or the file refuses access or fails.
 pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     server_client::block_on(export(args))?;
     Ok(ExitCode::SUCCESS)
@@ -43,7 +43,7 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
     {
         let (path, name, last_seq) = (path.display(), &args.topic, topic.last_seq);
         bail!(
-            "{path} ends with seq {seq}, and {name} has only come to {last_seq}: it is another topic of this name"
+            "{path} ends with seq {seq}, but {name} ends with seq {last_seq}: the file is from another topic of this name"
         );
     }
     let query = query_of(args, topic.as_ref().map(|topic| topic.last_seq), last);
@@ -56,7 +56,7 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
     let mut written = Written::default();
     let exported = write_events(&mut history, &args.filters, &mut out, &bar, &mut written).await;
     bar.finish_and_clear();
-    // What came is kept in the file, even if the rest did not come.
+    // After a failure the file keeps the events received so far.
     out.flush()?;
     drop(out);
     if let Some(file) = &file {
@@ -65,7 +65,7 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
     let Some(path) = &args.output else { return exported };
     let (path, Written { events, bytes }) = (path.display(), written);
     exported.with_context(|| {
-        format!("{path} has {events} events more and is not whole; --resume goes on behind them")
+        format!("{events} events were written to {path}, which is incomplete; --resume continues after them")
     })?;
     writeln!(stdout(), "{path}: {events} events, {bytes} bytes")?;
     Ok(())
@@ -101,7 +101,7 @@ async fn write_events(
     Ok(())
 }
 
-/// Which events: those after the last one of the file that is resumed, else those that the arguments name.
+/// The events to read: those after the last line of a resumed file, otherwise those that the arguments name.
 fn query_of(args: &ExportArgs, to_seq: Option<u64>, last: Option<LastLine>) -> HistoryQuery {
     let named = match args.from {
         ExportFrom::AfterId(id) => Some(After { id, seq: None }),
@@ -120,7 +120,7 @@ fn query_of(args: &ExportArgs, to_seq: Option<u64>, last: Option<LastLine>) -> H
 /// The file to write to, if one is named, and its last line if it is resumed.
 fn open_output(args: &ExportArgs) -> anyhow::Result<(Option<File>, Option<LastLine>)> {
     if args.resume && args.order == Order::Desc {
-        bail!("--resume continues with newer events: it does not go with --order desc");
+        bail!("--resume continues with newer events; it cannot be combined with --order desc");
     }
     Ok(match &args.output {
         None => (None, None),
@@ -135,17 +135,17 @@ fn open_output(args: &ExportArgs) -> anyhow::Result<(Option<File>, Option<LastLi
 fn create(path: &Path) -> anyhow::Result<File> {
     match OpenOptions::new().write(true).create_new(true).open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            bail!("{} is there already; --resume goes on behind its last line", path.display())
+            bail!("{} already exists; --resume continues after its last line", path.display())
         }
         opened => opened.with_context(|| path.display().to_string()),
     }
 }
 
-/// Opens a file behind its last whole line, and says which event that is. A file that is not there is made.
+/// Opens the file, positioned after its last complete line, and returns that line. Creates the file if it does not exist.
 fn resume(path: &Path, topic: &str) -> anyhow::Result<(File, Option<LastLine>)> {
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let length = file.metadata()?.len();
-    // Behind the last line's end stands what is torn.
+    // Bytes after the last line break are an incomplete line.
     let Some(end) = last_break(&mut file, length)?.map(|at| at + 1) else {
         file.set_len(0)?;
         file.rewind()?;
@@ -155,18 +155,18 @@ fn resume(path: &Path, topic: &str) -> anyhow::Result<(File, Option<LastLine>)> 
     let mut line = vec![0; usize::try_from(end - start)?];
     file.seek(SeekFrom::Start(start))?;
     file.read_exact(&mut line)?;
-    let last: LastLine =
-        serde_json::from_slice(&line).context("its last whole line is no event; it was not changed")?;
+    let last: LastLine = serde_json::from_slice(&line)
+        .context("the last complete line is not an event; the file was not changed")?;
     let pattern = Pattern::new(topic)?;
     if let Some(other) = last.topic.as_deref().filter(|other| !pattern.matches(other)) {
-        bail!("it has events of {other}, not of {topic}; it was not changed");
+        bail!("the file has events of {other}, not of {topic}; it was not changed");
     }
     file.set_len(end)?;
     file.seek(SeekFrom::Start(end))?;
     Ok((file, Some(last)))
 }
 
-/// Where the last line break before a place is.
+/// The position of the last line break before `before`.
 fn last_break(file: &mut File, before: u64) -> std::io::Result<Option<u64>> {
     let mut end = before;
     let mut piece = Vec::new();

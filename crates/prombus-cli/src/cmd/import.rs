@@ -1,14 +1,14 @@
-//! `prombus import`: lines of JSON back into topics, with their ids.
+//! `prombus import`: publishes events from JSON lines, with their ids.
 //!
-//! A thread reads and checks lines while those before are on their way. Chunks go one after the other, so that when a line is
-//! bad all before it are on the server's disk.
+//! A thread reads and checks lines ahead of the publisher. Chunks are sent one after the other, so that when a bad line is
+//! reported all lines before it are on the server's disk.
 
 mod line;
 mod reader;
 
 use super::{progress, server_client};
 use crate::args::ImportArgs;
-use crate::messages::{complain, one_line};
+use crate::messages::{one_line, print_error};
 use anyhow::bail;
 use indicatif::ProgressBar;
 use prombus_client::{ErrorCode, PublishError, Publisher, Setback};
@@ -22,13 +22,13 @@ use tokio::sync::mpsc;
 /// Chunks that are read ahead.
 const READ_AHEAD: usize = 2;
 
-/// What came of the lines so far.
+/// The results so far.
 #[derive(Default)]
 struct Tally {
     imported: u64,
     duplicates: u64,
     bad: u64,
-    /// Some lines had no id of their own: a second run would publish them again.
+    /// Some lines had no id: a second run would publish them again.
     has_made_ids: bool,
     /// The first line that was not sent.
     next_line: u64,
@@ -37,7 +37,7 @@ struct Tally {
 /// Runs the command.
 ///
 /// # Errors
-/// When the server or the file does not let it.
+/// When the server or the file refuses access or fails.
 pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     server_client::block_on(import(args))
 }
@@ -53,27 +53,27 @@ async fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let client = server_client::client(&args.server)?;
     let reader = LineReader::open(file.as_deref())?;
     let bar = reader.byte_count.map_or_else(progress::endless, progress::bytes);
-    // Whether a server is there is known before anything is read.
+    // An unreachable server is reported before anything is read.
     client.open().await?;
     let (chunks, mut found) = mpsc::channel(READ_AHEAD);
     let (is_payloads, from_line) = (args.payloads, args.from_line);
     std::thread::spawn(move || reader.read(topic, is_payloads, from_line, &chunks));
     let mut publisher = Publisher::new(client).on_setback({
         let bar = bar.clone();
-        move |setback| tell(&bar, setback)
+        move |setback| show_setback(&bar, setback)
     });
     let mut tally = Tally { next_line: from_line, ..Tally::default() };
     let ended = send_all(args, &mut found, &mut publisher, &bar, &mut tally).await;
     bar.finish_and_clear();
     let Tally { imported, duplicates, bad, .. } = tally;
-    writeln!(stdout(), "{imported} events imported, {duplicates} were there already")?;
+    writeln!(stdout(), "{imported} events imported, {duplicates} were already there")?;
     if let Err(error) = ended {
-        complain(&one_line(&error));
-        complain(&tally.how_to_go_on());
+        print_error(&one_line(&error));
+        print_error(&tally.how_to_continue());
         return Ok(ExitCode::FAILURE);
     }
     if bad > 0 {
-        complain(&format!("{bad} bad lines were left out"));
+        print_error(&format!("{bad} bad lines were skipped"));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -89,10 +89,10 @@ async fn send_all(
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(end_at_second_interrupt());
     loop {
-        // A chunk that is under way is finished: then it is known where to go on.
+        // An interrupt takes effect between chunks, so that the line to continue from is known.
         let found = tokio::select! {
             biased;
-            _ = interrupt.recv() => bail!("it was interrupted"),
+            _ = interrupt.recv() => bail!("the import was interrupted"),
             found = found.recv() => found,
         };
         let Some(found) = found else { return Ok(()) };
@@ -104,14 +104,14 @@ async fn send_all(
                     bail!("line {line}: {why}");
                 }
                 tally.next_line = line + 1;
-                bar.suspend(|| complain(&format!("line {line}: {why}; left out")));
+                bar.suspend(|| print_error(&format!("line {line}: {why}; skipped")));
             }
             LineBatch::Broken(error) => return Err(error),
         }
     }
 }
 
-/// Who is told to end twice does not wait for a server that may not be there.
+/// Exits at the second Ctrl-C without waiting for the server, which may not respond.
 async fn end_at_second_interrupt() {
     let Ok(mut interrupt) = signal(SignalKind::interrupt()) else { return };
     interrupt.recv().await;
@@ -119,7 +119,7 @@ async fn end_at_second_interrupt() {
     std::process::exit(130);
 }
 
-/// Sends a chunk and waits until all of it is answered.
+/// Publishes a chunk and waits for all its responses.
 async fn send(
     args: &ImportArgs,
     chunk: Chunk,
@@ -138,17 +138,17 @@ async fn send(
             Ok(_) => tally.imported += 1,
             Err(error) if is_about_the_line(&error) && args.skip_bad => {
                 tally.bad += 1;
-                bar.suspend(|| complain(&format!("line {line}: {error}; left out")));
+                bar.suspend(|| print_error(&format!("line {line}: {error}; skipped")));
             }
-            Err(error) if is_bad_for_ever(&error) => {
-                // Those behind it are in: each that is not must be named.
+            Err(error) if is_permanent(&error) => {
+                // Lines after it were imported, so each refused line is reported by number.
                 let named = anyhow::anyhow!("line {line}: {error}");
                 if let Some(before) = refused.replace(named) {
-                    bar.suspend(|| complain(&one_line(&before)));
+                    bar.suspend(|| print_error(&one_line(&before)));
                 }
             }
             Err(error) => {
-                // It would fare better another time: going on behind it would lose it.
+                // The line may succeed later: continuing after it would lose it.
                 stopped.get_or_insert((line, error));
             }
         }
@@ -158,45 +158,48 @@ async fn send(
     if let Some((line, error)) = stopped {
         tally.next_line = line;
         if let Some(before) = refused.replace(anyhow::anyhow!("line {line}: {error}")) {
-            bar.suspend(|| complain(&one_line(&before)));
+            bar.suspend(|| print_error(&one_line(&before)));
         }
     }
     refused.map_or(Ok(()), Err)
 }
 
-/// Whether another line would fare better.
+/// Whether the error concerns only this line or its topic, so that other lines may succeed.
 fn is_about_the_line(error: &PublishError) -> bool {
     let is_about_its_topic = matches!(error.code(), Some(ErrorCode::Forbidden | ErrorCode::LimitReached));
-    is_bad_for_ever(error) || is_about_its_topic
+    is_permanent(error) || is_about_its_topic
 }
 
-/// Whether the same line would fare the same another time.
-fn is_bad_for_ever(error: &PublishError) -> bool {
+/// Whether the same line would fail again.
+fn is_permanent(error: &PublishError) -> bool {
     use ErrorCode::{BadJson, BadRequest, BadTopic, TooLarge};
     error.code().is_some_and(|code| matches!(code, BadJson | BadRequest | BadTopic | TooLarge))
 }
 
 impl Tally {
-    fn how_to_go_on(&self) -> String {
+    fn how_to_continue(&self) -> String {
         let line = self.next_line;
         if self.has_made_ids {
-            return format!("to go on: --from-line {line} (lines without an id would come twice otherwise)");
+            return format!(
+                "to continue, add --from-line {line} (without it, lines that have no id would be added twice)"
+            );
         }
         format!(
-            "to go on, run it again: what is there is not added twice (--from-line {line} begins behind what was sent, \
-             --skip-bad leaves bad lines out)"
+            "to continue, run the command again: events that the topic already has are not added twice (--from-line {line} \
+             starts after the lines that were sent, --skip-bad skips bad lines)"
         )
     }
 }
 
-fn tell(bar: &ProgressBar, setback: &Setback) {
+fn show_setback(bar: &ProgressBar, setback: &Setback) {
     match setback {
         Setback::RateLimited => bar.set_message("waiting for a rate limit, "),
-        Setback::Unavailable(why) => bar.suspend(|| complain(&format!("{why}; trying again"))),
+        Setback::Unavailable(why) => bar.suspend(|| print_error(&format!("{why}; retrying"))),
     }
 }
 
-/// Which of the arguments are topic and file. One alone is a file: a mistyped name is no topic.
+/// The topic and the file among the arguments. A single argument is always a file, so that a mistyped file name is not taken for
+/// a topic.
 fn places(args: &ImportArgs) -> anyhow::Result<(Option<String>, Option<PathBuf>)> {
     let file = |text: &str| (text != "-").then(|| PathBuf::from(text));
     match args.places.as_slice() {
@@ -204,9 +207,7 @@ fn places(args: &ImportArgs) -> anyhow::Result<(Option<String>, Option<PathBuf>)
         [] => Ok((None, None)),
         [one] if one == "-" || Path::new(one).exists() => Ok((None, file(one))),
         [one] => {
-            bail!(
-                "there is no file {one}; `prombus import {one} -` reads standard input into the topic {one}"
-            )
+            bail!("no file {one}; `prombus import {one} -` reads standard input into the topic {one}")
         }
         [topic, path, ..] => Ok((Some(topic.clone()), file(path))),
     }

@@ -1,4 +1,4 @@
-//! `prombus outbox drain`: publishes what services wrote into the outbox of their database.
+//! `prombus outbox drain`: publishes the rows that services wrote to the outbox of their database.
 
 mod remote;
 mod source;
@@ -6,7 +6,7 @@ mod source;
 use super::server_client;
 use crate::args::{OutboxArgs, OutboxCommand, ServerArgs};
 use crate::config::{LogFormat, LogSettings};
-use crate::messages::complain;
+use crate::messages::print_error;
 use prombus::outbox::{DrainerCounts, OutboxDrainer};
 use remote::Remote;
 use source::Source;
@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Runs the command.
 ///
 /// # Errors
-/// When the database or the server does not let it.
+/// When the database or the server cannot be reached or refuses access.
 pub fn run(command: &OutboxCommand) -> anyhow::Result<ExitCode> {
     let OutboxCommand::Drain(args) = command;
     crate::logging::start(&LogSettings { filter: "warn".to_owned(), format: LogFormat::Text })?;
@@ -41,11 +41,11 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
         drainer = drainer.worker(worker.as_str());
     }
     let counts = if args.once {
-        // Signals are left alone: they end it at once, and rows that it holds are free again when their lease ends.
+        // Signals keep their default action and kill the process: claimed rows become free when their lease expires.
         let drained = drainer.drain().await;
         let counts = drainer.counts();
         if let Err(error) = drained {
-            say(&counts)?;
+            print_counts(&counts)?;
             return Err(error.into());
         }
         counts
@@ -61,10 +61,10 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
         writeln!(stdout(), "draining {source} to {address}; Ctrl-C stops")?;
         drainer.run_until(stopped).await
     };
-    say(&counts)?;
+    print_counts(&counts)?;
     let left = source.counts().await?;
-    // What is pending now came after the last look; these two are not done, whoever has them.
-    let is_left = left.contains_key("claimed") || left.contains_key("error");
+    // Pending rows were added after the drainer's last check. Rows with these two statuses are unfinished, whichever drainer holds them.
+    let is_unfinished = left.contains_key("claimed") || left.contains_key("error");
     let left: Vec<String> = left
         .iter()
         .filter(|(status, _)| *status != "sent")
@@ -73,18 +73,18 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
     if !left.is_empty() {
         writeln!(stdout(), "left in {source}: {}", left.join(", "))?;
     }
-    if args.once && (counts.errors > 0 || is_left) {
-        complain("not every row was published; last_err and worker of the rows say why");
+    if args.once && (counts.errors > 0 || is_unfinished) {
+        print_error("not every row was published; see the fields last_err and worker of the rows");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(counts: &DrainerCounts) -> anyhow::Result<()> {
+fn print_counts(counts: &DrainerCounts) -> anyhow::Result<()> {
     let DrainerCounts { published, duplicates, errors, dead, .. } = counts;
     writeln!(
         stdout(),
-        "{published} events published, {duplicates} were there already, {errors} failed attempts, {dead} rows given up"
+        "{published} events published, {duplicates} were already there, {errors} failed attempts, {dead} rows given up"
     )?;
     Ok(())
 }

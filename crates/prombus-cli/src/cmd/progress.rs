@@ -22,12 +22,12 @@ pub fn endless() -> ProgressBar {
     bar(0, ENDLESS)
 }
 
-/// A size, for the message of a bar.
+/// A size in bytes, formatted for the message of a bar.
 pub fn size(bytes: u64) -> String {
     format!("{}, ", HumanBytes(bytes))
 }
 
-/// A bar of this look.
+/// A bar with this template.
 pub fn bar(total: u64, template: &str) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());

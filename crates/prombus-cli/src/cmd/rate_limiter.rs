@@ -3,46 +3,47 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// With a low rate, a chunk is what may go in a tenth of a second.
+/// A chunk has at most the events of a tenth of a second.
 const CHUNKS_A_SECOND: f64 = 10.0;
 /// A year.
 const LONGEST_SECONDS: f64 = 365.0 * 86_400.0;
 
-/// Keeps a rate on average: it counts what has gone since it began.
+/// Limits the average rate since `began`.
 #[derive(Debug)]
 pub struct RateLimiter {
     per_second: Option<f64>,
     began: Instant,
-    gone: u64,
+    /// Events allowed since `began`.
+    passed: u64,
 }
 
 impl RateLimiter {
-    /// So many per second, or no limit.
+    /// Events per second; `None` is unlimited.
     pub fn new(per_second: Option<f64>) -> Self {
-        Self { per_second, began: Instant::now(), gone: 0 }
+        Self { per_second, began: Instant::now(), passed: 0 }
     }
 
-    /// How many may go together, of at most `most`.
-    pub fn together(&self, most: usize) -> usize {
+    /// The number of events to send in one chunk, at most `max`.
+    pub fn chunk_size(&self, max: usize) -> usize {
         match self.per_second {
-            Some(rate) => ((rate / CHUNKS_A_SECOND) as usize).clamp(1, most),
-            None => most,
+            Some(rate) => ((rate / CHUNKS_A_SECOND) as usize).clamp(1, max),
+            None => max,
         }
     }
 
-    /// Waits until so many more may go.
+    /// Waits until `count` more events may be sent.
     pub async fn wait(&mut self, count: usize) {
         if let Some(rate) = self.per_second {
-            // A rate may be so low that its time is no number: then it waits for the longest.
-            let seconds = (self.gone as f64 / rate).min(LONGEST_SECONDS);
+            // A tiny rate makes this infinite, which `Duration` cannot hold: wait a year at most.
+            let seconds = (self.passed as f64 / rate).min(LONGEST_SECONDS);
             let due = self.began + Duration::from_secs_f64(seconds);
             tokio::time::sleep_until(due).await;
-            // Time that was lost elsewhere is not made up for in a burst.
+            // After a pause, start counting again: otherwise the missed time would be made up for in a burst.
             if due.elapsed() > Duration::from_secs(1) {
-                (self.began, self.gone) = (Instant::now(), 0);
+                (self.began, self.passed) = (Instant::now(), 0);
             }
         }
-        self.gone += count as u64;
+        self.passed += count as u64;
     }
 }
 
@@ -52,10 +53,10 @@ mod tests {
 
     #[test]
     fn chunks_fit_the_rate() {
-        assert_eq!(RateLimiter::new(None).together(500), 500);
-        assert_eq!(RateLimiter::new(Some(0.5)).together(500), 1);
-        assert_eq!(RateLimiter::new(Some(100.0)).together(500), 10);
-        assert_eq!(RateLimiter::new(Some(1e6)).together(500), 500);
+        assert_eq!(RateLimiter::new(None).chunk_size(500), 500);
+        assert_eq!(RateLimiter::new(Some(0.5)).chunk_size(500), 1);
+        assert_eq!(RateLimiter::new(Some(100.0)).chunk_size(500), 10);
+        assert_eq!(RateLimiter::new(Some(1e6)).chunk_size(500), 500);
     }
 
     #[tokio::test]

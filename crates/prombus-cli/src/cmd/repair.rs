@@ -1,16 +1,16 @@
-//! `prombus repair`: lists what cannot be read in a data folder and, with `--accept-loss`, marks it as damaged.
+//! `prombus repair`: lists unreadable places of a data folder and, with `--accept-loss`, marks them as damaged.
 
 use super::progress;
-use super::verify::{faults_as_json, places_as_json, why_not};
+use super::verify::{failure, faults_as_json, places_as_json};
 use crate::args::RepairArgs;
-use crate::messages::complain;
+use crate::messages::print_error;
 use prombus_log::{Progress, RepairReport, repair};
 use serde_json::json;
 use std::io::{Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The exit code for a folder that could not be looked at.
+/// The exit code for a folder that could not be checked.
 const COULD_NOT_RUN: u8 = 2;
 
 /// Runs the command.
@@ -27,27 +27,27 @@ pub fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
     let report = match repaired {
         Ok(report) => report,
         Err(error) => {
-            complain(&why_not(&args.data, error));
+            print_error(&failure(&args.data, error));
             return Ok(ExitCode::from(COULD_NOT_RUN));
         }
     };
     let text = if args.json { as_json(&args.data, &report) } else { as_text(&args.data, &report) };
     writeln!(stdout(), "{text}")?;
-    let is_settled = report.places.is_empty() || report.is_accepted;
-    Ok(if is_settled { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_resolved = report.places.is_empty() || report.is_accepted;
+    Ok(if is_resolved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn as_text(folder: &Path, report: &RepairReport) -> String {
     let mut lines: Vec<String> = report.places.iter().map(ToString::to_string).collect();
     lines.extend(report.events.iter().map(ToString::to_string));
-    lines.extend(report.redundant.iter().map(|place| format!("{place}; there is a second copy of it")));
+    lines.extend(report.redundant.iter().map(|place| format!("{place}; a second copy exists")));
     let folder = folder.display();
     lines.push(match (report.places.len(), report.is_accepted) {
-        (0, _) => format!("{folder}: nothing is lost, everything that is needed can be read"),
-        (count, true) => format!("{folder}: {count} places count as damaged from now on"),
+        (0, _) => format!("{folder}: nothing is lost; all required data can be read"),
+        (count, true) => format!("{folder}: {count} places are marked as damaged"),
         (count, false) => format!(
-            "{folder}: {count} places cannot be read. Nothing was changed: copy the folder to another disk first if you can. \
-             To give up what is listed, run this again with --accept-loss"
+            "{folder}: {count} places cannot be read. Nothing was changed. If possible, copy the folder to another disk first. \
+             To give up the listed data, run the command again with --accept-loss"
         ),
     });
     lines.join("\n")

@@ -1,22 +1,22 @@
-//! `prombus replay`: copies of events of a topic or a pattern to another topic.
+//! `prombus replay`: copies events of a topic or pattern to another topic.
 
 use super::republish::Republisher;
 use super::table::shortened;
 use super::{progress, server_client};
 use crate::args::{ReplayArgs, filter};
-use crate::messages::{complain, one_line};
+use crate::messages::{one_line, print_error};
 use anyhow::bail;
 use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-/// So many are shown when nothing is published.
+/// How many events a dry run prints.
 const SHOWN: u64 = 5;
 
 /// Runs the command.
 ///
 /// # Errors
-/// When the server does not let it.
+/// When the server refuses the request or cannot be reached.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     server_client::block_on(replay(args))
 }
@@ -26,7 +26,7 @@ async fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let pattern = prombus_protocol::Pattern::new(&args.from)?;
     if pattern.matches(&args.to) {
         let to = if args.from == args.to { "itself" } else { &args.to };
-        bail!("{} to {to} would have no end; name another topic", args.from);
+        bail!("a replay of {} to {to} would have no end; choose another target topic", args.from);
     }
     let client = server_client::client(&args.server)?;
     let topic = server_client::known_topics(&client, &args.from).await?;
@@ -63,7 +63,11 @@ async fn dry_run(args: &ReplayArgs, mut history: History) -> anyhow::Result<Exit
     if count > SHOWN {
         writeln!(out, "… and {} more", count - SHOWN)?;
     }
-    writeln!(out, "{count} events of {} would go to {}; nothing was published", args.from, args.to)?;
+    writeln!(
+        out,
+        "{count} events of {} would be published to {}; nothing was published",
+        args.from, args.to
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -74,7 +78,7 @@ async fn copy(
     total: u64,
 ) -> anyhow::Result<ExitCode> {
     let bar = progress::events(total);
-    // With ids that are made from others, the limit is on events that go, whether they are there or not: as in a dry run.
+    // The limit counts events that are sent, duplicates included, as a dry run does. So it is checked here, not by the republisher.
     let mut copies = Republisher::new(client, args.rate, None, &bar);
     let mut count = 0;
     let copied: anyhow::Result<()> = async {
@@ -100,22 +104,24 @@ async fn copy(
     let Republisher { published, duplicates, .. } = copies;
     writeln!(
         stdout(),
-        "{published} events of {} published to {}, {duplicates} were there already",
+        "{published} events of {} published to {}, {duplicates} were already there",
         args.from,
         args.to
     )?;
     if let Err(error) = copied {
-        complain(&one_line(&error));
-        complain(match args.new_ids {
-            true => "run again it publishes all of them again, for --new-ids was given",
-            false => "to go on, run it again: what is there is not added twice",
+        print_error(&one_line(&error));
+        print_error(match args.new_ids {
+            true => "running the command again publishes all events again, because of --new-ids",
+            false => {
+                "to continue, run the command again: events that were already copied are not added twice"
+            }
         });
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// An event in a line.
+/// A summary of an event in one line.
 pub fn line_of(event: &EventRecord) -> String {
     let key = event.key.as_deref().unwrap_or("-");
     format!("{}  {}  {}", event.id, shortened(key, 24), shortened(event.payload.get(), 80))

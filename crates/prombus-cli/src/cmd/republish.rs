@@ -1,27 +1,27 @@
-//! Publishes copies of events for `replay` and `dlq redrive`: in chunks, at most at a given rate, up to a limit. Counts what
-//! became of them.
+//! Publishes copies of events for `replay` and `dlq redrive`: in chunks, at a limited rate, up to a maximum number. Counts the
+//! results.
 
 use super::rate_limiter::RateLimiter;
-use crate::messages::complain;
+use crate::messages::print_error;
 use anyhow::anyhow;
 use indicatif::ProgressBar;
 use prombus_client::{Client, Publisher, Record, Setback};
 
-/// Copies and bytes that go together at most.
+/// Maximum copies and bytes of a chunk.
 const CHUNK_EVENTS: usize = 500;
 const CHUNK_BYTES: usize = 2 << 20;
 
-/// A copies.
+/// Publishes copies in chunks.
 pub struct Republisher {
     publisher: Publisher,
     rate: RateLimiter,
-    /// New events at most.
+    /// Maximum number of new events.
     limit: Option<u64>,
     chunk: Vec<Record>,
     chunk_bytes: usize,
-    /// Events that were added.
+    /// Events that were added to their topic.
     pub published: u64,
-    /// Copies that were there already.
+    /// Copies that the topic already had.
     pub duplicates: u64,
 }
 
@@ -30,31 +30,32 @@ impl Republisher {
         let bar = bar.clone();
         let publisher = Publisher::new(client).on_setback(move |setback| match setback {
             Setback::RateLimited => bar.set_message("waiting for a rate limit, "),
-            Setback::Unavailable(why) => bar.suspend(|| complain(&format!("{why}; trying again"))),
+            Setback::Unavailable(why) => bar.suspend(|| print_error(&format!("{why}; retrying"))),
         });
         let rate = RateLimiter::new(per_second);
         Self { publisher, rate, limit, chunk: Vec::new(), chunk_bytes: 0, published: 0, duplicates: 0 }
     }
 
-    /// Adds a copy; it goes with others when there are enough.
+    /// Adds a copy to the chunk, and publishes the chunk when it is full.
     pub async fn add(&mut self, record: Record) -> anyhow::Result<()> {
         self.chunk_bytes += record.byte_count();
         self.chunk.push(record);
-        // A copy counts towards the limit once it is answered and not a duplicate: never more are under way than are left.
+        // Duplicates do not count towards the limit, and are known only from the responses: a chunk never has more copies than the
+        // limit still allows.
         let room = self.limit.map_or(u64::MAX, |limit| limit - self.published);
-        let together = self.rate.together(CHUNK_EVENTS).min(usize::try_from(room).unwrap_or(usize::MAX));
-        if self.chunk.len() >= together || self.chunk_bytes >= CHUNK_BYTES {
+        let full = self.rate.chunk_size(CHUNK_EVENTS).min(usize::try_from(room).unwrap_or(usize::MAX));
+        if self.chunk.len() >= full || self.chunk_bytes >= CHUNK_BYTES {
             self.flush().await?;
         }
         Ok(())
     }
 
-    /// Whether as many were added as are allowed.
+    /// Whether the limit is reached.
     pub fn is_done(&self) -> bool {
         self.limit.is_some_and(|limit| self.published >= limit)
     }
 
-    /// Publishes what has gathered and waits until it is on the server's disk.
+    /// Publishes the chunk and waits until it is on the server's disk.
     pub async fn flush(&mut self) -> anyhow::Result<()> {
         if self.chunk.is_empty() {
             return Ok(());
@@ -70,7 +71,7 @@ impl Republisher {
                 Ok(_) => self.published += 1,
                 Err(error) => {
                     let of = record.options.caused_by.first().map(ToString::to_string).unwrap_or_default();
-                    refused.get_or_insert_with(|| anyhow!("the copy of {of} to {}: {error}", record.topic));
+                    refused.get_or_insert_with(|| anyhow!("cannot copy {of} to {}: {error}", record.topic));
                 }
             }
         }

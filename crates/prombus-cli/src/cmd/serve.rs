@@ -1,6 +1,6 @@
-//! `prombus serve`: opens the store, serves, and stops when it is told to.
+//! `prombus serve`: opens the store and serves until a signal stops it.
 //!
-//! A gateway has a store of its own, or shares one with other gateways: see `shared`.
+//! A server has its own store, or it is a gateway: one of several servers that share a store (see `shared`).
 
 mod banner;
 mod demo;
@@ -14,9 +14,9 @@ mod stop_signals;
 use crate::args::ServeArgs;
 use crate::config::{self, BusSettings, ConfigError, Environment, Settings, StoreChoice};
 use crate::logging;
-use crate::messages::complain;
+use crate::messages::print_error;
 use anyhow::{Context, anyhow};
-use gateway::{CLOSE_TIMEOUT, announce, builder, raise_descriptors, why_not_listen, why_not_open};
+use gateway::{CLOSE_TIMEOUT, announce, builder, listen_failure, open_failure, raise_descriptors};
 use prombus::{Backend, Bus, OpenError, TopicRule};
 use prombus_server::Server;
 use run_until_stopped::run_until_stopped;
@@ -25,19 +25,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use stop_signals::Signals;
 
-/// The exit code for arguments that are wrong; clap's.
+/// The exit code for wrong arguments; the same as clap's.
 const BAD_ARGUMENTS: u8 = 2;
 
 /// Runs the command, until a signal ends it.
 ///
 /// # Errors
-/// One line that says what to do.
+/// One line that says what failed and what to do.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let environment = Environment::new(std::env::vars_os()).map_err(|line| anyhow!(line))?;
     let loaded = match config::load(args.config.as_deref(), &args.settings, &environment) {
         Ok(loaded) => loaded,
         Err(ConfigError { lines, is_usage }) => {
-            lines.iter().for_each(|line| complain(line));
+            lines.iter().for_each(|line| print_error(line));
             return Ok(if is_usage { ExitCode::from(BAD_ARGUMENTS) } else { ExitCode::FAILURE });
         }
     };
@@ -48,7 +48,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
     let served = runtime.block_on(serve(args, &loaded.settings));
-    // Whatever still runs is of no use any more.
+    // Serving is over: do not wait for tasks that still run.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
@@ -56,28 +56,28 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     if let StoreChoice::MongoDb(url) = &settings.bus.store {
         let store =
-            mongodb::connect(url, &settings.bus).await.map_err(|error| anyhow!(why_not_open(error)))?;
+            mongodb::connect(url, &settings.bus).await.map_err(|error| anyhow!(open_failure(error)))?;
         return shared::serve(args, settings, store).await;
     }
     let bus = open(&settings.bus, demo::topic_rules(args.demo, &settings.bus.topics))
         .await
-        .map_err(|error| anyhow!(why_not_open(error)))?;
+        .map_err(|error| anyhow!(open_failure(error)))?;
     let backend = Arc::clone(bus.backend());
     let server = match Server::bind(Arc::clone(&backend), settings.server.clone()).await {
         Ok(server) => server,
         Err(error) => {
             close(&*backend, CLOSE_TIMEOUT).await?;
-            return Err(anyhow!(why_not_listen(error)));
+            return Err(anyhow!(listen_failure(error)));
         }
     };
     raise_descriptors(&server);
-    // Before anybody is told that it serves: who stops it right then is heard.
+    // Before the server is announced: a signal sent right after the announcement must not be lost.
     let signals = Signals::install().context("cannot watch for signals")?;
     let reloaded = Arc::clone(&backend);
     sighup_reload::on_hangup(args.clone(), settings.clone(), move |rules| reloaded.set_topic_rules(rules))
         .context("cannot watch for SIGHUP")?;
     if args.demo {
-        // It ends when the store is closed.
+        // The demo ends when the store is closed.
         demo::start(&bus).await?;
     }
     announce(args, settings, &server);
@@ -89,13 +89,15 @@ async fn open(settings: &BusSettings, rules: Vec<TopicRule>) -> Result<Bus, Open
     match &settings.store {
         StoreChoice::Log(folder) => builder(settings, rules).open(folder).await,
         StoreChoice::Memory => builder(settings, rules).memory(),
-        StoreChoice::MongoDb(url) => Err(OpenError::Store(format!("{url} is a store that gateways share"))),
+        StoreChoice::MongoDb(url) => Err(OpenError::Store(format!("{url} is a shared store"))),
     }
 }
 
 async fn close(backend: &dyn Backend, timeout: Duration) -> anyhow::Result<()> {
     let closed = tokio::time::timeout(timeout, backend.close()).await;
     closed
-        .map_err(|_| anyhow!("the store did not close in time; the next start recovers what was answered"))?
+        .map_err(|_| {
+            anyhow!("the store did not close in time; the next start recovers all acknowledged events")
+        })?
         .context("closing the store")
 }

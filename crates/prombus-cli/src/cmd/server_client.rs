@@ -1,11 +1,11 @@
-//! How commands talk to a running server.
+//! The HTTP client of commands that use a running server, and the topic list.
 
 use crate::args::ServerArgs;
 use prombus_client::{Client, ClientError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// What a server says about a topic.
+/// A topic as the server describes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct TopicView {
@@ -16,24 +16,24 @@ pub struct TopicView {
     pub bytes: u64,
     pub groups: u64,
     pub settings: Option<serde_json::Map<String, serde_json::Value>>,
-    /// What was set about it alone.
+    /// The settings of this topic alone, from `topic set`.
     pub set: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// A client of the server that the arguments name.
+/// A client for the server that the arguments name.
 pub fn client(args: &ServerArgs) -> anyhow::Result<Client> {
     let token =
         args.token.clone().or_else(|| std::env::var("WS_TOKEN").ok()).filter(|token| !token.is_empty());
     Ok(Client::new(&args.url, token.as_deref())?)
 }
 
-/// Runs something that talks to a server to its end.
+/// Runs a command's future to completion.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let done = runtime.block_on(work);
-    // A thread that reads standard input may never end.
+    let result = runtime.block_on(work);
+    // Do not wait for a thread that reads standard input: the read may never return.
     runtime.shutdown_background();
-    done
+    result
 }
 
 /// A page of topics.
@@ -59,7 +59,7 @@ impl<'a> TopicPages<'a> {
         Self { prefix, with_settings, next: None, is_done: false }
     }
 
-    /// The next page; none after the last one.
+    /// The next page, or `None` after the last one.
     pub async fn next<T: DeserializeOwned>(
         &mut self,
         client: &Client,
@@ -77,7 +77,7 @@ impl<'a> TopicPages<'a> {
     }
 }
 
-/// What the server says about a topic; none if it has no such topic.
+/// The server's view of a topic, or `None` if it has no such topic.
 pub async fn topic(client: &Client, topic: &str) -> anyhow::Result<Option<TopicView>> {
     match client.get_json(&Client::path(&["topics", topic], &[])).await {
         Ok(view) => Ok(Some(view)),
@@ -86,17 +86,17 @@ pub async fn topic(client: &Client, topic: &str) -> anyhow::Result<Option<TopicV
     }
 }
 
-/// A topic that must be there.
+/// The view of a topic that must exist.
 pub async fn known_topic(client: &Client, name: &str) -> anyhow::Result<TopicView> {
     match topic(client, name).await? {
         Some(view) => Ok(view),
         None => {
-            anyhow::bail!("there is no topic {name:?} on {}; `prombus topic list` has all", client.address())
+            anyhow::bail!("no topic {name:?} on {}; `prombus topic list` lists all topics", client.address())
         }
     }
 }
 
-/// A topic that must be there; of a pattern, nothing is known.
+/// The view of a topic that must exist; `None` for a pattern.
 pub async fn known_topics(client: &Client, name: &str) -> anyhow::Result<Option<TopicView>> {
     prombus_protocol::check_pattern(name)?;
     if name.contains('*') { Ok(None) } else { known_topic(client, name).await.map(Some) }

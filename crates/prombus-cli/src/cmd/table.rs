@@ -1,13 +1,13 @@
-//! Tables of aligned columns.
+//! Formats tables with aligned columns.
 
-/// Which side of a column its texts stand at.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Left,
     Right,
 }
 
-/// Lines of a table: names of columns, then rows.
+/// The lines of a table: the column names, then the rows.
 pub fn lines(columns: &[(&str, Side)], rows: &[Vec<String>]) -> String {
     let width = |column: usize, name: &str| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -32,7 +32,7 @@ pub fn lines(columns: &[(&str, Side)], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A text of at most so many characters on one line.
+/// The text on one line, shortened to `chars_max` characters.
 pub fn shortened(text: &str, chars_max: usize) -> String {
     let mut short: String = text
         .chars()
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_cut_and_show_it() {
+    fn a_shortened_text_ends_with_an_ellipsis() {
         assert_eq!(shortened("abc", 3), "abc");
         assert_eq!(shortened("abcd", 3), "ab…");
         assert_eq!(shortened("a\nb", 3), "a b");

@@ -1,4 +1,4 @@
-//! `prombus token`: tokens and their hashes. A token is printed once and kept nowhere.
+//! `prombus token`: creates tokens and their hashes. A token is printed once and stored nowhere.
 
 use crate::args::TokenCommand;
 use anyhow::{Context, bail};
@@ -8,14 +8,14 @@ use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
 use toml::Value;
 
-/// Says whose token it is, to people and to scanners that look for lost secrets.
+/// Makes tokens recognizable to people and to secret scanners.
 const PREFIX: &str = "prombus_";
 const TOKEN_BYTES: usize = 32;
 
 /// Runs the command.
 ///
 /// # Errors
-/// One line that says what is wrong.
+/// When the system provides no random bytes, or standard input has no usable token.
 pub fn run(command: &TokenCommand) -> anyhow::Result<ExitCode> {
     match command {
         TokenCommand::New { name, scope } => new(name, scope),
@@ -27,8 +27,8 @@ fn new(name: &str, scopes: &[Scope]) -> anyhow::Result<ExitCode> {
     let token = random_token()?;
     let block = config_block(name, &TokenHash::of(&token), scopes);
     let mut out = stdout().lock();
-    writeln!(out, "# The token, shown this once; give it to the client:\n{token}\n")?;
-    writeln!(out, "# For the config; the hash does not give the token away:\n{block}")?;
+    writeln!(out, "# The token. It is shown only once; give it to the client:\n{token}\n")?;
+    writeln!(out, "# For the config file. The hash does not reveal the token:\n{block}")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -74,14 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_long_and_never_the_same() {
+    fn tokens_are_long_and_random() {
         let (one, other) = (random_token().unwrap(), random_token().unwrap());
         assert_ne!(one, other);
         assert_eq!(one.len(), PREFIX.len() + 2 * TOKEN_BYTES);
     }
 
     #[test]
-    fn the_block_is_a_config_that_checks_whatever_the_name() {
+    fn the_printed_block_is_valid_config_for_any_name() {
         let name = "a \"quoted\" name\\";
         let scopes = ["publish:**".parse().unwrap(), Scope::Admin];
         let block = config_block(name, &TokenHash::of("secret"), &scopes);

@@ -1,4 +1,4 @@
-//! `prombus topic`: what topics there are, what is set about them, deletion.
+//! `prombus topic`: lists, shows, configures and deletes topics.
 
 use super::server_client::{self, TopicPages, TopicView};
 use super::table::{Side, lines};
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 /// Runs the command.
 ///
 /// # Errors
-/// When the server does not let it.
+/// When the server refuses the request or cannot be reached.
 pub fn run(command: &TopicCommand) -> anyhow::Result<ExitCode> {
     server_client::block_on(async {
         match command {
@@ -62,7 +62,7 @@ async fn list(client: &Client, prefix: &str, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All topics as one answer of the server would have them.
+/// Prints all topics in the format of one `GET /topics` response, without holding them all in memory.
 async fn list_json(client: &Client, prefix: &str) -> anyhow::Result<()> {
     let mut pages = TopicPages::new(prefix, false);
     let mut out = stdout().lock();
@@ -91,7 +91,7 @@ fn row(topic: &TopicView) -> Vec<String> {
     ]
 }
 
-/// Retention and compaction in short.
+/// A summary of retention and compaction.
 fn keeps(settings: Option<&Map<String, Value>>) -> String {
     let number = |name: &str| settings.and_then(|it| it.get(name)?.as_u64());
     let mut parts = Vec::new();
@@ -143,7 +143,7 @@ fn described(topic: &TopicView) -> String {
     lines.into_iter().map(|(title, text)| format!("{title:<9} {text}\n")).collect()
 }
 
-/// A value as it is typed.
+/// A value as the user types it: strings without quotes.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -156,19 +156,19 @@ async fn set(client: &Client, name: &str, settings: &[String]) -> anyhow::Result
     Ok(())
 }
 
-/// What was set, with changes.
+/// The settings `set` with the changes applied.
 fn merged(mut set: Map<String, Value>, changes: &[String]) -> anyhow::Result<TopicOptions> {
     for change in changes {
         let (key, text) = change.split_once('=').with_context(|| format!("{change:?} is not KEY=VALUE"))?;
         if key.starts_with("retention_") && key != "retention_bytes" {
-            // Days and milliseconds say the same: the new one counts.
+            // Days and milliseconds are two units of one setting: the new value replaces either.
             set.retain(|name, _| name != "retention_days" && name != "retention_ms");
         }
         if text.is_empty() {
-            // A key that is none is named below.
+            // An unknown key is reported below.
             set.insert(key.to_owned(), Value::Null);
         } else {
-            // A topic's name is a text, also when it looks like a number.
+            // The name of a topic is a string even if it looks like a number.
             let is_text = key == "snapshot_topic";
             let parsed = (!is_text).then(|| serde_json::from_str(text).ok()).flatten();
             set.insert(key.to_owned(), parsed.unwrap_or_else(|| Value::String(text.to_owned())));
@@ -186,7 +186,7 @@ async fn delete(client: &Client, name: &str, yes: bool) -> anyhow::Result<()> {
     let what = format!("{name} with its {} events", topic.count);
     if !yes {
         if !stdin().is_terminal() {
-            bail!("nothing was deleted; --yes deletes {what}");
+            bail!("nothing was deleted; add --yes to delete {what}");
         }
         write!(stderr(), "Delete {what}? Type the topic's name to confirm: ")?;
         let mut typed = String::new();
@@ -196,7 +196,7 @@ async fn delete(client: &Client, name: &str, yes: bool) -> anyhow::Result<()> {
         }
     }
     let _: Value = client.delete_json(&path(name)).await?;
-    writeln!(stdout(), "{what} is deleted")?;
+    writeln!(stdout(), "deleted {what}")?;
     Ok(())
 }
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_go_over_what_was_set() {
+    fn changes_replace_settings_of_the_same_key() {
         let set = r#"{"retention_days":3.0,"max_attempts":7}"#;
         let changed = change(set, &["compaction=true", "max_attempts=", "retention_ms=5000"]).unwrap();
         assert_eq!(changed, serde_json::json!({"compaction": true, "retention_ms": 5000}));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_set_is_named() {
+    fn an_invalid_change_is_named_in_the_error() {
         let cases = [
             ("retention=3", "unknown field"),
             ("retention_days", "KEY=VALUE"),

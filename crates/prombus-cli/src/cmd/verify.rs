@@ -1,21 +1,21 @@
-//! `prombus verify`: reads a data folder and reports each fault. On a terminal a bar shows how far it is.
+//! `prombus verify`: checks every file of a data folder and reports each fault. Shows a progress bar on a terminal.
 
 use super::progress;
 use crate::args::VerifyArgs;
-use crate::messages::{complain, one_line};
+use crate::messages::{one_line, print_error};
 use prombus_log::{Fault, OpenError, Progress, UnreadablePlace, VerifyError, VerifyReport, verify};
 use serde_json::json;
 use std::io::{Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The exit code for a folder that could not be looked at, as opposed to one with faults.
+/// The exit code for a folder that could not be checked, as opposed to one with faults.
 const COULD_NOT_RUN: u8 = 2;
 
 /// Runs the command.
 ///
 /// # Errors
-/// When nobody reads what is printed.
+/// When stdout cannot be written.
 pub fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let bar = progress::bytes(0);
     let verified = verify(&args.data, |progress: Progress| {
@@ -26,19 +26,20 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let report = match verified {
         Ok(report) => report,
         Err(error) => {
-            // Segments without their root are a fault of the folder, not of the call.
+            // Segments without a manifest are a fault of the folder, not a wrong argument.
             let is_fault = matches!(error, VerifyError::Open(OpenError::ManifestMissing { .. }));
-            complain(&why_not(&args.data, error));
+            print_error(&failure(&args.data, error));
             return Ok(if is_fault { ExitCode::FAILURE } else { ExitCode::from(COULD_NOT_RUN) });
         }
     };
     let text = if args.json { as_json(&args.data, &report) } else { as_text(&args.data, &report) };
     writeln!(stdout(), "{text}")?;
-    let is_well = report.faults.is_empty() && report.unreadable.is_empty();
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_clean = report.faults.is_empty() && report.unreadable.is_empty();
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub(super) fn why_not(folder: &Path, error: VerifyError) -> String {
+/// Why the folder could not be checked, and what to do.
+pub(super) fn failure(folder: &Path, error: VerifyError) -> String {
     let folder = folder.display();
     match error {
         VerifyError::Open(OpenError::Locked { .. }) => {
@@ -47,10 +48,10 @@ pub(super) fn why_not(folder: &Path, error: VerifyError) -> String {
         VerifyError::Open(OpenError::Io { ref source, .. })
             if source.kind() == std::io::ErrorKind::NotFound =>
         {
-            format!("there is no folder {folder}; name the data folder with --data")
+            format!("no folder {folder}; name the data folder with --data")
         }
         VerifyError::Open(OpenError::NotALog { .. }) => {
-            format!("{folder} holds no prombus log (no MANIFEST is in it); name the data folder with --data")
+            format!("{folder} is not a prombus data folder (no MANIFEST); name the data folder with --data")
         }
         other => one_line(&anyhow::Error::from(other)),
     }
@@ -63,12 +64,12 @@ fn as_text(folder: &Path, report: &VerifyReport) -> String {
     let VerifyReport { segments, events, bytes, torn_tail_bytes, .. } = report;
     if *torn_tail_bytes > 0 {
         lines.push(format!(
-            "{torn_tail_bytes} bytes of an unfinished write at the end: no fault, the next start cuts them off"
+            "{torn_tail_bytes} bytes of an unfinished write at the end: not a fault, the next start removes them"
         ));
     }
     let faults = match report.faults.len() {
-        0 if !report.unreadable.is_empty() => "no fault found, but not everything can be read".to_owned(),
-        0 => "no fault".to_owned(),
+        0 if !report.unreadable.is_empty() => "no faults found, but some places cannot be read".to_owned(),
+        0 => "no faults".to_owned(),
         1 => "1 fault".to_owned(),
         count => format!("{count} faults"),
     };

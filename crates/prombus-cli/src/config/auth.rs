@@ -1,4 +1,4 @@
-//! `[auth]` of the config: tokens, JWT and rules. No message shows a secret.
+//! Parses `[auth]`: tokens, JWT and rules. Problems never contain a secret.
 
 use super::problems::Problems;
 use super::source::Source;
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use toml::{Table, Value};
 
-/// HS256 with a shorter secret can be guessed.
+/// A shorter HS256 secret could be found by brute force.
 const SECRET_BYTES_MIN: usize = 32;
 
-/// Checks the section and makes options of it.
+/// Checks the section and converts it to options.
 pub fn auth(problems: &mut Problems, source: &Source) -> AuthOptions {
     let mut names = BTreeSet::new();
     let mut tokens = Vec::new();
@@ -22,7 +22,7 @@ pub fn auth(problems: &mut Problems, source: &Source) -> AuthOptions {
         if let Some(name) = text(entry, "name")
             && !names.insert(name)
         {
-            problems.add(format!("{path}.name"), format!("another token is named {name:?} too"));
+            problems.add(format!("{path}.name"), format!("another token has the name {name:?}"));
         }
         tokens.extend(token(problems, &path, entry));
     }
@@ -51,7 +51,7 @@ fn token(problems: &mut Problems, path: &str, token: &Table) -> Option<TokenOpti
     if scopes.is_empty() {
         problems.add(
             format!("{path}.scopes"),
-            "a token without scopes may do nothing; e.g. scopes = [\"publish:**\", \"subscribe:**\"]",
+            "a token without scopes allows nothing; e.g. scopes = [\"publish:**\", \"subscribe:**\"]",
         );
     }
     let hash_path = format!("{path}.hash");
@@ -59,7 +59,7 @@ fn token(problems: &mut Problems, path: &str, token: &Table) -> Option<TokenOpti
         Ok(hash) => Some(hash),
         Err(_) => {
             let how =
-                "is not the hash of a token; `prombus token new` and `prombus token hash` make one (sha256:…)";
+                "is not the hash of a token (sha256:…); create one with `prombus token new` or `prombus token hash`";
             problems.add(hash_path, how);
             None
         }
@@ -76,7 +76,7 @@ fn jwt(problems: &mut Problems, source: &Source) -> JwtOptions {
     let mut keys = Vec::new();
     if let Some(secret) = source.text("auth.jwt.secret") {
         if secret.len() < SECRET_BYTES_MIN {
-            let why = format!("is shorter than {SECRET_BYTES_MIN} bytes: whoever guesses it can make tokens");
+            let why = format!("is shorter than {SECRET_BYTES_MIN} bytes; use a longer, random secret");
             problems.add("auth.jwt.secret", why);
         }
         keys.push(JwtKey::Secret(secret.to_owned()));
@@ -90,7 +90,7 @@ fn jwt(problems: &mut Problems, source: &Source) -> JwtOptions {
         keys.push(JwtKey::JwksFile(PathBuf::from(file)));
     }
     if keys.is_empty() {
-        problems.add("auth.jwt", "there is no key to check tokens with: give secret, pem_files or jwks_file");
+        problems.add("auth.jwt", "no key to check tokens with: set secret, pem_files or jwks_file");
     }
     let mut options = JwtOptions { keys, ..JwtOptions::default() };
     options.issuer = source.text("auth.jwt.issuer").map(str::to_owned);
@@ -99,7 +99,7 @@ fn jwt(problems: &mut Problems, source: &Source) -> JwtOptions {
         options.leeway = Duration::from_millis(leeway_ms.unsigned_abs());
     }
     if problems.found.len() == problems_before {
-        // Only this reads what is in the files.
+        // The authenticator reads the key files: this finds faults in their contents.
         let alone = AuthOptions { jwt: Some(options.clone()), ..AuthOptions::default() };
         if let Err(error) = Authenticator::new(&alone) {
             problems.add("auth.jwt", one_line(&anyhow::Error::from(error)));
@@ -113,7 +113,7 @@ fn rule(problems: &mut Problems, path: &str, rule: &Table) -> Option<Rule> {
         Some("allow") => Some(Effect::Allow),
         Some("deny") => Some(Effect::Deny),
         Some(other) => {
-            problems.add(format!("{path}.effect"), format!("{other:?}: \"allow\" or \"deny\" is allowed"));
+            problems.add(format!("{path}.effect"), format!("{other:?}: expected \"allow\" or \"deny\""));
             None
         }
         None => None,
@@ -122,7 +122,7 @@ fn rule(problems: &mut Problems, path: &str, rule: &Table) -> Option<Rule> {
         "publish" => Some(Action::Publish),
         "subscribe" => Some(Action::Subscribe),
         other => {
-            let why = format!("{other:?}: \"publish\" and \"subscribe\" are allowed");
+            let why = format!("{other:?}: expected \"publish\" or \"subscribe\"");
             problems.add(format!("{path}.actions[{at}]"), why);
             None
         }

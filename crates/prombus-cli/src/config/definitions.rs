@@ -1,8 +1,8 @@
-//! Every setting, defined once. The config file is parsed and checked against this table; the environment variables, the
-//! flags of `serve`, `prombus config default` and the reference in docs/operating.md are made of it.
+//! Defines every setting once. The config file is checked against these tables. The environment variables, the flags of `serve`,
+//! `prombus config default` and the reference in docs/operating.md are generated from them or compared with them.
 //!
-//! The rows are laid out by hand: two or three lines each. Defaults are those of the options that a field belongs to. The ranges of `[[topic]]` are those of
-//! [`prombus::TopicOptions::check`], which also holds for topics that are set while the server runs.
+//! The default of a setting is the default of its field. The ranges of `[[topic]]` are checked by
+//! [`prombus::TopicOptions::check`], which also checks the settings of `prombus topic set`. The rows are formatted by hand.
 
 use super::setting::{CHECKED_BY_SECTION, Field, Kind, Number, Setting};
 use super::settings::Settings;
@@ -10,17 +10,17 @@ use std::ops::RangeInclusive;
 
 /// A table of the config file.
 pub struct Section {
-    /// Its path; empty for the keys above all tables, `[]` at the end for a list of tables.
+    /// Its path. Empty for the keys above all tables; ends with `[]` for a list of tables.
     pub path: &'static str,
-    /// What is true of all its keys, above them in `prombus.toml`.
+    /// A comment on the whole table, above its keys in `prombus.toml`.
     pub doc: &'static str,
-    /// A table that says something just by being there is an example in `prombus.toml`, with these lines.
+    /// Set for a table whose mere presence has an effect: `prombus.toml` shows it as a commented-out example, with these lines.
     pub example: Option<&'static str>,
     /// Its keys.
     pub settings: &'static [Setting],
 }
 
-/// All of them.
+/// All settings.
 pub fn all() -> impl Iterator<Item = &'static Setting> {
     SECTIONS.iter().flat_map(|section| section.settings)
 }
@@ -31,7 +31,11 @@ pub const SECTIONS: &[Section] = &[
     table("tls", "", TLS),
     table("http", "", HTTP),
     table("limits", "", LIMITS),
-    table("rate", "Rates of one connection. A burst is how many may come at once.", RATE),
+    table(
+        "rate",
+        "Rate limits, for each connection separately. A burst is the number that is allowed at once.",
+        RATE,
+    ),
     Section { path: "topic[]", doc: TOPIC_DOC, example: Some(""), settings: TOPIC },
     Section {
         path: "topic[]",
@@ -48,15 +52,15 @@ pub const SECTIONS: &[Section] = &[
     Section { path: "auth.rule[]", doc: RULE_DOC, example: Some(""), settings: RULE },
 ];
 
-const TOPIC_DOC: &str = "Settings of a topic, or of all topics that a pattern matches. The first entry that matches a topic \
-    applies, and no other. After a change: SIGHUP or a restart. What `prombus topic set` says about a single topic takes \
-    precedence.";
-const TOKEN_DOC: &str = "Tokens, kept as hashes: `prombus token new` makes one. As soon as there is a token (WS_TOKEN \
-    counts) or [auth.jwt], every client needs one.";
+const TOPIC_DOC: &str = "Settings of a topic, or of all topics that match a pattern. Only the first entry that matches a topic \
+    applies. After a change, send SIGHUP to the server or restart it. `prombus topic set` changes settings of a single topic, \
+    which take precedence.";
+const TOKEN_DOC: &str = "Tokens, stored as hashes: `prombus token new` creates one. If any token (WS_TOKEN included) or \
+    [auth.jwt] is configured, every client needs a token.";
 const JWT_DOC: &str = "JSON Web Tokens: HS256 with a secret; RS256, ES256 and EdDSA with PEM files or a JWKS file. At least \
-    one of them is needed. Scopes come from the claim scope or scopes.";
-const RULE_DOC: &str = "Rules on top of scopes. The first rule that matches applies; where there are rules and none matches, \
-    access is denied. An empty list matches anything.";
+    one of these keys is required. Scopes come from the claim scope or scopes.";
+const RULE_DOC: &str = "Rules restrict access further than scopes. The first rule that matches applies; if there are rules and \
+    none matches, access is denied. An empty list matches anything.";
 
 const DAY_MS: u64 = 24 * 3_600_000;
 const SOME: RangeInclusive<u64> = 1..=u32::MAX as u64;
@@ -65,108 +69,122 @@ const BUFFER: RangeInclusive<u64> = 4096..=1 << 40;
 const CACHE: RangeInclusive<u64> = 0..=1 << 40;
 const SEGMENT: RangeInclusive<u64> = 8 << 10..=1 << 31;
 const PER_SECOND: RangeInclusive<f64> = f64::MIN_POSITIVE..=1e9;
-/// Below 1 nothing would ever pass.
+/// A burst below 1 would let nothing pass.
 const BURST: RangeInclusive<f64> = 1.0..=1e9;
 const ANY_NUMBER: RangeInclusive<f64> = f64::NEG_INFINITY..=f64::INFINITY;
 
 #[rustfmt::skip]
 const SERVER: &[Setting] = &[
     texts("listen",
-        "Where to listen, for WebSocket and HTTP. Addresses other than loopback need auth, or insecure = true.")
+        "Addresses to listen on, for WebSocket and HTTP. Addresses other than loopback need auth, or insecure = true.")
             .default("[\"127.0.0.1:8090\"]").flag("listen", "ADDR"),
-    text("data", "The folder for events and groups.").default("\"./prombus-data\"").flag("data", "DIR"),
+    text("data", "Folder for events and group state.").default("\"./prombus-data\"").flag("data", "DIR"),
     text("store",
-        "Where events live: \"log:\" (in the data folder), \"memory:\" (gone at exit), or a MongoDB database, which several \
-         gateways can share: \"mongodb://…\", \"mongodb+srv://…\".")
+        "Where events are stored: \"log:\" (in the data folder), \"memory:\" (lost at exit), or a MongoDB database, \
+         which several servers, called gateways, can share: \"mongodb://…\" or \"mongodb+srv://…\".")
             .default("\"log:\"").flag("store", "URL"),
     text("advertise",
-        "With a database: where other gateways reach this one, as host:port. Required if it listens on all addresses of the \
-         machine.").example("\"10.0.0.5:8090\"", "the first listen address").flag("advertise", "ADDR"),
+        "With MongoDB: the address (host:port) at which other gateways reach this one. Required if the server listens on \
+         all addresses of the machine.").example("\"10.0.0.5:8090\"", "the first listen address").flag("advertise", "ADDR"),
     switch("relay_insecure", |s| &mut s.server.relay_insecure,
-        "With a database: relay connections to a leader on another machine even if it serves without TLS. The network between \
-         them can then read events and tokens.").flag("relay-insecure", ""),
-    text("log",
-        "What to log, to stderr: error, warn, info, debug, trace, or a filter like \"info,prombus_server=debug\".")
+        "With MongoDB: relay connections to a leader on another machine even if that leader has no TLS. Anyone on the \
+         network between them can then read events and tokens.").flag("relay-insecure", ""),
+    text("log", "What to log to stderr: error, warn, info, debug, trace, or a filter such as \"info,prombus_server=debug\".")
             .default("\"info\"").flag("log", "FILTER"),
-    text("log_format", "The format of log lines: \"text\" or \"json\".").default("\"text\"").flag("log-format", "FORMAT"),
+    text("log_format", "Format of log lines: \"text\" or \"json\".").default("\"text\"").flag("log-format", "FORMAT"),
     switch("insecure", |s| &mut s.server.is_insecure,
-        "Let other machines in although no auth is configured.").flag("insecure", ""),
+        "Allow other machines to connect although no auth is configured.").flag("insecure", ""),
 ];
 
 #[rustfmt::skip]
 const TLS: &[Setting] = &[
-    text("tls.cert", "Certificate chain, in PEM. With it there is only wss and https.")
+    text("tls.cert", "File with the certificate chain, in PEM. If set, the server accepts only wss and https.")
         .example("\"cert.pem\"", "no TLS").flag("tls-cert", "FILE"),
-    text("tls.key", "Key of the certificate, in PEM.").example("\"key.pem\"", "no TLS").flag("tls-key", "FILE"),
+    text("tls.key",
+        "File with the private key of the certificate, in PEM. May be the same file as tls.cert.")
+            .example("\"key.pem\"", "no TLS").flag("tls-key", "FILE"),
 ];
 
 #[rustfmt::skip]
 const HTTP: &[Setting] = &[
     Setting::new("http.allowed_hosts", Kind::Texts, Field::Texts(|s| &mut s.server.allowed_hosts, is_host),
-        "Names that a Host header may have when no auth is configured, besides loopback; without scheme and port."),
+        "Host names, besides loopback, that the Host header of a request may contain while no auth is configured; \
+         without scheme and port."),
     Setting::new("http.cors_origins", Kind::Texts, Field::Texts(|s| &mut s.server.cors_origins, is_origin),
-        "Origins whose pages may use the gateway, e.g. \"https://app.example.com\"; \"*\" is any."),
+        "Origins of web pages that may use the server, e.g. \"https://app.example.com\"; \"*\" allows any."),
     switch("http.permessage_deflate", |s| &mut s.server.has_permessage_deflate,
-        "Offer WebSocket clients to compress messages (permessage-deflate). Saves bandwidth, costs CPU for each message."),
-    whole("http.max_body_bytes", 1..=1 << 32, |s| &mut s.server.connections.max_body_bytes, "The largest body of a request."),
+        "Offer compression (permessage-deflate) to WebSocket clients. Saves bandwidth, costs CPU for each message."),
+    whole("http.max_body_bytes", 1..=1 << 32, |s| &mut s.server.connections.max_body_bytes,
+        "Maximum size of a request body, before and after decompression."),
     whole("http.min_body_bytes_per_second", 0..=1 << 20, |s| &mut s.server.connections.min_body_bytes_per_second,
-        "The lowest rate of a request's body, over 10 s in which the server waits for the client; 0 turns the limit off."),
+        "Minimum rate of a request body, averaged over 10 s in which the server waits for the client; 0 disables the \
+         limit."),
     time("http.keep_alive_ms", |s| &mut s.server.connections.keep_alive,
-        "How long a connection may be idle between two requests. Keep it above the idle timeout of a proxy in front."),
+        "How long a connection may be idle between two requests. Must be longer than the idle timeout of a proxy in \
+         front of the server."),
 ];
 
 #[rustfmt::skip]
 const LIMITS: &[Setting] = &[
     whole("limits.max_connections", SOME, |s| &mut s.server.connections.max_connections,
-        "Connections at a time; further ones are closed at once."),
+        "Maximum number of open connections. Further ones are closed at once."),
     whole("limits.max_subscriptions", SOME, |s| &mut s.server.connections.max_subscriptions,
-        "Subscriptions of one connection."),
+        "Maximum number of subscriptions per connection. Further ones are refused with limit_reached."),
     whole("limits.max_queued_bytes", BUFFER, |s| &mut s.server.connections.max_queued_bytes,
-        "Bytes that wait to be sent on one WebSocket before it gets no more events and is not read."),
+        "Maximum bytes queued for sending on one WebSocket. At half of it the server stops sending events to the client; \
+         at all of it the server stops reading from the client."),
     whole("limits.max_buffered_bytes", BUFFER, |s| &mut s.server.connections.max_buffered_bytes,
-        "Bytes that all connections together may have in buffers."),
+        "Maximum bytes in the buffers of all connections together. At the limit buffers do not grow; large requests wait \
+         2 s, then are refused with unavailable."),
     whole("limits.max_payload_bytes", 1..=16 << 20, |s| &mut s.bus.limits.max_payload_bytes,
-        "The largest payload of an event, up to 16 MiB."),
-    whole("limits.max_topics", MANY, |s| &mut s.bus.limits.max_topics, "Topics that may exist."),
-    whole("limits.max_groups", MANY, |s| &mut s.bus.limits.max_groups, "Groups that may exist."),
+        "Maximum payload of an event, up to 16 MiB. Larger ones are refused with too_large."),
+    whole("limits.max_topics", MANY, |s| &mut s.bus.limits.max_topics,
+        "Maximum number of topics. Further ones are refused with limit_reached."),
+    whole("limits.max_groups", MANY, |s| &mut s.bus.limits.max_groups,
+        "Maximum number of groups. Further ones are refused with limit_reached."),
     whole("limits.group_expire_ms", 1_000..=365 * DAY_MS, |s| &mut s.bus.limits.group_expire_ms,
-        "A group that had no members for this long is deleted.").example("604_800_000", "never"),
+        "Delete a group that has had no members for this long.").example("604_800_000", "never"),
     whole("limits.state_memory_bytes", 1 << 20..=1 << 40, |s| &mut s.bus.limits.state_memory_bytes,
-        "Memory for the newest events by key of all topics together: keys, and where their events are."),
-    time("limits.auth_timeout_ms", |s| &mut s.server.connections.auth_timeout, "How long a client has for AUTH."),
+        "Maximum memory for the state by key of all topics together: the keys, and the positions of their newest events. \
+         A topic over it is not compacted, and requests for its state are refused with limit_reached."),
+    time("limits.auth_timeout_ms", |s| &mut s.server.connections.auth_timeout,
+        "How long a WebSocket client has to authenticate. Then it is closed."),
     time("limits.ping_interval_ms", |s| &mut s.server.connections.ping_interval,
-        "How often a WebSocket is pinged; one that has not answered by the next ping is closed."),
+        "Interval between pings of a WebSocket client. A client that sends nothing from one ping to the next is closed."),
     time("limits.stall_timeout_ms", |s| &mut s.server.connections.stall_timeout,
-        "A client that takes nothing for this long although data waits is closed; so is one that sends only a part of a \
-         frame in this time."),
+        "A client is closed if it reads nothing for this long while data is waiting, or if it does not complete a WebSocket \
+         frame within this time."),
     time("limits.head_timeout_ms", |s| &mut s.server.connections.head_timeout,
-        "How long the head of a request, the next piece of its body, or a TLS handshake may take."),
+        "How long the head of a request, the next piece of its body, or a TLS handshake may take. Then the connection is \
+         closed."),
     time("limits.drain_timeout_ms", |s| &mut s.server.connections.drain_timeout,
-        "How long clients have to disconnect when the server stops."),
+        "How long clients have to disconnect when the server stops. Then they are dropped."),
 ];
 
 #[rustfmt::skip]
 const RATE: &[Setting] = &[
     number("rate.connection_publish_per_second", PER_SECOND,
-        "Publishes. Further ones are refused with rate_limited and a time to wait.").example("200", "no limit"),
-    number("rate.connection_publish_burst", BURST, "Publishes at once.").example("200", "as many as in a second"),
+        "Publishes per second. Further ones are refused with rate_limited and a time to wait.").example("200", "no limit"),
+    number("rate.connection_publish_burst", BURST, "Publishes allowed at once.").example("200", "one second of the rate"),
     number("rate.connection_deliver_per_second", PER_SECOND,
-        "Events that are sent. Further ones wait; none is dropped.").example("200", "no limit"),
-    number("rate.connection_deliver_burst", BURST, "Events at once.").example("200", "as many as in a second"),
+        "Events sent per second. Further ones wait; none is dropped.").example("200", "no limit"),
+    number("rate.connection_deliver_burst", BURST, "Events sent at once.").example("200", "one second of the rate"),
 ];
 
 #[rustfmt::skip]
 const TOPIC: &[Setting] = &[
     text("topic[].name", "A topic or a pattern.").example("\"orders.*\"", "required"),
-    number("topic[].retention_days", ANY_NUMBER, "How long events are kept, from their commit.").example("3", "indefinitely"),
+    number("topic[].retention_days", ANY_NUMBER,
+        "How many days events are kept, counted from their commit.").example("3", "indefinitely"),
     section_whole("topic[].retention_bytes", CHECKED_BY_SECTION,
-        "Bytes on disk, approximately, that the newest events may take; older ones go.").example("1_073_741_824", "no limit"),
+        "Approximate maximum size of the events on disk. The oldest are deleted first.").example("1_073_741_824", "no limit"),
     section_whole("topic[].max_attempts", CHECKED_BY_SECTION,
-        "Attempts after which a group gives an event up, unless its members say otherwise.").example("5", "5"),
+        "Delivery attempts after which a group gives up an event and publishes a dead letter, unless its members set \
+         another number.").example("5", "5"),
     number("topic[].publish_rate", ANY_NUMBER,
-        "Publishes per second to the topic over the gateway, from all clients together. Each topic that matches has the rate \
-         for itself.").example("1000", "no limit"),
-    number("topic[].publish_burst", ANY_NUMBER, "Publishes at once.").example("1000", "as many as in a second"),
+        "Publishes per second to the topic, from all clients together. Further ones are refused with rate_limited. Each \
+         topic that matches a pattern has its own limit.").example("1000", "no limit"),
+    number("topic[].publish_burst", ANY_NUMBER, "Publishes allowed at once.").example("1000", "one second of the rate"),
 ];
 
 #[rustfmt::skip]
@@ -174,89 +192,91 @@ const COMPACTED_TOPIC: &[Setting] = &[
     Setting::new("topic[].compaction", Kind::Switch, Field::Section,
         "Keep only the newest event of each key. An event whose payload is null deletes its key.").example("true", "false"),
     section_whole("topic[].tombstone_ms", CHECKED_BY_SECTION,
-        "How long the deletion of a key is kept.").example("86_400_000", "a day"),
+        "How long a tombstone, the event that deletes a key, is kept.").example("86_400_000", "a day"),
     section_whole("topic[].snapshot_interval_ms", CHECKED_BY_SECTION,
-        "How often the keys of a compacted topic that changed are published to its snapshot topic; 0: never.")
+        "How often the changed keys of a compacted topic are published to its snapshot topic; 0 disables snapshots.")
             .example("30_000", "30 s"),
     text("topic[].snapshot_topic", "The snapshot topic.").example("\"process.state.snapshot\"", "`<name>.snapshot`"),
     section_whole("topic[].retention_ms", CHECKED_BY_SECTION,
-        "Retention in milliseconds, in place of retention_days.").example("31_536_000_000", "indefinitely"),
+        "Retention in milliseconds, instead of retention_days.").example("31_536_000_000", "indefinitely"),
 ];
 
 #[rustfmt::skip]
 const STORAGE: &[Setting] = &[
     whole("storage.segment_bytes", SEGMENT, |s| &mut s.bus.log.segment_bytes,
-        "Size of a file of the log. A change applies to new files."),
+        "Size of a log file (segment). A change applies to new files."),
     whole("storage.dedupe_ms", 0..=36_500 * DAY_MS, |s| &mut s.bus.log.dedupe_ms,
-        "How long publishers' ids are known after their events were cleaned away: a repeated publish adds nothing."),
+        "How long an id that a publisher chose is remembered after retention or compaction deleted its event. A publish \
+         with a remembered id adds nothing."),
     whole("storage.reserve_bytes", SEGMENT, |s| &mut s.bus.log.reserve_bytes,
-        "Size of the file that is held back for a full disk."),
+        "Size of each of the two log files that are reserved for acks and other group state on a full disk."),
     whole("storage.prepared_segments", 1..=1_000, |s| &mut s.bus.log.prepared_segments,
-        "Files that are prepared ahead of need; more for long bursts."),
+        "Number of log files that are prepared ahead of need. Increase it for long bursts."),
     whole("storage.tail_cache_bytes", CACHE, |s| &mut s.bus.log.tail_bytes,
-        "Memory for the newest events of all topics together, for live readers."),
+        "Memory for the newest events of all topics together, from which live consumers read."),
     whole("storage.index_cache_bytes", CACHE, |s| &mut s.bus.log.index_cache_bytes,
-        "Memory for index tables of older files."),
+        "Memory for the index tables of older log files."),
     whole("storage.checkpoint_bytes", 1_024..=1 << 40, |s| &mut s.bus.log.checkpoint_bytes,
-        "A checkpoint is written after this much log: a smaller value starts faster after a crash."),
+        "Write a checkpoint after this many bytes of log. A smaller value shortens the start after a crash."),
     whole("storage.memory_bytes", 64 << 10..=u64::MAX, |s| &mut s.bus.memory_bytes,
-        "Memory for events with store = \"memory:\". One publish may take an eighth of it (2 MiB where that is more, but at \
-         most half)."),
+        "Maximum memory for events with store = \"memory:\". At the limit publishes are refused with storage_full. \
+         Indexes and remembered ids need more memory on top. One publish may use an eighth of it: at least 2 MiB (but not \
+         more than half), at most 64 MiB."),
 ];
 
 #[rustfmt::skip]
 const ENGINE: &[Setting] = &[
     time("engine.wait_ms", |s| &mut s.bus.limits.engine_wait_ms,
-        "How long publishers, and new connections at a follower, wait while the database cannot be reached or nobody leads it; \
-         then they get unavailable."),
+        "With MongoDB: how long publishers, and new connections to a follower, wait while the database cannot be reached \
+         or no gateway leads. Then they are refused with unavailable."),
 ];
 
 #[rustfmt::skip]
 const MONGODB: &[Setting] = &[
-    text("mongodb.database",
-        "The database.").example("\"prombus\"", "the one in the URL, else prombus"),
-    text("mongodb.prefix", "Names of collections begin with this.").default("\"\""),
+    text("mongodb.database", "The database.").example("\"prombus\"", "the one in the URL, or prombus"),
+    text("mongodb.prefix", "Prefix of the names of collections.").default("\"\""),
     switch("mongodb.readable", |s| &mut s.bus.mongodb.readable,
-        "Store payloads as BSON too, for queries; costs room and some throughput."),
+        "Also store payloads as BSON, so that queries can use their fields. Costs space and some throughput."),
     text("mongodb.write_concern",
-        "When a commit counts: \"majority\", a number of members in quotes, or the name of a custom write concern.")
+        "When a commit counts as durable: \"majority\", a number of members in quotes, or the name of a custom write \
+         concern.")
             .default("\"majority\""),
 ];
 
 #[rustfmt::skip]
 const METRICS: &[Setting] = &[
     whole("metrics.max_labels", 1..=1_000_000, |s| &mut s.server.metrics_labels_max,
-        "Topics and groups that metrics name; the rest is summed under \"_other\"."),
+        "Maximum number of topics and groups with their own labels in metrics. The others are summed under \"_other\"."),
 ];
 
 #[rustfmt::skip]
 const TOKEN: &[Setting] = &[
-    text("auth.token[].name", "The name in logs, rules and metrics.").example("\"billing\"", "required"),
-    text("auth.token[].hash", "The hash of the token.")
+    text("auth.token[].name", "Name of the token in logs, rules and metrics.").example("\"billing\"", "required"),
+    text("auth.token[].hash", "Hash of the token.")
         .example("\"sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\"", "required"),
     texts("auth.token[].scopes",
-        "What the token allows: publish:<pattern>, subscribe:<pattern>, admin. Dead letters (dlq.…) need a pattern that \
-         begins with dlq.").example("[\"publish:invoices.**\", \"subscribe:orders.**\"]", "required"),
+        "What the token allows: publish:<pattern>, subscribe:<pattern>, admin. Dead letters (topics dlq.…) need a \
+         pattern that begins with dlq.").example("[\"publish:invoices.**\", \"subscribe:orders.**\"]", "required"),
 ];
 
 #[rustfmt::skip]
 const JWT: &[Setting] = &[
     text("auth.jwt.secret",
-        "The secret for HS256, at least 32 bytes.").example("\"change me: at least 32 bytes, from a random source\"", "none"),
-    texts("auth.jwt.pem_files", "Public keys in PEM.").example("[\"issuer.pem\"]", "none"),
-    text("auth.jwt.jwks_file", "A JSON Web Key Set.").example("\"jwks.json\"", "none"),
-    text("auth.jwt.issuer", "What the claim iss must be.").example("\"https://login.example.com\"", "not checked"),
-    text("auth.jwt.audience", "What the claim aud must be.").example("\"prombus\"", "not checked"),
-    section_whole("auth.jwt.leeway_ms", 0..=3_600_000, "By how much clocks may differ.").example("30_000", "30 s"),
+        "Secret for HS256, at least 32 bytes.").example("\"change me: at least 32 bytes, from a random source\"", "none"),
+    texts("auth.jwt.pem_files", "Files with public keys, in PEM.").example("[\"issuer.pem\"]", "none"),
+    text("auth.jwt.jwks_file", "File with a JSON Web Key Set.").example("\"jwks.json\"", "none"),
+    text("auth.jwt.issuer", "Required value of the claim iss.").example("\"https://login.example.com\"", "not checked"),
+    text("auth.jwt.audience", "Required value of the claim aud.").example("\"prombus\"", "not checked"),
+    section_whole("auth.jwt.leeway_ms", 0..=3_600_000, "Tolerated difference between clocks.").example("30_000", "30 s"),
 ];
 
 #[rustfmt::skip]
 const RULE: &[Setting] = &[
     text("auth.rule[].effect", "\"allow\" or \"deny\".").example("\"allow\"", "required"),
     texts("auth.rule[].subjects",
-        "Names of tokens, or sub of JWTs. \"*\" matches any characters.").example("[\"billing\"]", "any"),
+        "Names of tokens, or values of the claim sub of JWTs. \"*\" matches any characters.").example("[\"billing\"]", "any"),
     texts("auth.rule[].actions", "\"publish\", \"subscribe\".").example("[\"subscribe\"]", "any"),
-    texts("auth.rule[].topics", "Patterns.").example("[\"orders.**\"]", "any"),
+    texts("auth.rule[].topics", "Topics or patterns.").example("[\"orders.**\"]", "any"),
     texts("auth.rule[].groups", "Names of groups. \"*\" matches any characters.").example("[\"billing-*\"]", "any"),
 ];
 
@@ -272,7 +292,7 @@ const fn texts(path: &'static str, doc: &'static str) -> Setting {
     Setting::new(path, Kind::Texts, Field::Section, doc)
 }
 
-/// A number whose section reads it.
+/// A whole number that the parser of its section reads.
 const fn section_whole(path: &'static str, range: RangeInclusive<u64>, doc: &'static str) -> Setting {
     Setting::new(path, Kind::Whole(range), Field::Section, doc)
 }
@@ -294,7 +314,7 @@ const fn whole(
     Setting::new(path, Kind::Whole(range), Field::Number(place), doc)
 }
 
-/// Up to a day: longer than any of these times makes sense.
+/// A time in milliseconds, up to a day.
 const fn time(path: &'static str, place: fn(&mut Settings) -> &mut dyn Number, doc: &'static str) -> Setting {
     whole(path, 1..=DAY_MS, place, doc)
 }

@@ -1,4 +1,5 @@
-//! Settings from environment variables: `PROMBUS_*` for every key of the config, and `WS_PORT`, `HTTP_PORT`, `WS_TOKEN`.
+//! Reads settings from environment variables: `PROMBUS_*` for every key of the config file, and `WS_PORT`, `HTTP_PORT`,
+//! `WS_TOKEN`.
 
 use super::definitions;
 use super::setting::{Kind, Setting};
@@ -10,16 +11,16 @@ use toml::Value;
 
 const CONFIG: &str = "PROMBUS_CONFIG";
 const PREFIX: &str = "PROMBUS_";
-/// For commands that talk to a server; no settings of one.
+/// Variables of the client commands, which are not settings of a server.
 const OF_CLIENTS: [&str; 2] = ["PROMBUS_URL", "PROMBUS_TOKEN"];
 
-/// The variables that matter here.
+/// The variables of this process that prombus reads.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
 }
 
-/// What the variables came to.
+/// The settings that the variables contain.
 #[derive(Debug, Default)]
 pub struct EnvironmentSettings {
     /// The settings.
@@ -28,15 +29,15 @@ pub struct EnvironmentSettings {
     pub http_port: Option<u16>,
     /// `WS_TOKEN`
     pub token: Option<String>,
-    /// Variables that look like ours and are not.
+    /// Warnings about unknown `PROMBUS_` variables.
     pub warnings: Vec<String>,
 }
 
 impl Environment {
-    /// Picks ours out of all variables.
+    /// Selects the variables of prombus.
     ///
     /// # Errors
-    /// Names a variable that is no UTF-8.
+    /// Names a variable whose value is not UTF-8.
     pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, String> {
         let mut ours = BTreeMap::new();
         for (name, value) in variables {
@@ -57,7 +58,7 @@ impl Environment {
     /// Reads the variables.
     ///
     /// # Errors
-    /// One line for each bad value, with the variable's name. No value of a secret is shown.
+    /// One line for each bad value, with the variable's name. A secret is never shown.
     pub fn settings(&self) -> Result<EnvironmentSettings, Vec<String>> {
         let mut settings = EnvironmentSettings::default();
         let mut problems = Vec::new();
@@ -73,8 +74,8 @@ impl Environment {
                 None if name.starts_with(PREFIX) && name != CONFIG => {
                     let names = known.keys().map(String::as_str).chain([CONFIG]);
                     settings.warnings.push(match nearest(name, names) {
-                        Some(near) => format!("{name} is no setting; did you mean {near}?"),
-                        None => format!("{name} is no setting and is ignored"),
+                        Some(near) => format!("{name} is not a setting; did you mean {near}?"),
+                        None => format!("{name} is not a setting and is ignored"),
                     });
                 }
                 None => {}
@@ -95,7 +96,8 @@ impl Environment {
         }
         settings.token = self.variables.get("WS_TOKEN").cloned();
         if settings.token.as_ref().is_some_and(|token| token.trim().is_empty()) {
-            problems.push("WS_TOKEN: is empty; give it a token, or unset it to run without one".to_owned());
+            problems
+                .push("WS_TOKEN: is empty; set it to a token, or unset it to run without auth".to_owned());
         }
         if problems.is_empty() { Ok(settings) } else { Err(problems) }
     }
@@ -120,13 +122,13 @@ fn value_of(kind: &Kind, text: &str) -> Result<Value, String> {
         Kind::Switch => match text.to_ascii_lowercase().as_str() {
             "1" | "true" | "yes" | "on" => Ok(Value::Boolean(true)),
             "0" | "false" | "no" | "off" => Ok(Value::Boolean(false)),
-            _ => Err(expected("true or false (1, 0, yes, no, on and off work too)")),
+            _ => Err(expected("true or false (or 1, 0, yes, no, on, off)")),
         },
     }
 }
 
 fn port_of(text: &str) -> Result<u16, String> {
-    text.trim().parse().map_err(|_| format!("{text:?} is no port; expected a number from 0 to 65535"))
+    text.trim().parse().map_err(|_| format!("{text:?} is not a port; expected a number from 0 to 65535"))
 }
 
 #[cfg(test)]
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_become_settings_by_the_names_of_their_keys() {
+    fn a_variable_sets_the_key_that_it_is_named_after() {
         let settings = environment(&[
             ("PROMBUS_LISTEN", "127.0.0.1:1, 127.0.0.1:2"),
             ("PROMBUS_LIMITS_MAX_CONNECTIONS", "5_000"),
@@ -174,7 +176,7 @@ mod tests {
         for (problem, start) in problems.iter().zip(named) {
             assert!(problem.starts_with(start), "{problem}");
         }
-        assert!(problems[3].starts_with("WS_PORT: \"http\" is no port"), "{}", problems[3]);
+        assert!(problems[3].starts_with("WS_PORT: \"http\" is not a port"), "{}", problems[3]);
     }
 
     #[test]
@@ -184,20 +186,20 @@ mod tests {
         assert_eq!(
             settings.warnings,
             [
-                "PROMBUS_LIMIT_MAX_TOPICS is no setting; did you mean PROMBUS_LIMITS_MAX_TOPICS?",
-                "PROMBUS_XYZZY is no setting and is ignored"
+                "PROMBUS_LIMIT_MAX_TOPICS is not a setting; did you mean PROMBUS_LIMITS_MAX_TOPICS?",
+                "PROMBUS_XYZZY is not a setting and is ignored"
             ]
         );
     }
 
     #[test]
-    fn an_empty_token_is_refused_and_not_taken_for_none() {
+    fn an_empty_token_is_refused_instead_of_turning_auth_off() {
         let problems = environment(&[("WS_TOKEN", "")]).settings().unwrap_err();
         assert!(problems[0].starts_with("WS_TOKEN: is empty"));
     }
 
     #[test]
-    fn ws_port_is_the_port_unless_listen_is_said_too() {
+    fn prombus_listen_takes_precedence_over_ws_port() {
         let listen = |variables: &[(&str, &str)]| {
             let settings = environment(variables).settings().unwrap();
             settings.source.table["listen"][0].as_str().map(str::to_owned)

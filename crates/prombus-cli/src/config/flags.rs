@@ -1,14 +1,14 @@
-//! The flags of `serve` that are settings, as `definitions` has them.
+//! Generates the flags of `serve` from the settings in `definitions`.
 
 use super::definitions;
 use super::setting::{Flag, Kind, Setting, Shown};
 use super::source::Source;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-/// The settings that flags gave.
+/// The settings given as flags.
 #[derive(Clone, Debug, Default)]
 pub struct SettingFlags {
-    /// Each is named by its flag.
+    /// The values; their origins are the names of the flags.
     pub source: Source,
 }
 

@@ -1,4 +1,4 @@
-//! Everything that is wrong with the settings, so that a user sees all of it at once. Nothing here shows a secret.
+//! Collects the problems of the settings, so that the user sees all of them at once. Problems never contain a secret.
 
 use crate::messages::{io_reason, one_line};
 use prombus_protocol::Pattern;
@@ -6,7 +6,7 @@ use std::error::Error;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Something that is wrong with the value at a path.
+/// A problem with the value at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The path, e.g. `auth.token[0].hash`.
@@ -15,7 +15,7 @@ pub struct Problem {
     pub why: String,
 }
 
-/// The problems that were found so far.
+/// The problems found so far.
 #[derive(Debug, Default)]
 pub struct Problems {
     /// In the order in which they were found.
@@ -23,12 +23,12 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Adds what is wrong with the value at a path.
+    /// Adds a problem with the value at a path.
     pub fn add(&mut self, path: impl Into<String>, why: impl Into<String>) {
         self.found.push(Problem { path: path.into(), why: why.into() });
     }
 
-    /// Parses a text; the problem is the parser's error.
+    /// Parses a text. A parse error becomes a problem.
     pub fn parsed<T: FromStr<Err: Error + Send + Sync + 'static>>(
         &mut self,
         path: &str,
@@ -38,12 +38,12 @@ impl Problems {
         parsed.map_err(|error| self.add(path, one_line(&error))).ok()
     }
 
-    /// Parses a pattern of topics.
+    /// Parses a topic pattern.
     pub fn pattern(&mut self, path: &str, text: &str) -> Option<Pattern> {
         Pattern::new(text).map_err(|error| self.add(path, error.to_string())).ok()
     }
 
-    /// A text that must be given.
+    /// Returns a required text, trimmed. A missing or empty one is a problem.
     pub fn required<'a>(&mut self, table: &str, key: &str, value: Option<&'a str>) -> Option<&'a str> {
         match value.map(str::trim) {
             None => self.add(table, format!("{key} is missing")),
@@ -53,7 +53,7 @@ impl Problems {
         None
     }
 
-    /// Makes sure that a file can be read.
+    /// Checks that a file can be read.
     pub fn file(&mut self, path: &str, file: &str) {
         if Path::new(file).is_dir() {
             self.add(path, format!("{file} is a folder, not a file"));

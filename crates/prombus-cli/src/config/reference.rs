@@ -1,23 +1,23 @@
-//! The definitions as text: the commented config file that `prombus config default` prints, and the tables of
-//! docs/operating.md.
+//! Generates text from the definitions: the config file that `prombus config default` prints, and the keys in the help of
+//! `topic set`.
 
 use super::definitions::{SECTIONS, Section};
 use super::setting::{Setting, Shown};
 
-/// Columns of a comment.
+/// The maximum width of a comment.
 const WIDTH: usize = 118;
 
 const HEAD: &str = "\
-# The config of prombus. Every key is here, commented out, with its default; `# example` marks other values.
-# A file is read only when it is named: prombus serve --config prombus.toml (or PROMBUS_CONFIG=prombus.toml).
+# Configuration of prombus. Every key is listed, commented out, with its default; `# example` marks an example value instead.
+# The server reads this file only if it is named: prombus serve --config prombus.toml (or PROMBUS_CONFIG=prombus.toml).
 # Check it with: prombus config check prombus.toml
 #
-# A flag takes precedence over an environment variable, that over this file, that over the default. Each key outside of
-# [[lists]] has a variable: PROMBUS_<KEY> or PROMBUS_<SECTION>_<KEY>, e.g. PROMBUS_DATA or PROMBUS_LIMITS_MAX_TOPICS.
-# Paths are relative to the folder that prombus is started in. Names that end in _ms are milliseconds.
+# Precedence: flag, then environment variable, then this file, then default. Each key outside of [[lists]] has a variable:
+# PROMBUS_<KEY> or PROMBUS_<SECTION>_<KEY>, e.g. PROMBUS_DATA or PROMBUS_LIMITS_MAX_TOPICS.
+# Paths are relative to the folder in which prombus is started. Values of keys that end in _ms are milliseconds.
 ";
 
-/// The commented config with every setting and its default.
+/// The config file with every setting and its default, commented out.
 pub fn default_file() -> String {
     let mut text = HEAD.to_owned();
     for section in SECTIONS {
@@ -75,7 +75,7 @@ fn setting_lines(setting: &Setting, text: &mut String) {
     }
 }
 
-/// Breaks a paragraph into lines of a comment.
+/// Appends a paragraph as wrapped comment lines.
 fn comment(paragraph: &str, text: &mut String) {
     let mut line = String::new();
     for word in paragraph.split_whitespace() {

@@ -1,5 +1,5 @@
-//! What a setting is: its path in the config file, the values it takes, where it goes in [`Settings`], its flag, and what
-//! its documentation says. The settings themselves are in `definitions`.
+//! The definition of a setting: its path in the config file, its type and range, its field in [`Settings`], its flag and its
+//! documentation. The settings themselves are in `definitions`.
 
 use super::problems::Problems;
 use super::settings::Settings;
@@ -8,20 +8,20 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use toml::Value;
 
-/// The range of a number that its own section checks.
+/// The range of a number that the parser of its section checks.
 pub const CHECKED_BY_SECTION: RangeInclusive<u64> = 0..=u64::MAX;
 
-/// A setting, as `definitions` has it.
+/// The definition of a setting.
 pub struct Setting {
     /// The path in the config file, e.g. `limits.max_topics`; `[]` marks a list of tables.
     pub path: &'static str,
-    /// Which values it takes.
+    /// Its type and range.
     pub kind: Kind,
-    /// Where its value goes.
+    /// The field that its value is written to.
     pub field: Field,
     /// Its flag, if it has one.
     pub flag: Option<Flag>,
-    /// What `prombus.toml` shows.
+    /// The value that `prombus.toml` shows.
     pub shown: Shown,
     /// What it does, in one paragraph.
     pub doc: &'static str,
@@ -31,18 +31,18 @@ pub struct Setting {
 pub struct Flag {
     /// The name without its dashes, e.g. `tls-cert`.
     pub name: &'static str,
-    /// What `--help` calls its value; empty for switches.
+    /// The name of its value in `--help`; empty for switches.
     pub value_name: &'static str,
 }
 
-/// Which values a setting takes.
+/// The type of a setting, and the range of numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// `"text"`
     Text,
     /// `["text", …]`
     Texts,
-    /// A whole number, not below zero.
+    /// A whole number that is not negative.
     Whole(RangeInclusive<u64>),
     /// Any number.
     Number(RangeInclusive<f64>),
@@ -50,27 +50,27 @@ pub enum Kind {
     Switch,
 }
 
-/// Where the value of a setting goes. Its default is what this place contains in [`Settings::default`].
+/// The field that a setting's value is written to. The setting's default is the value of this field in [`Settings::default`].
 pub enum Field {
-    /// A number of things, bytes or milliseconds.
+    /// A count, or a number of bytes or milliseconds.
     Number(fn(&mut Settings) -> &mut dyn Number),
     /// A switch.
     Switch(fn(&mut Settings) -> &mut bool),
-    /// A list of texts. Each is checked by a function, which says what it expects of a text that it refuses.
+    /// A list of texts, and a check of each text. The check returns a description of the expected text as its error.
     Texts(fn(&mut Settings) -> &mut Vec<String>, fn(&str) -> Result<(), &'static str>),
-    /// `validate` or `auth` reads it.
+    /// No field: `validate` or `auth` reads the value.
     Section,
 }
 
-/// A place for a whole number, in the type of the options that it belongs to.
+/// A field of a number type. The options that settings are written to use several of them.
 pub trait Number {
-    /// Puts a number there.
+    /// Sets the number.
     fn set(&mut self, number: u64);
-    /// The number that is there, if there is one.
+    /// The number, if the field has one.
     fn get(&self) -> Option<u64>;
 }
 
-/// The types whose numbers are the setting's own.
+/// Implements [`Number`] for integer types.
 macro_rules! plain_number {
     ($($type:ty),*) => {$(
         impl Number for $type {
@@ -107,11 +107,11 @@ impl Number for Duration {
     }
 }
 
-/// What `prombus.toml` shows of a setting.
+/// The value that `prombus.toml` shows for a setting.
 pub enum Shown {
     /// The default of its field.
     FieldDefault,
-    /// Its default, in TOML.
+    /// This default, in TOML.
     Default(&'static str),
     /// An example in TOML, and the default in words.
     Example(&'static str, &'static str),
@@ -139,17 +139,17 @@ impl Setting {
         self.path.rsplit('.').next().unwrap_or(self.path)
     }
 
-    /// Whether it is a key of a list of tables: those come from files only.
+    /// Whether it is a key of a list of tables. Such keys can be set only in the config file.
     pub fn is_in_list(&self) -> bool {
         self.path.contains('[')
     }
 
-    /// The environment variable; none for keys of lists of tables.
+    /// The environment variable; `None` for keys of lists of tables.
     pub fn variable(&self) -> Option<String> {
         (!self.is_in_list()).then(|| format!("PROMBUS_{}", self.path.replace('.', "_").to_uppercase()))
     }
 
-    /// Puts a value in its place, unless it is out of range.
+    /// Writes a value to its field. A value out of range is a problem instead.
     pub fn apply(&self, settings: &mut Settings, value: &Value, problems: &mut Problems) {
         if let Err(why) = self.kind.check_range(value) {
             return problems.add(self.path, why);
@@ -180,7 +180,7 @@ impl Setting {
         }
     }
 
-    /// The default in TOML, or in words where there is none.
+    /// The default in TOML, or in words if TOML cannot express it.
     pub fn default_toml(&self) -> String {
         let mut settings = Settings::default();
         match (&self.shown, &self.field) {
@@ -197,18 +197,18 @@ impl Setting {
 }
 
 impl Kind {
-    /// What to write, for messages.
+    /// The expected type, for error messages.
     pub fn expected(&self) -> &'static str {
         match self {
-            Self::Text => "a text in quotes",
-            Self::Texts => "a list of texts, e.g. [\"one\", \"two\"]",
-            Self::Whole(_) => "a whole number, not below zero",
+            Self::Text => "a string in quotes",
+            Self::Texts => "a list of strings, e.g. [\"one\", \"two\"]",
+            Self::Whole(_) => "a whole number that is not negative",
             Self::Number(_) => "a number",
             Self::Switch => "true or false",
         }
     }
 
-    /// The range in words, for a number that has one.
+    /// The range in words, for numbers with a range.
     pub fn range_text(&self) -> Option<String> {
         match self {
             Self::Whole(range) if *range == CHECKED_BY_SECTION => None,
@@ -228,7 +228,7 @@ impl Kind {
             (Self::Whole(range), Value::Integer(number)) => {
                 u64::try_from(*number).is_ok_and(|number| range.contains(&number))
             }
-            // Not a number is in no range.
+            // NaN is in no range.
             (Self::Number(range), _) => number_of(value).is_some_and(|number| range.contains(&number)),
             _ => true,
         };
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_out_of_range_leaves_the_default() {
+    fn a_number_out_of_range_is_a_problem_and_keeps_the_default() {
         let setting = |range| {
             Setting::new("a", Kind::Whole(range), Field::Number(|s| &mut s.bus.limits.max_topics), "")
         };

@@ -1,4 +1,4 @@
-//! The settings that `serve` works with, in the types of the crates that use them, and their defaults.
+//! The settings of `serve`, in the types of the crates that use them, and their defaults.
 
 use super::store_url::StoreUrl;
 use prombus::{Limits, TopicRule};
@@ -6,55 +6,55 @@ use prombus_log::Options as LogOptions;
 use prombus_server::ServerOptions;
 use std::path::PathBuf;
 
-/// The data folder, if none is named.
+/// The default data folder.
 pub const DATA: &str = "./prombus-data";
 
 const MEMORY_BYTES: u64 = 4 << 30;
 
-/// Everything that `serve` needs to know.
+/// All settings of `serve`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The gateway's.
+    /// Settings of the server.
     pub server: ServerOptions,
-    /// The bus's.
+    /// Settings of the bus.
     pub bus: BusSettings,
-    /// Where other gateways of the same store reach this one; without it, the first listen address.
+    /// The address that other gateways of the same store connect to; by default the first listen address.
     pub advertise: Option<String>,
-    /// How to log.
+    /// Settings of logging.
     pub log: LogSettings,
 }
 
-/// Where events live, and its bounds.
+/// The store and its limits.
 #[derive(Clone, Debug)]
 pub struct BusSettings {
-    /// Which store.
+    /// The store.
     pub store: StoreChoice,
-    /// Bounds of any store.
+    /// Limits that apply to every store.
     pub limits: Limits,
-    /// For the log.
+    /// Options of the log.
     pub log: LogOptions,
-    /// For the memory.
+    /// The capacity of the memory store.
     pub memory_bytes: u64,
-    /// For MongoDB.
+    /// Options of the MongoDB store.
     pub mongodb: MongoSettings,
-    /// What counts for topics.
+    /// Settings of topics.
     pub topics: Vec<TopicRule>,
 }
 
 /// How a MongoDB database is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MongoSettings {
-    /// The database; without it, the one in the URL, else `prombus`.
+    /// The database; by default the one in the URL, or `prombus` if it names none.
     pub database: Option<String>,
-    /// Names of collections begin with this.
+    /// Prefix of the collection names.
     pub prefix: String,
-    /// Payloads are stored as BSON too.
+    /// Whether payloads are also stored as BSON.
     pub readable: bool,
     /// `majority`, a number of members, or the name of a custom write concern.
     pub write_concern: String,
 }
 
-/// Which store.
+/// A choice of store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreChoice {
     /// The log in a folder.
@@ -65,21 +65,21 @@ pub enum StoreChoice {
     MongoDb(StoreUrl),
 }
 
-/// How to log.
+/// Settings of logging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// What, in the syntax of tracing's filters.
+    /// What to log, in the syntax of tracing's filters.
     pub filter: String,
-    /// As what.
+    /// The format of log lines.
     pub format: LogFormat,
 }
 
-/// What log lines look like.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 

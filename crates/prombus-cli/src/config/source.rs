@@ -1,5 +1,4 @@
-//! Settings as they were given: values, and for each where it came from, so that a bad value can be named the way it was
-//! written.
+//! Settings as given: each value with its origin, so that an error can name a bad value by its flag, variable, or key and line.
 
 use super::problems::Problem;
 use super::setting::number_of;
@@ -7,26 +6,26 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use toml::{Table, Value};
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// A flag, a variable, or `file:line: key`.
     pub called: String,
-    /// Its line in the file, zero for others.
+    /// The line in the file; zero for flags and variables.
     pub line: usize,
 }
 
-/// Values and where they came from: those of a file, of the environment, of flags, or of several put together.
+/// Values with their origins: those of a file, of the environment, of flags, or a merge of these.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
-    /// The values, shaped as the config file is.
+    /// The values, in the structure of the config file.
     pub table: Table,
-    /// By path.
+    /// The origin of each value, by path.
     pub origins: BTreeMap<String, Origin>,
 }
 
 impl Source {
-    /// Sets a key outside of lists of tables, which a flag or a variable gave.
+    /// Sets a key outside of lists of tables. `called` is the flag or variable that gave the value.
     pub fn set(&mut self, path: &str, called: &str, value: impl Into<Value>) {
         let mut table = &mut self.table;
         let mut steps = path.split('.').peekable();
@@ -71,11 +70,11 @@ impl Source {
         tables.enumerate().map(|(at, table)| (format!("{path}[{at}]"), table)).collect()
     }
 
-    /// Puts the values of `upper` over these: they replace those of the same keys.
-    pub fn put_over(&mut self, upper: Self) {
-        merge(&mut self.table, upper.table);
+    /// Merges `upper` into this source. Values of `upper` take precedence.
+    pub fn merge(&mut self, upper: Self) {
+        merge_tables(&mut self.table, upper.table);
         for (path, origin) in upper.origins {
-            // The elements of a replaced list are gone, and so is where they came from.
+            // A replaced list also replaces the origins of its elements.
             let elements = format!("{path}[");
             let from = (Bound::Included(elements.clone()), Bound::Unbounded);
             let stale: Vec<_> = self
@@ -91,7 +90,7 @@ impl Source {
         }
     }
 
-    /// Where the value at a path came from, or that of the nearest thing around it.
+    /// The origin of the value at a path, or of the nearest enclosing list or table that has one.
     pub fn origin(&self, path: &str) -> Option<&Origin> {
         let mut path = path;
         loop {
@@ -102,7 +101,7 @@ impl Source {
         }
     }
 
-    /// A problem in one line: where, and what is wrong.
+    /// A problem in one line: where it is, and what is wrong.
     pub fn describe(&self, problem: &Problem) -> String {
         let called = self.origin(&problem.path).map_or(&problem.path, |origin| &origin.called);
         format!("{called}: {}", problem.why)
@@ -116,10 +115,10 @@ impl Source {
     }
 }
 
-fn merge(lower: &mut Table, upper: Table) {
+fn merge_tables(lower: &mut Table, upper: Table) {
     for (key, value) in upper {
         match (lower.get_mut(&key), value) {
-            (Some(Value::Table(lower)), Value::Table(upper)) => merge(lower, upper),
+            (Some(Value::Table(lower)), Value::Table(upper)) => merge_tables(lower, upper),
             (_, value) => {
                 lower.insert(key, value);
             }
@@ -136,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn the_upper_source_wins_key_by_key() {
+    fn the_upper_source_takes_precedence_key_by_key() {
         let mut lower = Source::default();
         lower.set("data", "file:1: data", "a");
         lower.set("limits.max_topics", "file:2: limits.max_topics", 1);
         lower.set("limits.max_groups", "file:3: limits.max_groups", 2);
         let mut upper = Source::default();
         upper.set("limits.max_groups", "PROMBUS_LIMITS_MAX_GROUPS", 3);
-        lower.put_over(upper);
+        lower.merge(upper);
         assert_eq!(lower.table["limits"]["max_topics"].as_integer(), Some(1));
         assert_eq!(lower.table["limits"]["max_groups"].as_integer(), Some(3));
         let described = lower.describe(&problem("limits.max_groups", "is bad"));
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_list_takes_its_elements_lines_along() {
+    fn replacing_a_list_replaces_the_origins_of_its_elements() {
         let mut lower = Source::default();
         lower.set("listen", "file:1: listen", vec!["a"]);
         lower
@@ -159,7 +158,7 @@ mod tests {
             .insert("listen[0]".to_owned(), Origin { called: "file:1: listen[0]".to_owned(), line: 1 });
         let mut upper = Source::default();
         upper.set("listen", "--listen", vec!["b"]);
-        lower.put_over(upper);
+        lower.merge(upper);
         assert_eq!(lower.describe(&problem("listen[0]", "no")), "--listen: no");
     }
 }

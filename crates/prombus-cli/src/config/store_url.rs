@@ -1,4 +1,4 @@
-//! The connection string of a database, which may contain a password. It is shown without it.
+//! The connection string of a database. Its password is never shown.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct StoreUrl(String);
 
 impl StoreUrl {
-    /// Takes the text as it was given.
+    /// Stores the text unchanged.
     pub fn new(url: impl Into<String>) -> Self {
         Self(url.into())
     }

@@ -1,9 +1,9 @@
-//! The known name that somebody who mistyped one probably meant.
+//! Suggests the known name that is nearest to a mistyped one.
 
 use strsim::osa_distance;
 
-/// The nearest of `known`, if any is near enough to be suggested. Names are paths with dots: one that is only in the wrong
-/// table counts as near.
+/// The nearest of `known`, if any is near enough to be suggested. Names are dotted paths: a key in the wrong table counts as
+/// near.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (name.len() / 3).clamp(1, 4);
     known
@@ -17,7 +17,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 fn distance_of_paths(left: &str, right: &str) -> usize {
     let whole = osa_distance(left, right);
     let (left, right) = (last_part(left), last_part(right));
-    // Short names such as `key` say little without their table.
+    // Short names such as `key` occur in several tables: compare whole paths.
     if left.len() < 5 {
         return whole;
     }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typo_finds_its_name_and_nonsense_finds_none() {
+    fn a_typo_finds_the_intended_name_and_nonsense_finds_none() {
         let known = ["listen", "limits", "limits.max_connections", "limits.max_groups", "tls.key"];
         assert_eq!(nearest("lisen", known), Some("listen"));
         assert_eq!(nearest("lisetn", known), Some("listen"));

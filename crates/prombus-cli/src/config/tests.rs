@@ -1,4 +1,4 @@
-//! Settings from all sources together; the default file and the documents against the definitions.
+//! Tests of merged settings, and of the default file and the docs against the definitions.
 
 #[cfg(feature = "mongodb")]
 mod shared_store;
@@ -59,7 +59,8 @@ fn listen_of(settings: &Settings) -> Vec<String> {
     settings.server.listen.iter().map(ToString::to_string).collect()
 }
 
-/// Lines that set something begin with a `#` without a space; those with an example say so.
+/// The default file with its settings uncommented. A commented-out setting begins with `#` and no space; examples end with
+/// `# example`.
 fn uncommented(with_examples: bool) -> String {
     let mut text = String::new();
     for line in default_file().lines() {
@@ -75,7 +76,7 @@ fn uncommented(with_examples: bool) -> String {
 }
 
 #[test]
-fn the_default_file_as_it_is_sets_nothing() {
+fn the_default_file_sets_nothing() {
     assert!(check("prombus.toml", &default_file()).is_empty());
     let settings = validated(&toml_file::read("d", &default_file()).unwrap().source).unwrap();
     let nothing = validated(&Source::default()).unwrap();
@@ -100,14 +101,14 @@ fn the_default_file_has_every_key_and_no_other() {
     for Setting { path, .. } in definitions::all() {
         assert!(seen.contains(*path), "{path} is not in the default file");
     }
-    // The only faults of the examples are that their files are not there.
+    // The files that the examples name do not exist; there are no other problems.
     for line in check("d", &uncommented(true)) {
-        assert!(line.contains("there is no such file"), "{line}");
+        assert!(line.contains("no such file"), "{line}");
     }
 }
 
 #[test]
-fn a_flag_goes_over_the_environment_over_the_file_over_the_default() {
+fn precedence_is_flag_then_environment_then_file_then_default() {
     let file = TempFile::new(
         "order",
         "listen = [\"127.0.0.1:1\"]\ndata = \"file\"\nlog = \"warn\"\n[limits]\nmax_topics = 5\n",
@@ -127,7 +128,7 @@ fn a_flag_goes_over_the_environment_over_the_file_over_the_default() {
 }
 
 #[test]
-fn ports_of_the_environment_replace_and_add() {
+fn ws_port_replaces_the_default_port_and_http_port_adds_a_listener() {
     let listen = |flags: &[&str], variables: &[(&str, &str)]| {
         let words: Vec<&str> = flags.iter().flat_map(|address| ["--listen", address]).collect();
         listen_of(&load_with(&words, variables).unwrap())
@@ -141,7 +142,7 @@ fn ports_of_the_environment_replace_and_add() {
 }
 
 #[test]
-fn a_token_of_the_environment_may_do_everything() {
+fn ws_token_allows_everything() {
     let settings = load_with(&[], &[("WS_TOKEN", "secret")]).unwrap();
     let token = &settings.server.auth.tokens[0];
     assert_eq!((token.name.as_str(), token.scopes.len()), ("ws_token", Scope::all().len()));
@@ -149,7 +150,7 @@ fn a_token_of_the_environment_may_do_everything() {
 }
 
 #[test]
-fn other_machines_get_in_only_with_auth_or_when_told_so() {
+fn other_machines_have_access_only_with_auth_or_insecure() {
     let open = ["--listen", "0.0.0.0:8090"];
     let error = try_load(&open, &[]).unwrap_err();
     assert!(error.lines[0].starts_with("--listen: 0.0.0.0:8090 is open to other machines"), "{error:?}");
@@ -160,18 +161,18 @@ fn other_machines_get_in_only_with_auth_or_when_told_so() {
 }
 
 #[test]
-fn rules_without_anybody_to_rule_are_refused_unless_a_token_comes() {
+fn rules_without_auth_are_refused_unless_the_environment_has_a_token() {
     let file = TempFile::new("rules", "data = \"x\"\n\n[[auth.rule]]\neffect = \"deny\"\n");
     let path = file.path();
     let args = ["--config", path.as_str()];
     let lines = load_with(&args, &[]).unwrap_err();
-    assert!(lines[0].contains(":3: auth.rule: rules mean nothing"), "{lines:?}");
+    assert!(lines[0].contains(":3: auth.rule: rules have no effect"), "{lines:?}");
     assert!(load_with(&args, &[("WS_TOKEN", "x")]).is_ok());
     assert!(check("f", "[[auth.rule]]\neffect = \"deny\"\n").is_empty());
 }
 
 #[test]
-fn stores_that_are_not_there_are_said_to_be_not_there_without_their_passwords() {
+fn an_unknown_store_is_refused_without_showing_its_password() {
     let lines = load_with(&["--store", "nats://user:hunter2@host"], &[]).unwrap_err();
     assert!(lines[0].starts_with("--store: this build has no store for nats:"), "{lines:?}");
     assert!(!lines[0].contains("hunter2"));
@@ -180,7 +181,7 @@ fn stores_that_are_not_there_are_said_to_be_not_there_without_their_passwords() 
 }
 
 #[test]
-fn values_that_mean_nothing_are_named_with_key_and_line() {
+fn invalid_values_are_reported_with_key_and_line() {
     let text = "listen = [\"127.0.0.1:1\", \"nowhere\"]\nlog_format = \"xml\"\nlog = \"a=b=c\"\n\
                 [tls]\ncert = \"/no/such/file\"\n\
                 [limits]\nmax_connections = 0\n\
@@ -205,7 +206,7 @@ fn values_that_mean_nothing_are_named_with_key_and_line() {
         "p.toml:17: auth.token[1]: a token without scopes",
         "p.toml:18: auth.token[1].hash: is empty",
         "p.toml:20: auth.jwt.secret: is shorter than 32 bytes",
-        "p.toml:21: auth.jwt.pem_files[0]: cannot read /no/such/key: there is no such file",
+        "p.toml:21: auth.jwt.pem_files[0]: cannot read /no/such/key: no such file",
         "p.toml:23: auth.rule[0].effect: \"maybe\"",
         "p.toml:24: auth.rule[0].actions[0]: \"read\"",
         "p.toml:25: auth.rule[0].topics[1]: ",
@@ -224,23 +225,23 @@ fn jwt_without_a_key_is_refused() {
 }
 
 #[test]
-fn a_config_file_that_is_not_there_is_named_by_who_named_it() {
+fn a_missing_config_file_is_reported_with_the_flag_or_variable_that_names_it() {
     assert_eq!(
         load_with(&["--config", "/no/such.toml"], &[]).unwrap_err(),
-        ["--config: cannot read /no/such.toml: there is no such file"]
+        ["--config: cannot read /no/such.toml: no such file"]
     );
     let lines = load_with(&[], &[("PROMBUS_CONFIG", "/no/such.toml")]).unwrap_err();
     assert!(lines[0].starts_with("PROMBUS_CONFIG: "));
 }
 
 #[test]
-fn a_file_with_unknown_keys_is_not_served_with() {
+fn a_file_with_unknown_keys_is_refused() {
     let file = TempFile::new("unknown", "[auht]\n");
     let lines = load_with(&["--config", &file.path()], &[]).unwrap_err();
     assert!(lines[0].ends_with(":1: auht: unknown key; did you mean auth?"), "{lines:?}");
 }
 
-/// The default in words: `1 MiB`, `10 s`, `10,000`.
+/// The default as the docs write it: `1 MiB`, `10 s`, `10,000`.
 fn default_in_words(setting: &Setting) -> String {
     let Some(number) = setting.default_number() else {
         return match setting.shown {
@@ -262,12 +263,12 @@ fn default_in_words(setting: &Setting) -> String {
 
 /// The table of all settings in docs/operating.md.
 fn table_of_settings() -> String {
-    let mut text = "| setting | values | default | |\n|---|---|---|---|\n".to_owned();
+    let mut text = "| setting | values | default | meaning |\n|---|---|---|---|\n".to_owned();
     for setting in definitions::all() {
         let values = match (&setting.kind, setting.kind.range_text()) {
             (_, Some(range)) => range,
-            (Kind::Text, _) => "text".to_owned(),
-            (Kind::Texts, _) => "list of texts".to_owned(),
+            (Kind::Text, _) => "string".to_owned(),
+            (Kind::Texts, _) => "list of strings".to_owned(),
             (Kind::Whole(_), _) => "whole number".to_owned(),
             (Kind::Number(_), _) => "number".to_owned(),
             (Kind::Switch, _) => "true, false".to_owned(),
@@ -281,7 +282,7 @@ fn table_of_settings() -> String {
 
 /// The table of flags in docs/operating.md.
 fn table_of_flags() -> String {
-    let mut text = "| flag | key | default | |\n|---|---|---|---|\n".to_owned();
+    let mut text = "| flag | key | default | meaning |\n|---|---|---|---|\n".to_owned();
     for setting in definitions::all() {
         let Some(flag) = &setting.flag else { continue };
         let flag = format!("--{} {}", flag.name, flag.value_name);
@@ -291,18 +292,18 @@ fn table_of_flags() -> String {
     text
 }
 
-/// The lines of a document between two comments.
+/// The generated lines of a document, which are between two comments.
 fn generated<'a>(document: &'a str, name: &str) -> &'a str {
     let text = document.split(&format!("<!-- {name}, from `config/definitions.rs` -->\n")).nth(1).unwrap();
     text.split(&format!("<!-- end of {name} -->")).next().unwrap()
 }
 
-/// Fails, and writes the new text beside the old one, if a text is not what the definitions say.
+/// Fails if the text differs from the generated one, and writes the generated text to a file for copying.
 fn assert_same_text(file: &str, written: &str, expected: &str) {
     if written != expected {
         let new = std::env::temp_dir().join(format!("prombus-{file}.new"));
         std::fs::write(&new, expected).unwrap();
-        panic!("{file} differs from the definitions; {} has what they say", new.display());
+        panic!("{file} differs from the definitions; {} has the generated text", new.display());
     }
 }
 
@@ -312,15 +313,15 @@ fn the_shipped_config_file_is_the_default_file() {
 }
 
 #[test]
-fn the_document_has_every_setting_with_its_range_default_and_flag() {
+fn operating_md_lists_every_setting_with_its_range_default_and_flag() {
     let document = include_str!("../../../../docs/operating.md");
     assert_same_text("flags.md", generated(document, "flags"), &table_of_flags());
     assert_same_text("settings.md", generated(document, "settings"), &table_of_settings());
 }
 
-/// The tables of limits and topics tell more than the definitions have; their defaults are checked.
+/// The tables of limits and topics are written by hand, because they say more than the definitions. Their defaults are checked.
 #[test]
-fn the_tables_of_the_document_have_the_defaults() {
+fn the_hand_written_tables_of_operating_md_have_the_right_defaults() {
     let document = include_str!("../../../../docs/operating.md");
     for (section, tables) in
         [("Limits", ["limits.", "", ""]), ("Topics", ["topic[].", "topic[].", "topic[]."])]
@@ -349,7 +350,7 @@ fn the_help_of_serve_has_every_flag_with_its_default() {
     let mut command = <Args as clap::CommandFactory>::command();
     let serve = command.find_subcommand_mut("serve").unwrap();
     let help = serve.render_long_help().to_string();
-    // Lines are broken anywhere.
+    // The help is wrapped anywhere.
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let flags: Vec<&str> =
         definitions::all().filter_map(|setting| Some(setting.flag.as_ref()?.name)).collect();

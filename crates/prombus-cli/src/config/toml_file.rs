@@ -1,4 +1,4 @@
-//! Reads the text of a config file: all unknown keys and all values of the wrong kind are found, each with its line.
+//! Parses a config file and reports every unknown key and every value of the wrong type, each with its line.
 
 use super::definitions;
 use super::problems::{Problem, Problems};
@@ -9,19 +9,19 @@ use std::collections::BTreeSet;
 use toml::Table;
 use toml::de::{DeTable, DeValue};
 
-/// A config file as read. The source has values only if there is no problem; it knows lines in any case.
+/// A parsed config file.
 #[derive(Debug)]
 pub struct TomlFile {
-    /// Values and lines.
+    /// The lines of all keys and, if there are no problems, their values.
     pub source: Source,
-    /// Unknown keys and values of the wrong kind.
+    /// Unknown keys and values of the wrong type.
     pub problems: Vec<Problem>,
 }
 
-/// Reads a config file's text.
+/// Parses the text of a config file.
 ///
 /// # Errors
-/// One line when the text is no TOML.
+/// One line when the text is not TOML.
 pub fn read(file: &str, text: &str) -> Result<TomlFile, String> {
     let not_toml = |error: toml::de::Error| {
         let line = error.span().map_or(1, |span| line_at(text, span.start));
@@ -49,7 +49,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Checks a table. `defined` is its path with `[]` for lists of tables, `path` the one with numbers.
+    /// Checks a table. `defined` is its path in the definitions (`topic[]`), `path` its path in the file (`topic[0]`).
     fn table(&mut self, defined: &str, path: &str, table: &DeTable<'_>) {
         for (key, value) in table {
             let defined = join(defined, key.get_ref());
@@ -106,7 +106,7 @@ impl Walk<'_> {
         let known = known_paths();
         let why = match nearest(&plain, known.iter().map(String::as_str)) {
             Some(near) => format!("unknown key; did you mean {near}?"),
-            None => "unknown key; `prombus config default` shows all".to_owned(),
+            None => "unknown key; `prombus config default` prints all keys".to_owned(),
         };
         self.problems.add(path, why);
     }
@@ -118,7 +118,7 @@ impl Walk<'_> {
     }
 }
 
-/// What the definitions have at a path.
+/// An entry of the definitions.
 enum Defined {
     /// A key with a value.
     Key(&'static Kind),
@@ -128,7 +128,7 @@ enum Defined {
     Tables,
 }
 
-/// What is at a path of the definitions, e.g. `auth.token[].name`.
+/// The entry at a path of the definitions, e.g. `auth.token[].name`.
 fn defined_at(path: &str) -> Option<Defined> {
     definitions::all().find_map(|setting| {
         let rest = setting.path.strip_prefix(path)?;
@@ -141,7 +141,7 @@ fn defined_at(path: &str) -> Option<Defined> {
     })
 }
 
-/// Every path that can be written: keys and the tables around them, without numbers.
+/// Every valid path: keys and their tables, without list indexes.
 fn known_paths() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for setting in definitions::all() {
@@ -156,7 +156,7 @@ fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// Whole numbers are kept in 63 bits.
+/// Whether the value is a whole number that is not negative and fits TOML's 64-bit signed integers.
 fn is_whole(value: &DeValue<'_>) -> bool {
     value.as_integer().is_some_and(|integer| {
         u64::from_str_radix(integer.as_str(), integer.radix())
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
+    fn every_unknown_key_is_reported_with_its_line_and_the_nearest_known_key() {
         let text = "lisen = []\n\n[limits]\nmax_conections = 5\nmax_topics = 7\n[limit]\na = 1\nb = 2\n\
                     [[auth.token]]\nnme = \"x\"\n[frobnicate]\n";
         assert_eq!(
@@ -192,25 +192,25 @@ mod tests {
                 "p.toml:4: limits.max_conections: unknown key; did you mean limits.max_connections?",
                 "p.toml:6: limit: unknown key; did you mean limits?",
                 "p.toml:10: auth.token[0].nme: unknown key; did you mean auth.token.name?",
-                "p.toml:11: frobnicate: unknown key; `prombus config default` shows all",
+                "p.toml:11: frobnicate: unknown key; `prombus config default` prints all keys",
             ]
         );
     }
 
     #[test]
-    fn a_value_of_the_wrong_kind_is_named_with_its_line_and_not_shown() {
+    fn a_value_of_the_wrong_type_is_reported_with_its_line_and_without_the_value() {
         let text = "listen = \"x\"\ninsecure = 1\n[limits]\nmax_topics = -1\nmax_groups = 1.5\n[auth.jwt]\nsecret = 4711\n";
         let found = problems(text);
-        assert_eq!(found[0], "p.toml:1: listen: expected a list of texts, e.g. [\"one\", \"two\"]");
+        assert_eq!(found[0], "p.toml:1: listen: expected a list of strings, e.g. [\"one\", \"two\"]");
         assert_eq!(found[1], "p.toml:2: insecure: expected true or false");
-        assert_eq!(found[2], "p.toml:4: limits.max_topics: expected a whole number, not below zero");
-        assert_eq!(found[3], "p.toml:5: limits.max_groups: expected a whole number, not below zero");
-        assert_eq!(found[4], "p.toml:7: auth.jwt.secret: expected a text in quotes");
+        assert_eq!(found[2], "p.toml:4: limits.max_topics: expected a whole number that is not negative");
+        assert_eq!(found[3], "p.toml:5: limits.max_groups: expected a whole number that is not negative");
+        assert_eq!(found[4], "p.toml:7: auth.jwt.secret: expected a string in quotes");
         assert!(!found.join("").contains("4711"));
     }
 
     #[test]
-    fn tables_in_the_wrong_form_are_told_the_right_one() {
+    fn a_table_in_the_wrong_form_is_reported_with_the_right_form() {
         assert_eq!(
             problems("limits = 5"),
             ["p.toml:1: limits: is a table: write [limits] and its keys below"]
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_is_said_with_its_line() {
+    fn a_toml_syntax_error_is_reported_with_its_line() {
         let error = read("p.toml", "data = \"x\"\nlisten = [\n\n").unwrap_err();
         assert!(error.starts_with("p.toml:"), "{error}");
         let error = read("p.toml", "data = \"x\"\ndata = \"y\"\n").unwrap_err();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_told_from_keys_that_begin_alike() {
+    fn tables_are_distinguished_from_keys_with_the_same_prefix() {
         assert!(matches!(defined_at("log"), Some(Defined::Key(Kind::Text))));
         assert!(matches!(defined_at("auth"), Some(Defined::Table)));
         assert!(matches!(defined_at("auth.token"), Some(Defined::Tables)));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_all_their_forms_are_whole() {
+    fn every_toml_notation_of_a_whole_number_is_accepted() {
         assert!(problems("[limits]\nmax_topics = 1_000\nmax_groups = 0x10\nmax_connections = +5").is_empty());
         assert_eq!(problems("[limits]\nmax_topics = 99999999999999999999").len(), 1);
     }

@@ -1,5 +1,5 @@
-//! Checks the values of all sources together and makes [`Settings`] of them. Single values are checked by their
-//! definitions; here is what concerns several of them, or needs a parser of its own.
+//! Checks the merged values and converts them to [`Settings`]. Definitions check single values; this module checks settings
+//! that depend on each other or need their own parser.
 
 use super::auth::auth;
 use super::definitions;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
-/// The settings that a source comes to. If there are problems, they are of no use.
+/// Converts a source to settings. Do not use the result if there are problems.
 pub fn settings(problems: &mut Problems, source: &Source) -> Settings {
     let mut settings = Settings::default();
     for setting in definitions::all().filter(|setting| !Setting::is_in_list(setting)) {
@@ -44,7 +44,7 @@ pub fn settings(problems: &mut Problems, source: &Source) -> Settings {
     match source.text("log_format") {
         None | Some("text") => {}
         Some("json") => settings.log.format = LogFormat::Json,
-        Some(other) => problems.add("log_format", format!("{other:?}: text or json is allowed")),
+        Some(other) => problems.add("log_format", format!("{other:?}: expected text or json")),
     }
     settings
 }
@@ -55,7 +55,7 @@ fn addresses(problems: &mut Problems, listen: &[&str]) -> Vec<SocketAddr> {
     }
     let mut addresses = Vec::new();
     for (at, text) in listen.iter().enumerate() {
-        // Other names are not resolved: what a name means may change, and with it who gets in.
+        // Other names are not resolved: a name's address may change, and with it who has access.
         let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
         match numeric.as_deref().unwrap_or(text).parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 && addresses.contains(&address) => {
@@ -76,11 +76,11 @@ fn tls(problems: &mut Problems, source: &Source) -> Option<TlsOptions> {
     let (cert, key) = match (source.text("tls.cert"), source.text("tls.key")) {
         (Some(cert), Some(key)) => (cert, key),
         (Some(_), None) => {
-            problems.add("tls.cert", "the certificate's key is missing: give tls.key (--tls-key) too");
+            problems.add("tls.cert", "the certificate's key is missing: set tls.key (--tls-key) too");
             return None;
         }
         (None, Some(_)) => {
-            problems.add("tls.key", "the key's certificate is missing: give tls.cert (--tls-cert) too");
+            problems.add("tls.key", "the key's certificate is missing: set tls.cert (--tls-cert) too");
             return None;
         }
         (None, None) => return None,
@@ -89,7 +89,7 @@ fn tls(problems: &mut Problems, source: &Source) -> Option<TlsOptions> {
     problems.file("tls.cert", cert);
     problems.file("tls.key", key);
     let tls = TlsOptions { cert: PathBuf::from(cert), key: PathBuf::from(key) };
-    // Of files that cannot be read that was said already.
+    // Files that cannot be read are already reported.
     if problems.found.len() == found_before
         && let Err(error) = check_tls(&tls)
     {
@@ -98,7 +98,7 @@ fn tls(problems: &mut Problems, source: &Source) -> Option<TlsOptions> {
     Some(tls)
 }
 
-/// The rate whose settings begin with `path`, if one is given. Without a burst it is what comes in a second.
+/// The rate whose settings begin with `path`, if it is set. The default burst is the rate of one second, at least 1.
 fn rate(problems: &mut Problems, source: &Source, path: &str) -> Option<Rate> {
     let burst_path = format!("{path}_burst");
     let burst = source.number(&burst_path);
@@ -106,14 +106,14 @@ fn rate(problems: &mut Problems, source: &Source, path: &str) -> Option<Rate> {
         Some(per_second) => Some(Rate { per_second, burst: burst.unwrap_or_else(|| per_second.max(1.0)) }),
         None if burst.is_some() => {
             let key = path.rsplit('.').next().unwrap_or(path);
-            problems.add(burst_path, format!("means nothing without {key}_per_second"));
+            problems.add(burst_path, format!("has no effect without {key}_per_second"));
             None
         }
         None => None,
     }
 }
 
-/// `[[topic]]`, in the order of the file: the first that matches a topic applies.
+/// The rules of `[[topic]]`, in the order of the file: the first that matches a topic applies.
 fn topics(problems: &mut Problems, source: &Source) -> Vec<TopicRule> {
     let mut rules = Vec::new();
     for (path, table) in source.tables("topic") {
@@ -156,15 +156,14 @@ fn store(problems: &mut Problems, source: &Source, store: &mut StoreChoice) {
             _ => problems.add("store", "no server is named; e.g. mongodb://localhost:27017"),
         },
         Some(Some((scheme @ ("nats" | "tls"), _))) => {
-            let why =
-                format!("this build has no store for {scheme}:; log:, memory: and mongodb:// are there");
+            let why = format!("this build has no store for {scheme}:; expected log:, memory: or mongodb://…");
             problems.add("store", why);
         }
-        _ => problems.add("store", "there is no such store; expected log:, memory: or mongodb://…"),
+        _ => problems.add("store", "unknown store; expected log:, memory: or mongodb://…"),
     }
 }
 
-/// What counts for a store that several gateways can share.
+/// The settings of a store that several gateways can share.
 fn shared_store(problems: &mut Problems, source: &Source, settings: &mut Settings) {
     let mongodb = &mut settings.bus.mongodb;
     let named = |path| source.text(path).map(str::to_owned);
@@ -187,7 +186,7 @@ fn shared_store(problems: &mut Problems, source: &Source, settings: &mut Setting
     match &settings.advertise {
         Some(text) if !is_address(text) => problems.add("advertise", EXPECTED),
         Some(text) if is_wildcard(text) => {
-            let why = "stands for all addresses of this machine, and other gateways cannot connect to it";
+            let why = "means all addresses of this machine: other gateways cannot connect to it";
             problems.add("advertise", format!("{text} {why}; {EXPECTED}"));
         }
         _ => {}
@@ -211,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_certificate_is_found_beside_other_problems() {
+    fn a_bad_certificate_is_reported_together_with_other_problems() {
         let file = std::env::temp_dir().join(format!("prombus-no-certificate-{}", std::process::id()));
         std::fs::write(&file, "no certificate").expect("a file");
         let mut source = Source::default();
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_what_comes_in_a_second_and_means_nothing_without_a_rate() {
+    fn the_default_burst_is_the_rate_of_one_second_and_a_burst_needs_a_rate() {
         let mut problems = Problems::default();
         let mut rate_of = |per_second: Option<f64>, burst: Option<f64>| {
             let mut source = Source::default();
@@ -244,7 +243,7 @@ mod tests {
         let problem = &problems.found[0];
         assert_eq!(
             (problem.path.as_str(), problem.why.as_str()),
-            ("a.b_burst", "means nothing without b_per_second")
+            ("a.b_burst", "has no effect without b_per_second")
         );
     }
 }

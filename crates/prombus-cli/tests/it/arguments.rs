@@ -1,4 +1,4 @@
-//! Arguments: help, version, and what is wrong.
+//! Tests of help, version, and errors in arguments.
 
 use crate::support::run;
 
@@ -26,7 +26,7 @@ fn without_a_command_the_help_is_printed() {
 }
 
 #[test]
-fn bad_arguments_exit_with_2_and_say_what_is_wrong() {
+fn bad_arguments_exit_with_2_and_an_error_message() {
     let cases: [(&[&str], &str); 11] = [
         (&["serve", "--lisen", "x"], "--listen"),
         (&["serv"], "serve"),
@@ -48,7 +48,7 @@ fn bad_arguments_exit_with_2_and_say_what_is_wrong() {
 }
 
 #[test]
-fn the_help_of_every_command_for_a_server_has_examples() {
+fn the_help_of_every_client_command_has_examples() {
     let commands: [&[&str]; 8] = [
         &["export"],
         &["import"],

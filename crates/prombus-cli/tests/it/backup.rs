@@ -1,4 +1,4 @@
-//! `prombus backup` of a server that is busy.
+//! Test of `prombus backup` under load.
 
 use crate::http_client::Poster;
 use crate::remote::Server;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 #[test]
-fn a_backup_under_load_has_all_that_was_answered_and_can_be_served() {
+fn a_backup_under_load_has_every_acknowledged_event_and_can_be_served() {
     let server = Server::start();
     let (answered, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let folder = TempFolder::new();
@@ -30,7 +30,7 @@ fn a_backup_under_load_has_all_that_was_answered_and_can_be_served() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let before = answered.load(Ordering::SeqCst);
-        // A path that is not absolute is one from where the command runs.
+        // A relative path is relative to the folder in which the command runs.
         let ran = server.command(&["backup", "copy"]).current_dir(folder.path()).output().unwrap();
         is_over.store(true, Ordering::SeqCst);
         assert_eq!(ran.status.code(), Some(0), "{}", String::from_utf8_lossy(&ran.stderr));
@@ -44,7 +44,7 @@ fn a_backup_under_load_has_all_that_was_answered_and_can_be_served() {
     let serving = Serving::start(prombus(&["serve", "--data", shown, "--listen", "127.0.0.1:0"]));
     let opened = Server { serving, folder };
     let events = opened.events("orders");
-    println!("{before} answered before, {} in the backup, {} in all", events.len(), answered.into_inner());
+    println!("{before} answered before, {} in the backup, {} in total", events.len(), answered.into_inner());
     assert!(events.len() as u64 >= before, "{} of {before}", events.len());
     for (number, event) in events.iter().enumerate() {
         assert_eq!(
@@ -52,7 +52,7 @@ fn a_backup_under_load_has_all_that_was_answered_and_can_be_served() {
             (Some(number as u64 + 1), &number.into())
         );
     }
-    // A folder with something in it is not overwritten.
+    // A folder that is not empty is not overwritten.
     let refused = server.run(&["backup", shown]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
 }

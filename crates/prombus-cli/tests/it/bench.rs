@@ -1,4 +1,4 @@
-//! `prombus bench`: every load, on each kind of target, with books that balance.
+//! Tests of `prombus bench`: every load on each kind of target; no message is lost, duplicated or out of order.
 
 use crate::serving::Serving;
 use crate::support::{Ran, TempFolder, prombus, run};
@@ -40,7 +40,7 @@ fn assert_all_loads_balance(results: &[Value]) {
 }
 
 #[test]
-fn every_load_runs_on_a_server_of_its_own_and_leaves_nothing_behind() {
+fn every_load_runs_on_a_temporary_server_and_leaves_nothing_behind() {
     let folder = TempFolder::new();
     let results = results(&bench(&folder, &[]));
     assert_all_loads_balance(&results);
@@ -71,7 +71,7 @@ fn a_running_server_is_measured_with_its_token() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said() {
+fn a_target_or_argument_that_cannot_be_used_is_reported() {
     let gone = run(&["bench", "publish", "--url", "ws://127.0.0.1:1"]);
     assert_eq!(gone.code, Some(1));
     assert!(gone.stderr.contains("cannot connect to 127.0.0.1:1"), "{gone:?}");
@@ -119,7 +119,7 @@ fn an_interrupt_leaves_nothing_behind() {
     let data = folder.path().to_str().unwrap();
     let mut child = prombus(&["bench", "publish", "--seconds", "60", "--data", data]).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(30);
-    // It has a server when there are segments.
+    // The server runs once its data folder has a manifest.
     let has_server = || {
         let mut folders = std::fs::read_dir(folder.path()).unwrap().map_while(Result::ok);
         folders.any(|it| it.path().join("data/MANIFEST").exists())

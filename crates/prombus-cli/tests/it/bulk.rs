@@ -1,4 +1,4 @@
-//! `prombus export`, `import` and `replay` against real servers.
+//! Tests of `prombus export`, `import` and `replay` with real servers.
 
 use crate::long_form::Random;
 use crate::remote::{Server, id_of, line, lines, with_token};
@@ -19,7 +19,7 @@ fn ids(events: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_exported_and_imported_elsewhere_is_the_same_and_twice_adds_nothing() {
+fn an_imported_export_is_identical_and_importing_it_twice_adds_nothing() {
     let (one, other) = (Server::start(), Server::start());
     one.import(&lines("orders", 0..2_500));
     let file = one.folder.path().join("orders.ndjson");
@@ -30,18 +30,18 @@ fn what_is_exported_and_imported_elsewhere_is_the_same_and_twice_adds_nothing() 
     assert_eq!(exported, one.lines("orders"));
     assert_eq!(one.ok(&["export", "orders"]), exported);
 
-    assert_eq!(other.ok(&["import", file]), "2500 events imported, 0 were there already\n");
+    assert_eq!(other.ok(&["import", file]), "2500 events imported, 0 were already there\n");
     assert_eq!(other.lines("orders"), exported);
     assert_eq!(seqs(&other.events("orders")), (1..=2_500).collect::<Vec<_>>());
-    assert_eq!(other.ok(&["import", file]), "0 events imported, 2500 were there already\n");
+    assert_eq!(other.ok(&["import", file]), "0 events imported, 2500 were already there\n");
     assert_eq!(other.lines("orders"), exported);
 
-    assert_eq!(other.ok(&["import", "copy", file]), "2500 events imported, 0 were there already\n");
+    assert_eq!(other.ok(&["import", "copy", file]), "2500 events imported, 0 were already there\n");
     assert_eq!(ids(&other.events("copy")), ids(&other.events("orders")));
 }
 
 #[test]
-fn an_export_may_begin_behind_an_event_and_between_times() {
+fn an_export_can_start_after_an_event_or_select_a_time_range() {
     let server = Server::start();
     server.import(&lines("orders", 0..20));
     let exported = |arguments: &[&str]| {
@@ -54,11 +54,11 @@ fn an_export_may_begin_behind_an_event_and_between_times() {
     assert_eq!(exported(&["--from-ts", "2023-11-14T22:13:20.018Z"]), [18, 19]);
     let unknown = server.run(&["export", "nothing"]);
     assert_eq!(unknown.code, Some(1));
-    assert!(unknown.stderr.contains("there is no topic \"nothing\""), "{}", unknown.stderr);
+    assert!(unknown.stderr.contains("no topic \"nothing\""), "{}", unknown.stderr);
 }
 
 #[test]
-fn a_cut_export_goes_on_behind_its_last_whole_line() {
+fn an_interrupted_export_resumes_after_its_last_complete_line() {
     let server = Server::start();
     server.import(&lines("orders", 0..300));
     let whole = server.ok(&["export", "orders"]);
@@ -71,7 +71,7 @@ fn a_cut_export_goes_on_behind_its_last_whole_line() {
         server.ok(&["export", "orders", "-o", file, "--resume"]);
         assert!(std::fs::read_to_string(&path).unwrap() == whole, "cut at {cut}");
     }
-    // The event of the last line is gone from the topic: its seq says where to go on.
+    // If the topic no longer has the event of the last line, the export resumes after its seq.
     let gone = whole[..third_end].replace(&id_of("orders", 2), &id_of("elsewhere", 2));
     std::fs::write(&path, &gone).unwrap();
     server.ok(&["export", "orders", "-o", file, "--resume"]);
@@ -81,7 +81,7 @@ fn a_cut_export_goes_on_behind_its_last_whole_line() {
     let refused = server.run(&["export", "orders", "-o", file]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.contains("--resume"), "{}", refused.stderr);
-    // New events are what comes; the file of another topic stays as it is.
+    // A complete file gets the new events; the file of another topic is not changed.
     server.import(&lines("orders", 300..310));
     assert!(server.ok(&["export", "orders", "-o", file, "--resume"]).contains(": 10 events"));
     server.import(&lines("bills", 0..3));
@@ -91,23 +91,23 @@ fn a_cut_export_goes_on_behind_its_last_whole_line() {
 }
 
 #[test]
-fn a_broken_line_is_named_and_all_before_it_are_there() {
+fn a_bad_line_is_reported_after_all_lines_before_it_are_imported() {
     let server = Server::start();
     let mut text = lines("orders", 0..30);
     text[16] = r#"{"id": "not one", "topic": "orders", "payload": 1}"#.to_owned();
     text[25] = "{\"topic\": \"orders\", \"payl".to_owned();
     let file = server.folder.file("orders.ndjson", &text.join("\n"));
     let ran = server.run(&["import", &file]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), "16 events imported, 0 were there already\n"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), "16 events imported, 0 were already there\n"));
     assert!(ran.stderr.contains("line 17: ") && ran.stderr.contains("--from-line 17"), "{}", ran.stderr);
     assert_eq!(server.count("orders"), 16);
 
     let ran = server.run(&["import", &file, "--from-line", "18"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), "8 events imported, 0 were there already\n"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), "8 events imported, 0 were already there\n"));
     assert!(ran.stderr.contains("line 26: "), "{}", ran.stderr);
 
     let ran = server.run(&["import", &file, "--skip-bad"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), "4 events imported, 24 were there already\n"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), "4 events imported, 24 were already there\n"));
     for word in ["line 17: ", "line 26: ", "2 bad lines"] {
         assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
     }
@@ -117,7 +117,7 @@ fn a_broken_line_is_named_and_all_before_it_are_there() {
 }
 
 #[test]
-fn a_line_that_the_server_refuses_is_named_too() {
+fn a_line_that_the_server_refuses_is_reported() {
     let server = Server::start();
     let mut text = lines("orders", 0..5);
     let large = format!(
@@ -136,17 +136,17 @@ fn a_line_that_the_server_refuses_is_named_too() {
 }
 
 #[test]
-fn a_line_that_is_larger_than_any_frame_costs_only_itself() {
+fn a_line_larger_than_the_frame_limit_does_not_affect_other_lines() {
     let server = Server::start();
     let mut text = lines("orders", 0..8);
     for number in [2, 5] {
         let (id, payload) = (id_of("orders", number as u64), "x".repeat(1_700_000 + number));
         text[number] = format!(r#"{{"topic":"orders","id":"{id}","payload":"{payload}"}}"#);
     }
-    // Both are named, although each ends a connection; what stands around them is there.
+    // Both lines are reported, although each of them closes the connection; the other lines are imported.
     let ran = server.feed(&["import"], &text.join("\n"));
     assert_eq!(ran.code, Some(1));
-    for word in ["line 3: ", "line 6: ", "too_large", "trying again"] {
+    for word in ["line 3: ", "line 6: ", "too_large", "retrying"] {
         assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
     }
     let ran = server.feed(&["import", "--skip-bad"], &text.join("\n"));
@@ -159,7 +159,7 @@ fn a_line_that_is_larger_than_any_frame_costs_only_itself() {
 }
 
 #[test]
-fn whoever_reads_only_the_beginning_of_an_export_hears_no_complaint() {
+fn an_export_whose_reader_closes_the_pipe_prints_no_error() {
     let server = Server::start();
     server.import(&lines("orders", 0..5_000));
     let mut child = server.command(&["export", "orders"]).spawn().unwrap();
@@ -171,12 +171,12 @@ fn whoever_reads_only_the_beginning_of_an_export_hears_no_complaint() {
 }
 
 #[test]
-fn an_interrupted_import_says_where_to_go_on() {
+fn an_interrupted_import_says_how_to_continue() {
     let server = Server::start();
     let mut child =
         server.command(&["import", "--payloads", "orders", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    // A whole chunk, and one that is never full.
+    // One full chunk, and one that never becomes full.
     for number in 0..1_500 {
         writeln!(input, "{number}").unwrap();
     }
@@ -192,7 +192,7 @@ fn an_interrupted_import_says_where_to_go_on() {
 }
 
 #[test]
-fn an_export_does_not_go_on_with_another_topic_of_the_same_name() {
+fn an_export_does_not_resume_with_another_topic_of_the_same_name() {
     let server = Server::start();
     server.import(&lines("orders", 0..20));
     let path = server.folder.path().join("orders.ndjson");
@@ -207,23 +207,23 @@ fn an_export_does_not_go_on_with_another_topic_of_the_same_name() {
 }
 
 #[test]
-fn payloads_alone_go_to_the_topic_that_is_named() {
+fn payloads_are_imported_into_the_named_topic() {
     let server = Server::start();
     let ran = server.feed(&["import", "--payloads", "orders", "-"], "{\"a\": 1}\n\n[2]\nnull");
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "3 events imported, 0 were there already\n"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "3 events imported, 0 were already there\n"));
     let payloads: Vec<Value> = server.events("orders").iter().map(|event| event["payload"].clone()).collect();
     assert_eq!(payloads, [serde_json::json!({"a": 1}), serde_json::json!([2]), Value::Null]);
     let ran = server.feed(&["import", "--payloads"], "1");
     assert!(ran.code == Some(1) && ran.stderr.contains("needs a topic"), "{ran:?}");
     let ran = server.feed(&["import", "mistyped.ndjson"], "");
     assert!(ran.code == Some(1) && ran.stderr.contains("no file mistyped.ndjson"), "{ran:?}");
-    // Without ids of their own they would come twice: it says how to go on.
+    // Lines without ids would be added twice by a second run: the message says how to continue.
     let ran = server.feed(&["import", "--payloads", "orders", "-"], "1\n2\n}\n4\n");
     assert!(ran.code == Some(1) && ran.stderr.contains("--from-line 3"), "{}", ran.stderr);
 }
 
 #[test]
-fn an_import_that_is_killed_and_run_again_has_each_event_once() {
+fn an_import_that_is_killed_and_repeated_adds_each_event_once() {
     const EVENTS: u64 = 40_000;
     let mut random = Random::from_environment("an_import_that_is_killed");
     let server = Server::start();
@@ -235,7 +235,7 @@ fn an_import_that_is_killed_and_run_again_has_each_event_once() {
         kills += u32::from(server.kill_at(&mut child, "orders", at));
         println!("round {round}: {} events", server.count("orders"));
     }
-    assert!(kills > 0, "all imports were done before they were killed");
+    assert!(kills > 0, "all imports ended before they were killed");
     server.ok(&["import", &file]);
     let events = server.events("orders");
     let expected: Vec<String> = (0..EVENTS).map(|number| id_of("orders", number)).collect();
@@ -244,7 +244,7 @@ fn an_import_that_is_killed_and_run_again_has_each_event_once() {
 }
 
 #[test]
-fn an_import_goes_on_when_the_server_comes_back() {
+fn an_import_continues_when_the_server_is_back() {
     const EVENTS: u64 = 40_000;
     let mut server = Server::start();
     let file = server.folder.file("orders.ndjson", &lines("orders", 0..EVENTS).join("\n"));
@@ -256,40 +256,43 @@ fn an_import_goes_on_when_the_server_comes_back() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("trying again"), "{said}");
+    assert!(said.contains("retrying"), "{said}");
     let events = server.events("orders");
     let expected: Vec<String> = (0..EVENTS).map(|number| id_of("orders", number)).collect();
     assert!(ids(&events) == expected, "{} events", events.len());
 }
 
 #[test]
-fn a_rate_limit_is_waited_for() {
+fn an_import_waits_at_a_rate_limit() {
     let server = Server::start();
     server.import(&lines("orders", 0..1));
     server.ok(&["topic", "set", "orders", "publish_rate=200", "publish_burst=50"]);
     let ran = server.feed(&["import"], &lines("orders", 1..251).join("\n"));
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "250 events imported, 0 were there already\n"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "250 events imported, 0 were already there\n"));
     assert_eq!(server.count("orders"), 251);
 }
 
 #[test]
-fn a_replay_copies_what_the_filters_let_through_and_once() {
+fn a_replay_copies_the_events_that_match_all_filters_once() {
     let server = Server::start();
     server.import(&lines("orders", 0..100));
     let filters = ["--filter", "header.parity=1", "--filter", "tag=t0"];
     let expected: Vec<u64> = (0..100).filter(|number| number % 2 == 1 && number % 3 == 0).collect();
     let dry = server.ok(&[&["replay", "orders", "check", "--dry-run"], &filters[..]].concat());
-    assert!(dry.contains(&format!("{} events of orders would go to check", expected.len())), "{dry}");
+    assert!(
+        dry.contains(&format!("{} events of orders would be published to check", expected.len())),
+        "{dry}"
+    );
     assert_eq!(dry.lines().filter(|line| line.contains("\"number\"")).count(), 5, "{dry}");
     assert_eq!(server.count("check"), 0);
 
-    // Part of it, then all of it, then once more.
+    // A part, then everything, then everything again.
     server.ok(&[&["replay", "orders", "check", "--limit", "5"], &filters[..]].concat());
     assert_eq!(server.count("check"), 5);
     let said = server.ok(&[&["replay", "orders", "check"], &filters[..]].concat());
     assert_eq!(
         said,
-        format!("{} events of orders published to check, 5 were there already\n", expected.len() - 5)
+        format!("{} events of orders published to check, 5 were already there\n", expected.len() - 5)
     );
     server.ok(&[&["replay", "orders", "check"], &filters[..]].concat());
     let copies = server.events("check");

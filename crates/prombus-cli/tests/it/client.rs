@@ -1,4 +1,4 @@
-//! The Rust client against a real server.
+//! Tests of the Rust client with a real server.
 
 use crate::remote::{Server, id_of, lines};
 use crate::serving::{Serving, serve};
@@ -13,7 +13,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn of_a_batch_each_record_has_its_own_answer() {
+fn each_record_of_a_batch_has_its_own_answer() {
     let server = Server::start();
     block_on(async {
         let client = Client::connect(&server.url(), None).await.unwrap();
@@ -38,7 +38,7 @@ fn of_a_batch_each_record_has_its_own_answer() {
 }
 
 #[test]
-fn a_cold_start_knows_where_to_go_on() {
+fn loaded_state_has_the_position_to_continue_from() {
     let server = Server::start();
     block_on(async {
         let client = Client::connect(&server.url(), None).await.unwrap();
@@ -64,7 +64,7 @@ fn a_cold_start_knows_where_to_go_on() {
 }
 
 #[test]
-fn tls_is_spoken_where_the_address_says_so() {
+fn a_wss_url_uses_tls() {
     let folder = TempFolder::new();
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let cert = folder.file("cert.pem", &certified.cert.pem());
@@ -87,7 +87,7 @@ fn tls_is_spoken_where_the_address_says_so() {
 }
 
 #[test]
-fn a_subscription_delivers_settles_and_survives_the_servers_death() {
+fn a_subscription_delivers_settles_and_survives_a_kill_of_the_server() {
     let server = Server::start();
     block_on(async {
         let client = Client::connect(&server.url(), None).await.unwrap();
@@ -109,14 +109,14 @@ fn a_subscription_delivers_settles_and_survives_the_servers_death() {
             }
         }
         assert_eq!(numbers, (0..300).filter(|number| *number != 7).collect::<Vec<_>>());
-        // The second attempt of the failed event may have come between; it gets no third.
-        let mut letters = subscribe("dlq.orders.new", "repair").await.unwrap();
+        // The loop above may have nacked the second attempt already; there is no third.
+        let mut dead_letters = subscribe("dlq.orders.new", "repair").await.unwrap();
         if server.count("dlq.orders.new") == 0 {
             let again = orders.next().await.unwrap().unwrap();
             assert_eq!((again.event.payload.get(), again.context.attempt), ("7", 2));
             again.nack("not this one").await.unwrap();
         }
-        let letter = letters.next().await.unwrap().unwrap();
+        let letter = dead_letters.next().await.unwrap().unwrap();
         assert!(letter.event.payload.get().contains("not this one"), "{:?}", letter.event);
         letter.ack().await.unwrap();
 
@@ -131,7 +131,7 @@ fn a_subscription_delivers_settles_and_survives_the_servers_death() {
         while rest.len() < 10 {
             let delivery = orders.next().await.unwrap().unwrap();
             rest.insert(delivery.json::<u64>().unwrap());
-            // A result that was lost with the connection is sent when the event is redelivered.
+            // An ack that was lost with the connection fails here; the client sends it again when the event is redelivered.
             let _ = delivery.ack().await;
         }
         assert_eq!(rest, (300..310).collect());

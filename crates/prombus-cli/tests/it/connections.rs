@@ -1,6 +1,6 @@
-//! Many connections: what one costs, how long one event takes to reach a thousand groups, and what is over the limit.
+//! Tests of many connections: the memory of each, the time for one event to reach many groups, and the limit.
 //!
-//! `PROMBUS_IDLE_CONNECTIONS=5000 PROMBUS_GROUPS=1000` asks for the long form. Each group has a connection of its own.
+//! `PROMBUS_IDLE_CONNECTIONS=5000 PROMBUS_GROUPS=1000` runs the long form. Each group has its own connection.
 
 use crate::http_client::get_json;
 use crate::long_form::{alone, asked, wait_until};
@@ -20,10 +20,10 @@ const TOPIC: &str = "news";
 /// Connections that are opened at the same time.
 const OPENING: usize = 50;
 const ROUNDS: usize = 20;
-/// More would be a leak, or a buffer that every connection has.
+/// More would be a leak, or a large buffer for each connection.
 const IDLE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What this process may open, after it asked for all that it can get.
+/// Raises this process's limit of open files to the maximum, and returns it.
 fn descriptor_limit() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -52,12 +52,15 @@ async fn many_connections() {
     let idle_count = asked("PROMBUS_IDLE_CONNECTIONS").unwrap_or(300) as usize;
     let group_count = asked("PROMBUS_GROUPS").unwrap_or(100) as usize;
     let (limit, wanted) = (descriptor_limit(), (idle_count + group_count + 200) as u64);
-    assert!(limit >= wanted, "this needs {wanted} open files, and {limit} are allowed: see ulimit -Hn");
+    assert!(
+        limit >= wanted,
+        "this test needs {wanted} open files, but only {limit} are allowed: see ulimit -Hn"
+    );
     let folder = TempFolder::new();
     let serving = block_in_place(|| Serving::in_folder(&folder, &["--log", "warn"]));
     let address = serving.address();
     let mut publisher = Client::connect(address).await;
-    publisher.publish(TOPIC, json!("the topic is there")).await;
+    publisher.publish(TOPIC, json!("creates the topic")).await;
 
     let before = serving.memory().resident_bytes;
     let opened = Instant::now();
@@ -81,7 +84,7 @@ async fn many_connections() {
         members.spawn(member(socket, format!("group-{group}"), received.clone()));
     }
     for _ in 0..group_count {
-        assert_eq!(arrival(&mut arrivals).await, 0, "each says when it is subscribed");
+        assert_eq!(arrival(&mut arrivals).await, 0, "each member sends 0 once it is subscribed");
     }
     let with_groups = serving.memory().resident_bytes;
     println!(
@@ -103,7 +106,7 @@ async fn many_connections() {
     }
     times.sort_unstable();
     println!(
-        "connections: one event to {group_count} groups, with its own OK: least {:?}, median {:?}, most {:?}",
+        "connections: one event to {group_count} groups, with its own OK: min {:?}, median {:?}, max {:?}",
         times[0],
         times[ROUNDS / 2],
         times[ROUNDS - 1]
@@ -115,17 +118,17 @@ async fn many_connections() {
         groups.iter().all(|group| group["lag"] == 0)
     })
     .await;
-    assert!(members.try_join_next().is_none(), "nobody was closed");
+    assert!(members.try_join_next().is_none(), "a member was closed");
     members.abort_all();
     drop(idle);
-    wait_until("the sockets are given back", PATIENCE, async || serving.socket_count() < 10).await;
+    wait_until("the server has closed the sockets", PATIENCE, async || serving.socket_count() < 10).await;
 }
 
 async fn arrival(arrivals: &mut mpsc::UnboundedReceiver<u64>) -> u64 {
     tokio::time::timeout(PATIENCE, arrivals.recv()).await.expect("in time").expect("they all send")
 }
 
-/// Says 0 when it is subscribed, and then the seqs of what comes. It starts behind what is there.
+/// Sends 0 to `received` when it is subscribed, then the seq of each event that it receives. It starts after the existing events.
 async fn member(mut socket: Socket, group: String, received: mpsc::UnboundedSender<u64>) {
     let subscribe = json!({"op": "SUBSCRIBE", "topic": TOPIC, "group": group, "opts": {"from": "latest"}});
     socket.send(Message::text(subscribe.to_string())).await.unwrap();
@@ -136,7 +139,7 @@ async fn member(mut socket: Socket, group: String, received: mpsc::UnboundedSend
             received.send(0).unwrap();
             continue;
         };
-        // The other end is gone when the test is over.
+        // The receiver is dropped when the test is over.
         let _ = received.send(event.seq);
         let ack = ack_text(TOPIC, &group, &event.id, None);
         let _ = socket.send(Message::text(ack)).await;
@@ -144,7 +147,7 @@ async fn member(mut socket: Socket, group: String, received: mpsc::UnboundedSend
 }
 
 #[test]
-fn connections_over_the_limit_are_closed_at_once_and_the_others_live() {
+fn connections_over_the_limit_are_closed_at_once_and_the_others_continue() {
     alone(over_the_limit());
 }
 
@@ -161,7 +164,7 @@ async fn over_the_limit() {
     }
     for _ in 0..20 {
         let opening = tokio::time::timeout(Duration::from_secs(5), open(address)).await;
-        assert!(opening.expect("at once").is_err(), "one too many got in");
+        assert!(opening.expect("at once").is_err(), "a connection over the limit was accepted");
     }
     for client in &mut clients {
         client.publish(TOPIC, json!(1)).await;
@@ -170,7 +173,7 @@ async fn over_the_limit() {
     gone.socket.close(None).await.unwrap();
     assert!(matches!(gone.see().await, Seen::Close(None | Some(1000 | 1005))));
     drop(gone);
-    wait_until("another gets in", PATIENCE, async || match open(address).await {
+    wait_until("another connection is accepted", PATIENCE, async || match open(address).await {
         Ok(socket) => {
             drop(socket);
             true

@@ -1,4 +1,4 @@
-//! `prombus serve --demo`.
+//! Tests of `prombus serve --demo`.
 
 use crate::http_client::get_json;
 use crate::serving::Serving;
@@ -6,7 +6,7 @@ use crate::support::TempFolder;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// The newest state of each sample process, as soon as there are as many.
+/// Waits until the topic of states has `count` events, and returns them.
 fn states(address: &str, count: usize) -> Vec<serde_json::Value> {
     let started = Instant::now();
     loop {
@@ -18,20 +18,20 @@ fn states(address: &str, count: usize) -> Vec<serde_json::Value> {
                 return events;
             }
         }
-        assert!(started.elapsed() < Duration::from_secs(30), "no states come");
+        assert!(started.elapsed() < Duration::from_secs(30), "no states were published");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
 #[test]
-fn a_demo_has_states_of_processes_and_goes_on_after_a_restart() {
+fn a_demo_publishes_process_states_and_continues_after_a_restart() {
     let folder = TempFolder::new();
     let mut seqs = Vec::new();
     for _ in 0..2 {
         let serving = Serving::in_folder(&folder, &["--demo"]);
         let address = serving.addresses().remove(0);
-        let wanted = serving.banner.iter().filter(|line| line.starts_with("demo:")).count();
-        assert!(wanted >= 3, "{:?}", serving.banner);
+        let demo_lines = serving.banner.iter().filter(|line| line.starts_with("demo:")).count();
+        assert!(demo_lines >= 3, "{:?}", serving.banner);
         let events = states(&address, seqs.len() + 8);
         for key in ["demo:web:101", "demo:worker:102", "demo:stt:103"] {
             let state = events.iter().rfind(|event| event["key"] == key).unwrap();
@@ -41,7 +41,7 @@ fn a_demo_has_states_of_processes_and_goes_on_after_a_restart() {
         let own = events.iter().rfind(|event| event["payload"]["name"] == "prombus").unwrap();
         assert!(own["payload"]["mem_mb"].as_f64().unwrap() > 1.0, "{own}");
         let now: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
-        assert!(now.starts_with(&seqs), "states of before are gone");
+        assert!(now.starts_with(&seqs), "states from before the restart are gone");
         seqs = now;
         serving.signal(Signal::TERM);
         let (code, log) = serving.end();

@@ -1,4 +1,4 @@
-//! `prombus dlq` against a real server.
+//! Tests of `prombus dlq` with a real server.
 
 use crate::remote::{Server, letter, line};
 use crate::ws_client::{Client, Seen};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 #[test]
-fn letters_are_listed_and_shown() {
+fn dead_letters_are_listed_and_shown() {
     let server = Server::start();
     assert_eq!(server.ok(&["dlq", "list"]), "no dead letters\n");
     let mut letters: Vec<String> =
@@ -28,13 +28,13 @@ fn letters_are_listed_and_shown() {
     let shown = server.ok(&["dlq", "show", "orders", "--group", "billing", "--limit", "2"]);
     assert!(shown.contains("{\"number\": 6}") && !shown.contains("{\"number\": 4}"), "{shown}");
     assert!(shown.contains("billing gave up after 5 attempts: no customer"), "{shown}");
-    assert!(shown.contains("2 of 7 letters"), "{shown}");
+    assert!(shown.contains("2 of 7 dead letters"), "{shown}");
     let whole = server.ok(&["dlq", "show", "dlq.orders", "--json"]);
     assert_eq!(whole, server.lines("dlq.orders"));
 }
 
 #[test]
-fn a_redrive_needs_a_yes_and_takes_what_is_meant() {
+fn a_redrive_needs_yes_and_publishes_only_selected_events() {
     let server = Server::start();
     let mut letters: Vec<String> =
         (0..30).map(|number| letter("orders", number, "billing", "timeout 3")).collect();
@@ -42,7 +42,7 @@ fn a_redrive_needs_a_yes_and_takes_what_is_meant() {
     letters.push(letter("orders", 40, "billing", "no customer"));
     letters.push(line("dlq.orders", 99));
     server.import(&letters);
-    let meant = [
+    let redrive = [
         "dlq",
         "redrive",
         "orders",
@@ -53,17 +53,17 @@ fn a_redrive_needs_a_yes_and_takes_what_is_meant() {
         "--filter",
         "key=k1",
     ];
-    let dry = server.ok(&meant);
+    let dry = server.ok(&redrive);
     assert!(dry.contains("3 events would be published again"), "{dry}");
     assert!(
-        dry.contains("nothing was published") && dry.contains("1 events that are no dead letters"),
+        dry.contains("nothing was published") && dry.contains("1 events skipped that are not dead letters"),
         "{dry}"
     );
     assert_eq!(server.count("orders"), 0);
-    let said = server.ok(&[&meant[..], &["--yes", "--limit", "2"]].concat());
+    let said = server.ok(&[&redrive[..], &["--yes", "--limit", "2"]].concat());
     assert!(said.starts_with("2 events published again, 0 were redriven before"), "{said}");
-    // The limit is on new events.
-    let said = server.ok(&[&meant[..], &["--yes", "--limit", "2"]].concat());
+    // The limit counts only new events.
+    let said = server.ok(&[&redrive[..], &["--yes", "--limit", "2"]].concat());
     assert!(said.starts_with("1 events published again, 2 were redriven before"), "{said}");
     let events = server.events("orders");
     assert_eq!(events.len(), 3);
@@ -80,7 +80,7 @@ fn a_redrive_needs_a_yes_and_takes_what_is_meant() {
 }
 
 #[test]
-fn a_redrive_that_is_killed_and_run_again_makes_one_event_of_each_letter() {
+fn a_redrive_that_is_killed_and_repeated_publishes_each_dead_letter_once() {
     const LETTERS: u64 = 400;
     let server = Server::start();
     let letters: Vec<String> =
@@ -89,7 +89,7 @@ fn a_redrive_that_is_killed_and_run_again_makes_one_event_of_each_letter() {
     for at in [30, 90] {
         let mut child =
             server.command(&["dlq", "redrive", "orders", "--yes", "--rate", "200"]).spawn().unwrap();
-        assert!(server.kill_at(&mut child, "orders", at), "it was done before it was killed");
+        assert!(server.kill_at(&mut child, "orders", at), "the redrive ended before it was killed");
     }
     let before = server.count("orders");
     let said = server.ok(&["dlq", "redrive", "orders", "--yes", "--rate", "100000"]);
@@ -100,9 +100,9 @@ fn a_redrive_that_is_killed_and_run_again_makes_one_event_of_each_letter() {
     assert_eq!((events.len() as u64, originals.len() as u64), (LETTERS, LETTERS));
 }
 
-/// A consumer that fails whatever comes, and an operator who redrives it each time.
+/// The consumer fails every event, and the operator redrives it each time.
 #[test]
-fn an_event_that_fails_again_and_again_is_left_alone_at_last() {
+fn an_event_that_fails_repeatedly_is_skipped_after_max_redrives() {
     let server = Server::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -125,7 +125,7 @@ fn an_event_that_fails_again_and_again_is_left_alone_at_last() {
                 assert_eq!(said, format!("1 events published again, {round} were redriven before\n"));
             } else {
                 assert!(
-                    said.starts_with("0 events published again, 3 were redriven before, 1 left alone"),
+                    said.starts_with("0 events published again, 3 were redriven before, 1 skipped"),
                     "{said}"
                 );
             }

@@ -1,6 +1,6 @@
-//! /export of much more than memory: the server's own memory stays small, whoever reads and however slowly.
+//! Test of the server's memory during a large `/export`: it stays small even if the client reads slowly.
 //!
-//! `PROMBUS_EXPORT_MB=1000` asks for the long form.
+//! `PROMBUS_EXPORT_MB=1000` runs the long form.
 
 use crate::http_client::{Poster, get};
 use crate::long_form::{alone, asked};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
 
 const TOPIC: &str = "archive";
-/// Of one event.
+/// Bytes of an event's payload.
 const FILL_BYTES: usize = 1_000;
 const BATCH: u64 = 2_000;
 const PEAK_BYTES_MAX: u64 = 100_000_000;
@@ -32,7 +32,7 @@ struct Payload<'a> {
     fill: &'a str,
 }
 
-/// Hexadecimal digits that differ from event to event: compressible, but not to nothing.
+/// Appends hexadecimal digits that differ from event to event, so that they compress only partly.
 fn put_fill(into: &mut String, number: u64) {
     let mut state = number;
     for _ in 0..FILL_BYTES / 20 {
@@ -41,12 +41,12 @@ fn put_fill(into: &mut String, number: u64) {
     }
 }
 
-/// A reader that waits once for long enough that everything in between is full, and takes its time for the first tenth.
+/// A reader that first waits until all buffers between server and client are full, and then reads the first `slow_bytes` slowly.
 struct SlowReader<R> {
     inner: R,
     read_bytes: u64,
     slow_bytes: u64,
-    /// When, and after how many bytes, it began to read as fast as it can.
+    /// When it began to read at full speed, and the bytes read before.
     fast_since: Option<(Instant, u64)>,
 }
 
@@ -55,7 +55,7 @@ impl<R: Read> SlowReader<R> {
     const PIECE_BYTES: u64 = 64 * 1024;
     const PAUSE: Duration = Duration::from_millis(2);
 
-    /// What it got in a second when it did not wait.
+    /// The rate at full speed.
     fn bytes_per_second(&self) -> f64 {
         let (since, before) = self.fast_since.expect("nine tenths are read fast");
         (self.read_bytes - before) as f64 / since.elapsed().as_secs_f64()
@@ -79,7 +79,7 @@ impl<R: Read> Read for SlowReader<R> {
     }
 }
 
-/// What an export came to.
+/// The result of an export.
 struct Exporting {
     line_bytes: u64,
     wire_bytes: u64,
@@ -87,11 +87,11 @@ struct Exporting {
 }
 
 #[test]
-fn an_export_of_any_size_takes_little_memory() {
-    alone(async { block_in_place(export_much) });
+fn the_memory_of_an_export_does_not_depend_on_its_size() {
+    alone(async { block_in_place(measure_exports) });
 }
 
-fn export_much() {
+fn measure_exports() {
     let megabytes = asked("PROMBUS_EXPORT_MB").unwrap_or(64);
     let count = (megabytes * 1_000_000 / FILL_BYTES as u64).next_multiple_of(BATCH);
     let folder = TempFolder::new();
@@ -104,7 +104,7 @@ fn export_much() {
         megabytes as f64 / started.elapsed().as_secs_f64(),
         mebibytes(serving.memory().peak_bytes)
     );
-    // A new process: what publishing took does not count.
+    // A new process, so that the peak does not include the memory for publishing.
     serving.stop();
     for encoding in ["identity", "gzip"] {
         let serving = Serving::in_folder(&folder, &["--log", "warn"]);
@@ -113,8 +113,8 @@ fn export_much() {
         let exporting = read_all(&serving, encoding, count);
         let peak = serving.memory().peak_bytes;
         println!(
-            "export: {encoding}: {:.0} MB of lines ({:.0} MB on the wire) in {:.1} s, {:.0} MB/s of lines where the reader did \
-             not wait; peak {:.1} MiB ({:.1} after the start)",
+            "export: {encoding}: {:.0} MB of lines ({:.0} MB on the wire) in {:.1} s, {:.0} MB/s of lines at full speed; peak \
+             {:.1} MiB ({:.1} after the start)",
             exporting.line_bytes as f64 / 1e6,
             exporting.wire_bytes as f64 / 1e6,
             started.elapsed().as_secs_f64(),
@@ -153,7 +153,7 @@ fn read_all(serving: &Serving, encoding: &str, count: u64) -> Exporting {
     } else {
         check_lines(BufReader::with_capacity(64 * 1024, &mut wire), count)
     };
-    // The end of the chunks: a body that broke off is an error here.
+    // Reads the end of the chunks: an incomplete body is an error here.
     assert_eq!(wire.read(&mut [0; 16]).unwrap(), 0);
     let lines_to_wire = line_bytes as f64 / wire.read_bytes as f64;
     Exporting {
@@ -170,12 +170,12 @@ fn check_lines(mut lines: impl BufRead, count: u64) -> u64 {
         bytes += lines.read_line(&mut line).unwrap() as u64;
         let event: Exported<'_> =
             serde_json::from_str(&line).unwrap_or_else(|error| panic!("event {number}: {error}: {line}"));
-        assert_eq!((event.seq, event.payload.number), (number + 1, number), "all of them, in order");
+        assert_eq!((event.seq, event.payload.number), (number + 1, number), "every event, in order");
         fill.clear();
         put_fill(&mut fill, number);
-        assert!(event.payload.fill == fill, "event {number} came as it was sent");
+        assert!(event.payload.fill == fill, "event {number} differs from what was published");
     }
     line.clear();
-    assert_eq!(lines.read_line(&mut line).unwrap(), 0, "one too many: {line}");
+    assert_eq!(lines.read_line(&mut line).unwrap(), 0, "an extra line: {line}");
     bytes
 }

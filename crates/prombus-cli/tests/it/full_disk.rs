@@ -1,4 +1,4 @@
-//! A disk that is full: publishers are told, consumers go on, and the server stays up.
+//! Test of a full disk: publishes are refused, consumers continue, and the server keeps running.
 
 use crate::http_client::get_json;
 use crate::long_form::{alone, wait_until};
@@ -12,11 +12,11 @@ use std::process::Command;
 use tokio::task::block_in_place;
 use tokio_tungstenite::tungstenite::Message;
 
-/// A file system of its own; it goes with the test.
+/// A small file system, unmounted when it is dropped.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// `None` where this user may not mount.
+    /// Mounts it; `None` if this user may not mount.
     fn mount(path: &'a Path) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", "size=48m", "tmpfs"]).arg(path);
@@ -32,11 +32,11 @@ impl Drop for SmallDisk<'_> {
 }
 
 #[test]
-fn on_a_full_disk_publishers_are_told_and_consumers_go_on() {
+fn on_a_full_disk_publishes_are_refused_and_consumers_continue() {
     let folder = TempFolder::new();
     let Some(disk) = SmallDisk::mount(folder.path()) else {
         println!(
-            "SKIPPED: on_a_full_disk_publishers_are_told_and_consumers_go_on: this user may not mount a tmpfs"
+            "SKIPPED: on_a_full_disk_publishes_are_refused_and_consumers_continue: this user may not mount a tmpfs"
         );
         return;
     };
@@ -59,12 +59,12 @@ async fn fill_the_disk(disk: &Path) {
             break answer;
         }
         ok_count += 1;
-        assert!(ok_count < 10_000, "the disk does not fill");
+        assert!(ok_count < 10_000, "the disk does not become full");
     };
     println!("full disk: after {ok_count} events of 20 kB: {} ({})", refused.code, refused.msg);
     assert_eq!(refused.code, "storage_full", "{refused:?}");
 
-    // A group that is made, reads and acks, all on the full disk.
+    // A new group consumes and acks on the full disk.
     let mut consumer = Client::connect(address).await;
     consumer.subscribe("full", "work", json!({"from": "earliest"})).await;
     for seq in 1..=ok_count {
@@ -88,7 +88,7 @@ async fn fill_the_disk(disk: &Path) {
 
     let ran = run(&["verify", "--data", data.to_str().unwrap()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    // What was acked stays acked.
+    // The acks survive the restart.
     let serving = block_in_place(|| Serving::start(prombus(&arguments)));
     let address = serving.address().to_string();
     let group = block_in_place(|| get_json(&address, "/groups/full/work"));

@@ -1,4 +1,4 @@
-//! Clients that mean no good, or do it badly: each is bounded, and the others do not notice.
+//! Tests of hostile and broken clients: the server bounds each of them, and other clients are not affected.
 
 mod deaf;
 mod flood;
@@ -13,7 +13,7 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
 
-/// How long an honest client waits at most while the others are at it.
+/// The maximum time of an honest client's request during an attack.
 const HONEST_PATIENCE: Duration = Duration::from_secs(2);
 
 fn start(folder: &TempFolder, settings: &[(&str, &str)]) -> Serving {
@@ -22,7 +22,7 @@ fn start(folder: &TempFolder, settings: &[(&str, &str)]) -> Serving {
     block_in_place(|| Serving::start(command))
 }
 
-/// Publishes and sees it come back, in time.
+/// Checks that an honest client can publish an event and receive it in time.
 async fn check_is_responsive(serving: &Serving) {
     let started = Instant::now();
     let mut client = Client::connect(serving.address()).await;

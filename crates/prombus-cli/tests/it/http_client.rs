@@ -1,4 +1,4 @@
-//! HTTP as plain as it gets: blocking, one request a connection unless it is kept, bodies read as they come.
+//! A minimal blocking HTTP client. Bodies are read as they arrive.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One request with a body: all of the answer, head and body.
+/// Sends one request with a body; returns the response's head and body.
 pub fn post(address: &str, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -21,14 +21,14 @@ pub fn post(address: &str, path: &str, body: &str) -> String {
     answer
 }
 
-/// An answer whose body is still to be read.
+/// A response whose body has not been read yet.
 pub struct Answer {
     pub status: u16,
     pub head: String,
     pub body: Body,
 }
 
-/// Asks for something. `headers` are whole lines with their ends.
+/// Sends a GET request. `headers` are complete lines, with line ends.
 pub fn get(address: &str, path: &str, headers: &str) -> Answer {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -36,7 +36,7 @@ pub fn get(address: &str, path: &str, headers: &str) -> Answer {
     Answer::read(BufReader::with_capacity(64 * 1024, stream))
 }
 
-/// The JSON of an answer that must be 200.
+/// The JSON body of a response, whose status must be 200.
 pub fn get_json(address: &str, path: &str) -> serde_json::Value {
     let mut answer = get(address, path, "");
     let mut text = String::new();
@@ -45,7 +45,7 @@ pub fn get_json(address: &str, path: &str) -> serde_json::Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Posts one body after another over one connection.
+/// Sends POST requests over one connection.
 pub struct Poster {
     stream: Option<BufReader<TcpStream>>,
     address: String,
@@ -59,9 +59,9 @@ impl Poster {
         Self { stream: Some(BufReader::new(stream)), address: address.to_owned() }
     }
 
-    /// Publishes lines; the status and the answer.
+    /// Publishes NDJSON lines; returns the status and the body.
     pub fn publish_lines(&mut self, topic: &str, lines: &[u8]) -> (u16, String) {
-        let reader = self.stream.take().expect("given back after each answer");
+        let reader = self.stream.take().expect("put back after each response");
         let mut stream = reader.get_ref();
         write!(
             stream,
@@ -86,7 +86,7 @@ impl Answer {
         while !head.ends_with("\r\n\r\n") {
             let before = head.len();
             stream.read_line(&mut head).unwrap();
-            assert!(head.len() > before, "the head broke off: {head:?}");
+            assert!(head.len() > before, "the head is incomplete: {head:?}");
         }
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let lower = head.to_ascii_lowercase();
@@ -102,7 +102,7 @@ impl Answer {
     }
 }
 
-/// A body; it ends where it says that it ends, and an end before that is an error.
+/// A body. An end before its announced length or last chunk is an error.
 pub struct Body {
     stream: BufReader<TcpStream>,
     left: Left,
@@ -115,7 +115,7 @@ enum Left {
 }
 
 impl Body {
-    /// Reads the line between chunks; the size of the next.
+    /// Reads the line between chunks; returns the size of the next chunk.
     fn next_chunk(&mut self, is_first: bool) -> std::io::Result<usize> {
         let mut line = String::new();
         if !is_first {
@@ -142,7 +142,7 @@ impl Read for Body {
         }
         let (Left::Bytes(left) | Left::Chunks { in_chunk: left, .. }) = &mut self.left else { return Ok(0) };
         let most = into.len().min(*left);
-        // A read of nothing would wait for something.
+        // Reading zero bytes from the socket could block.
         if most == 0 {
             return Ok(0);
         }

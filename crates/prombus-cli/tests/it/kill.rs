@@ -1,14 +1,14 @@
-//! kill -9 of the server under WebSocket load, again and again: nothing that was answered is lost, nothing comes twice, and
-//! groups go on where they were.
+//! Test of repeated `kill -9` of the server under WebSocket load: no acknowledged event is lost, none is stored twice, and groups
+//! continue where they were.
 //!
-//! What is claimed needs no clock. A life is the time from one start of the server to its kill; a delivery and an answer belong
-//! to the life in which their connection was made.
-//! - An event whose PUBLISH was answered OK is in the topic once, as it was sent, with the id and seq of the answer.
-//! - In one life a group gets an event at most once: nobody leaves, and leases outlast the test.
-//! - An event whose ACK was answered OK never comes again in a later life; nor does one whose ACK, without corr, went before
-//!   such an ACK on the same connection.
-//! - So what comes again was in flight when the server died, or its ACK was on its way to the disk. Members ack at once: how long
-//!   before the kill is measured, and printed.
+//! A life is the time from a start of the server to its kill. A delivery or response belongs to the life in which its connection
+//! was opened. The claims need no clock:
+//! - An event whose PUBLISH was answered OK is in the topic once, unchanged, with the id and seq of the response.
+//! - In one life a group receives an event at most once: no member leaves, and leases outlast the test.
+//! - An event whose ACK was answered OK is not delivered in a later life. Neither is an event whose ACK without corr was sent
+//!   before such an ACK on the same connection.
+//! - So a redelivered event was in flight when the server was killed, or its ACK was not durable yet. Members ack at once, and the
+//!   time from such an ACK to the kill is measured and printed.
 
 mod consumers;
 mod publishers;
@@ -31,29 +31,29 @@ use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
 
 const TOPIC: &str = "orders";
-/// Every second one chooses its ids.
+/// Half of them choose the ids of their events.
 const PUBLISHERS: usize = 4;
-/// Name, and how often an ACK has a corr.
+/// The name of a group, and `n`: every n-th ACK of its members has a corr.
 const GROUPS: [(&str, u64); 2] = [("answered", 1), ("silent", 16)];
 const MEMBERS: usize = 2;
 const MAX_IN_FLIGHT: usize = 100;
-/// The design says 10 ms; a busy machine may hold up the client, the server, or its disk.
+/// The server promises 10 ms; a busy machine may delay the client, the server or the disk.
 const ACK_AGE_MAX: Duration = Duration::from_secs(5);
 
-/// What all tasks know.
+/// State shared by all tasks.
 struct World {
     address: SocketAddr,
-    /// The current life.
+    /// The number of the current life.
     life: AtomicUsize,
     /// When each life ended.
     kills: Mutex<Vec<Instant>>,
-    /// No more publishes.
+    /// Publishers start no further publishes.
     is_publishing_over: AtomicBool,
     is_over: AtomicBool,
 }
 
 impl World {
-    /// A connection, and the life that it belongs to; `None` when all is over.
+    /// Opens a connection and returns the life that it belongs to; `None` when the test is over.
     async fn connect(&self) -> Option<(usize, Socket)> {
         while !self.is_over.load(Ordering::SeqCst) {
             let life = self.life.load(Ordering::SeqCst);
@@ -68,7 +68,7 @@ impl World {
     }
 }
 
-/// What /export says of an event.
+/// An event in the response of `/export`.
 #[derive(Deserialize)]
 struct Exported {
     id: String,
@@ -77,7 +77,7 @@ struct Exported {
 }
 
 #[test]
-fn killed_under_load_it_loses_nothing_and_groups_go_on() {
+fn kills_under_load_lose_nothing_and_groups_continue() {
     alone(kill_under_load());
 }
 
@@ -150,7 +150,7 @@ async fn kill_under_load() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// On the same folder and port.
+/// Starts a server with the same folder and port.
 fn restart(folder: &TempFolder, address: SocketAddr) -> Serving {
     let data = folder.path().join("data");
     let listen = address.to_string();
@@ -165,22 +165,22 @@ fn export(address: &str) -> Vec<Exported> {
     lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
 }
 
-/// Answers how many publishes were answered.
+/// Checks the export against the answers of the publishers. Returns how many publishes were answered.
 fn check_export(exported: &[Exported], sent: &[Sent]) -> usize {
     let mut by_payload = HashMap::new();
     for (at, event) in exported.iter().enumerate() {
         assert_eq!(event.seq, at as u64 + 1, "seqs have no gaps");
         let twin = by_payload.insert(event.payload.get(), event);
-        assert!(twin.is_none(), "twice: {}", event.payload);
+        assert!(twin.is_none(), "stored twice: {}", event.payload);
     }
     let mut ok_count = 0;
     for (publisher, sent) in sent.iter().enumerate() {
         for (number, answer) in sent.answers.iter().enumerate() {
-            let there = by_payload.remove(payload(publisher, number).as_str());
+            let stored = by_payload.remove(payload(publisher, number).as_str());
             let Some((id, seq)) = answer else { continue };
-            let there =
-                there.unwrap_or_else(|| panic!("lost: publisher {publisher}, event {number}, seq {seq}"));
-            assert_eq!((&there.id, there.seq), (id, *seq), "publisher {publisher}, event {number}");
+            let stored =
+                stored.unwrap_or_else(|| panic!("lost: publisher {publisher}, event {number}, seq {seq}"));
+            assert_eq!((&stored.id, stored.seq), (id, *seq), "publisher {publisher}, event {number}");
             ok_count += 1;
         }
     }
@@ -192,15 +192,15 @@ fn check_group(group: &str, log: &GroupLog, exported: &[Exported]) {
     assert_eq!(log.violations, Vec::<String>::new(), "group {group}");
     for event in exported {
         let history = log.histories.get(&event.seq);
-        let history = history.unwrap_or_else(|| panic!("group {group} never got seq {}", event.seq));
+        let history = history.unwrap_or_else(|| panic!("group {group} never received seq {}", event.seq));
         assert_eq!(history.id, event.id, "group {group}, seq {}", event.seq);
         assert_eq!(history.payload.get(), event.payload.get(), "group {group}, seq {}", event.seq);
     }
     assert_eq!(log.histories.len(), exported.len(), "group {group}");
     let millis = |age: Duration| age.as_secs_f64() * 1000.0;
-    let (unanswered, silent) = (&log.again.unanswered, &log.again.silent);
+    let (unanswered, silent) = (&log.redelivered.unanswered, &log.redelivered.silent);
     println!(
-        "kill: group {group}: {} deliveries; came again: {} whose ACK was in flight (sent {:.1} ms before a kill at most), {} \
+        "kill: group {group}: {} deliveries; redelivered: {} whose ACK was unanswered (sent at most {:.1} ms before a kill), {} \
          acked without corr ({:.1} ms)",
         log.delivery_count,
         unanswered.count,
@@ -209,5 +209,5 @@ fn check_group(group: &str, log: &GroupLog, exported: &[Exported]) {
         millis(silent.oldest)
     );
     let oldest = unanswered.oldest.max(silent.oldest);
-    assert!(oldest <= ACK_AGE_MAX, "an ACK was not written down for {oldest:?}");
+    assert!(oldest <= ACK_AGE_MAX, "an ACK was not durable after {oldest:?}");
 }

@@ -1,12 +1,12 @@
-//! Tests under load have a short form, for every run, and a long one that environment variables ask for. They take turns: one
-//! that measures should not measure another.
+//! Tests under load have a short form, for every run, and a long form that environment variables select. They run one at a time,
+//! so that they do not disturb each other's measurements.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Runs a test under load while no other one runs.
+/// Runs a test under load while no other such test runs.
 pub fn alone(test: impl Future<Output = ()>) {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -15,26 +15,26 @@ pub fn alone(test: impl Future<Output = ()>) {
     drop(turn);
 }
 
-/// A number of the environment, if it is there.
+/// The number in an environment variable, if it is set.
 pub fn asked(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.replace('_', "").parse().unwrap_or_else(|error| panic!("{variable}={text}: {error}")))
 }
 
-/// Waits until something is so.
-pub async fn wait_until(what: &str, patience: Duration, mut is_so: impl AsyncFnMut() -> bool) {
+/// Waits until a condition holds; panics after `patience`.
+pub async fn wait_until(what: &str, patience: Duration, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
-    while !is_so().await {
+    while !holds().await {
         assert!(started.elapsed() < patience, "not within {patience:?}: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
+/// Pseudo-random numbers, reproducible by seed (splitmix64).
 pub struct Random(u64);
 
 impl Random {
-    /// From `PROMBUS_SEED`, or from the clock; the seed is printed.
+    /// Takes the seed from `PROMBUS_SEED`, or from the clock, and prints it.
     pub fn from_environment(test: &str) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let seed = asked("PROMBUS_SEED").unwrap_or(u64::from(now.subsec_nanos()));

@@ -1,4 +1,4 @@
-//! The binary as a user runs it: what it prints and how it exits.
+//! Tests of the binary as a user runs it: what it prints, and how it exits.
 #![cfg(test)]
 
 mod arguments;

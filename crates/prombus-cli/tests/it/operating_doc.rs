@@ -1,4 +1,4 @@
-//! What docs/operating.md says of settings and metrics is what there is.
+//! Tests that docs/operating.md matches the settings and metrics of the server.
 
 use crate::serving::Serving;
 use crate::support::{Ran, TempFolder, prombus, run};
@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A key set as an identity provider has it: the example of RFC 7517.
+/// A key set as identity providers publish it: the example of RFC 7517.
 const KEYS: &str = r#"{"keys": [{"kty": "EC", "crv": "P-256", "use": "sig", "kid": "1",
     "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4", "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;
 
@@ -26,10 +26,10 @@ fn get(address: &str, path: &str) -> String {
 }
 
 #[test]
-fn every_metric_is_documented_and_no_other() {
+fn the_documented_metrics_are_exactly_those_of_the_server() {
     let document = document();
     let section = document.split("\n## Metrics\n").nth(1).unwrap().split("\n## ").next().unwrap();
-    // Those of gateways that share a store follow; prombus-server tests them.
+    // The metrics of shared stores follow; prombus-server tests those.
     let table = section.split("\nWhere several gateways share a store, also:\n").next().unwrap();
     let documented: BTreeSet<&str> =
         table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
@@ -42,7 +42,7 @@ fn every_metric_is_documented_and_no_other() {
 }
 
 #[test]
-fn every_piece_of_config_is_good() {
+fn every_config_example_is_valid() {
     let folder = TempFolder::new();
     folder.file("jwks.json", KEYS);
     let document = document();
@@ -70,6 +70,6 @@ fn every_setting_of_the_tables_exists() {
     };
     for key in keys("Limits") {
         let name = key.rsplit('.').next().unwrap();
-        assert!(default.contains(&format!("\n#{name} = ")), "{key} is no setting");
+        assert!(default.contains(&format!("\n#{name} = ")), "{key} is not a setting");
     }
 }

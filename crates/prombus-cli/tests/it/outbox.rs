@@ -1,4 +1,4 @@
-//! `prombus outbox drain` from a real database to a real server.
+//! Tests of `prombus outbox drain` with a real database and a real server.
 
 use crate::remote::Server;
 use rusqlite::Connection;
@@ -11,7 +11,7 @@ fn add(connection: &Connection, id: &str, payload: &str) {
 }
 
 #[test]
-fn rows_are_published_once_and_what_is_left_is_said() {
+fn rows_are_published_once_and_unpublished_rows_are_reported() {
     let server = Server::start();
     let path = server.folder.path().join("shop.db");
     let file = path.to_str().unwrap();
@@ -24,10 +24,10 @@ fn rows_are_published_once_and_what_is_left_is_said() {
     for number in 0..250 {
         add(&shop, &format!("order-{number}"), &format!("{{\"number\": {number}}}"));
     }
-    assert!(server.ok(&drain).starts_with("250 events published, 0 were there already, 0 failed"));
-    // As after a crash between the publish and the note of it.
+    assert!(server.ok(&drain).starts_with("250 events published, 0 were already there, 0 failed"));
+    // As after a crash between publishing a row and marking it as sent.
     shop.execute("UPDATE outbox SET status = 'pending' WHERE id = 'order-7'", []).unwrap();
-    assert!(server.ok(&drain).starts_with("0 events published, 1 were there already"));
+    assert!(server.ok(&drain).starts_with("0 events published, 1 were already there"));
     let numbers: Vec<u64> =
         server.events("orders").iter().map(|it| it["payload"]["number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (0..250).collect::<Vec<_>>());
@@ -38,7 +38,7 @@ fn rows_are_published_once_and_what_is_left_is_said() {
 }
 
 #[test]
-fn a_row_that_is_larger_than_any_frame_does_not_hold_up_the_others() {
+fn a_row_larger_than_the_frame_limit_does_not_block_other_rows() {
     let server = Server::start();
     let path = server.folder.path().join("shop.db");
     let drain = ["outbox", "drain", "--sqlite", path.to_str().unwrap(), "--once", "--init"];
@@ -56,14 +56,14 @@ fn a_row_that_is_larger_than_any_frame_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn a_row_that_another_drainer_has_is_not_all_is_well() {
+fn a_row_that_another_drainer_holds_is_a_failure() {
     let server = Server::start();
     let path = server.folder.path().join("shop.db");
     let drain = ["outbox", "drain", "--sqlite", path.to_str().unwrap(), "--once", "--init"];
     server.ok(&drain);
     let shop = Connection::open(&path).unwrap();
     add(&shop, "one", "1");
-    // As after a drainer that was killed with the row in its hands.
+    // As after a kill of the drainer that held the row.
     let sql = "UPDATE outbox SET status = 'claimed', worker = 'gone', lease_until_ms = 4102444800000";
     shop.execute(sql, []).unwrap();
     let ran = server.run(&drain);
@@ -73,7 +73,7 @@ fn a_row_that_another_drainer_has_is_not_all_is_well() {
 }
 
 #[test]
-fn a_drainer_waits_for_a_server_and_ends_in_order() {
+fn a_drainer_waits_for_the_server_and_stops_cleanly() {
     let mut server = Server::start();
     let path = server.folder.path().join("shop.db");
     let file = path.to_str().unwrap().to_owned();
@@ -103,13 +103,13 @@ fn a_drainer_waits_for_a_server_and_ends_in_order() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    // The server may be killed before it answers for the first event, which is published again then.
-    let ends = ["2 events published, 0 were there already", "1 events published, 1 were there already"];
+    // If the server is killed before it answers the first publish, the row is published again as a duplicate.
+    let ends = ["2 events published, 0 were already there", "1 events published, 1 were already there"];
     assert!(ends.iter().any(|end| said.contains(end)), "{said}");
 }
 
 #[test]
-fn a_mongodb_outbox_that_cannot_be_opened_says_why_without_the_password() {
+fn the_error_of_a_mongodb_outbox_that_cannot_be_opened_hides_the_password() {
     let server = Server::start();
     let away = "mongodb://u:hunter2@127.0.0.1:1/shop?serverSelectionTimeoutMS=200";
     for (url, why) in [

@@ -1,4 +1,4 @@
-//! `prombus export` and `replay` of patterns, of the last events, and by time ago.
+//! Tests of `prombus export` and `replay` with patterns, with `--last`, and with relative times.
 
 use crate::remote::{Server, lines};
 use serde_json::Value;
@@ -17,7 +17,7 @@ fn the_last_events_and_the_newest_first_are_exported() {
     assert_eq!(exported(&["--last", "3", "--order", "desc"]), [19, 18, 17]);
     assert_eq!(exported(&["--order", "desc"]), (0..20).rev().collect::<Vec<_>>());
     assert_eq!(exported(&["--order", "desc", "--from-ts", "1700000000018"]), [19, 18]);
-    // All of it was in 2023.
+    // The times of all events are in 2023.
     assert!(exported(&["--from-ts", "-1d"]).is_empty());
     assert_eq!(exported(&["--to-ts", "-1d"]).len(), 20);
     for arguments in [["--last", "0"], ["--order", "up"], ["--from-ts", "-1y"], ["--from-ts", "soon"]] {

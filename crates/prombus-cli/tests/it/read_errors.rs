@@ -1,4 +1,4 @@
-//! Files that cannot be read, for a second or for good: the real server waits, says so, and loses nothing.
+//! Tests of files that cannot be read, temporarily or permanently: the real server waits, reports it, and loses nothing.
 
 mod at_open;
 mod at_work;
@@ -44,7 +44,7 @@ impl Rig {
         Self { folder, shim, runtime }
     }
 
-    /// A server that has stored the events of one topic and the keys of another, still running.
+    /// A running server that has stored the events of one topic and the keys of another.
     fn filled() -> (Self, Serving) {
         let rig = Self::new();
         let serving = rig.start();
@@ -78,7 +78,7 @@ impl Rig {
         Serving::start(self.command())
     }
 
-    /// Runs a command on the data folder.
+    /// Runs a `prombus` command on the data folder.
     fn run(&self, name: &str, more: &[&str]) -> crate::support::Ran {
         let data = self.folder.path().join("data");
         let mut command = crate::support::prombus(&[name, "--data", data.to_str().unwrap()]);
@@ -87,7 +87,7 @@ impl Rig {
         command.output().unwrap().into()
     }
 
-    /// The names of files with an ending, oldest first.
+    /// The names of the files with this extension, oldest first.
     fn files(&self, ending: &str) -> Vec<String> {
         let files = std::fs::read_dir(self.folder.path().join("data")).unwrap();
         let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -96,12 +96,12 @@ impl Rig {
         names
     }
 
-    /// Segments that are full, oldest first.
+    /// The names of full segments, oldest first.
     fn sealed_segments(&self) -> Vec<String> {
         self.files(".idx").iter().map(|name| name.replace(".idx", ".seg")).collect()
     }
 
-    /// A group reads everything from the start, in order, once, and acks it.
+    /// A new group receives every event once, in order, and acks it.
     fn consume(&self, serving: &Serving, group: &str) {
         self.runtime.block_on(async {
             let mut consumer = Consumer::join(serving, group).await;
@@ -113,7 +113,7 @@ impl Rig {
         });
     }
 
-    /// Everything that was acknowledged is there: events, keys, no damage.
+    /// Checks that all acknowledged events and keys are present and undamaged.
     fn check_everything(&self, serving: &Serving, group: &str) {
         self.consume(serving, group);
         let address = &serving.addresses()[0];
@@ -155,16 +155,16 @@ impl Consumer {
     }
 
     async fn take(&mut self, event: Event) {
-        assert_eq!(event.seq, self.next_seq, "in order, and none left out");
+        assert_eq!(event.seq, self.next_seq, "in order, without a gap");
         let expected = json!(payload(event.seq)).to_string();
         let is_right = event.payload.get() == expected;
-        assert!(is_right, "event {} is another one", event.seq);
+        assert!(is_right, "event {} has another payload", event.seq);
         let ack = ack_text("orders", &self.group, &event.id, None);
         self.client.socket.send(Message::text(ack)).await.unwrap();
         self.next_seq += 1;
     }
 
-    /// Takes events up to this one; they must come.
+    /// Receives and acks events up to this seq; they must arrive.
     async fn take_to(&mut self, seq: u64) {
         while self.next_seq <= seq {
             let frame = self.client.frame().await;
@@ -175,7 +175,7 @@ impl Consumer {
         }
     }
 
-    /// Takes what comes within a time; how far it got.
+    /// Receives and acks events for a time; returns the last seq.
     async fn take_for(&mut self, time: Duration) -> u64 {
         let end = tokio::time::Instant::now() + time;
         while let Ok(next) = tokio::time::timeout_at(end, self.client.socket.next()).await {
@@ -201,9 +201,9 @@ fn health(serving: &Serving) -> Value {
     get_json(&serving.addresses()[0], "/healthz")
 }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
-    while !is_so() {
+    while !holds() {
         assert!(started.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -1,4 +1,4 @@
-//! A server and the commands that talk to it.
+//! A server, and the client commands that tests run with it.
 
 use crate::http_client::{get, get_json};
 use crate::serving::{Serving, serve};
@@ -8,10 +8,10 @@ use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing that must come takes longer.
+/// How long to wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server with a folder of its own.
+/// A server with its own folder.
 pub struct Server {
     pub serving: Serving,
     pub folder: TempFolder,
@@ -31,7 +31,7 @@ impl Server {
         format!("http://{}", self.address())
     }
 
-    /// kill -9, and a new one on the same port with the same data.
+    /// Kills the server with SIGKILL and, after a pause, starts one with the same port and data.
     pub fn kill_and_start_again(self, pause: Duration) -> Self {
         let Self { serving, folder } = self;
         let address = serving.address().to_string();
@@ -53,17 +53,17 @@ impl Server {
         self.command(arguments).output().unwrap().into()
     }
 
-    /// Runs a command that must work; what it printed.
+    /// Runs a command that must succeed; returns its output.
     pub fn ok(&self, arguments: &[&str]) -> String {
         let ran = self.run(arguments);
         assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
         ran.stdout
     }
 
-    /// Runs a command with something on standard input.
+    /// Runs a command with `input` on standard input.
     pub fn feed(&self, arguments: &[&str], input: &str) -> Ran {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
-        // A command that gives up early does not read all of it.
+        // A command that fails early does not read all of its input.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         child.wait_with_output().unwrap().into()
     }
@@ -71,11 +71,11 @@ impl Server {
     /// Imports lines, all of which must be new.
     pub fn import(&self, lines: &[String]) {
         let ran = self.feed(&["import", "-"], &(lines.join("\n") + "\n"));
-        let expected = format!("{} events imported, 0 were there already\n", lines.len());
+        let expected = format!("{} events imported, 0 were already there\n", lines.len());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), expected.as_str()), "{}", ran.stderr);
     }
 
-    /// The topic as the server exports it.
+    /// The response of `/export` for the topic.
     pub fn lines(&self, topic: &str) -> String {
         let mut answer = get(&self.address(), &format!("/export?topic={topic}"), "");
         let mut text = String::new();
@@ -88,14 +88,14 @@ impl Server {
         self.lines(topic).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// How many events a topic has; 0 if it is not there.
+    /// How many events a topic has; 0 if it does not exist.
     pub fn count(&self, topic: &str) -> u64 {
         let topics = get_json(&self.address(), "/topics");
         let topics = topics["topics"].as_array().unwrap();
         topics.iter().find(|it| it["topic"] == topic).map_or(0, |it| it["count"].as_u64().unwrap())
     }
 
-    /// Kills a command with -9 as soon as a topic has so many events; false if it ended before.
+    /// Kills a command with SIGKILL as soon as a topic has `count` events. Returns false if it ended before.
     pub fn kill_at(&self, child: &mut Child, topic: &str, count: u64) -> bool {
         let started = Instant::now();
         while self.count(topic) < count {
@@ -117,7 +117,7 @@ pub fn with_token(folder: &TempFolder, token: &str) -> Serving {
     Serving::start(command)
 }
 
-/// A line of an import. The id is made from topic and number.
+/// A line of an import. Its id is derived from topic and number.
 pub fn line(topic: &str, number: u64) -> String {
     let id = id_of(topic, number);
     format!(

@@ -1,4 +1,4 @@
-//! `prombus serve`: what it says, how it refuses, how it stops.
+//! Tests of `prombus serve`: its output, its refusals, and how it stops.
 
 use crate::http_client::post;
 use crate::serving::{Serving, serve};
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 #[test]
-fn it_says_where_things_are_and_stops_cleanly_on_either_signal() {
+fn the_banner_is_printed_and_either_signal_stops_the_server_cleanly() {
     for signal in [Signal::TERM, Signal::INT] {
         let folder = TempFolder::new();
         let serving = Serving::in_folder(&folder, &[]);
@@ -22,7 +22,7 @@ fn it_says_where_things_are_and_stops_cleanly_on_either_signal() {
         serving.signal(signal);
         let (code, log) = serving.end();
         assert_eq!(code, Some(0), "{log}");
-        let stopping = log.find("stopping: SIG").unwrap();
+        let stopping = log.find("stopping: received SIG").unwrap();
         let stopped = log.find(" stopped").unwrap();
         assert!(stopping < stopped, "{log}");
         assert!(!log.contains('\u{1b}'), "colours without a terminal: {log:?}");
@@ -30,7 +30,7 @@ fn it_says_where_things_are_and_stops_cleanly_on_either_signal() {
 }
 
 #[test]
-fn what_was_answered_is_there_after_a_stop() {
+fn an_acknowledged_event_survives_a_stop() {
     let folder = TempFolder::new();
     let serving = Serving::in_folder(&folder, &[]);
     let answer = post(&serving.addresses()[0], "/publish/greetings", "{\"hello\":\"world\"}");
@@ -47,10 +47,10 @@ fn what_was_answered_is_there_after_a_stop() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once_when_clients_hold_it_up() {
+fn a_second_signal_ends_a_server_that_waits_for_clients() {
     let folder = TempFolder::new();
     let serving = Serving::in_folder(&folder, &[]);
-    // A request that never ends keeps the gateway waiting.
+    // An incomplete request keeps the server waiting.
     let mut stream = TcpStream::connect(&serving.addresses()[0]).unwrap();
     write!(stream, "POST /publish/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n1").unwrap();
     std::thread::sleep(Duration::from_millis(200));
@@ -64,7 +64,7 @@ fn a_second_signal_ends_it_at_once_when_clients_hold_it_up() {
 }
 
 #[test]
-fn two_signals_at_once_are_one() {
+fn two_signals_in_quick_succession_count_as_one() {
     let folder = TempFolder::new();
     let serving = Serving::in_folder(&folder, &[]);
     let mut stream = TcpStream::connect(&serving.addresses()[0]).unwrap();
@@ -74,7 +74,7 @@ fn two_signals_at_once_are_one() {
     std::thread::sleep(Duration::from_millis(2));
     serving.signal(Signal::TERM);
     std::thread::sleep(Duration::from_millis(200));
-    // What was under way is finished all the same.
+    // The request in flight is completed.
     stream.write_all(b"1").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -84,7 +84,7 @@ fn two_signals_at_once_are_one() {
 }
 
 #[test]
-fn a_client_that_does_not_go_is_left_when_its_time_is_over() {
+fn a_client_that_does_not_disconnect_is_dropped_after_the_drain_timeout() {
     let folder = TempFolder::new();
     let mut command = serve(&folder, &[]);
     command.env("PROMBUS_LIMITS_DRAIN_TIMEOUT_MS", "500");
@@ -100,7 +100,7 @@ fn a_client_that_does_not_go_is_left_when_its_time_is_over() {
 }
 
 #[test]
-fn a_folder_in_use_is_refused_in_one_line_that_says_what_to_do() {
+fn a_folder_in_use_is_refused_with_one_line_that_says_what_to_do() {
     let folder = TempFolder::new();
     let serving = Serving::in_folder(&folder, &[]);
     let second: Ran = serve(&folder, &[]).output().unwrap().into();
@@ -117,7 +117,7 @@ fn a_folder_in_use_is_refused_in_one_line_that_says_what_to_do() {
 }
 
 #[test]
-fn a_port_in_use_is_refused_in_one_line_that_names_it() {
+fn a_port_in_use_is_refused_with_one_line_that_names_it() {
     let folder = TempFolder::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -133,7 +133,7 @@ fn a_port_in_use_is_refused_in_one_line_that_names_it() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_refused_in_one_line() {
+fn a_folder_that_cannot_be_created_is_refused_with_one_line() {
     let folder = TempFolder::new();
     let file = folder.file("file", "");
     let ran = run(&["serve", "--listen", "127.0.0.1:0", "--data", &format!("{file}/data")]);
@@ -143,7 +143,7 @@ fn a_folder_that_cannot_be_made_is_refused_in_one_line() {
 }
 
 #[test]
-fn other_machines_get_in_only_when_told_so() {
+fn other_machines_have_access_only_with_auth_or_insecure() {
     let folder = TempFolder::new();
     let refused: Ran = serve(&folder, &["--listen", "0.0.0.0:0"]).output().unwrap().into();
     assert_eq!(refused.code, Some(2));
@@ -158,7 +158,7 @@ fn other_machines_get_in_only_when_told_so() {
 }
 
 #[test]
-fn the_environment_adds_listeners_and_a_token_that_is_shown_nowhere() {
+fn the_environment_adds_a_listener_and_a_token_that_is_never_shown() {
     let folder = TempFolder::new();
     let mut command = serve(&folder, &["--log", "trace", "--log-format", "json"]);
     command.env("WS_TOKEN", "hunter2hunter2").env("HTTP_PORT", "0").env("PROMBUS_LIMIT_MAX_TOPICS", "5");
@@ -179,7 +179,7 @@ fn the_environment_adds_listeners_and_a_token_that_is_shown_nowhere() {
 }
 
 #[test]
-fn a_config_file_is_read_only_when_it_is_named() {
+fn a_config_file_is_read_only_if_it_is_named() {
     let folder = TempFolder::new();
     folder.file("prombus.toml", "store = \"nonsense\"\n");
     let mut command = prombus(&["serve", "--listen", "127.0.0.1:0"]);
@@ -191,9 +191,5 @@ fn a_config_file_is_read_only_when_it_is_named() {
     let named: Ran =
         command.current_dir(folder.path()).env("PROMBUS_CONFIG", "prombus.toml").output().unwrap().into();
     assert_eq!(named.code, Some(1));
-    assert!(
-        named.stderr.starts_with("prombus: prombus.toml:1: store: there is no such store"),
-        "{}",
-        named.stderr
-    );
+    assert!(named.stderr.starts_with("prombus: prombus.toml:1: store: unknown store"), "{}", named.stderr);
 }

@@ -1,4 +1,4 @@
-//! A server process: started, asked how it is, stopped or killed.
+//! A server process that tests start, inspect, and stop or kill.
 
 use crate::support::{TempFolder, prombus};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 
 /// How long a start may take on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a stop may take: that is promised.
+/// How long a stop may take, as docs/operating.md promises.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A running server. It is killed when the test ends before it does.
+/// A running server. It is killed when it is dropped.
 pub struct Serving {
     child: Child,
     pub banner: Vec<String>,
-    /// Reads what it logs, so that it never waits for a reader.
+    /// Reads the log, so that the server never blocks on a full pipe.
     log: Option<JoinHandle<String>>,
 }
 
 impl Serving {
-    /// Starts a server on free ports and waits until it says that it serves.
+    /// Starts a server on free ports and waits for the last line of its banner.
     pub fn start(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let (lines, received) = mpsc::channel();
@@ -66,41 +66,41 @@ impl Serving {
         lines.map(|line| line.rsplit("//").next().unwrap().to_owned()).collect()
     }
 
-    /// Where to connect to.
+    /// The first address.
     pub fn address(&self) -> SocketAddr {
         self.addresses()[0].parse().unwrap()
     }
 
-    /// What it has of the machine's memory now, and had at most.
+    /// Its current and peak memory.
     pub fn memory(&self) -> Memory {
         Memory::of_process(self.child.id())
     }
 
-    /// Sockets that it has open. (Files come and go as the log needs them.)
+    /// The number of open sockets. Files are not counted: the log opens and closes them as needed.
     pub fn socket_count(&self) -> usize {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
-        // One that was closed meanwhile cannot be read.
+        // A descriptor that was closed meanwhile has no link to read.
         let targets = descriptors.filter_map(|it| std::fs::read_link(it.ok()?.path()).ok());
         targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
     }
 
-    /// The processor time that it has used, of all threads.
+    /// The CPU time of all its threads.
     pub fn processor_seconds(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        // The name may have spaces; what follows it does not. utime and stime are the 14th and 15th.
-        let behind_name = stat.rsplit(')').next().unwrap();
-        let ticks = behind_name.split_whitespace().skip(11).take(2).map(|it| it.parse::<f64>().unwrap());
+        // The program name may contain spaces, the fields after it do not. utime and stime are fields 14 and 15.
+        let after_name = stat.rsplit(')').next().unwrap();
+        let ticks = after_name.split_whitespace().skip(11).take(2).map(|it| it.parse::<f64>().unwrap());
         ticks.sum::<f64>() / 100.0
     }
 
-    /// kill -9, and waits until it is gone. What it had logged.
+    /// Kills it with SIGKILL, waits until it is gone, and returns its log.
     pub fn kill(mut self) -> String {
         self.signal(Signal::KILL);
         self.child.wait().unwrap();
         self.log.take().unwrap().join().unwrap()
     }
 
-    /// Stops it in order.
+    /// Stops it with SIGTERM.
     pub fn stop(self) {
         self.signal(Signal::TERM);
         let (code, log) = self.end();
@@ -112,7 +112,7 @@ impl Serving {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the end: the exit code, and what it logged.
+    /// Waits until it exits; returns its exit code and its log.
     pub fn end(mut self) -> (Option<i32>, String) {
         let started = Instant::now();
         let status = loop {
@@ -151,7 +151,7 @@ impl Memory {
     }
 }
 
-/// For figures.
+/// Bytes in MiB, for printed measurements.
 pub fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

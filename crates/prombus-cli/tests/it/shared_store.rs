@@ -1,4 +1,4 @@
-//! Several gateways on one MongoDB database: real servers, real processes, faults.
+//! Tests of several gateways on one MongoDB database: real MongoDB servers, real processes, injected faults.
 
 mod gateways;
 mod load;

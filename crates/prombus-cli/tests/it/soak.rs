@@ -1,7 +1,7 @@
-//! A fixed rate for a long time, with one group that keeps up, one that is slow and one that is deaf: memory stays flat, nothing
-//! is lost, and those who keep up do not notice the others.
+//! Test of a fixed publish rate over a long time, with a group that keeps up, a slow group, and a client that never reads: the
+//! server's memory stays flat, nothing is lost, and the fast group is not affected by the others.
 //!
-//! `PROMBUS_SOAK_SECONDS=600` (and `PROMBUS_SOAK_RATE`, 20,000 then) asks for the long form.
+//! `PROMBUS_SOAK_SECONDS=600` runs the long form, at 20,000 events per second unless `PROMBUS_SOAK_RATE` is set.
 
 mod fast;
 mod memory;
@@ -20,11 +20,11 @@ use tokio::task::block_in_place;
 
 const TOPIC: &str = "soak";
 
-/// What all tasks know.
+/// State shared by all tasks.
 struct World {
     address: std::net::SocketAddr,
     rate: u64,
-    /// Times in payloads are microseconds since then.
+    /// Payloads contain times in microseconds since this instant.
     began: Instant,
     fast_received: AtomicU64,
     deaf_closed: AtomicU64,
@@ -98,7 +98,9 @@ async fn soak() {
     );
     println!("soak: publish to OK: {}", publishing.latency);
     println!("soak: publish to fast group: {}", fast.latency);
-    println!("soak: the slow group got {slow} in order, without a gap; the deaf one was closed {deaf} times");
+    println!(
+        "soak: the slow group received {slow} in order, without a gap; the deaf client was closed {deaf} times"
+    );
     println!("soak: topics at the end: {topics}");
     samples.print(peak_bytes);
     assert_eq!(fast.count, published);

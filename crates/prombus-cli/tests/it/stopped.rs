@@ -1,4 +1,4 @@
-//! A server that is stopped (SIGSTOP) for longer than leases run, and continued: acks that lie in its sockets by then count.
+//! Test of a server that is suspended (SIGSTOP) for longer than a lease, then resumed: acks that wait in its sockets apply.
 
 use crate::http_client::get_json;
 use crate::serving::Serving;
@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio_tungstenite::tungstenite::Message;
 
-/// Many sockets: the acks in the last ones are read when the members of the first ones have room again.
+/// Many sockets: by the time the server reads the acks of the last ones, members of the first ones can take new events.
 const MEMBERS: usize = 30;
 const EVENTS_EACH: usize = 50;
 const LEASE_MS: u64 = 2_000;
 
 #[tokio::test]
-async fn acks_that_arrive_while_the_server_is_stopped_count_and_nothing_is_delivered_again() {
+async fn acks_that_arrive_while_the_server_is_suspended_apply_and_nothing_is_redelivered() {
     let folder = TempFolder::new();
     let server = Serving::in_folder(&folder, &[]);
     let mut members = Vec::new();
@@ -35,11 +35,11 @@ async fn acks_that_arrive_while_the_server_is_stopped_count_and_nothing_is_deliv
     publisher.socket.flush().await.unwrap();
     let mut ids = Vec::new();
     for member in &mut members {
-        let mut theirs = Vec::new();
-        while theirs.len() < EVENTS_EACH {
-            theirs.extend(member.frame().await.event.map(|event| event.id));
+        let mut received = Vec::new();
+        while received.len() < EVENTS_EACH {
+            received.extend(member.frame().await.event.map(|event| event.id));
         }
-        ids.push(theirs);
+        ids.push(received);
     }
 
     server.signal(Signal::STOP);
@@ -57,7 +57,7 @@ async fn acks_that_arrive_while_the_server_is_stopped_count_and_nothing_is_deliv
         let mut answered = BTreeSet::new();
         while answered.len() < EVENTS_EACH {
             let frame = member.frame().await;
-            assert!(frame.event.is_none(), "an event that was acked is delivered again: {frame:?}");
+            assert!(frame.event.is_none(), "an acked event is redelivered: {frame:?}");
             assert!(frame.is_ok() && !frame.stale, "{frame:?}");
             answered.insert(frame.corr);
         }

@@ -1,11 +1,11 @@
-//! Runs the binary, in a folder of its own and without the variables of whoever runs the tests.
+//! Runs the binary in a temporary folder, without the `PROMBUS_` and `WS_` variables of the test process.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder that goes when the test ends.
+/// A temporary folder, removed when it is dropped.
 pub struct TempFolder(PathBuf);
 
 impl TempFolder {
@@ -21,7 +21,7 @@ impl TempFolder {
         &self.0
     }
 
-    /// Writes a file and says where.
+    /// Writes a file and returns its path.
     pub fn file(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         std::fs::write(&path, text).unwrap();
@@ -35,7 +35,7 @@ impl Drop for TempFolder {
     }
 }
 
-/// The binary, to be run.
+/// A command that runs the binary.
 pub fn prombus(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prombus"));
     for (name, _) in std::env::vars_os() {
@@ -49,7 +49,7 @@ pub fn prombus(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -72,7 +72,7 @@ pub fn run(arguments: &[&str]) -> Ran {
     prombus(arguments).output().unwrap().into()
 }
 
-/// Runs the binary with something on standard input.
+/// Runs the binary with `input` on standard input.
 pub fn run_with_input(arguments: &[&str], input: &str) -> Ran {
     let mut child = prombus(arguments).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();

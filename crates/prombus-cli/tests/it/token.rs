@@ -1,9 +1,9 @@
-//! `prombus token`.
+//! Tests of `prombus token`.
 
 use crate::support::{TempFolder, run, run_with_input};
 
 #[test]
-fn a_new_token_comes_with_a_block_that_checks_and_the_hash_of_it() {
+fn a_new_token_is_printed_with_a_valid_config_block_that_has_its_hash() {
     let made =
         run(&["token", "new", "--name", "billing", "--scope", "subscribe:orders.**", "--scope", "admin"]);
     assert_eq!(made.code, Some(0), "{}", made.stderr);
@@ -20,11 +20,7 @@ fn a_new_token_comes_with_a_block_that_checks_and_the_hash_of_it() {
     let hashed = run_with_input(&["token", "hash"], &format!("{token}\n"));
     assert_eq!(hashed.code, Some(0));
     assert!(hashed.stdout.starts_with("sha256:"));
-    assert!(
-        block.contains(hashed.stdout.trim()),
-        "the hash of the token is another: {block} {}",
-        hashed.stdout
-    );
+    assert!(block.contains(hashed.stdout.trim()), "the block has another hash: {block} {}", hashed.stdout);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `prombus topic` against a real server.
+//! Tests of `prombus topic` with a real server.
 
 use crate::remote::{Server, lines};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn topics_are_listed_in_a_table() {
 }
 
 #[test]
-fn settings_are_merged_shown_and_taken_back() {
+fn settings_are_merged_shown_and_removed() {
     let server = Server::start();
     server.import(&lines("orders", 0..1));
     let set = |changes: &[&str]| server.ok(&[&["topic", "set", "orders"], changes].concat());
@@ -51,15 +51,15 @@ fn settings_are_merged_shown_and_taken_back() {
 }
 
 #[test]
-fn a_topic_is_deleted_only_when_that_is_confirmed() {
+fn a_topic_is_deleted_only_after_confirmation() {
     let server = Server::start();
     server.import(&lines("orders", 0..5));
     let asked = server.run(&["topic", "delete", "orders"]);
     assert!(asked.code == Some(1) && asked.stderr.contains("--yes"), "{}", asked.stderr);
     assert_eq!(server.count("orders"), 5);
-    assert_eq!(server.ok(&["topic", "delete", "orders", "--yes"]), "orders with its 5 events is deleted\n");
+    assert_eq!(server.ok(&["topic", "delete", "orders", "--yes"]), "deleted orders with its 5 events\n");
     for command in ["show", "delete"] {
         let gone = server.run(&["topic", command, "orders"]);
-        assert!(gone.code == Some(1) && gone.stderr.contains("there is no topic"), "{}", gone.stderr);
+        assert!(gone.code == Some(1) && gone.stderr.contains("no topic"), "{}", gone.stderr);
     }
 }

@@ -1,4 +1,4 @@
-//! `prombus verify`.
+//! Tests of `prombus verify`.
 
 use crate::support::{Ran, TempFolder, run};
 use prombus::Bus;
@@ -27,7 +27,7 @@ fn verify(folder: &TempFolder, more: &[&str]) -> Ran {
     run(&arguments)
 }
 
-/// Flips a byte inside of an event and says in which file.
+/// Flips a bit inside an event; returns the name of the file.
 fn flip_a_byte(folder: &TempFolder) -> String {
     let segments = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
     let segments: Vec<PathBuf> =
@@ -45,19 +45,19 @@ fn flip_a_byte(folder: &TempFolder) -> String {
 }
 
 #[test]
-fn a_whole_folder_has_no_fault() {
+fn an_undamaged_folder_has_no_faults() {
     let folder = closed_folder();
     let ran = verify(&folder, &[]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("50 events") && ran.stdout.ends_with(": no fault\n"), "{}", ran.stdout);
-    assert!(ran.stderr.is_empty(), "no bar where no terminal is: {}", ran.stderr);
+    assert!(ran.stdout.contains("50 events") && ran.stdout.ends_with(": no faults\n"), "{}", ran.stdout);
+    assert!(ran.stderr.is_empty(), "no progress bar without a terminal: {}", ran.stderr);
     let json: serde_json::Value = serde_json::from_str(&verify(&folder, &["--json"]).stdout).unwrap();
     assert_eq!(json["events"], EVENTS);
     assert_eq!(json["faults"], serde_json::json!([]));
 }
 
 #[test]
-fn a_flipped_byte_is_named_with_file_and_position() {
+fn a_damaged_event_is_reported_with_file_position_topic_and_seq() {
     let folder = closed_folder();
     let file = flip_a_byte(&folder);
     let ran = verify(&folder, &[]);
@@ -73,19 +73,19 @@ fn a_flipped_byte_is_named_with_file_and_position() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_told_from_what_is_damaged() {
+fn a_folder_that_cannot_be_checked_exits_with_2() {
     let ran = run(&["verify", "--data", "/no/such/folder"]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.starts_with("prombus: there is no folder /no/such/folder"), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("prombus: no folder /no/such/folder"), "{}", ran.stderr);
     let empty = TempFolder::new();
     let ran = verify(&empty, &[]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("holds no prombus log"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is not a prombus data folder"), "{}", ran.stderr);
     assert!(std::fs::read_dir(empty.path()).unwrap().next().is_none(), "verify left something behind");
 }
 
 #[tokio::test]
-async fn a_folder_in_use_is_said_to_be_in_use() {
+async fn a_folder_in_use_is_refused() {
     let folder = TempFolder::new();
     let bus = filled(&folder).await;
     let ran = verify(&folder, &[]);

@@ -1,4 +1,4 @@
-//! A WebSocket client that can be broken on purpose, and frames as they come from the server.
+//! A WebSocket client for tests, and the frames that the server sends.
 
 use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
@@ -10,12 +10,12 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-/// Nothing that must come takes longer, on a slow machine with everything else running.
+/// How long to wait for something that must happen, on a slow and busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// What a server may say; what a frame does not have is empty.
+/// A frame of the server; missing fields are empty.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Frame {
@@ -53,7 +53,7 @@ pub async fn open(address: SocketAddr) -> Result<Socket, tungstenite::Error> {
     Ok(tokio_tungstenite::connect_async_with_config(url, None, true).await?.0)
 }
 
-/// What a client may see.
+/// Something that a client receives.
 #[derive(Debug)]
 pub enum Seen {
     Frame(Frame),
@@ -75,11 +75,11 @@ impl Client {
         self.socket.send(Message::text(frame.to_string())).await.unwrap();
     }
 
-    /// The next that comes.
+    /// Waits for the next frame, close, or end of the connection.
     pub async fn see(&mut self) -> Seen {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.socket.next()).await;
-            match next.expect("something comes in time") {
+            match next.expect("the server sends something in time") {
                 None | Some(Err(_)) => return Seen::Gone,
                 Some(Ok(Message::Text(text))) => return Seen::Frame(Frame::parse(&text)),
                 Some(Ok(Message::Close(frame))) => return Seen::Close(frame.map(|it| it.code.into())),
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Sends a frame with a corr and waits for its answer; EVENTs that come before it are lost.
+    /// Sends a frame with a corr and waits for its answer. EVENTs that arrive before it are discarded.
     pub async fn ask(&mut self, mut frame: Value) -> Frame {
         self.next_corr += 1;
         frame["corr"] = json!(self.next_corr);
@@ -124,13 +124,13 @@ impl Client {
     }
 }
 
-/// A PUBLISH, written by hand: load is made of these.
+/// The text of a PUBLISH frame. Formatted directly, because load tests send many.
 pub fn publish_text(topic: &str, corr: u64, id: Option<&str>, payload: &str) -> String {
     let opts = id.map(|id| format!(",\"opts\":{{\"id\":\"{id}\"}}")).unwrap_or_default();
     format!("{{\"op\":\"PUBLISH\",\"topic\":\"{topic}\",\"corr\":{corr},\"payload\":{payload}{opts}}}")
 }
 
-/// An ACK, with a corr if there is to be an answer.
+/// The text of an ACK frame; with a corr, the server answers it.
 pub fn ack_text(topic: &str, group: &str, id: &str, corr: Option<u64>) -> String {
     let corr = corr.map(|corr| format!(",\"corr\":{corr}")).unwrap_or_default();
     format!("{{\"op\":\"ACK\",\"topic\":\"{topic}\",\"group\":\"{group}\",\"id\":\"{id}\"{corr}}}")

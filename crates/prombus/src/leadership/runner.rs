@@ -182,7 +182,7 @@ impl Runner {
                 tracing::warn!("cannot access the lease of {}: {error}", self.store.location());
             }
             None if was_failing => {
-                tracing::info!("the lease of {} is accessible again", self.store.location())
+                tracing::info!("the lease of {} is accessible again", self.store.location());
             }
             _ => {}
         }
@@ -271,7 +271,7 @@ impl Runner {
                     );
                 }
                 Role::Following { leader: None } => {
-                    tracing::info!("following on {store}; no leader is known")
+                    tracing::info!("following on {store}; no leader is known");
                 }
                 Role::Following { leader: Some(LeaseRecord { term, address, .. }) } => {
                     tracing::info!("following {address}, the leader of {store} in term {term}");

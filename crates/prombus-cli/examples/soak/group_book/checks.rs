@@ -1,11 +1,12 @@
-//! A delivery compared with the one before it.
+//! Compares a delivery with the previous delivery of the same event.
 
 use super::{Delivery, Departure, Entry, GroupBook, IN_TIME_MS, SILENT_ACK_MS, Verdict};
 use crate::ledger::Fault;
 use crate::timeline::{EndKind, Timeline};
 
 impl GroupBook {
-    /// First deliveries come in seq order. Where members leave, an event that was leased but not sent may follow later ones.
+    /// Checks that first deliveries come in seq order. Not checked where members leave: an event that was leased but not sent may
+    /// then follow later ones.
     pub(super) fn check_order(&mut self, delivery: &Delivery<'_>, place: &str) -> Option<Fault> {
         if self.plan.leaves || delivery.attempt > 1 || delivery.reason.is_some() {
             return None;
@@ -16,8 +17,8 @@ impl GroupBook {
             .then(|| ("out_of_order", format!("{place}: after first delivery of seq {before}")))
     }
 
-    /// Whether the event was still owed, and free.
-    pub(super) fn check_again(
+    /// Checks that the event was not settled, and that no other member held its lease.
+    pub(super) fn check_redelivery(
         &self,
         before: &Entry,
         delivery: &Delivery<'_>,
@@ -28,8 +29,8 @@ impl GroupBook {
         let life_end = timeline.end_of(holder.life);
         let is_alive = holder.ended.is_none() && life_end.is_none();
         let said = format!(
-            "{place}; attempt {} was received at {} ms by session {} in life {} and its member said {:?} at {} ms, its \
-             lease ran to at least {} ms",
+            "{place}; attempt {} was received at {} ms by session {} in life {}, verdict {:?} at {} ms, its lease ran to at \
+             least {} ms",
             before.attempt,
             before.received_ms,
             before.session,
@@ -67,6 +68,7 @@ impl GroupBook {
         }
     }
 
+    /// Checks that the attempt number rises, unless the previous attempt does not count.
     pub(super) fn check_attempt(
         &self,
         before: &Entry,
@@ -89,13 +91,13 @@ impl GroupBook {
         let left_cleanly = holder.ended == Some(Departure::Clean);
         let by_server = holder.ended == Some(Departure::ByServer) && life_end.is_none();
         let stopped_cleanly = life_end.is_some_and(|end| end.kind == EndKind::Terminated);
-        // The first attempt is not written down when it is delivered, so a crash forgets it.
+        // A first attempt is not durable, so a crash forgets it.
         let is_forgotten = before.attempt == 1 && life_end.is_some();
         let is_allowed = left_cleanly || by_server || stopped_cleanly || is_forgotten;
         (!is_allowed).then_some(("attempt_repeated", said))
     }
 
-    /// An event that was delivered before a crash says so when it is delivered after it.
+    /// Checks that an event that was delivered before a crash is redelivered with the reason `server_restarted`.
     pub(super) fn check_reason(
         &self,
         before: &Entry,

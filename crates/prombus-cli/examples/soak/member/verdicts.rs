@@ -1,4 +1,4 @@
-//! What a member does with its deliveries.
+//! Chooses what a member does with its deliveries, and sends the ACKs, NACKs and MODACKs.
 
 use super::{Held, Member, Waiting};
 use crate::connection::Connection;
@@ -59,7 +59,7 @@ impl Member {
         connection.flush().await
     }
 
-    /// The frame for a delivery; noted before it is sent.
+    /// The frame for a delivery. It is recorded here, before it is sent.
     fn verdict(&mut self, connection: &mut Connection, held: Held, plan: Plan) -> Option<String> {
         let (topic, group) = (self.plan.subscription, self.plan.name);
         let sent = Sent { sent_ms: self.world.now_ms(), ..held.sent };
@@ -100,7 +100,7 @@ impl Member {
             Plan::Extend => {
                 self.world.count("extensions");
                 frame["op"] = json!("MODACK");
-                // Not shorter than the lease is, so that it never takes time away.
+                // At least the lease time, so that MODACK never shortens the lease.
                 let extend_ms = self.plan.ack_timeout_ms + self.random.below(2_000);
                 frame["extend_ms"] = json!(extend_ms);
                 self.waiting.insert(number, Waiting::Extend(sent, extend_ms));

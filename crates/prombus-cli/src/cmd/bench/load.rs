@@ -1,4 +1,4 @@
-//! Measures a load: its plan, and reading back what was published.
+//! Measures a load: makes its plan, runs it, and reads the published messages back.
 
 use super::report::Row;
 use super::target::Target;
@@ -10,9 +10,9 @@ use prombus_bench::ledger::{Balance, Ledger};
 use prombus_bench::{Length, Measurement, Pace, Plan};
 use std::time::Duration;
 
-/// Messages that are there for a group to consume.
+/// Messages to publish before the load `consume` starts.
 const CONSUMED_MESSAGES: u64 = 1_000_000;
-/// The beginning of a run, which does not count.
+/// The beginning of a run, which is not measured.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 const BAR: &str = "{msg:32} {bar:30} {prefix}";
@@ -32,14 +32,14 @@ fn plan(load: Load, args: &BenchArgs) -> Plan {
         groups: load.groups(args),
         pace: if load == Load::Latency { Pace::Rate(args.rate) } else { Pace::Full },
         length,
-        // A count of messages is counted from the first on.
+        // A run of a fixed number of messages is measured from the first message.
         warm_up: if matches!(length, Length::Messages(_)) { Duration::ZERO } else { WARM_UP },
         ..Plan::default()
     }
 }
 
-/// What a load does, with its numbers.
-fn what(load: Load, args: &BenchArgs, plan: &Plan) -> String {
+/// A description of the load, with its numbers.
+fn describe(load: Load, args: &BenchArgs, plan: &Plan) -> String {
     let connections = |count: usize| match count {
         1 => "1 connection".to_owned(),
         count => format!("{count} connections"),
@@ -47,7 +47,7 @@ fn what(load: Load, args: &BenchArgs, plan: &Plan) -> String {
     let publishers = connections(plan.publishers);
     match load {
         Load::Publish => format!("publish, {publishers}"),
-        Load::Consume => "consume what is there, 1 group".to_owned(),
+        Load::Consume => "consume, 1 group".to_owned(),
         Load::PublishToAck => format!("publish, deliver, ack, {publishers}"),
         Load::FanOut => format!("deliver to {} groups", plan.groups),
         Load::Latency => format!("{} messages/s, 1 group", args.rate),
@@ -59,10 +59,10 @@ fn what(load: Load, args: &BenchArgs, plan: &Plan) -> String {
 /// Measures a load.
 ///
 /// # Errors
-/// When the server refuses, or goes away.
+/// When the server refuses a request or closes the connection.
 pub fn measure(load: Load, args: &BenchArgs, target: &Target, run: u32) -> anyhow::Result<Row> {
     let plan = plan(load, args);
-    let what = what(load, args, &plan);
+    let what = describe(load, args, &plan);
     let bar = progress::bar(1_000, BAR).with_message(what.clone());
     let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
     let mut measurement = target.run(&plan, &mut ledger, &mut |progress| show(&bar, &plan, progress))?;
@@ -74,7 +74,7 @@ pub fn measure(load: Load, args: &BenchArgs, target: &Target, run: u32) -> anyho
         if load == Load::Consume {
             measurement = Measurement { publish: measurement.publish, ..read };
         } else {
-            // The books count what was read back; the figures are those of the publishing.
+            // The balance comes from reading back, the measurements from publishing.
             measurement.balance = Balance { delivered: 0, ..read.balance };
         }
     }

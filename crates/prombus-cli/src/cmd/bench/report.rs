@@ -1,4 +1,4 @@
-//! What came of the loads, as a table or as JSON.
+//! Formats the results as a table or as JSON.
 
 use crate::args::BenchArgs;
 use crate::cmd::table::{Side, lines};
@@ -6,7 +6,7 @@ use prombus_bench::report::grouped;
 use prombus_bench::{Measurement, Percentiles};
 use serde::Serialize;
 
-/// The first column is words, all others are figures.
+/// The first column is text, all others are numbers.
 const COLUMNS: [(&str, Side); 16] = [
     ("load", Side::Left),
     ("per second", Side::Right),
@@ -26,11 +26,11 @@ const COLUMNS: [(&str, Side); 16] = [
     ("out of order", Side::Right),
 ];
 
-/// One load, measured.
+/// The result of one load.
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub load: &'static str,
-    /// What it was in words.
+    /// A description of the load.
     pub what: String,
     pub run: u32,
     #[serde(flatten)]
@@ -38,7 +38,7 @@ pub struct Row {
     pub server_cpu_us: Option<f64>,
 }
 
-/// The results in columns, with what they mean above and below.
+/// The results as a table, with the settings above it and a legend below.
 pub fn text(args: &BenchArgs, rows: &[Row]) -> String {
     let mut text = format!(
         "{}; {} bytes a payload, {} in flight{}\n\n",
@@ -50,10 +50,11 @@ pub fn text(args: &BenchArgs, rows: &[Row]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     text.push_str(&lines(&COLUMNS, &rows));
     text.push_str(
-        "\nOK: from due to answered. event: from due to delivered. µs/message: CPU time of the server.\n",
+        "\nOK: time from when a message is due to its OK. event: time from due to delivered. µs/message: CPU time of the \
+         server.\n",
     );
     if args.url.is_some() {
-        text.push_str("The topics bench.… and their groups stay on the server.\n");
+        text.push_str("The topics bench.… and their groups remain on the server.\n");
     }
     text.truncate(text.trim_end().len());
     text
@@ -89,15 +90,15 @@ fn cells(row: &Row) -> Vec<String> {
 fn describe(args: &BenchArgs) -> String {
     match &args.url {
         Some(url) => url.clone(),
-        None if args.in_process => "the library in this process, over a log".to_owned(),
-        None => "a server of its own, over WebSocket".to_owned(),
+        None if args.in_process => "the library in this process, with the log".to_owned(),
+        None => "a temporary server, over WebSocket".to_owned(),
     }
 }
 
-/// The results for programs.
+/// The results as JSON.
 ///
 /// # Errors
-/// When they cannot be written as JSON.
+/// When the results cannot be serialized.
 pub fn json(args: &BenchArgs, rows: &[Row]) -> anyhow::Result<String> {
     #[derive(Serialize)]
     struct Report<'a> {

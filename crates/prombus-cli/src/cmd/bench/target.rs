@@ -1,4 +1,4 @@
-//! What is measured: a running server, a server of its own that is gone afterwards, or the library in this process.
+//! The target of a load: a running server, a temporary server, or the library in this process.
 
 use crate::args::{BenchArgs, Load};
 use anyhow::{Context, bail};
@@ -13,13 +13,13 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use tokio::runtime::Runtime;
 
-/// Where a load runs.
+/// The target of a load.
 pub struct Target {
     topic: String,
     has_client_ids: bool,
     topics: usize,
     max_in_flight: usize,
-    /// Runs so far: groups of another run are others.
+    /// Runs so far. Each run gets its own groups.
     runs: Cell<u32>,
     running: Running,
 }
@@ -29,7 +29,7 @@ enum Running {
         address: SocketAddr,
         host: String,
         token: Option<String>,
-        /// Its own, and stopped at the end.
+        /// The server process, if the bench started it; stopped at the end.
         process: Option<Process>,
     },
     Library {
@@ -40,7 +40,7 @@ enum Running {
 }
 
 impl Target {
-    /// Finds or starts what the load needs.
+    /// Connects to or starts the target.
     pub fn open(args: &BenchArgs, load: &Load) -> anyhow::Result<Self> {
         let id = Uuid::now_v7();
         let running = match &args.url {
@@ -51,7 +51,7 @@ impl Target {
             None => {
                 let folder = args.data.join(format!("prombus-bench-{}", id.simple()));
                 std::fs::create_dir_all(&folder)
-                    .with_context(|| format!("cannot make {}", folder.display()))?;
+                    .with_context(|| format!("cannot create {}", folder.display()))?;
                 let opened = if args.in_process {
                     open_library(folder.clone(), args)
                 } else {
@@ -103,10 +103,10 @@ impl Target {
         }
     }
 
-    /// Stops and removes what was made.
+    /// Stops the target and removes its data, if the bench started it.
     pub fn close(self) -> anyhow::Result<()> {
         match self.running {
-            // A process stops when it is dropped, and takes its folder along.
+            // Dropping a `Process` stops it and removes its folder.
             Running::Server { .. } => Ok(()),
             Running::Library { bus, runtime, folder } => {
                 runtime.block_on(bus.close())?;
@@ -119,7 +119,7 @@ impl Target {
 fn open_library(folder: PathBuf, args: &BenchArgs) -> anyhow::Result<Running> {
     remove_if_stopped(&folder);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // As much as a server of its own is allowed.
+    // The same limits as a temporary server.
     let builder = Bus::builder()
         .max_topics(args.topics.saturating_add(100).clamp(100_000, 10_000_000))
         .max_payload_bytes(args.size.max(1 << 20));
@@ -144,7 +144,9 @@ fn start_server(folder: PathBuf, args: &BenchArgs, load: &Load) -> anyhow::Resul
 /// The address and the host's name of a `ws://` URL.
 fn parse_url(url: &str) -> anyhow::Result<(SocketAddr, String)> {
     let Some(rest) = url.strip_prefix("ws://") else {
-        bail!("--url: {url:?} is no ws:// address; TLS is not measured, put the bench beside the server");
+        bail!(
+            "--url: {url:?} is not a ws:// URL; TLS is not measured, so run the bench on the server's machine"
+        );
     };
     let host = rest.split('/').next().unwrap_or_default().to_owned();
     let named = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) {
@@ -154,7 +156,7 @@ fn parse_url(url: &str) -> anyhow::Result<(SocketAddr, String)> {
     };
     let address = named
         .to_socket_addrs()
-        .with_context(|| format!("--url: cannot find {host:?}"))?
+        .with_context(|| format!("--url: cannot resolve {host:?}"))?
         .next()
         .with_context(|| format!("--url: {host:?} has no address"))?;
     Ok((address, host))
@@ -165,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn a_url_is_split_into_address_and_host() {
         let of = |url: &str| parse_url(url).map(|(address, host)| (address.to_string(), host));
         assert_eq!(of("ws://127.0.0.1:8090").unwrap(), ("127.0.0.1:8090".into(), "127.0.0.1:8090".into()));
         assert_eq!(of("ws://127.0.0.1/ws").unwrap(), ("127.0.0.1:80".into(), "127.0.0.1".into()));

@@ -1,10 +1,10 @@
-//! Dead letters as they are read from their topics.
+//! Reads dead letters from their topics.
 
 use prombus_client::{DeadLetter, History, Uuid};
 use prombus_protocol::DEAD_LETTER_PREFIX;
 
-/// The topic of letters, however it was named.
-pub fn letters_of(topic: &str) -> String {
+/// The dead-letter topic of `topic`, which may be given with or without its prefix.
+pub fn dead_letter_topic(topic: &str) -> String {
     if topic.starts_with(DEAD_LETTER_PREFIX) {
         topic.to_owned()
     } else {
@@ -12,16 +12,16 @@ pub fn letters_of(topic: &str) -> String {
     }
 }
 
-/// A dead letter and its own place.
+/// A dead letter, and the event that contains it.
 pub struct Letter {
     pub id: Uuid,
     pub ts: i64,
-    /// The whole event, as it came.
+    /// The event as received, in JSON.
     pub json: bytes::Bytes,
     pub letter: DeadLetter,
 }
 
-/// The next event: a letter, or something else that somebody published there.
+/// Reads the next event. `Some(None)` is an event that is not a dead letter.
 pub async fn next_letter(history: &mut History) -> anyhow::Result<Option<Option<Letter>>> {
     let Some(found) = history.next().await? else { return Ok(None) };
     let letter = serde_json::from_str(found.event.payload.get()).ok();

@@ -1,31 +1,31 @@
-//! Publishing again what groups gave up.
+//! `prombus dlq redrive`: publishes dead-lettered events again.
 
-use super::letters::{Letter, letters_of, next_letter};
+use super::letters::{Letter, dead_letter_topic, next_letter};
 use crate::args::{RedriveArgs, filter};
 use crate::cmd::republish::Republisher;
 use crate::cmd::{progress, replay, server_client};
-use crate::messages::{complain, one_line};
+use crate::messages::{one_line, print_error};
 use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-/// How often an event was redriven; a header.
+/// The header that counts how often an event was redriven.
 const REDRIVES: &str = "x-redrives";
-/// So many are shown when nothing is published.
+/// How many events a dry run prints.
 const SHOWN: u64 = 5;
 
-/// What was found beside what goes.
+/// Events that were skipped.
 #[derive(Default)]
-struct Left {
+struct Skipped {
     /// Redriven too often.
-    alone: u64,
-    /// No dead letters.
+    exhausted: u64,
+    /// Not dead letters.
     others: u64,
 }
 
 pub async fn redrive(args: &RedriveArgs) -> anyhow::Result<ExitCode> {
     let client = server_client::client(&args.server)?;
-    let topic = server_client::known_topic(&client, &letters_of(&args.topic)).await?;
+    let topic = server_client::known_topic(&client, &dead_letter_topic(&args.topic)).await?;
     let query = HistoryQuery { to_seq: Some(topic.last_seq), ..HistoryQuery::default() };
     let history = client.history(&topic.topic, query);
     if args.yes {
@@ -38,8 +38,8 @@ pub async fn redrive(args: &RedriveArgs) -> anyhow::Result<ExitCode> {
 
 async fn dry_run(args: &RedriveArgs, mut history: History) -> anyhow::Result<ExitCode> {
     let mut out = stdout();
-    let (mut count, mut left) = (0, Left::default());
-    while let Some(letter) = next_wanted(args, &mut history, &mut left).await? {
+    let (mut count, mut skipped) = (0, Skipped::default());
+    while let Some(letter) = next_selected(args, &mut history, &mut skipped).await? {
         count += 1;
         if count <= SHOWN {
             let original = &letter.letter.original;
@@ -52,8 +52,11 @@ async fn dry_run(args: &RedriveArgs, mut history: History) -> anyhow::Result<Exi
     if count > SHOWN {
         writeln!(out, "… and {} more", count - SHOWN)?;
     }
-    writeln!(out, "{count} events would be published again{}", left.text(args))?;
-    writeln!(out, "nothing was published; --yes does it (what was redriven before is not published twice)")?;
+    writeln!(out, "{count} events would be published again{}", skipped.text(args))?;
+    writeln!(
+        out,
+        "nothing was published; --yes publishes (dead letters that were already redriven add nothing)"
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,9 +68,9 @@ async fn publish(
 ) -> anyhow::Result<ExitCode> {
     let bar = progress::events(total);
     let mut copies = Republisher::new(client, Some(args.rate), args.limit, &bar);
-    let mut left = Left::default();
+    let mut skipped = Skipped::default();
     let redriven: anyhow::Result<()> = async {
-        while let Some(letter) = next_wanted(args, &mut history, &mut left).await? {
+        while let Some(letter) = next_selected(args, &mut history, &mut skipped).await? {
             bar.inc(1);
             copies.add(record_of(&letter)).await?;
             if copies.is_done() {
@@ -82,35 +85,37 @@ async fn publish(
     writeln!(
         stdout(),
         "{published} events published again, {duplicates} were redriven before{}",
-        left.text(args)
+        skipped.text(args)
     )?;
     if let Err(error) = redriven {
-        complain(&one_line(&error));
-        complain("to go on, run it again: what was redriven is not published twice");
+        print_error(&one_line(&error));
+        print_error(
+            "to continue, run the command again: events that were already redriven are not published twice",
+        );
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The next letter that is to be redriven.
-async fn next_wanted(
+/// The next dead letter that the arguments select.
+async fn next_selected(
     args: &RedriveArgs,
     history: &mut History,
-    left: &mut Left,
+    skipped: &mut Skipped,
 ) -> anyhow::Result<Option<Letter>> {
     while let Some(found) = next_letter(history).await? {
         let Some(letter) = found else {
-            left.others += 1;
+            skipped.others += 1;
             continue;
         };
-        let is_meant = args.group.as_ref().is_none_or(|group| letter.letter.group == *group)
+        let is_selected = args.group.as_ref().is_none_or(|group| letter.letter.group == *group)
             && args.error_contains.as_ref().is_none_or(|text| letter.letter.err.contains(text))
             && filter::matches(&args.filters, &letter.letter.original);
-        if !is_meant {
+        if !is_selected {
             continue;
         }
         if redrives_of(&letter.letter.original) >= u64::from(args.max_redrives) {
-            left.alone += 1;
+            skipped.exhausted += 1;
             continue;
         }
         return Ok(Some(letter));
@@ -118,12 +123,12 @@ async fn next_wanted(
     Ok(None)
 }
 
-/// How often an event was redriven before.
+/// How often the event was redriven, according to its header.
 fn redrives_of(event: &EventRecord) -> u64 {
     event.headers.get(REDRIVES).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// The event, once more. Its id is made from the letter's: a letter makes one event, however often it is redriven.
+/// The event to publish. Its id is derived from the dead letter's id, so that redriving a dead letter twice adds one event.
 fn record_of(letter: &Letter) -> Record {
     let original = &letter.letter.original;
     let mut record = Record::copy_of(original, original.topic.as_str());
@@ -132,17 +137,17 @@ fn record_of(letter: &Letter) -> Record {
     record
 }
 
-impl Left {
+impl Skipped {
     fn text(&self, args: &RedriveArgs) -> String {
         let mut text = String::new();
-        if self.alone > 0 {
+        if self.exhausted > 0 {
             text.push_str(&format!(
-                ", {} left alone: redriven {} times already (--max-redrives)",
-                self.alone, args.max_redrives
+                ", {} skipped: already redriven {} times (--max-redrives)",
+                self.exhausted, args.max_redrives
             ));
         }
         if self.others > 0 {
-            text.push_str(&format!(", {} events that are no dead letters passed over", self.others));
+            text.push_str(&format!(", {} events skipped that are not dead letters", self.others));
         }
         text
     }

@@ -1,6 +1,6 @@
-//! Which dead letters there are.
+//! `prombus dlq list` and `prombus dlq show`.
 
-use super::letters::{Letter, letters_of, next_letter};
+use super::letters::{Letter, dead_letter_topic, next_letter};
 use crate::args::{DlqListArgs, DlqShowArgs};
 use crate::cmd::server_client::{self, TopicPages, TopicView};
 use crate::cmd::table::{Side, lines, shortened};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Write, stdout};
 
-/// The letters of a topic, counted.
+/// Counts of a dead-letter topic.
 #[derive(Default, Serialize)]
 struct Counted {
     topic: String,
@@ -19,7 +19,7 @@ struct Counted {
     oldest_ts: Option<i64>,
     newest_ts: Option<i64>,
     groups: BTreeMap<String, u64>,
-    /// Events that are no letters.
+    /// Events that are not dead letters.
     #[serde(skip_serializing_if = "is_zero")]
     others: u64,
 }
@@ -62,7 +62,7 @@ fn row(counted: &Counted) -> Vec<String> {
     let mut groups: Vec<String> =
         counted.groups.iter().map(|(group, letters)| format!("{group} {letters}")).collect();
     if counted.others > 0 {
-        groups.push(format!("no letters {}", counted.others));
+        groups.push(format!("not dead letters: {}", counted.others));
     }
     vec![
         counted.topic.clone(),
@@ -92,7 +92,7 @@ async fn count(client: &Client, topic: TopicView) -> anyhow::Result<Counted> {
 
 pub async fn show(args: &DlqShowArgs) -> anyhow::Result<()> {
     let client = server_client::client(&args.server)?;
-    let topic = server_client::known_topic(&client, &letters_of(&args.topic)).await?;
+    let topic = server_client::known_topic(&client, &dead_letter_topic(&args.topic)).await?;
     let query = HistoryQuery { to_seq: Some(topic.last_seq), ..HistoryQuery::default() };
     let mut history = client.history(&topic.topic, query);
     let mut newest = VecDeque::new();
@@ -119,8 +119,8 @@ pub async fn show(args: &DlqShowArgs) -> anyhow::Result<()> {
     if !args.json {
         let shown = newest.len() as u64;
         match count > shown {
-            true => writeln!(out, "{shown} of {count} letters in {}; --limit shows more", topic.topic)?,
-            false => writeln!(out, "{count} letters in {}", topic.topic)?,
+            true => writeln!(out, "{shown} of {count} dead letters in {}; --limit shows more", topic.topic)?,
+            false => writeln!(out, "{count} dead letters in {}", topic.topic)?,
         }
     }
     Ok(())

@@ -1,11 +1,11 @@
-//! A line of an import: a whole event, or only a payload.
+//! Parses a line of an import: an event, or only a payload.
 
 use prombus_client::{PublishOptions, RawValue, Record};
 use prombus_protocol::{Json, check_topic};
 use serde::Deserialize;
 use std::borrow::Cow;
 
-/// A whole event, its parts not looked at yet. `seq` and what else it may have is ignored.
+/// An event whose fields are not parsed yet. `seq` and unknown fields are ignored.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow)]
@@ -28,7 +28,7 @@ struct Envelope<'a> {
     sid: Option<&'a RawValue>,
 }
 
-/// The record of a line. `topic` goes over what the line says.
+/// The record of a line. `topic` replaces the topic in the line.
 pub fn record(line: &[u8], topic: Option<&str>, is_payload: bool) -> Result<Record, String> {
     let text =
         std::str::from_utf8(line).map_err(|error| format!("not UTF-8 at byte {}", error.valid_up_to()))?;
@@ -38,7 +38,7 @@ pub fn record(line: &[u8], topic: Option<&str>, is_payload: bool) -> Result<Reco
         let topic = topic.unwrap_or_default().to_owned();
         return Ok(Record { topic, payload, options: PublishOptions::default() });
     }
-    // A list would be read as the fields in their order.
+    // serde would accept a list as the fields in order.
     if text.trim_start().starts_with('[') {
         return Err("not an event {\"payload\": …}, but a list".to_owned());
     }
@@ -47,7 +47,7 @@ pub fn record(line: &[u8], topic: Option<&str>, is_payload: bool) -> Result<Reco
     Json::new(envelope.payload.get().as_bytes()).map_err(|error| format!("the payload is {error}"))?;
     let topic = match topic.or(envelope.topic.as_deref()) {
         Some(topic) => topic.to_owned(),
-        None => return Err("it says no topic; name one: prombus import TOPIC FILE".to_owned()),
+        None => return Err("the line has no topic; name one: prombus import TOPIC FILE".to_owned()),
     };
     check_topic(&topic).map_err(|error| error.to_string())?;
     let parts = [
@@ -68,7 +68,7 @@ pub fn record(line: &[u8], topic: Option<&str>, is_payload: bool) -> Result<Reco
     Ok(Record { topic, payload: envelope.payload.to_owned(), options })
 }
 
-/// What is wrong and at which column. A line is one line, whatever JSON says.
+/// The error with its column. The line number of the JSON parser is left out: it is always 1.
 fn place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.split_once(" at line ") {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_event_keeps_its_parts() {
+    fn an_event_keeps_its_fields() {
         let line = br#"{"id":"0196f1d0-0000-7000-8000-000000000001","seq":7,"ts":5,"topic":"a","key":"k","tags":["t"],
             "headers":{"h":"v"},"payload":null}"#;
         let record = record(line, None, false).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_refused_with_a_reason() {
+    fn a_line_that_is_not_an_event_is_refused_with_a_reason() {
         let cases: [(&[u8], &str); 7] = [
             (b"hello", "column 1"),
             (b"{\"payload\":1", "column"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_anything() {
+    fn any_json_value_is_a_payload() {
         let record = record(b" {\"payload\": [1, 2]} ", Some("a"), true).unwrap();
         assert_eq!(record.payload.get(), "{\"payload\": [1, 2]}");
     }

@@ -1,4 +1,4 @@
-//! Where lines come from, and how they become chunks. Never more than a few chunks are in memory.
+//! Reads lines from a file or standard input and gathers them into chunks. Only a few chunks are in memory at a time.
 
 use super::line;
 use anyhow::Context;
@@ -8,46 +8,46 @@ use std::io::{BufRead, BufReader, Read, stdin};
 use std::path::Path;
 use tokio::sync::mpsc;
 
-/// Lines and bytes of a chunk.
+/// Maximum lines and bytes of a chunk.
 const CHUNK_LINES: usize = 1_000;
 const CHUNK_BYTES: usize = 2 << 20;
-/// A server takes payloads of 16 MiB at most; with room for what stands around one, in JSON that escapes everything.
+/// Payloads have at most 16 MiB. This leaves room for the other fields, and for JSON that escapes every character.
 const LINE_BYTES_MAX: u64 = 64 << 20;
 /// U+FEFF.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Lines that are to be read.
+/// Reads lines.
 pub struct LineReader {
     reader: Box<dyn BufRead + Send>,
-    /// How much there is, if that is known.
+    /// The size of the input, if known.
     pub byte_count: Option<u64>,
 }
 
-/// What was found, in the order of lines.
+/// Parsed lines, in the order of the input.
 pub enum LineBatch {
     /// Good lines.
     Chunk(Chunk),
-    /// A line that is no event.
+    /// A line that is not an event.
     Bad { line: u64, why: String },
-    /// It cannot be read.
+    /// The input cannot be read.
     Broken(anyhow::Error),
 }
 
-/// Good lines.
+/// Consecutive good lines.
 #[derive(Default)]
 pub struct Chunk {
-    /// Their numbers.
+    /// The line numbers of `records`.
     pub lines: Vec<u64>,
     pub records: Vec<Record>,
-    /// Where the last one ends.
+    /// The position in the input at which the last line ends.
     pub end_bytes: u64,
-    /// Some had no id.
+    /// Some lines had no id and got a new one.
     pub has_made_ids: bool,
     byte_count: usize,
 }
 
 impl LineReader {
-    /// A file, or standard input.
+    /// Opens the file, or standard input if there is none.
     pub fn open(file: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = file else {
             return Ok(Self { reader: Box::new(BufReader::new(stdin())), byte_count: None });
@@ -57,7 +57,7 @@ impl LineReader {
         Ok(Self { reader: Box::new(BufReader::with_capacity(256 * 1024, file)), byte_count })
     }
 
-    /// Reads all lines. Ends early when nobody takes them any more.
+    /// Reads all lines and sends them to `found`. Returns early when the receiver is dropped.
     pub fn read(
         mut self,
         topic: Option<String>,
@@ -79,7 +79,7 @@ impl LineReader {
                     return;
                 }
             }
-            // Some editors begin a file with a mark of its encoding.
+            // Some editors begin a file with a byte order mark.
             let line =
                 if number == 1 { text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text) } else { &text[..] };
             if number < from_line || line.iter().all(u8::is_ascii_whitespace) {
@@ -107,8 +107,8 @@ impl LineReader {
         send(found, &mut chunk);
     }
 
-    /// Reads a line and says how many bytes it has; 0 at the end. Of one that is too long only the beginning is kept: the rest
-    /// is in the middle of a line, and nothing can be made of it.
+    /// Reads a line and returns its length in bytes; 0 at the end of the input. Only the beginning of a line that is too long is
+    /// kept: the rest is skipped.
     fn read_line(&mut self, text: &mut Vec<u8>) -> std::io::Result<u64> {
         text.clear();
         let mut count = self.reader.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', text)?;
@@ -127,7 +127,7 @@ impl LineReader {
 impl Chunk {
     fn push(&mut self, line: u64, mut record: Record, end_bytes: u64) {
         self.has_made_ids |= record.options.id.is_none();
-        // Now, so that it is the same when it is sent again.
+        // The id is assigned before sending, so that a retry sends the same one.
         record.ensure_id();
         self.lines.push(line);
         self.byte_count += record.byte_count();
@@ -140,7 +140,7 @@ impl Chunk {
     }
 }
 
-/// False when nobody takes it any more.
+/// Returns false when the receiver is dropped.
 fn send(found: &mpsc::Sender<LineBatch>, chunk: &mut Chunk) -> bool {
     let chunk = std::mem::take(chunk);
     chunk.lines.is_empty() || found.blocking_send(LineBatch::Chunk(chunk)).is_ok()
@@ -150,7 +150,7 @@ fn send(found: &mpsc::Sender<LineBatch>, chunk: &mut Chunk) -> bool {
 mod tests {
     use super::*;
 
-    /// Numbers of good lines and of bad ones.
+    /// The numbers of good lines, the numbers of bad lines, and whether reading failed.
     fn read(bytes: impl Read + Send + 'static, from_line: u64) -> (Vec<u64>, Vec<u64>, bool) {
         let source = LineReader { reader: Box::new(BufReader::new(bytes)), byte_count: None };
         let (sender, mut found) = mpsc::channel(100);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_one_line_also_before_the_first_that_counts() {
+    fn a_line_that_is_too_long_counts_as_one_line_even_before_from_line() {
         let long = || std::io::repeat(b'1').take(LINE_BYTES_MAX + 3 * CHUNK_BYTES as u64);
         let text = || b"1\n".chain(long()).chain(&b"\n3\n4"[..]);
         assert_eq!(read(text(), 1), (vec![1, 3, 4], vec![2], false));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_in_the_middle_of_a_long_line_is_broken() {
+    fn a_read_error_in_the_middle_of_a_long_line_is_reported() {
         struct Fails;
         impl Read for Fails {
             fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_no_part_of_the_first_line() {
+    fn a_byte_order_mark_is_not_part_of_the_first_line() {
         assert_eq!(read(&b"\xef\xbb\xbf1\n2"[..], 1), (vec![1, 2], vec![], false));
         assert_eq!(read(&b"\xef\xbb\xbf\n\xef\xbb\xbf2"[..], 1), (vec![], vec![2], false));
     }

@@ -1,4 +1,4 @@
-//! The server that rows go to.
+//! Publishes outbox rows to a server.
 
 use prombus::BoxFuture;
 use prombus::outbox::{OutboxPublisher, OutboxRecord, PublishFailure};
@@ -6,10 +6,10 @@ use prombus_client::{Client, ErrorCode, PublishError, Publisher, Record};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// How long a batch is sent again before the drainer gives its rows back and waits longer.
+/// How long a failed batch is retried before the drainer releases its rows and backs off.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A server that rows go to.
+/// The server that receives the rows.
 pub(super) struct Remote {
     publisher: Mutex<Publisher>,
 }

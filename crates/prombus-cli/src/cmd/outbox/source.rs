@@ -1,4 +1,4 @@
-//! Where rows come from: a table of SQLite, or a collection of MongoDB.
+//! Opens the outbox to drain: a SQLite table or a MongoDB collection.
 
 use crate::args::OutboxArgs;
 use anyhow::{Context, bail};
@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An outbox that is drained.
+/// The outbox to drain, with its name for messages.
 pub(super) enum Source {
     Sqlite(String, SqliteOutbox),
     #[cfg(feature = "mongodb")]
@@ -22,13 +22,13 @@ impl Source {
             (Some(path), _) => {
                 let name = path.display().to_string();
                 if !args.init {
-                    check_is_there(path)?;
+                    check_exists(path)?;
                 }
                 let outbox = SqliteOutbox::open(path).with_context(|| name.clone())?;
                 Ok(Self::Sqlite(name, outbox))
             }
             (None, Some(url)) => Self::open_mongodb(args, url).await,
-            (None, None) => bail!("--sqlite FILE or --mongodb URL says where the outbox is"),
+            (None, None) => bail!("no outbox is named; give --sqlite FILE or --mongodb URL"),
         }
     }
 
@@ -39,10 +39,10 @@ impl Source {
         if !args.init {
             let names = database.list_collection_names().await;
             let names = names.map_err(prombus_mongo::ServerError::from).with_context(|| name.clone())?;
-            // A mistyped name should make none.
+            // A mistyped name must not create a collection.
             if !names.contains(&args.collection) {
                 let (database, collection) = (database.name(), &args.collection);
-                bail!("the database {database} has no collection {collection}; --init makes it");
+                bail!("the database {database} has no collection {collection}; --init creates it");
             }
         }
         let outbox = prombus_mongo::MongoOutbox::open_collection(&database, &args.collection).await;
@@ -83,11 +83,11 @@ impl fmt::Display for Source {
     }
 }
 
-/// Whether the file is a database with an outbox: a mistyped name should make none.
-fn check_is_there(path: &Path) -> anyhow::Result<()> {
+/// Checks that the file is a database with an outbox. A mistyped name must not create one.
+fn check_exists(path: &Path) -> anyhow::Result<()> {
     let file = path.display();
     if !path.is_file() {
-        bail!("there is no file {file}; --init makes it");
+        bail!("no file {file}; --init creates it");
     }
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
         .with_context(|| file.to_string())?;
@@ -95,7 +95,7 @@ fn check_is_there(path: &Path) -> anyhow::Result<()> {
     let has_table: bool =
         connection.query_row(sql, [], |row| row.get(0)).with_context(|| file.to_string())?;
     if !has_table {
-        bail!("{file} has no table outbox; --init makes it");
+        bail!("{file} has no table outbox; --init creates it");
     }
     Ok(())
 }

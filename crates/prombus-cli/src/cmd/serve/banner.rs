@@ -1,10 +1,10 @@
-//! What a server says when it is up: where things are, who gets in, and one line to try.
+//! The text that a server prints when it is ready: where its data is, where it listens, who has access, and a command to try.
 
 use crate::config::{Settings, StoreChoice};
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-/// The text, with the addresses that it really listens on.
+/// The text. `addresses` are the ones that the server is bound to.
 pub fn text(settings: &Settings, addresses: &[SocketAddr], is_demo: bool) -> String {
     let is_tls = settings.server.tls.is_some();
     let (ws, http) = if is_tls { ("wss", "https") } else { ("ws", "http") };
@@ -49,7 +49,7 @@ fn auth(settings: &Settings, addresses: &[SocketAddr]) -> String {
         let is_open = addresses.iter().any(|address| !address.ip().to_canonical().is_loopback());
         return match is_open {
             false => "off: this machine only",
-            true => "off, and other machines get in (--insecure): whoever reaches this may read and write everything",
+            true => "off, and open to other machines (--insecure): anyone who can connect may read and write everything",
         }
         .to_owned();
     }
@@ -67,7 +67,7 @@ fn auth(settings: &Settings, addresses: &[SocketAddr]) -> String {
     parts.join(", ")
 }
 
-/// The shell puts the token in: it is not printed.
+/// The header of the printed commands. The shell inserts the token, so that it is not printed.
 fn header(settings: &Settings) -> &'static str {
     let auth = &settings.server.auth;
     if auth.tokens.iter().any(|token| token.name == crate::config::TOKEN_NAME) {
@@ -79,7 +79,7 @@ fn header(settings: &Settings) -> &'static str {
     }
 }
 
-/// An address that a client on this machine can use. Certificates are for names rather than addresses.
+/// An address that a client on this machine can use. With TLS it is a name, because certificates are rarely for IP addresses.
 fn reachable(address: SocketAddr, is_tls: bool) -> String {
     let port = address.port();
     match address.ip() {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn without_auth_it_says_who_gets_in_and_what_to_try() {
+    fn without_auth_the_banner_says_who_has_access_and_what_to_try() {
         let text = text_of(&["--store", "memory:"], &[]);
         let expected = format!(
             "prombus {}\n\
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn with_auth_the_line_to_try_has_a_token_that_the_shell_puts_in() {
+    fn with_auth_the_command_to_try_names_the_token_variable() {
         let text = text_of(&["--listen", "0.0.0.0:80"], &[("WS_TOKEN", "hunter2")]);
         assert!(text.contains("auth:   1 token\n"), "{text}");
         assert!(text.contains("curl -H \"Authorization: Bearer $WS_TOKEN\" -d"), "{text}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demo_says_what_to_look_at() {
+    fn a_demo_adds_commands_to_try() {
         let text = text_of(&["--demo"], &[("WS_TOKEN", "hunter2")]);
         let demo: Vec<&str> = text.lines().filter(|line| line.starts_with("demo:")).collect();
         assert!(demo.len() >= 3, "{text}");
@@ -149,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn an_open_door_is_called_one() {
+    fn an_open_server_without_auth_is_named_as_such() {
         let text = text_of(&["--listen", "0.0.0.0:80", "--insecure"], &[]);
-        assert!(text.contains("auth:   off, and other machines get in (--insecure)"));
+        assert!(text.contains("auth:   off, and open to other machines (--insecure)"));
     }
 }

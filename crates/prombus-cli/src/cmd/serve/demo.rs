@@ -1,7 +1,7 @@
-//! `--demo`: something to look at for who has just started a server. Sample processes send heartbeats, and the process
-//! projector turns them into states. One of the processes falls silent for a while every minute, and is stale then.
+//! `--demo`: sample data for a first look at a server. Sample processes send heartbeats, and the process projector turns them
+//! into states. Every minute one of the processes stops for 20 s and becomes stale.
 //!
-//! It uses the bus inside of the server, not the wire: it needs no token.
+//! The demo uses the bus inside the server, not the network, so it needs no token.
 
 use anyhow::Context;
 use prombus::consume::projector::process_state::{self, HEARTBEAT_RECEIVED, HeartbeatPayload, PROCESS_STATE};
@@ -9,20 +9,21 @@ use prombus::{Bus, PublishError, PublishOptions, TopicOptions, TopicRule};
 use std::time::Duration;
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// The process that falls silent: from this second of each minute on, to its end. A process is stale after 15.
+/// The process that stops sending heartbeats, from second `SILENT_FROM` of each minute to the minute's end. A process is stale
+/// after 15 s without a heartbeat.
 const SILENT: &str = "worker";
 const SILENT_FROM: u64 = 40;
-/// Name and pid of processes that are only said to run.
+/// Names and pids of the sample processes, which do not exist.
 const SAMPLES: [(&str, u64); 3] = [("web", 101), (SILENT, 102), ("stt", 103)];
 const HOST: &str = "demo";
 
-/// The rules of the configuration, followed by those that the demo needs.
+/// The configured topic rules, followed by those of the demo.
 pub fn topic_rules(is_demo: bool, configured: &[TopicRule]) -> Vec<TopicRule> {
     let demo = if is_demo { rules() } else { Vec::new() };
     configured.iter().cloned().chain(demo).collect()
 }
 
-/// Heartbeats are kept for an hour; of states only the newest of each process counts.
+/// Heartbeats are kept for an hour; states are compacted to the newest of each process.
 fn rules() -> Vec<TopicRule> {
     let hour = TopicOptions { retention_ms: Some(3_600_000), ..TopicOptions::default() };
     let newest = TopicOptions { compaction: Some(true), ..TopicOptions::default() };
@@ -41,13 +42,11 @@ pub async fn start(bus: &Bus) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the banner says.
+/// The lines that the demo adds to the banner.
 pub fn lines(header: &str, url: &str) -> Vec<String> {
     let (heartbeats, states) = (HEARTBEAT_RECEIVED.name(), PROCESS_STATE.name());
     vec![
-        format!(
-            "{heartbeats} is projected to {states}; {HOST}:{SILENT}:102 falls silent for 20 s every minute"
-        ),
+        format!("{heartbeats} is projected to {states}; {HOST}:{SILENT}:102 stops for 20 s every minute"),
         format!("curl {header}-N {url}/subscribe/{states}"),
         format!("curl {header}{url}/state/{states}"),
         format!("curl {header}{url}/groups"),
@@ -67,15 +66,15 @@ async fn beat(bus: Bus) {
         match bus.publish_batch(batch).await {
             Ok(_) => {}
             Err(PublishError::Unavailable(_)) => return,
-            Err(error) => tracing::warn!("demo: no heartbeats for now: {error}"),
+            Err(error) => tracing::warn!("demo: cannot publish heartbeats: {error}"),
         }
     }
 }
 
-/// The heartbeats of the sample processes in a second.
+/// The heartbeats that the sample processes send in the given second.
 fn samples(second: u64) -> impl Iterator<Item = HeartbeatPayload> {
-    let speaks = move |name: &str| name != SILENT || second % 60 < SILENT_FROM;
-    SAMPLES.into_iter().filter(move |(name, _)| speaks(name)).map(move |(name, pid)| {
+    let is_beating = move |name: &str| name != SILENT || second % 60 < SILENT_FROM;
+    SAMPLES.into_iter().filter(move |(name, _)| is_beating(name)).map(move |(name, pid)| {
         // Waves of different lengths, so that charts have something to show.
         let wave = (second as f64 / (pid - 95) as f64).sin();
         heartbeat(name, pid, 25.0 + 20.0 * wave, 200.0 + 30.0 * wave)
@@ -88,10 +87,10 @@ fn heartbeat(name: &str, pid: u64, cpu_pct: f64, mem_mb: f64) -> HeartbeatPayloa
     HeartbeatPayload { pid, name: name.to_owned(), host: HOST.to_owned(), cpu_pct, mem_mb, sid: None }
 }
 
-/// What this process really uses, as far as the system says.
+/// The CPU and memory use of this process, where `/proc` has them.
 #[derive(Default)]
 struct OwnUsage {
-    /// Ticks of the processor, of which there are a hundred a second.
+    /// CPU time at the last heartbeat, in clock ticks of 10 ms.
     ticks: Option<u64>,
 }
 
@@ -107,7 +106,7 @@ impl OwnUsage {
     }
 }
 
-/// User and system time; the name of the program, in brackets before them, may hold anything.
+/// User plus system time. Splits at the last `)` because the program name before it may contain any character.
 fn ticks_of(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)

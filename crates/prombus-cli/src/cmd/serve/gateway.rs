@@ -1,4 +1,4 @@
-//! What all gateways have in common at their start, whatever their store.
+//! Startup steps that do not depend on the store: building the bus, announcing the server, explaining failures.
 
 use super::banner;
 use crate::args::ServeArgs;
@@ -10,10 +10,10 @@ use prombus_server::{ServeError, Server, raise_descriptor_limit};
 use std::io::{ErrorKind, Write, stdout};
 use std::time::Duration;
 
-/// How long a store may take to close that has served nobody.
+/// How long a store that has served no client may take to close.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-/// A bus as it is configured.
+/// A bus builder with the configured options.
 pub fn builder(settings: &BusSettings, rules: Vec<TopicRule>) -> BusBuilder {
     Bus::builder()
         .limits(settings.limits)
@@ -22,51 +22,53 @@ pub fn builder(settings: &BusSettings, rules: Vec<TopicRule>) -> BusBuilder {
         .log(LogEngineOptions { log: settings.log.clone() })
 }
 
-/// Says where it serves: from now on it does.
+/// Prints the banner. Call it once the server accepts connections.
 pub fn announce(args: &ServeArgs, settings: &Settings, server: &Server) {
     let text = banner::text(settings, server.local_addrs(), args.demo);
-    // A server whose stdout is closed serves all the same.
+    // A closed stdout must not stop the server.
     let _ = stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush());
     let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
     tracing::info!("serving on {}", addresses.join(", "));
 }
 
-/// Warns if the system does not allow as many open files as connections may need.
+/// Raises the limit of open files. Warns if it is too low for `limits.max_connections`.
 pub fn raise_descriptors(server: &Server) {
     let wanted = server.descriptors_wanted();
     match raise_descriptor_limit() {
         Ok(limit) if limit < wanted => tracing::warn!(
-            "the system lets this process open {limit} files; {wanted} are needed for limits.max_connections: \
-             raise the limit (ulimit -Hn, LimitNOFILE) or lower the setting"
+            "this process may open only {limit} files, but limits.max_connections needs {wanted}: raise the limit \
+             (ulimit -Hn, LimitNOFILE) or lower the setting"
         ),
         Ok(limit) => tracing::debug!(limit, "file descriptors"),
         Err(error) => tracing::warn!("cannot raise the limit of open files: {error}"),
     }
 }
 
-/// Why there is no bus, and what to do.
-pub fn why_not_open(error: OpenError) -> String {
+/// Why the bus cannot be opened, and what to do.
+pub fn open_failure(error: OpenError) -> String {
     match error {
         OpenError::Log(prombus_log::OpenError::Locked { folder }) => format!(
-            "{folder} is in use by another prombus; stop that one, or name another folder with --data"
+            "{folder} is in use by another prombus process; stop it, or choose another folder with --data"
         ),
         OpenError::Log(prombus_log::OpenError::Io { folder, action, source }) => format!(
-            "cannot use {folder} as the data folder ({action}: {}); name another with --data",
+            "cannot use {folder} as the data folder ({action}: {}); choose another with --data",
             io_reason(&source)
         ),
         other => one_line(&anyhow::Error::from(other)),
     }
 }
 
-/// Why it cannot listen, and what to do.
-pub fn why_not_listen(error: ServeError) -> String {
+/// Why the server cannot listen, and what to do.
+pub fn listen_failure(error: ServeError) -> String {
     let ServeError::Listen { address, source } = &error else {
         return one_line(&anyhow::Error::from(error));
     };
     let why = match source.kind() {
-        ErrorKind::AddrInUse => "another program does; stop it, or name another address with --listen",
-        ErrorKind::AddrNotAvailable => "this machine has no such address; name another with --listen",
-        ErrorKind::PermissionDenied => "the system refuses; name a port above 1023 with --listen",
+        ErrorKind::AddrInUse => {
+            "another program uses it; stop that program, or choose another address with --listen"
+        }
+        ErrorKind::AddrNotAvailable => "this machine does not have the address; choose another with --listen",
+        ErrorKind::PermissionDenied => "permission denied; choose a port above 1023 with --listen",
         _ => return one_line(&anyhow::Error::from(error)),
     };
     format!("cannot listen on {address}: {why}")

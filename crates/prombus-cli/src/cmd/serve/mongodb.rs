@@ -1,4 +1,4 @@
-//! The MongoDB store of a gateway, if this binary has one.
+//! Connects to a MongoDB store, if this binary was built with the feature `mongodb`.
 
 use crate::config::{BusSettings, StoreUrl};
 use prombus::OpenError;
@@ -25,7 +25,7 @@ pub async fn connect(url: &StoreUrl, settings: &BusSettings) -> Result<Arc<dyn S
     Ok(Arc::new(prombus_mongo::MongoStore::connect(options).await?))
 }
 
-/// This binary has none.
+/// Refuses: this binary was built without the feature.
 ///
 /// # Errors
 /// Always.

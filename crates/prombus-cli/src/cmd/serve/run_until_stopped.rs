@@ -1,7 +1,7 @@
-//! Serving until a signal ends it.
+//! Serves until a signal stops the process.
 //!
-//! The order of stopping: the gateway takes no new work, answers what is in flight and closes its connections; then the
-//! store makes everything durable and is closed. A process that is killed in the middle loses nothing that was answered.
+//! Shutdown order: the server refuses new work, answers requests in flight and closes its connections; then the store makes
+//! everything durable and closes. A process that is killed in between loses no acknowledged event.
 
 use super::stop_signals::Signals;
 use crate::messages::one_line;
@@ -11,17 +11,17 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// A signal that comes again within this time is the same wish.
+/// A second signal within this time is ignored: a supervisor may signal both the process and its process group.
 const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
-/// A process ends within `drain_timeout` and this time of its signal, or says why not.
+/// The process exits at most `drain_timeout` plus this time after its signal. If the store cannot close by then, the error says so.
 const CLOSE_EXTRA: Duration = Duration::from_secs(2);
 
-/// Serves until a signal comes, then drains the gateway and awaits `close`. `close` gets the time that the clients have left it:
-/// what remains of `drain_timeout` and two seconds.
+/// Serves until a signal comes, then drains the server and awaits `close`. The argument of `close` is the remaining time: what the
+/// clients left of `drain_timeout`, plus two seconds.
 ///
 /// # Errors
-/// When connections did not end in their time, or `close` failed.
+/// When connections were still open at the drain timeout, or `close` failed.
 pub async fn run_until_stopped(
     server: Server,
     mut signals: Signals,
@@ -31,16 +31,18 @@ pub async fn run_until_stopped(
     let (began, has_begun) = oneshot::channel();
     tokio::spawn(async move {
         let signal = signals.next().await;
-        tracing::info!("stopping: {signal}; no new work, clients have {} s", drain_timeout.as_secs_f32());
+        tracing::info!(
+            "stopping: received {signal}; clients have {} s to disconnect",
+            drain_timeout.as_secs_f32()
+        );
         let _ = began.send(Instant::now());
-        // Whoever signals a process and its group says the same thing twice.
-        let asked = Instant::now();
-        let mut again = signals.next().await;
-        while asked.elapsed() < SAME_SIGNAL {
-            again = signals.next().await;
+        let first_at = Instant::now();
+        let mut second = signals.next().await;
+        while first_at.elapsed() < SAME_SIGNAL {
+            second = signals.next().await;
         }
-        tracing::warn!("stopping at once: {again} again");
-        std::process::exit(again.exit_code());
+        tracing::warn!("exiting at once: received a second signal, {second}");
+        std::process::exit(second.exit_code());
     });
     let (stop, is_stopped) = oneshot::channel();
     let shutdown = async move {
@@ -48,10 +50,10 @@ pub async fn run_until_stopped(
             let _ = stop.send(at);
         }
     };
-    // Set by `overdue`; stays empty if the gateway ends by itself.
+    // Set by `overdue`; stays empty if the server ends without a signal.
     let stopped_at = Cell::new(None);
     let mut running = std::pin::pin!(server.run(shutdown));
-    // The gateway keeps to its own time; this is for one that does not, so that the store is closed in any case.
+    // The server enforces `drain_timeout` itself. This is a second bound, so that the store is closed in any case.
     let overdue = async {
         let Ok(at) = is_stopped.await else { return std::future::pending().await };
         stopped_at.set(Some(at));
@@ -59,7 +61,7 @@ pub async fn run_until_stopped(
     };
     let ran = tokio::select! {
         ran = &mut running => ran.map_err(anyhow::Error::from),
-        () = overdue => Err(anyhow!("connections were still open when their time to go was over")),
+        () = overdue => Err(anyhow!("connections were still open after drain_timeout_ms")),
     };
     if let Err(error) = &ran {
         tracing::error!("{}", one_line(error));
@@ -71,7 +73,7 @@ pub async fn run_until_stopped(
     ran
 }
 
-/// What is left for the store, if the gateway was told to stop at `stopped_at`.
+/// The time that the store has to close, if the server began to stop at `stopped_at`.
 fn time_to_close(stopped_at: Option<Instant>, now: Instant, drain_timeout: Duration) -> Duration {
     let drained = stopped_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
     (drain_timeout + CLOSE_EXTRA).saturating_sub(drained)
@@ -82,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_store_gets_the_time_that_the_clients_did_not_need() {
+    fn the_store_gets_the_time_that_clients_left_over() {
         let (at, seconds) = (Instant::now(), Duration::from_secs);
         let left = |drained| time_to_close(Some(at), at + drained, seconds(8));
         assert_eq!(left(Duration::ZERO), seconds(10));

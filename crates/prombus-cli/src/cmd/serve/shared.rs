@@ -1,9 +1,9 @@
-//! A gateway of a store that several gateways share: it leads the store or relays to the leader, as the lease decides.
+//! Serves as a gateway of a shared store: leads the store while it holds the lease, otherwise relays to the leader.
 //!
-//! The order of starting: the listeners, because the lease record says where followers reach this process; then the
-//! leadership. The order of stopping: the gateway drains, the bus is closed, the lease is given back.
+//! Start order: the listeners, because the lease record contains the address that followers connect to; then the leadership.
+//! Shutdown order: the gateway drains, the bus closes, the lease is released.
 
-use super::gateway::{announce, builder, raise_descriptors, why_not_listen};
+use super::gateway::{announce, builder, listen_failure, raise_descriptors};
 use super::run_until_stopped::run_until_stopped;
 use super::stop_signals::Signals;
 use super::{demo, sighup_reload};
@@ -18,14 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 
-/// Serves until a signal ends it.
+/// Serves until a signal stops the process.
 ///
 /// # Errors
-/// One line that says what to do.
+/// One line that says what failed and what to do.
 pub async fn serve(args: &ServeArgs, settings: &Settings, store: Arc<dyn SharedStore>) -> anyhow::Result<()> {
     let (roles, server_roles) = watch::channel(ServerRole::Following { leader: None });
     let server = Server::bind_shared(server_roles, settings.server.clone()).await;
-    let server = server.map_err(|error| anyhow!(why_not_listen(error)))?;
+    let server = server.map_err(|error| anyhow!(listen_failure(error)))?;
     raise_descriptors(&server);
     let signals = Signals::install().context("cannot watch for signals")?;
     let (rules, current_rules) = watch::channel(demo::topic_rules(args.demo, &settings.bus.topics));
@@ -48,7 +48,7 @@ pub async fn serve(args: &ServeArgs, settings: &Settings, store: Arc<dyn SharedS
     announce(args, settings, &server);
     let close = async move |time| {
         let stopped = tokio::time::timeout(time, leadership.stop()).await;
-        let late = "the store did not close in time; another gateway leads when the lease has expired";
+        let late = "the store did not close in time; another gateway takes over when the lease expires";
         stopped.map_err(|_| anyhow!(late))?.context("closing the store")
     };
     run_until_stopped(server, signals, settings.server.connections.drain_timeout, close).await
@@ -56,7 +56,7 @@ pub async fn serve(args: &ServeArgs, settings: &Settings, store: Arc<dyn SharedS
 
 fn leadership_options(settings: &Settings, server: &Server) -> anyhow::Result<LeadershipOptions> {
     let listen = server.local_addrs().first().map(ToString::to_string);
-    let address = settings.advertise.clone().or(listen).context("there is no address to listen on")?;
+    let address = settings.advertise.clone().or(listen).context("no listen address is configured")?;
     Ok(LeadershipOptions {
         cert_hash: server.cert_hash(),
         step_aside_ms: settings.bus.limits.engine_wait_ms,
@@ -64,8 +64,7 @@ fn leadership_options(settings: &Settings, server: &Server) -> anyhow::Result<Le
     })
 }
 
-/// Tells the gateway which role this process has, and applies what belongs to the one that leads: rules for topics, the
-/// demo.
+/// Forwards changes of this process's role to the gateway. While it leads, also applies the topic rules and runs the demo.
 struct RoleForwarder {
     roles: watch::Sender<ServerRole>,
     rules: watch::Receiver<Vec<TopicRule>>,
@@ -76,7 +75,7 @@ struct RoleForwarder {
 
 impl RoleForwarder {
     async fn run(mut self, mut leadership: watch::Receiver<Role>) {
-        // A term may be published twice, with the same bus.
+        // The same term may be announced twice; its demo must start only once.
         let mut demo_term = 0;
         loop {
             let role = leadership.borrow_and_update().clone();
@@ -106,7 +105,7 @@ impl RoleForwarder {
         }
     }
 
-    /// The bus of a term has the rules that the leadership started with; SIGHUP may have changed them since.
+    /// Applies the current rules. The bus of a new term has the rules from the start of the process; SIGHUP may have changed them.
     fn apply_rules(&mut self, bus: Option<&Bus>) {
         let rules = self.rules.borrow_and_update().clone();
         if let Some(bus) = bus {
@@ -127,7 +126,7 @@ fn server_role(role: Role) -> ServerRole {
     }
 }
 
-/// It ends when the bus is closed.
+/// Starts the demo, which ends when the bus is closed.
 async fn start_demo(bus: Bus) {
     if let Err(error) = demo::start(&bus).await {
         tracing::warn!("{error:#}");

@@ -1,4 +1,4 @@
-//! SIGHUP: reads the configuration again. What it says about topics counts from then on; for the rest a restart is needed.
+//! Reloads the configuration at SIGHUP. Only the settings of topics are applied; all others need a restart.
 
 use super::demo::topic_rules;
 use crate::args::ServeArgs;
@@ -6,7 +6,7 @@ use crate::config::{self, ConfigError, Environment, Settings};
 use prombus::TopicRule;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Watches for SIGHUP from now on, and hands the rules for topics to `apply`.
+/// Starts watching for SIGHUP. Each reload passes the topic rules to `apply`.
 ///
 /// # Errors
 /// When the system refuses.
@@ -21,8 +21,7 @@ pub fn on_hangup(
             match topics(&args) {
                 Ok(rules) => {
                     tracing::info!(
-                        "SIGHUP: {} rules for topics count from now on; the rest of the \
-                                    configuration with the next start",
+                        "SIGHUP: applied {} topic rules; other changes of the configuration need a restart",
                         rules.len()
                     );
                     apply(rules);
@@ -32,7 +31,7 @@ pub fn on_hangup(
                         tracing::error!("SIGHUP: {line}");
                     }
                     tracing::error!(
-                        "SIGHUP: everything stays as it was ({} rules)",
+                        "SIGHUP: the configuration is unchanged ({} topic rules)",
                         settings.bus.topics.len()
                     );
                 }

@@ -1,15 +1,15 @@
-//! The signals that end a server: SIGTERM and SIGINT (Ctrl-C).
+//! The signals that stop a server: SIGTERM and SIGINT (Ctrl-C).
 
 use std::fmt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Watches for signals. While it lives they no longer kill the process.
+/// Receives stop signals. From `install` on, they do not kill the process.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-/// A signal that came.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// SIGTERM
@@ -27,7 +27,7 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> Stop {
         tokio::select! {
             _ = self.terminate.recv() => Stop::Terminate,
@@ -37,7 +37,7 @@ impl Signals {
 }
 
 impl Stop {
-    /// What a shell says of a process that such a signal ended.
+    /// The exit code that shells report for a process that the signal killed.
     pub fn exit_code(self) -> i32 {
         match self {
             Self::Interrupt => 130,

@@ -1,4 +1,4 @@
-//! Stores that several gateways share.
+//! Tests of the settings for a store that several gateways share.
 
 use super::*;
 use crate::config::StoreUrl;
@@ -7,7 +7,7 @@ use crate::config::settings::MongoSettings;
 const URL: &str = "mongodb://me:hunter2@a,b/bus?replicaSet=rs0";
 
 #[test]
-fn a_database_is_a_store_with_settings_of_its_own() {
+fn a_mongodb_store_has_its_own_settings() {
     let settings = load_with(&["--store", URL], &[]).unwrap();
     assert_eq!(settings.bus.store, StoreChoice::MongoDb(StoreUrl::new(URL)));
     let defaults = MongoSettings {
@@ -50,7 +50,7 @@ fn the_password_of_a_store_is_never_shown() {
 }
 
 #[test]
-fn a_gateway_that_listens_on_all_addresses_says_where_others_reach_it() {
+fn a_gateway_that_listens_on_all_addresses_needs_an_advertised_address() {
     let open = |more: &[&str]| {
         let words: Vec<&str> = ["--listen", "0.0.0.0:8090"].iter().chain(more).copied().collect();
         load_with(&words, &[("WS_TOKEN", "x")])
@@ -59,9 +59,9 @@ fn a_gateway_that_listens_on_all_addresses_says_where_others_reach_it() {
     assert!(lines[0].starts_with("--listen: 0.0.0.0:8090 is not an address"), "{lines:?}");
     assert!(lines[0].contains("--advertise HOST:PORT"), "{lines:?}");
     assert!(open(&["--store", "mongodb://host", "--advertise", "10.0.0.5:8090"]).is_ok());
-    assert!(open(&[]).is_ok(), "a store of its own needs no such address");
+    assert!(open(&[]).is_ok(), "a store that is not shared needs no advertised address");
     assert!(load_with(&["--store", "mongodb://host", "--listen", "127.0.0.1:0"], &[]).is_ok());
-    // The address may come from the environment: a file by itself is not at fault.
+    // `config check` accepts such a file: the address may come from the environment.
     assert!(check("f", "listen = [\"0.0.0.0:1\"]\nstore = \"mongodb://host\"\n").is_empty());
     for bad in ["10.0.0.5", ":8090", "host:0", "http://host:80", "host:port"] {
         let lines = load_with(&["--store", "mongodb://host", "--advertise", bad], &[]).unwrap_err();
@@ -74,7 +74,7 @@ fn a_gateway_that_listens_on_all_addresses_says_where_others_reach_it() {
 }
 
 #[test]
-fn a_database_without_a_server_is_refused() {
+fn a_mongodb_url_without_a_host_is_refused() {
     for url in ["mongodb:", "mongodb://", "mongodb+srv:host"] {
         let lines = load_with(&["--store", url], &[]).unwrap_err();
         assert!(lines[0].starts_with("--store: no server is named"), "{url}: {lines:?}");

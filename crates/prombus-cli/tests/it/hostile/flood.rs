@@ -1,4 +1,4 @@
-//! Clients that come and go, and come and go.
+//! Test of many clients that connect and disconnect at once.
 
 use super::raw::Raw;
 use super::{check_is_responsive, start};
@@ -35,7 +35,7 @@ fn a_flood_of_connections_leaves_nothing_behind() {
                         assert!(raw.until_closed().await.starts_with(b"HTTP/1.1 200"));
                     }
                     _ => {
-                        // Goes while a publish and a subscription are under way.
+                        // Disconnects while a publish and a subscription are in flight.
                         let mut client = Client::connect(address).await;
                         client.send(&json!({"op": "SUBSCRIBE", "topic": "honest", "group": "work"})).await;
                         client.send(&json!({"op": "PUBLISH", "topic": "flood", "payload": number})).await;
@@ -53,17 +53,20 @@ fn a_flood_of_connections_leaves_nothing_behind() {
             ended.unwrap();
         }
         println!(
-            "hostile: {CONNECTS} connections came and went in {:?}; memory from {:.1} to {:.1} MiB",
+            "hostile: {CONNECTS} connections opened and closed in {:?}; memory from {:.1} to {:.1} MiB",
             started.elapsed(),
             mebibytes(memory_before.resident_bytes),
             mebibytes(serving.memory().resident_bytes)
         );
-        wait_until("their sockets are given back", PATIENCE, async || serving.socket_count() <= before).await;
+        wait_until("the server has closed their sockets", PATIENCE, async || {
+            serving.socket_count() <= before
+        })
+        .await;
         check_is_responsive(&serving).await;
     });
 }
 
-/// Others are in the group: only the publish is waited for.
+/// Checks only a publish: other clients are members of the group and may receive the event.
 async fn check_is_responsive_beside_others(address: std::net::SocketAddr) {
     let started = Instant::now();
     let mut client = Client::connect(address).await;

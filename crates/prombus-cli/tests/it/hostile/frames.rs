@@ -1,4 +1,4 @@
-//! Frames that are none, and JSON that is none.
+//! Tests of invalid WebSocket frames and invalid JSON.
 
 use super::raw::{Raw, masked};
 use super::{check_is_responsive, start};
@@ -20,9 +20,9 @@ fn garbage_after_the_upgrade_closes_its_connection_and_no_other() {
             b"\x81\x02{}",
             // A reserved opcode.
             &masked(0x83, b"{}"),
-            // A ping in pieces.
+            // A fragmented ping.
             &masked(0x09, b"x"),
-            // A piece of nothing.
+            // A continuation without a first fragment.
             &masked(0x80, b"x"),
         ];
         for bytes in garbage {
@@ -46,7 +46,7 @@ fn garbage_after_the_upgrade_closes_its_connection_and_no_other() {
 }
 
 #[test]
-fn text_that_is_no_utf8_costs_the_connection_and_nothing_else() {
+fn text_that_is_not_utf8_closes_only_its_own_connection() {
     alone(async {
         let folder = TempFolder::new();
         let serving = start(&folder, &[]);
@@ -61,18 +61,18 @@ fn text_that_is_no_utf8_costs_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn json_that_is_none_costs_one_err_and_the_connection_lives() {
+fn invalid_json_gets_one_err_and_the_connection_stays_open() {
     alone(async {
         let folder = TempFolder::new();
         let serving = start(&folder, &[]);
         let mut raw = Raw::upgraded(serving.address()).await;
         let deep = "[".repeat(100_000);
-        let deep_and_whole = format!("{deep}{}", "]".repeat(100_000));
-        let deep_payload = format!(r#"{{"op":"PUBLISH","topic":"a","corr":7,"payload":{deep_and_whole}}}"#);
+        let deep_and_closed = format!("{deep}{}", "]".repeat(100_000));
+        let deep_payload = format!(r#"{{"op":"PUBLISH","topic":"a","corr":7,"payload":{deep_and_closed}}}"#);
         let deep_objects = format!("{}1{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
         let frames: [(&[u8], &[&str]); 7] = [
             (deep.as_bytes(), &["bad_json", "bad_request"]),
-            (deep_and_whole.as_bytes(), &["bad_json", "bad_request"]),
+            (deep_and_closed.as_bytes(), &["bad_json", "bad_request"]),
             (deep_payload.as_bytes(), &["bad_request"]),
             (deep_objects.as_bytes(), &["bad_json", "bad_request"]),
             (b"", &["bad_json"]),

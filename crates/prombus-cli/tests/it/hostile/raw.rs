@@ -1,4 +1,4 @@
-//! A socket on which anything may be sent, and what came back on it.
+//! A raw socket that can send any bytes, valid or not.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl Raw {
         Self { stream }
     }
 
-    /// A WebSocket whose frames are made by hand.
+    /// Upgrades to a WebSocket; the test encodes the frames itself.
     pub(super) async fn upgraded(address: SocketAddr) -> Self {
         let mut raw = Self::connect(address).await;
         let request = format!(
@@ -34,21 +34,21 @@ impl Raw {
         raw
     }
 
-    /// Sends; an end that is closed already is no surprise.
+    /// Sends bytes. Ignores errors: the server may have closed the connection already.
     pub(super) async fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes).await;
     }
 
-    /// All that comes until the server closes; it must.
+    /// Reads until the server closes the connection, which it must do.
     pub(super) async fn until_closed(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let reading = self.stream.read_to_end(&mut bytes);
-        // A reset is an end, too.
+        // A reset is also an end.
         let _ = tokio::time::timeout(PATIENCE, reading).await.expect("the server closes it in time");
         bytes
     }
 
-    /// The next whole frame: its first byte and its payload.
+    /// The next frame: its first byte and its payload.
     pub(super) async fn frame(&mut self) -> (u8, Vec<u8>) {
         let reading = async {
             let first = self.stream.read_u8().await.unwrap();
@@ -61,10 +61,10 @@ impl Raw {
             self.stream.read_exact(&mut payload).await.unwrap();
             (first, payload)
         };
-        tokio::time::timeout(PATIENCE, reading).await.expect("a frame comes in time")
+        tokio::time::timeout(PATIENCE, reading).await.expect("a frame arrives in time")
     }
 
-    /// The code of the close frame, which must be next but for text.
+    /// The code of the close frame. Only text and ping frames may come before it.
     pub(super) async fn close_code(&mut self) -> u16 {
         loop {
             let (first, payload) = self.frame().await;
@@ -76,7 +76,7 @@ impl Raw {
         }
     }
 
-    /// The text that must be next.
+    /// The next frame, which must be a text.
     pub(super) async fn text(&mut self) -> String {
         let (first, payload) = self.frame().await;
         assert_eq!(first, 0x81, "{payload:?}");

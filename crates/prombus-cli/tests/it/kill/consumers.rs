@@ -1,4 +1,4 @@
-//! Members of groups that ack everything, and what each group saw.
+//! Members that ack every event, and a log of the deliveries of each group.
 
 use super::{MAX_IN_FLIGHT, TOPIC, World};
 use crate::ws_client::{Event, Frame, ack_text};
@@ -11,29 +11,29 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio_tungstenite::tungstenite::{self, Message};
 
-/// All that a group saw.
+/// The deliveries of a group, and violations of the claims.
 #[derive(Default)]
 pub(super) struct GroupLog {
     /// By seq.
     pub(super) histories: HashMap<u64, History>,
     pub(super) delivery_count: usize,
-    pub(super) again: Again,
+    pub(super) redelivered: Redelivered,
     pub(super) violations: Vec<String>,
 }
 
-/// What came again in a later life, by what was known of it in the life before.
+/// Events that were redelivered in a later life, by the state of their ACK in the life before.
 #[derive(Default)]
-pub(super) struct Again {
-    /// Its ACK had a corr and no answer yet.
+pub(super) struct Redelivered {
+    /// The ACK had a corr and no answer yet.
     pub(super) unanswered: Acked,
-    /// Its ACK had no corr.
+    /// The ACK had no corr.
     pub(super) silent: Acked,
 }
 
 #[derive(Default)]
 pub(super) struct Acked {
     pub(super) count: usize,
-    /// How long before the kill the oldest was acked.
+    /// The longest time from an ACK to the kill.
     pub(super) oldest: Duration,
 }
 
@@ -54,15 +54,15 @@ pub(super) struct History {
 
 #[derive(Clone, Copy)]
 enum Ack {
-    /// With a corr that has no answer.
+    /// With a corr, and not answered yet.
     Sent(Instant),
     SentSilently(Instant),
-    /// Answered, or something that went behind it was.
+    /// Answered, or a later ACK of the same connection was.
     Durable(usize),
 }
 
 impl GroupLog {
-    /// An event came and is about to be acked.
+    /// Records a delivery that is about to be acked.
     fn delivered(&mut self, event: &Event, life: usize, ack: Ack, kills: &[Instant]) {
         self.delivery_count += 1;
         let payload = event.payload.clone();
@@ -73,36 +73,38 @@ impl GroupLog {
         };
         let seq = event.seq;
         if history.id != event.id || history.payload.get() != payload.get() {
-            self.violations.push(format!("seq {seq} came as another event"));
+            self.violations.push(format!("seq {seq} was redelivered as another event"));
         }
         if life <= history.life {
-            self.violations.push(format!("seq {seq} came again in life {life} after {}", history.life));
+            self.violations.push(format!("seq {seq} was redelivered in life {life} after {}", history.life));
         }
         match history.ack {
-            Ack::Sent(at) => self.again.unanswered.count(kills[history.life], at),
-            Ack::SentSilently(at) => self.again.silent.count(kills[history.life], at),
+            Ack::Sent(at) => self.redelivered.unanswered.count(kills[history.life], at),
+            Ack::SentSilently(at) => self.redelivered.silent.count(kills[history.life], at),
             Ack::Durable(acked) => {
                 let what =
-                    format!("seq {seq} came again in life {life}; its ACK was durable in life {acked}");
+                    format!("seq {seq} was redelivered in life {life}; its ACK was durable in life {acked}");
                 self.violations.push(what);
             }
         }
         (history.life, history.ack) = (life, ack);
     }
 
-    /// An ACK was answered in this life, or one behind it on the same connection.
+    /// Records that an ACK, or a later one of the same connection, was answered in this life.
     fn acked(&mut self, seq: u64, life: usize) {
-        let history = self.histories.get_mut(&seq).expect("what is acked was delivered");
+        let history = self.histories.get_mut(&seq).expect("an acked event was delivered");
         if history.life > life {
-            let what =
-                format!("seq {seq} came again in life {}; its ACK was durable in life {life}", history.life);
+            let what = format!(
+                "seq {seq} was redelivered in life {}; its ACK was durable in life {life}",
+                history.life
+            );
             self.violations.push(what);
         }
         history.ack = Ack::Durable(life);
     }
 }
 
-/// Notes a delivery. False when its life is over: it was read too late to be told from what the next life brings.
+/// Records a delivery. Returns false if its life is over: it then cannot be told from a redelivery of the next life.
 fn note(world: &World, log: &Mutex<GroupLog>, event: &Event, life: usize, ack: Ack) -> bool {
     let mut log = log.lock().unwrap();
     let is_current = world.life.load(Ordering::SeqCst) == life;
@@ -112,7 +114,7 @@ fn note(world: &World, log: &Mutex<GroupLog>, event: &Event, life: usize, ack: A
     is_current
 }
 
-/// A member that acks all it gets, every `corr_every`th with a corr.
+/// A member that acks every event; each `corr_every`-th ACK has a corr.
 pub(super) async fn consume(
     world: Arc<World>,
     group: &'static str,

@@ -1,5 +1,5 @@
-//! Publishers with a window of publishes under way. Every second one chooses its ids, and sends what had no answer again; the
-//! others cannot know what became of it.
+//! Publishers with a window of publishes in flight. Every second one chooses its ids, and resends publishes that were not
+//! answered. The others cannot know whether such a publish was stored, and do not resend it.
 
 use super::{TOPIC, World};
 use crate::ws_client::{Frame, publish_text};
@@ -11,14 +11,15 @@ use tokio_tungstenite::tungstenite::{self, Message};
 
 const WINDOW: usize = 64;
 
-/// What a publisher sent, by number: id and seq as they were answered, if they were.
+/// The publishes of a publisher.
 #[derive(Default)]
 pub(super) struct Sent {
+    /// By number of the event: id and seq of the answer, if there was one.
     pub(super) answers: Vec<Option<(String, u64)>>,
     pub(super) duplicates: usize,
 }
 
-/// Says whose it is and which, and has a length of its own.
+/// A payload that names its publisher and number, of varying length.
 pub(super) fn payload(publisher: usize, number: usize) -> String {
     let fill = "x".repeat((publisher * 7 + number * 31) % 400);
     format!("{{\"publisher\":{publisher},\"number\":{number},\"fill\":\"{fill}\"}}")
@@ -32,8 +33,8 @@ pub(super) async fn publish(world: Arc<World>, publisher: usize) -> Sent {
     let mut sent = Sent::default();
     let mut unanswered: VecDeque<usize> = VecDeque::new();
     while let Some((_, mut socket)) = world.connect().await {
-        let again = std::mem::take(&mut unanswered);
-        let mut to_send = if publisher % 2 == 0 { again } else { VecDeque::new() };
+        let to_resend = std::mem::take(&mut unanswered);
+        let mut to_send = if publisher % 2 == 0 { to_resend } else { VecDeque::new() };
         let ended: Result<(), tungstenite::Error> = async {
             loop {
                 while unanswered.len() < WINDOW {
@@ -62,7 +63,7 @@ pub(super) async fn publish(world: Arc<World>, publisher: usize) -> Sent {
                         let answer = Frame::parse(&text);
                         assert!(answer.is_ok(), "{text}");
                         let number = usize::try_from(answer.corr.unwrap()).unwrap();
-                        assert_eq!(unanswered.pop_front(), Some(number), "OKs of a topic come in order");
+                        assert_eq!(unanswered.pop_front(), Some(number), "OKs of a topic arrive in order");
                         sent.duplicates += usize::from(answer.duplicate);
                         sent.answers[number] = Some((answer.id, answer.seq));
                     }
@@ -71,7 +72,7 @@ pub(super) async fn publish(world: Arc<World>, publisher: usize) -> Sent {
             }
         }
         .await;
-        // What was about to be sent again is no less unanswered.
+        // Publishes that were still to be resent are unanswered too.
         unanswered.extend(to_send);
         if ended.is_ok() {
             break;

@@ -1,4 +1,4 @@
-//! Files that cannot be read while the server starts, after a clean stop and after kill -9.
+//! Tests of files that cannot be read while the server starts, after a clean stop and after `kill -9`.
 
 use super::{ALL, Rig, SEGMENT_DATA_START, wait_for};
 use crate::serving::Serving;
@@ -11,12 +11,12 @@ enum Ended {
     Killed,
 }
 
-/// What a start with unreadable files comes to.
+/// The expected result of a start with unreadable files.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Start {
-    /// There is a second copy: it serves everything.
+    /// A second copy exists: the server starts and serves everything.
     Serves,
-    /// It refuses, names the file, and changes nothing.
+    /// The server refuses to start, names the file, and changes nothing.
     Refuses,
 }
 
@@ -29,7 +29,7 @@ fn ended(how: Ended) -> Rig {
     rig
 }
 
-/// Starts while a file cannot be read, and once more when it can.
+/// Starts the server while files cannot be read, and again when they can.
 fn check(rig: &Rig, rules: &[(&str, u64, u64)], expected: Start, name: &str) {
     rig.shim.fail(rules);
     match expected {
@@ -54,7 +54,7 @@ fn check(rig: &Rig, rules: &[(&str, u64, u64)], expected: Start, name: &str) {
 }
 
 #[test]
-fn after_a_clean_stop_what_has_a_second_copy_serves_and_the_rest_is_refused() {
+fn after_a_clean_stop_the_server_starts_only_if_a_second_copy_exists() {
     let rig = ended(Ended::Cleanly);
     let checkpoints = rig.files(".ckpt");
     let newest = checkpoints.last().unwrap().as_str();
@@ -69,14 +69,14 @@ fn after_a_clean_stop_what_has_a_second_copy_serves_and_the_rest_is_refused() {
     assert!(!newest.is_empty() && !newest_segment.is_empty());
 }
 
-/// Stops the log in order, so that the next check starts from a clean one.
+/// Starts and cleanly stops the server, so that the next check begins after a clean stop.
 fn restarted(rig: Rig) -> Rig {
     rig.start().stop();
     rig
 }
 
 #[test]
-fn after_a_clean_stop_a_checkpoint_that_cannot_be_read_has_an_older_one() {
+fn after_a_clean_stop_the_older_checkpoint_replaces_an_unreadable_one() {
     let rig = ended(Ended::Cleanly);
     let checkpoints = rig.files(".ckpt");
     check(&rig, &[(checkpoints.last().unwrap(), 0, ALL)], Start::Serves, "newer-checkpoint");
@@ -85,7 +85,7 @@ fn after_a_clean_stop_a_checkpoint_that_cannot_be_read_has_an_older_one() {
 }
 
 #[test]
-fn segments_that_cannot_be_read_settle_and_retire_nothing() {
+fn unreadable_segments_are_not_settled_and_not_deleted() {
     for how in [Ended::Cleanly, Ended::Killed] {
         let rig = ended(how);
         let before = rig.files(".seg");
@@ -96,7 +96,7 @@ fn segments_that_cannot_be_read_settle_and_retire_nothing() {
 }
 
 #[test]
-fn errors_that_pass_while_the_server_starts_cost_nothing() {
+fn temporary_errors_while_the_server_starts_lose_nothing() {
     for how in [Ended::Cleanly, Ended::Killed] {
         for part in [".seg", "MANIFEST", ".ckpt", ".idx"] {
             let rig = ended(how);
@@ -115,9 +115,9 @@ fn errors_that_pass_while_the_server_starts_cost_nothing() {
 }
 
 #[test]
-fn unused_bytes_of_a_segment_that_cannot_be_read_do_not_matter_after_a_kill() {
+fn unreadable_unused_bytes_of_a_segment_do_not_matter_after_a_kill() {
     let rig = ended(Ended::Killed);
-    // The prepared segment, and the end of the one that grows: both hold zeros there.
+    // The end of the prepared segment and of the one being written: both contain only zeros there.
     rig.shim.fail(&[(".seg", (2 << 20) - 4096, ALL)]);
     let serving = rig.start();
     rig.check_everything(&serving, "zeros");

@@ -1,4 +1,5 @@
-//! Files that cannot be read while a group, a stream, an export, a fold, a cleaning, a backup and a verify read them.
+//! Tests of files that cannot be read while the server runs: by a group, a stream, an export, `/state`, cleaning, a backup, and
+//! the commands `verify` and `repair`.
 
 use super::{ALL, Consumer, EVENTS, KEYS, Rig, SEGMENT_DATA_START, health, metric, wait_for};
 use crate::http_client::{get, get_json, post};
@@ -7,7 +8,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
 
-/// A server that has nothing in memory, and the name of a segment in the middle.
+/// A restarted server, which has no events in memory, and the name of a segment in the middle.
 fn reopened() -> (Rig, Serving, String) {
     let (rig, serving) = Rig::filled();
     serving.stop();
@@ -29,18 +30,18 @@ fn a_group_waits_and_continues_when_the_error_passes() {
         assert!(state["reasons"][0].as_str().unwrap().contains(&segment), "{state}");
         assert!(metric(&serving, "prombus_read_errors_total") > 0);
         assert!(metric(&serving, "prombus_events_unreadable") > 0);
-        assert_eq!(consumer.take_for(Duration::from_secs(1)).await, stuck_at, "nothing passes it");
+        assert_eq!(consumer.take_for(Duration::from_secs(1)).await, stuck_at, "no later event is delivered");
         let info = get_json(&serving.addresses()[0], "/groups/orders/billing");
         assert_eq!(info["lag"], EVENTS - stuck_at, "nothing is settled: {info}");
         rig.shim.pass();
         consumer.take_to(EVENTS).await;
     });
-    wait_for("it is well again", || health(&serving)["status"] == "ok");
+    wait_for("the server is healthy again", || health(&serving)["status"] == "ok");
     assert_eq!(metric(&serving, "prombus_events_unreadable"), 0);
     assert_eq!(metric(&serving, "events_corrupt_total"), 0);
     let log = serving.kill();
     let lines = log.lines().filter(|line| line.contains("cannot read")).count();
-    assert_eq!(lines, 1, "one line, not one per try: {log}");
+    assert_eq!(lines, 1, "one line, not one per retry: {log}");
 }
 
 /// Running out of file descriptors is a read error too: the subscription waits, and the connection stays open.
@@ -79,7 +80,7 @@ fn a_group_waits_while_no_file_can_be_opened() {
 }
 
 #[test]
-fn a_stream_and_an_export_survive_a_passing_error_and_end_with_an_error_after_30_s() {
+fn a_stream_and_an_export_survive_a_temporary_error_and_fail_after_30_s() {
     let (rig, serving, segment) = reopened();
     let address = serving.addresses()[0].clone();
     rig.shim.fail(&[(&segment, SEGMENT_DATA_START, ALL)]);
@@ -88,7 +89,7 @@ fn a_stream_and_an_export_survive_a_passing_error_and_end_with_an_error_after_30
         let stream = scope.spawn(|| events_of(&address, EVENTS));
         std::thread::sleep(Duration::from_secs(1));
         rig.shim.pass();
-        assert_eq!(export.join().unwrap().expect("it ends well"), EVENTS);
+        assert_eq!(export.join().unwrap().expect("a complete export"), EVENTS);
         assert_eq!(stream.join().unwrap(), (EVENTS, None));
     });
     rig.shim.fail(&[(&segment, SEGMENT_DATA_START, ALL)]);
@@ -96,7 +97,7 @@ fn a_stream_and_an_export_survive_a_passing_error_and_end_with_an_error_after_30
     std::thread::scope(|scope| {
         let export = scope.spawn(|| lines_of(&address, "/export?topic=orders"));
         let stream = scope.spawn(|| events_of(&address, EVENTS));
-        let error = export.join().unwrap().expect_err("it is broken off");
+        let error = export.join().unwrap().expect_err("an incomplete export");
         assert!(error.to_string().contains("broke off"), "{error}");
         let (count, error) = stream.join().unwrap();
         assert!(count < EVENTS);
@@ -106,21 +107,21 @@ fn a_stream_and_an_export_survive_a_passing_error_and_end_with_an_error_after_30
     let waited = began.elapsed();
     assert!((Duration::from_secs(25)..Duration::from_secs(45)).contains(&waited), "{waited:?}");
     let replay = get(&address, "/replay?topic=orders&limit=100000", "");
-    assert_eq!(replay.status, 200, "the page ends before it");
+    assert_eq!(replay.status, 200, "the page ends before the unreadable event");
     let page = get_json(&address, "/replay?topic=orders&limit=100000");
     let next = page["next"].as_str().expect("there is more");
     let refused = get(&address, &format!("/replay?topic=orders&from=afterId&afterId={next}"), "");
     assert_eq!(refused.status, 503);
 }
 
-/// Lines of an export; an error where it breaks off.
+/// The number of lines of an export; an error if it is incomplete.
 fn lines_of(address: &str, path: &str) -> std::io::Result<u64> {
     let mut text = String::new();
     get(address, path, "").body.read_to_string(&mut text)?;
     Ok(text.lines().count() as u64)
 }
 
-/// Events of a stream up to a count, and what its error event says.
+/// Reads up to `count` events of a stream. Returns their number, and the data of an error event.
 fn events_of(address: &str, count: u64) -> (u64, Option<String>) {
     let answer = get(address, "/subscribe/orders?from=earliest", "");
     let mut seen = 0;
@@ -142,7 +143,7 @@ fn events_of(address: &str, count: u64) -> (u64, Option<String>) {
 }
 
 #[test]
-fn a_fold_and_a_cleaning_decide_nothing_about_what_they_cannot_read() {
+fn state_and_cleaning_keep_events_that_they_cannot_read() {
     let (rig, serving) = Rig::filled();
     serving.stop();
     rig.shim.pass();
@@ -151,7 +152,7 @@ fn a_fold_and_a_cleaning_decide_nothing_about_what_they_cannot_read() {
     for segment in rig.files(".seg") {
         rig.shim.fail(&[(&segment, SEGMENT_DATA_START, ALL)]);
         let _ = get(&address, "/state/prices?limit=10", "");
-        // Rounds of cleaning come every 5 s at the latest; a topic that is made and deleted asks for one.
+        // Deleting a topic triggers a cleaning at once, instead of within 5 s.
         assert!(post(&address, "/publish/passing", "1").contains("200 OK"));
         delete(&address, "/topics/passing");
         std::thread::sleep(Duration::from_millis(300));
@@ -173,7 +174,7 @@ fn delete(address: &str, path: &str) {
 }
 
 #[test]
-fn a_backup_survives_a_passing_error_and_leaves_nothing_after_a_permanent_one() {
+fn a_backup_survives_a_temporary_error_and_leaves_nothing_after_a_permanent_one() {
     let (rig, serving, segment) = reopened();
     let address = serving.addresses()[0].clone();
     let backup = |name: &str| {
@@ -195,13 +196,13 @@ fn a_backup_survives_a_passing_error_and_leaves_nothing_after_a_permanent_one() 
     rig.shim.fail(&[(&segment, SEGMENT_DATA_START, ALL)]);
     let (answer, folder) = backup("permanent");
     assert!(answer.contains("\"error\"") && answer.contains(&segment), "{answer}");
-    assert!(!folder.exists(), "half a backup is left behind");
+    assert!(!folder.exists(), "an incomplete backup is left behind");
     rig.shim.pass();
     rig.check_everything(&serving, "after");
 }
 
 #[test]
-fn verify_and_repair_name_what_cannot_be_read_and_repair_gives_it_up_on_request() {
+fn verify_and_repair_list_unreadable_events_and_repair_gives_them_up_on_request() {
     let (rig, serving, segment) = reopened();
     serving.stop();
     let rule = [(segment.as_str(), 500_000, 500_001)];
@@ -214,7 +215,7 @@ fn verify_and_repair_name_what_cannot_be_read_and_repair_gives_it_up_on_request(
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["unreadable"][0]["file"], segment.as_str(), "{report}");
     let lost = report["events"].as_array().unwrap();
-    assert!((1..=2).contains(&lost.len()), "a sector holds parts of one event or two: {report}");
+    assert!((1..=2).contains(&lost.len()), "a sector contains parts of one or two events: {report}");
     assert!(lost.iter().all(|event| event["topic"] == "orders" && event["seq"].is_u64()), "{report}");
     let lost = lost.len() as u64;
     rig.shim.pass();
@@ -231,7 +232,7 @@ fn verify_and_repair_name_what_cannot_be_read_and_repair_gives_it_up_on_request(
 }
 
 #[test]
-fn a_running_server_lists_and_gives_up_what_it_cannot_read() {
+fn a_running_server_lists_and_gives_up_unreadable_events() {
     let (rig, serving, segment) = reopened();
     let address = serving.addresses()[0].clone();
     rig.shim.fail(&[(&segment, 500_000, 500_001)]);
@@ -254,5 +255,5 @@ fn a_running_server_lists_and_gives_up_what_it_cannot_read() {
         consumer.take_to(EVENTS).await;
     });
     assert!(metric(&serving, "events_corrupt_total") > 0);
-    wait_for("it is well again", || health(&serving)["status"] == "ok");
+    wait_for("the server is healthy again", || health(&serving)["status"] == "ok");
 }

@@ -1,4 +1,4 @@
-/* Lets reads of chosen places of chosen files fail with EIO. Preloaded into the server by the tests.
+/* Makes reads of given ranges of given files fail with EIO. Preloaded into the server by the tests.
  *
  * READ_ERRORS_CONTROL names a file with one rule per line: a part of the path, the first byte, the byte after the last. The file
  * is read before each read, so a test turns errors on by writing it and off by removing it. */

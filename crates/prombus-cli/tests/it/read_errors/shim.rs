@@ -1,11 +1,11 @@
-//! Read errors for a real server: a small library, built here and preloaded, that lets reads fail.
+//! Injects read errors into a real server, with a small preloaded library that is built here.
 
 use crate::support::TempFolder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where reads fail, for the servers of one test.
+/// Controls the read errors of one test's servers.
 pub struct Shim {
     control: PathBuf,
 }
@@ -17,7 +17,7 @@ fn library() -> &'static Path {
         let folder = TempFolder::new();
         let path = folder.path().join("shim.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/read_errors/shim.c");
-        // Whatever links Rust programs compiles this too.
+        // Rust needs a C compiler for linking, so there is one.
         let mut build = Command::new("cc");
         build.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&path).arg(source).arg("-ldl");
         let output = build.output().expect("cc runs");
@@ -32,12 +32,12 @@ impl Shim {
         Self { control: folder.path().join("read-errors") }
     }
 
-    /// Lets the reads of a command fail when the test says so.
+    /// Preloads the library into a command.
     pub fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", library()).env("READ_ERRORS_CONTROL", &self.control);
     }
 
-    /// From now on reads of these bytes of files whose path has this part fail.
+    /// Makes reads fail. A rule is a part of the file's path, the first byte, and the byte after the last.
     pub fn fail(&self, rules: &[(&str, u64, u64)]) {
         let lines: Vec<String> = rules
             .iter()
@@ -48,7 +48,7 @@ impl Shim {
         std::fs::rename(new, &self.control).unwrap();
     }
 
-    /// From now on all reads work.
+    /// Makes all reads succeed again.
     pub fn pass(&self) {
         let _ = std::fs::remove_file(&self.control);
     }

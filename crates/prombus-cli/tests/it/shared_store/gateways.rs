@@ -1,4 +1,4 @@
-//! Gateways of one store, as processes.
+//! Starts gateways of one store, and waits for their roles.
 
 use super::servers::{DropDatabase, fresh_database};
 use crate::serving::Serving;

@@ -1,5 +1,5 @@
-//! Publishers that send again under the same id until they are answered, and members of a group that ack everything. All of them
-//! connect to whichever gateway lives.
+//! Publishers that resend with the same id until they are answered, and members of a group that ack every event. All of them
+//! connect to any gateway that runs.
 
 use crate::ws_client::{Frame, ack_text, open, publish_text};
 use futures_util::{SinkExt, StreamExt};
@@ -13,18 +13,18 @@ use tokio_tungstenite::tungstenite::Message;
 
 pub const TOPIC: &str = "orders";
 pub const GROUP: &str = "billing";
-/// Publishes that one publisher has under way.
+/// Publishes that a publisher has in flight.
 const WINDOW: usize = 200;
 
-/// What is shared by everybody.
+/// State shared by all tasks.
 pub struct World {
     /// Gateways that can be connected to.
     pub gateways: Mutex<Vec<SocketAddr>>,
     pub start: Instant,
-    /// Seqs by publish number, as the servers answered.
+    /// The answered seqs, by number of the publish.
     pub answered: Mutex<BTreeMap<u64, u64>>,
     pub answered_count: AtomicU64,
-    /// When something was answered last, in milliseconds since the start, and the longest pause since it was reset.
+    /// The time of the last answer in milliseconds since the start, and the longest pause since the last reset.
     last_answer_ms: AtomicU64,
     pub longest_pause_ms: AtomicU64,
     pub deliveries: Mutex<Vec<Held>>,
@@ -34,7 +34,7 @@ pub struct World {
     pub close_codes: Mutex<Vec<Option<u16>>>,
 }
 
-/// A member had an event from one time to another: until it acked it, or its connection ended.
+/// The time during which a member had an event: until it acked the event or its connection ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub seq: u64,
@@ -64,7 +64,7 @@ impl World {
         self.start.elapsed().as_millis() as u64
     }
 
-    /// The longest time without an answer starts from zero.
+    /// Resets the longest pause to zero.
     pub fn reset_pause(&self) {
         self.last_answer_ms.store(self.now_ms(), Ordering::SeqCst);
         self.longest_pause_ms.store(0, Ordering::SeqCst);
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// A gateway, another one each time.
+    /// Connects to a gateway, a different one for each attempt.
     async fn connect(&self, attempt: usize) -> Option<crate::ws_client::Socket> {
         let address = {
             let gateways = self.gateways.lock().unwrap();
@@ -106,16 +106,16 @@ impl World {
         }
     }
 
-    /// No event was with two members at the same time.
+    /// Checks that no event was with two members at the same time. Returns the number of redeliveries.
     pub fn check_one_member_at_a_time(&self) -> usize {
         let mut by_seq: BTreeMap<u64, Vec<Held>> = BTreeMap::new();
         for held in self.deliveries.lock().unwrap().iter() {
             by_seq.entry(held.seq).or_default().push(*held);
         }
-        let mut again = 0;
+        let mut redeliveries = 0;
         for (seq, mut held) in by_seq {
             held.sort_by_key(|it| it.from);
-            again += held.len() - 1;
+            redeliveries += held.len() - 1;
             for pair in held.windows(2) {
                 assert!(
                     pair[1].from >= pair[0].to || pair[0].member == pair[1].member,
@@ -125,43 +125,43 @@ impl World {
                 );
             }
         }
-        again
+        redeliveries
     }
 }
 
-/// Ids are made of the publish's number, so that a publish that is sent again is the same.
+/// The id of a publish, derived from its number, so that a resent publish has the same id.
 fn id_of(number: u64) -> String {
     format!("{:08x}-0000-4000-8000-{number:012x}", 0xabcd_u32)
 }
 
-/// Publishes numbers until all are answered.
+/// Publishes the numbers until all are answered.
 pub async fn publisher(world: Arc<World>, index: usize, numbers: std::ops::Range<u64>) {
     let mut waiting: Vec<u64> = numbers.rev().collect();
     let mut attempt = index;
     while !waiting.is_empty() && !world.is_over.load(Ordering::SeqCst) {
         attempt += 1;
         let Some(mut socket) = world.connect(attempt).await else { continue };
-        let mut under_way: BTreeMap<u64, ()> = BTreeMap::new();
+        let mut in_flight: BTreeMap<u64, ()> = BTreeMap::new();
         loop {
             let is_over = world.is_over.load(Ordering::SeqCst);
             while !is_over
-                && under_way.len() < WINDOW
+                && in_flight.len() < WINDOW
                 && let Some(number) = waiting.pop()
             {
-                under_way.insert(number, ());
+                in_flight.insert(number, ());
                 let text = publish_text(TOPIC, number, Some(&id_of(number)), &number.to_string());
                 if socket.feed(Message::text(text)).await.is_err() {
                     break;
                 }
             }
-            if under_way.is_empty() || socket.flush().await.is_err() {
+            if in_flight.is_empty() || socket.flush().await.is_err() {
                 break;
             }
             match tokio::time::timeout(Duration::from_secs(30), socket.next()).await {
                 Ok(Some(Ok(Message::Text(text)))) => {
                     let frame = Frame::parse(&text);
                     let Some(number) = frame.corr else { continue };
-                    under_way.remove(&number);
+                    in_flight.remove(&number);
                     if frame.is_ok() {
                         world.note_answer(number, frame.seq);
                     } else {
@@ -176,11 +176,11 @@ pub async fn publisher(world: Arc<World>, index: usize, numbers: std::ops::Range
                 _ => break,
             }
         }
-        waiting.extend(under_way.into_keys());
+        waiting.extend(in_flight.into_keys());
     }
 }
 
-/// Acks every event a little later, until the world ends.
+/// Acks every event until the test is over.
 pub async fn member(world: Arc<World>, index: usize) {
     let mut attempt = index;
     while !world.is_over.load(Ordering::SeqCst) {
@@ -220,7 +220,8 @@ pub async fn member(world: Arc<World>, index: usize) {
                 serde_json::from_str::<serde_json::Value>(&text).unwrap()["ctx"]["attempt"].as_u64().unwrap();
             if attempt == 1 {
                 if event.seq <= newest_first_attempt {
-                    let why = format!("member {index} got seq {} after {newest_first_attempt}", event.seq);
+                    let why =
+                        format!("member {index} received seq {} after {newest_first_attempt}", event.seq);
                     world.violations.lock().unwrap().push(why);
                 }
                 newest_first_attempt = event.seq;

@@ -1,4 +1,4 @@
-//! A leader that is stopped for 20 seconds and wakes.
+//! Test of a leader that is suspended for 20 seconds, then resumed.
 
 use super::gateways::{Store, role, wait_for_role};
 use super::load::{World, member, publisher};
@@ -18,7 +18,7 @@ fn key(topic: u32, seq: u64) -> Bson {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_wakes_after_20_seconds_writes_nothing_and_follows() {
+async fn a_leader_that_resumes_after_20_seconds_writes_nothing_and_follows() {
     let store = Store::new(shared_url());
     let first = store.gateway();
     wait_for_role(first.address(), "leader");
@@ -50,13 +50,13 @@ async fn a_leader_that_wakes_after_20_seconds_writes_nothing_and_follows() {
         "{:?}",
         world.close_codes.lock().unwrap()
     );
-    // In the database: terms never fall from one fence to the next, and every event belongs to the fence that lists it.
+    // In the database: terms never decrease from one fence to the next, and the old leader committed nothing after it resumed.
     let events = open_database(shared_url(), &store.database).await.collection::<Document>("events");
     let fences = doc! { "_id": { "$gte": key(0, 0), "$lt": key(1, 0) } };
     let fences: Vec<Document> =
         events.find(fences).sort(doc! { "_id": 1 }).await.unwrap().try_collect().await.unwrap();
     let terms: Vec<i64> = fences.iter().map(|fence| fence.get_i64("term").unwrap()).collect();
-    assert!(terms.is_sorted(), "a fence of an older term follows one of a newer: {terms:?}");
+    assert!(terms.is_sorted(), "a fence of an older term follows one of a newer term: {terms:?}");
     let takeovers = terms.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert_eq!(takeovers, 1, "{terms:?}");
     let last_of_first = terms.iter().rposition(|term| *term == terms[0]).unwrap();
@@ -65,7 +65,7 @@ async fn a_leader_that_wakes_after_20_seconds_writes_nothing_and_follows() {
     };
     let boundary = number(&fences[last_of_first]);
     let late = doc! { "_id": { "$gte": key(2, 0) }, "commit": { "$lte": boundary }, "committed_at": { "$gt": fences[last_of_first + 2].get_datetime("at").unwrap() } };
-    assert_eq!(events.count_documents(late).await.unwrap(), 0, "the old leader wrote after it woke");
+    assert_eq!(events.count_documents(late).await.unwrap(), 0, "the old leader wrote after it resumed");
     println!("fences of term {}: up to {boundary}, then term {}", terms[0], terms[last_of_first + 1]);
     first.stop();
     second.stop();

@@ -1,4 +1,4 @@
-//! The loss of the leading gateway, then the loss of the primary, under load.
+//! Test of the loss of the leading gateway, then of MongoDB's primary, under load.
 
 use super::gateways::{Store, get, wait_for_role};
 use super::load::{GROUP, TOPIC, World, member, publisher};
@@ -66,10 +66,10 @@ async fn the_loss_of_the_leader_and_of_the_primary_loses_nothing() {
     for (number, seq) in &answered {
         assert_eq!(stored.get(*seq as usize - 1), Some(number), "seq {seq} is another event");
     }
-    let again = world.check_one_member_at_a_time();
+    let redeliveries = world.check_one_member_at_a_time();
     println!(
         "takeover: the other gateway led after {:.1} s, publishes paused for {:.1} s; failover: publishes paused for {:.1} s; \
-         {again} events were delivered again",
+         {redeliveries} redeliveries",
         took_over.as_secs_f64(),
         takeover_ms as f64 / 1e3,
         failover_ms as f64 / 1e3
@@ -90,7 +90,7 @@ fn exported(address: std::net::SocketAddr) -> Vec<u64> {
     text.lines().map(payload).collect()
 }
 
-/// Takes the chunks of a body apart.
+/// Decodes a chunked body.
 fn dechunked(body: &str) -> String {
     let (mut text, mut rest) = (String::new(), body);
     while let Some((size, after)) = rest.split_once("\r\n") {

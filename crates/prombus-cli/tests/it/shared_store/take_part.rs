@@ -1,4 +1,4 @@
-//! Gateways that come and go in order, moving between engines, and what a follower answers itself.
+//! Tests of clean handovers, of the responses of a follower, and of moving events between engines.
 
 use super::gateways::{Store, get, post, role, wait_for_role};
 use super::servers::shared_url;
@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 #[test]
-fn a_leader_that_stops_in_order_hands_over_at_once() {
+fn a_leader_that_stops_cleanly_hands_over_at_once() {
     let store = Store::new(shared_url());
     let first = store.gateway();
     wait_for_role(first.address(), "leader");
@@ -27,7 +27,7 @@ fn a_leader_that_stops_in_order_hands_over_at_once() {
 }
 
 #[test]
-fn a_follower_answers_for_itself_and_tells_its_role() {
+fn a_follower_reports_its_own_role_and_metrics() {
     let store = Store::new(shared_url());
     let first = store.gateway();
     wait_for_role(first.address(), "leader");
@@ -39,7 +39,7 @@ fn a_follower_answers_for_itself_and_tells_its_role() {
     let metrics = get(first.address(), "/metrics").unwrap().1;
     assert!(metrics.contains("prombus_role{role=\"leader\"} 1"), "{metrics}");
     assert!(metrics.contains("prombus_takeovers_total 1"), "{metrics}");
-    // A backup is the database's affair.
+    // A MongoDB store is backed up with MongoDB's tools.
     let refused =
         prombus(&["backup", "copy", "--url", &format!("http://{}", second.address())]).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -48,7 +48,7 @@ fn a_follower_answers_for_itself_and_tells_its_role() {
     first.stop();
 }
 
-/// Exports of two servers, line by line.
+/// The export of a topic.
 fn export(serving: &Serving, topic: &str) -> Vec<u8> {
     let address = format!("http://{}", serving.address());
     let ran = prombus(&["export", topic, "--url", &address]).output().unwrap();

@@ -1,4 +1,4 @@
-//! The group that keeps up: everything, in order, and how late.
+//! The group that keeps up: it must receive every event in order, and measures the latency.
 
 use super::publisher::Latency;
 use super::{TOPIC, World};

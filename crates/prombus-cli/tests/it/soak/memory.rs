@@ -1,8 +1,8 @@
-//! Memory of the server over time.
+//! Samples of the server's memory over time.
 
 use crate::serving::mebibytes;
 
-/// One sample a second.
+/// One sample per second.
 #[derive(Default)]
 pub(super) struct Samples(Vec<u64>);
 
@@ -35,7 +35,7 @@ impl Samples {
         println!("soak:   peak {:.1}", mebibytes(peak_bytes));
     }
 
-    /// The first fifth fills caches; from then on it does not grow.
+    /// Checks that memory does not grow after the first fifth, in which caches fill.
     pub(super) fn check_flat(&self) {
         let fifths = self.fifths();
         let (second, last) = (fifths[1].median, fifths[fifths.len() - 1].median);

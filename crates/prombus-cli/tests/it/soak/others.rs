@@ -1,4 +1,4 @@
-//! Those who do not keep up: a group that takes a tenth of the rate, and one that never reads.
+//! Clients that do not keep up: a group that consumes at a tenth of the rate, and a client that never reads.
 
 use super::{TOPIC, World};
 use crate::http_client::get_json;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tokio_tungstenite::tungstenite::Message;
 
-/// The slow group acks so many at once, and then rests.
+/// The slow group acks this many events at once, then pauses.
 const SLOW_BATCH: u64 = 100;
 
-/// Answers how many it got; they came in order and without a gap.
+/// Consumes slowly, and checks that events arrive in order and without a gap. Returns their number.
 pub(super) async fn slow(world: Arc<World>) -> u64 {
     let mut client = Client::connect(world.address).await;
     client.subscribe(TOPIC, "slow", json!({"from": "earliest", "maxInFlight": SLOW_BATCH})).await;
@@ -41,10 +41,10 @@ pub(super) async fn slow(world: Arc<World>) -> u64 {
     count
 }
 
-/// Subscribes, never reads again, and comes back when the server has put it out.
+/// Subscribes, never reads, and connects again when the server has closed it.
 pub(super) async fn deaf(world: Arc<World>) {
     let opts = json!({"from": "earliest", "maxInFlight": 100_000});
-    // What was closed is kept a while: a client that is deaf does not hear that it is closed.
+    // Keeps the closed connection open on this side: a client that does not read does not notice that it was closed.
     let mut old_client: Option<Client> = None;
     while !world.is_over() {
         let mut client = Client::connect(world.address).await;

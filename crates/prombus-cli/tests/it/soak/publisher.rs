@@ -1,4 +1,4 @@
-//! A publisher that keeps its rate whatever the server does: what is late is sent late, and counts as late.
+//! A publisher with a fixed schedule. The latency of a publish counts from when it was due, even if it was sent late.
 
 use super::{TOPIC, World};
 use crate::ws_client::{Frame, open, publish_text};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio_tungstenite::tungstenite::Message;
 
 pub(super) const PAYLOAD_BYTES: usize = 256;
-/// Publishes go out this often, as many as are due.
+/// How often the publishes that are due are sent.
 const TICK: Duration = Duration::from_millis(1);
 
 pub(super) struct Publishing {
@@ -19,7 +19,7 @@ pub(super) struct Publishing {
     pub(super) latency: Latency,
 }
 
-/// Microseconds from when a publish was due.
+/// Latencies in microseconds, from when a publish was due.
 pub(super) struct Latency(Histogram<u64>);
 
 impl Latency {
@@ -27,7 +27,7 @@ impl Latency {
         Self(Histogram::new(3).unwrap())
     }
 
-    /// Counts one that was due at `due_us` and is done now.
+    /// Records a publish that was due at `due_us` and completes now.
     pub(super) fn count(&mut self, world: &World, due_us: u64) {
         let now_us = world.began.elapsed().as_micros() as u64;
         self.0.record(now_us.saturating_sub(due_us).max(1)).unwrap();
@@ -38,11 +38,11 @@ impl fmt::Display for Latency {
     fn fmt(&self, into: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = |quantile| self.0.value_at_quantile(quantile) as f64 / 1000.0;
         let (median, p99, p999) = (millis(0.5), millis(0.99), millis(0.999));
-        write!(into, "p50 {median:.2} ms, p99 {p99:.2} ms, p99.9 {p999:.2} ms, most {:.2} ms", millis(1.0))
+        write!(into, "p50 {median:.2} ms, p99 {p99:.2} ms, p99.9 {p999:.2} ms, max {:.2} ms", millis(1.0))
     }
 }
 
-/// `[due_us, number, fill]`, always as long.
+/// `[due_us, number, fill]`, always of the same length.
 fn payload(due_us: u64, number: u64) -> String {
     let mut payload = format!("[{due_us},{number},\"");
     let fill = PAYLOAD_BYTES - payload.len() - 2;
@@ -73,7 +73,7 @@ pub(super) async fn publish(world: Arc<World>, seconds: u64) -> Publishing {
                 };
                 let answer = Frame::parse(&text);
                 assert!(answer.is_ok(), "{text}");
-                assert_eq!((answer.corr, answer.seq), (Some(number), number + 1), "OKs come in order");
+                assert_eq!((answer.corr, answer.seq), (Some(number), number + 1), "OKs arrive in order");
                 latency.count(&world, due_us(&world, start, number));
             }
             latency
