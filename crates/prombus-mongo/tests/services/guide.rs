@@ -1,4 +1,4 @@
-//! The examples of docs/consuming.md: they are run, and the page has them word for word.
+//! Runs the examples of docs/consuming.md, and checks that the page contains them word for word.
 
 use crate::setup::{database, payloads, until};
 use mongodb::bson::{Document, doc};
@@ -98,7 +98,7 @@ async fn changefeed(bus: &Bus, database: &Database) -> Result<ChangefeedHandle> 
 // end
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_examples_of_the_guide_do_what_it_says() {
+async fn the_examples_of_the_guide_work() {
     let (database, _drop) = database().await;
     let bus = Bus::memory();
     for (key, amount) in [("ann", 5), ("bob", 7), ("ann", 2)] {
@@ -137,7 +137,7 @@ async fn the_examples_of_the_guide_do_what_it_says() {
 }
 
 #[test]
-fn the_guide_has_these_examples() {
+fn the_guide_contains_these_examples() {
     let page = include_str!("../../../../docs/consuming.md");
     let mut examples = 0;
     for example in include_str!("guide.rs").split("\n// docs: ").skip(1) {
@@ -145,7 +145,7 @@ fn the_guide_has_these_examples() {
         let Some((code, _)) = rest.split_once("\n// end\n") else { continue };
         assert!(
             page.contains(&format!("```rust\n{code}\n```")),
-            "docs/consuming.md has not the example {name}:\n{code}"
+            "docs/consuming.md lacks the example {name}:\n{code}"
         );
         examples += 1;
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A table that does not extend leases.
+/// No leases must be extended.
 const NONE: [u64; 0] = [];
 const LEASE: Duration = Duration::from_secs(30);
 
