@@ -1,6 +1,6 @@
 //! A worker with retries and dead letters. It publishes a few orders and handles them until Ctrl-C.
 //!
-//! Start a server with `prombus serve`, then: `cargo run -p prombus-client --example worker -- [URL]`. The variable
+//! Start a server with `prombus serve`, then run `cargo run -p prombus-client --example worker -- [URL]`. The variable
 //! `PROMBUS_TOKEN` holds the token, if the server needs one.
 
 use prombus_client::{Client, EventRecord, HandlerContext, HandlerError, topic};
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     tokio::select! {
         signal = tokio::signal::ctrl_c() => signal?,
-        // Only if the server refuses for good; a lost connection is replaced.
+        // Ends only if the server permanently refuses the subscription; a lost connection is replaced.
         ended = worker.ended() => ended?,
     }
     // Running handlers finish and their results are sent.
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Handles an order: Ok acks it.
 async fn bill(event: EventRecord, context: HandlerContext) -> Result<(), HandlerError> {
-    // No retry makes a broken payload readable: it becomes a dead letter at once.
+    // A retry cannot repair a broken payload, so it becomes a dead letter at once.
     let order: Order = event.json().map_err(HandlerError::reject)?;
     match order.total {
         0 => return Err(HandlerError::reject("nothing to bill")),

@@ -1,25 +1,25 @@
-//! Where a server is: one address for WebSocket and HTTP.
+//! The address of a server, the same for WebSocket and HTTP.
 
 use crate::error::ClientError;
 use std::fmt;
 
-/// The port that a server listens on unless it is told otherwise.
+/// The default port of a server.
 const PORT: u16 = 8090;
 
-/// A server's address. `ws://`, `wss://`, `http://` and `https://` name the same places; without any of them `http://` is meant.
+/// A server's address. `ws://` means the same as `http://`, and `wss://` the same as `https://`. The default scheme is `http://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Whether TLS is spoken.
+    /// Whether connections use TLS.
     pub(crate) is_tls: bool,
-    /// Name or number, without the brackets of IPv6.
+    /// The host name or IP address, without the brackets of IPv6.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// What stands before all paths, for servers behind a proxy; empty or `/…` without a slash at its end.
+    /// The prefix of all paths, for servers behind a proxy; empty, or `/…` without a slash at its end.
     pub(crate) prefix: String,
 }
 
 impl Address {
-    /// Reads an address. A `/ws` at its end is taken off.
+    /// Parses an address. A `/ws` at its end is removed.
     ///
     /// # Errors
     /// [`ClientError::Address`] says what is wrong.
@@ -29,17 +29,17 @@ impl Address {
         let is_tls = match scheme.to_ascii_lowercase().as_str() {
             "ws" | "http" => false,
             "wss" | "https" => true,
-            _ => return Err(bad("it begins with none of ws://, wss://, http://, https://")),
+            _ => return Err(bad("it must begin with ws://, wss://, http:// or https://")),
         };
         let (authority, path) = match rest.find(['/', '?', '#']) {
             Some(at) => rest.split_at(at),
             None => (rest, ""),
         };
         if path.contains(['?', '#', ' ']) {
-            return Err(bad("it has more than a path; give a token with its own option"));
+            return Err(bad("it must not have a query or fragment; pass a token separately"));
         }
         if authority.contains('@') {
-            return Err(bad("it has a user in it; give a token with its own option"));
+            return Err(bad("it must not contain a user; pass a token separately"));
         }
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => {
@@ -52,11 +52,11 @@ impl Address {
             },
         };
         if host.is_empty() {
-            return Err(bad("it names no host"));
+            return Err(bad("it has no host"));
         }
         let scheme_port = if is_tls { 443 } else { PORT };
         let port = match port {
-            Some(port) => port.parse().map_err(|_| bad("its port is no number from 1 to 65535"))?,
+            Some(port) => port.parse().map_err(|_| bad("its port must be a number from 1 to 65535"))?,
             None => scheme_port,
         };
         let prefix = path.trim_end_matches('/');
@@ -64,7 +64,7 @@ impl Address {
         Ok(Self { is_tls, host: host.to_owned(), port, prefix })
     }
 
-    /// Host and port, as a `Host` header has them.
+    /// Host and port in the form of a `Host` header.
     pub(crate) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -73,14 +73,14 @@ impl Address {
         }
     }
 
-    /// Where WebSockets are opened.
+    /// The URL for WebSockets.
     pub(crate) fn web_socket(&self) -> String {
         let scheme = if self.is_tls { "wss" } else { "ws" };
         format!("{scheme}://{}{}/ws", self.authority(), self.prefix)
     }
 }
 
-/// As HTTP writes it.
+/// Formats the address as an HTTP URL.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_tls { "https" } else { "http" };
@@ -88,7 +88,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// An address as it may stand in a log: without a user and a query, which may be credentials.
+/// An address as logs may show it: without user and query, which may contain credentials.
 fn without_secrets(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
     let end = rest.find(['?', '#']).unwrap_or(rest.len());
@@ -99,7 +99,7 @@ fn without_secrets(text: &str) -> String {
     format!("{scheme}{separator}{place}{query}")
 }
 
-/// Appends a text so that it can stand in a path or a query.
+/// Appends a text, percent-encoded for a path or a query.
 pub(crate) fn put_encoded(into: &mut String, text: &str) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_schemes_name_the_same_places() {
+    fn all_schemes_lead_to_the_same_addresses() {
         let cases = [
             ("ws://127.0.0.1:8090/ws", "http://127.0.0.1:8090", "ws://127.0.0.1:8090/ws"),
             ("http://localhost", "http://localhost:8090", "ws://localhost:8090/ws"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_a_reason() {
+    fn invalid_addresses_are_refused_with_a_reason() {
         let cases = [
             ("ftp://host", "ws://"),
             ("http://", "no host"),

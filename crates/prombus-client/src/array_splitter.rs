@@ -1,17 +1,17 @@
-//! Takes the elements of `"events":[…]` out of a JSON object that comes in pieces, without ever having the whole of it.
+//! Extracts the elements of `"events":[…]` from a JSON object that arrives in pieces, without ever holding the whole object.
 //!
-//! It only finds where elements begin and end; whether they are good JSON is for whoever reads them.
+//! It only finds where elements begin and end. The caller checks whether they are valid JSON.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Where the array begins. What stands before it is short, and has no such text in it: a topic has no quotes.
+/// The start of the array. The text before it is short and cannot contain this, because a topic name has no quotes.
 const OPENING: &[u8] = b"\"events\":[";
 
-/// A splitter.
+/// Splits an array into its elements.
 #[derive(Debug, Default)]
 pub(crate) struct ArraySplitter {
     buffer: BytesMut,
-    /// Up to here the buffer was looked at.
+    /// The part of the buffer that was scanned.
     looked_at: usize,
     depth: usize,
     is_inside: bool,
@@ -21,12 +21,12 @@ pub(crate) struct ArraySplitter {
 }
 
 impl ArraySplitter {
-    /// Takes a piece of the body.
+    /// Adds a piece of the body.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }
 
-    /// The next element, if all of it has come.
+    /// The next element, if it is complete.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         if !self.is_inside {
             let at = self.buffer.windows(OPENING.len()).position(|window| window == OPENING)?;
@@ -56,7 +56,7 @@ impl ArraySplitter {
                     return None;
                 }
                 b'}' | b']' => {
-                    // Below zero there is only what is no JSON, and whoever reads it says so.
+                    // Only invalid JSON makes the depth negative, and the caller detects that.
                     self.depth = self.depth.saturating_sub(1);
                     if self.depth == 0 {
                         let element = self.buffer.split_to(self.looked_at).freeze();
@@ -74,7 +74,7 @@ impl ArraySplitter {
         None
     }
 
-    /// What stands behind the array, when all has come: `,"count":…}`. None if the array has no end.
+    /// The text after the array, once the body is complete: `,"count":…}`. None if the array has no end.
     pub(crate) fn rest(self) -> Option<Bytes> {
         self.is_over.then(|| self.buffer.freeze())
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_come_whole_wherever_the_pieces_are_cut() {
+    fn elements_are_whole_wherever_the_pieces_are_cut() {
         let elements =
             [r#"{"id":"1","payload":[1,{"a":"]}\""}]}"#, r#"{"id":"2","payload":"\\"}"#, r#"{"id":"3"}"#];
         let text = format!(r#"{{"topic":"a.b","events":[{}],"count":3,"next":null}}"#, elements.join(","));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_array_has_nothing() {
+    fn an_empty_array_has_no_elements() {
         let mut splitter = ArraySplitter::default();
         splitter.push(br#"{"topic":"a","events":[],"count":0,"next":null}"#);
         assert!(splitter.next().is_none());

@@ -1,9 +1,9 @@
-//! The waits between attempts to reach a server: each is twice the one before, with jitter.
+//! The waits between attempts to reach a server: each is twice as long as the previous one, with jitter.
 
 use prombus_protocol::Uuid;
 use std::time::Duration;
 
-/// The first wait, and the longest.
+/// The first and the longest wait.
 pub(crate) const FIRST_WAIT: Duration = Duration::from_millis(100);
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -23,7 +23,7 @@ impl Backoff {
         self.next = FIRST_WAIT;
     }
 
-    /// The next wait, up to a fifth shorter or longer: clients that lost the same server do not return all at once.
+    /// The next wait, varied by up to a fifth, so that clients that lost the same server do not all reconnect at once.
     pub(crate) fn next_wait(&mut self) -> Duration {
         let wait = self.next;
         self.next = (wait * 2).min(LONGEST_WAIT);
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_longest_and_stay_within_a_fifth() {
+    fn waits_double_up_to_the_longest_and_vary_by_at_most_a_fifth() {
         let mut backoff = Backoff::new();
         for base in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
             let wait = backoff.next_wait().as_millis();

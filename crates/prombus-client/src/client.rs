@@ -1,4 +1,4 @@
-//! The client: one server, its HTTP routes, and one WebSocket for publishing that is opened when it is needed.
+//! The client of one server: its HTTP routes, and one WebSocket for publishing that is opened on demand.
 
 use crate::address::{Address, put_encoded};
 use crate::error::{ClientError, PublishError};
@@ -34,26 +34,26 @@ impl Client {
         Ok(Self { http, publishing, patience: DEFAULT_PATIENCE })
     }
 
-    /// A client that is connected. `ws://` means the same as `http://`, and `wss://` the same as `https://`.
+    /// Connects to a server. `ws://` means the same as `http://`, and `wss://` the same as `https://`.
     ///
     /// # Errors
-    /// [`ClientError`] says whether the server cannot be reached, or needs a token.
+    /// If the server cannot be reached, or requires a token.
     pub async fn connect(url: &str, token: Option<&str>) -> Result<Self, ClientError> {
         let client = Self::new(url, token)?;
         client.open().await?;
         Ok(client)
     }
 
-    /// How long a publish waits and is sent again while nothing is answered. Default: 60 s. Zero: it is sent once, and the answer
-    /// may take as long as the connection lasts. Clones that were made before keep their own.
+    /// Sets how long a publish keeps waiting and resending while the server does not respond. Default: 60 s. With zero, it is sent once,
+    /// and the response may take as long as the connection lasts. Earlier clones keep their own value.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Opens the WebSocket for publishing, if it is not open. Publishing does so by itself; this shows early whether the server
-    /// can be reached.
+    /// Opens the WebSocket for publishing, if it is not open. Publishing does this automatically; call it to find out early whether the
+    /// server can be reached.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -66,7 +66,7 @@ impl Client {
         &self.http.address
     }
 
-    /// Publishes a record; resolves when it is on the server's disk. It is sent again as [`publish`](Self::publish) does.
+    /// Publishes a record; resolves when it is on the server's disk. It is resent like a [`publish`](Self::publish).
     ///
     /// # Errors
     /// See [`PublishError`].
@@ -75,8 +75,8 @@ impl Client {
         outcomes.pop().unwrap_or_else(|| Err(PublishError::Lost("no answer".to_owned())))
     }
 
-    /// Publishes records in order, all of them before the first answer; one result each. A record with an Ok is on the
-    /// server's disk. Records without an id get one, and what is not answered is sent again as [`publish`](Self::publish) does.
+    /// Publishes records in order, without waiting for responses in between, and returns one result per record. A record with an Ok is on
+    /// the server's disk. Records without an id get one. Records without a response are resent like a [`publish`](Self::publish).
     pub async fn publish_batch(&self, records: &[Record]) -> Vec<Result<Published, PublishError>> {
         let mut records = Cow::Borrowed(records);
         if records.iter().any(|record| record.options.id.is_none()) {
@@ -144,15 +144,15 @@ impl Client {
     ) -> Result<T, ClientError> {
         let body = body.map(|body| self.json(body)).transpose()?;
         let answer = self.http().whole(method, path, body.map(Into::into)).await?;
-        serde_json::from_slice(&answer).map_err(|error| self.odd(format!("{path}: {error}")))
+        serde_json::from_slice(&answer).map_err(|error| self.invalid_response(format!("{path}: {error}")))
     }
 
     fn json(&self, body: &impl Serialize) -> Result<Vec<u8>, ClientError> {
         serde_json::to_vec(body)
-            .map_err(|error| self.odd(format!("the body cannot be written as JSON: {error}")))
+            .map_err(|error| self.invalid_response(format!("the body cannot be written as JSON: {error}")))
     }
 
-    /// A path of segments and a query, encoded.
+    /// Builds a percent-encoded path from segments and a query.
     pub fn path(segments: &[&str], query: &[(&str, &str)]) -> String {
         let mut path = String::new();
         for segment in segments {
@@ -184,8 +184,8 @@ impl Client {
         &self.publishing
     }
 
-    pub(crate) fn odd(&self, why: String) -> ClientError {
-        self.http.odd(why)
+    pub(crate) fn invalid_response(&self, why: String) -> ClientError {
+        self.http.invalid_response(why)
     }
 }
 

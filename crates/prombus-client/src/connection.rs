@@ -1,4 +1,4 @@
-//! One WebSocket: requests and their answers, deliveries, and a clean end. The task that runs it is in `connection/pump.rs`.
+//! One WebSocket: requests and their responses, deliveries, and a clean end. Its task is in `connection/pump.rs`.
 
 mod pump;
 mod shared;
@@ -24,14 +24,14 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection. Dropping it sends a close frame, so that the server returns its leases without counting an attempt.
 pub(crate) struct Connection {
-    /// Frames to write. Not bounded: a request waits for its answer, so it has one frame or batch in here at most. The frames of
-    /// a request that was cancelled are written, too.
+    /// Frames to write. The queue is unbounded, but each request waits for its response, so it has at most one frame or batch in here.
+    /// Frames of cancelled requests are written too.
     outgoing: mpsc::UnboundedSender<Vec<Utf8Bytes>>,
     shared: Arc<Shared>,
 }
 
 impl Connection {
-    /// Opens a connection. Deliveries go to `incoming`; its last item says that the connection ended.
+    /// Opens a connection. Deliveries go to `incoming`; its last item reports the end of the connection.
     pub(crate) async fn open(
         address: &Address,
         token: Option<&Token>,
@@ -54,8 +54,8 @@ impl Connection {
         self.shared.is_over()
     }
 
-    /// Publishes the records in order and waits for all answers, as long as the patience lasts. The connection remains open when
-    /// it ends: others use it, too.
+    /// Publishes the records in order and waits for all responses, as long as the patience lasts. The connection stays open after that,
+    /// because other requests use it too.
     pub(crate) async fn publish(
         &self,
         records: &[Record],
@@ -69,7 +69,7 @@ impl Connection {
         self.send(&frames).outcomes(Some(patience)).await.into_iter().map(published).collect()
     }
 
-    /// Sends a frame now; the future waits for its answer.
+    /// Sends a frame now; the future waits for its response.
     pub(crate) fn request(
         &self,
         frame: ClientFrame<'_>,
@@ -81,8 +81,8 @@ impl Connection {
         }
     }
 
-    /// Sends a frame now; its answer is among what is incoming, in order, under the number that this returns. If the connection
-    /// ends before, there is no answer.
+    /// Sends a frame now and returns its number. The response arrives in `incoming`, in order, with this number. If the connection ends
+    /// first, there is no response.
     pub(crate) fn post(&self, frame: &ClientFrame<'_>) -> u64 {
         let corr = self.shared.next_corr();
         if let Ok(text) = self.shared.register(corr, frame, Recipient::Subscription) {
@@ -93,12 +93,12 @@ impl Connection {
 
     fn write(&self, texts: Vec<Utf8Bytes>) {
         if self.outgoing.send(texts).is_err() {
-            // The task has ended, so no answer can come.
+            // The task has ended, so no response can arrive.
             self.shared.end("the connection is closed".into());
         }
     }
 
-    /// Sends the frames that are valid.
+    /// Sends the valid frames.
     fn send(&self, frames: &[Result<ClientFrame<'_>, PublishError>]) -> SentBatch {
         let (sender, answers) = mpsc::unbounded_channel();
         let mut outcomes: Vec<Option<Result<OkFrame, PublishError>>> = Vec::with_capacity(frames.len());
@@ -127,17 +127,17 @@ impl Connection {
     }
 }
 
-/// Frames whose answers are awaited.
+/// Frames whose responses are awaited.
 struct SentBatch {
     answers: mpsc::UnboundedReceiver<Answer>,
     outcomes: Vec<Option<Result<OkFrame, PublishError>>>,
-    /// Frames without an answer yet.
+    /// The number of frames without a response.
     waiting: usize,
     shared: Arc<Shared>,
 }
 
 impl SentBatch {
-    /// The answers; a frame without one is lost when the connection ends or the patience does.
+    /// The responses. A frame without a response is lost when the connection or the patience ends.
     async fn outcomes(mut self, mut patience: Option<&mut Patience>) -> Vec<Result<OkFrame, PublishError>> {
         while self.waiting > 0 {
             let answer = match &patience {

@@ -20,45 +20,45 @@ pub enum ClientError {
         "cannot connect to {address}: {why}; is `prombus serve` running there? (--url names another server)"
     )]
     Connect {
-        /// Where.
+        /// The server's address.
         address: String,
-        /// Why not.
+        /// The cause.
         why: String,
     },
-    /// The server needs a token, or another one.
+    /// The server requires a token, or refused the one that was sent.
     #[error("{address} refused access: {why}; give a token with --token or PROMBUS_TOKEN")]
     Unauthorized {
-        /// Where.
+        /// The server's address.
         address: String,
-        /// What it says.
+        /// The server's message.
         why: String,
     },
     /// The server refused.
     #[error("{message} ({code})")]
     Refused {
-        /// The status, if it was asked over HTTP.
+        /// The HTTP status, if it was an HTTP request.
         status: Option<u16>,
-        /// Why, for programs.
+        /// The error code, for programs.
         code: ErrorCode,
-        /// Why, for people.
+        /// The message, for people.
         message: String,
-        /// When to try again.
+        /// The time to wait before the next try.
         retry_after_ms: Option<u64>,
     },
     /// The connection broke.
     #[error("the connection to {address} broke: {why}")]
     Lost {
-        /// To where.
+        /// The server's address.
         address: String,
-        /// How.
+        /// The cause.
         why: String,
     },
     /// The response is not valid: it may not be a prombus server.
     #[error("{address} did not respond like a prombus server: {why}")]
     Answer {
-        /// Where.
+        /// The server's address.
         address: String,
-        /// What.
+        /// What is wrong with the response.
         why: String,
     },
 }
@@ -83,7 +83,7 @@ impl ClientError {
         }
     }
 
-    /// Whether a subscription that was established before ends because of this; other errors are retried.
+    /// Whether this error ends an established subscription; other errors are retried.
     pub(crate) fn ends_subscription(&self) -> bool {
         use ErrorCode::{
             AckFailed, AlreadySubscribed, BadJson, BadRequest, BadToken, BadTopic, Forbidden, GroupConflict,
@@ -104,11 +104,11 @@ impl ClientError {
     }
 }
 
-/// Why a record cannot be made.
+/// Why a record cannot be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The topic's name breaks the rules.
+    /// The topic name is not valid.
     #[error(transparent)]
     Topic(#[from] TopicError),
     /// The payload cannot be written as JSON.
@@ -129,23 +129,23 @@ impl From<RecordError> for PublishError {
 /// Why a publish failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PublishError {
-    /// It was refused, and nothing was stored; after `unavailable` it may have been stored.
+    /// The server refused the event. It was not stored, except that after `unavailable` it may have been.
     #[error("{message} ({code})")]
     Refused {
-        /// Why, for programs.
+        /// The error code, for programs.
         code: ErrorCode,
-        /// Why, for people.
+        /// The message, for people.
         message: String,
-        /// When to try again.
+        /// The time to wait before the next try.
         retry_after_ms: Option<u64>,
     },
-    /// The connection broke before the answer: it may have been stored. Sending it again with the same id is safe.
+    /// The connection broke before the response: the event may have been stored. Publishing it again with the same id is safe.
     #[error("{0}")]
     Lost(String),
 }
 
 impl PublishError {
-    /// The same error of a request that is not a publish.
+    /// Converts the error into that of a request that is not a publish.
     pub(crate) fn into_client_error(self, address: &str) -> ClientError {
         match self {
             Self::Lost(why) => ClientError::Lost { address: address.to_owned(), why },
@@ -155,7 +155,7 @@ impl PublishError {
         }
     }
 
-    /// Whether the server does not accept writes now, and may later.
+    /// Whether the server does not accept writes now but may accept them later.
     pub(crate) fn is_unavailable(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::Unavailable | ErrorCode::StorageFull))
     }

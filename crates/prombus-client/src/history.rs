@@ -1,4 +1,4 @@
-//! The events of a topic or a pattern from a place on, page after page, in constant memory.
+//! Reads the events of a topic or pattern page by page, in constant memory.
 
 use crate::array_splitter::ArraySplitter;
 use crate::client::Client;
@@ -9,53 +9,53 @@ use hyper::Method;
 use prombus_protocol::{ErrorCode, EventRecord, Filter, Uuid};
 use serde::Deserialize;
 
-/// Events of a page: as many as a server gives, for a page is streamed.
+/// Events per page: the most that a server allows, because a page is streamed.
 const PAGE_EVENTS: &str = "1000000";
 
-/// Which events.
+/// Which events of a history to read. By default, all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HistoryQuery {
-    /// Those behind this one.
+    /// Only events after this one.
     pub after: Option<After>,
-    /// Those of this time and later.
+    /// Only events with this `ts` or a later one.
     pub from_ts: Option<i64>,
-    /// Those of this time and earlier.
+    /// Only events with this `ts` or an earlier one.
     pub to_ts: Option<i64>,
-    /// Those up to this seq; without it, what is newest when the end is reached. Only of one topic.
+    /// Only events up to this seq; otherwise up to the event that is the newest when the end is reached. Not for patterns.
     pub to_seq: Option<u64>,
-    /// The last ones, 1,000,000 at most. Only of one topic.
+    /// Only the last events, this many and at most 1,000,000. Not for patterns.
     pub last: Option<u64>,
-    /// The newest first. Only of one topic.
+    /// Reads the newest events first. Not for patterns.
     pub is_descending: bool,
 }
 
-/// An event to go on behind.
+/// The event after which a history continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct After {
     /// Its id.
     pub id: Uuid,
-    /// Its seq, if it is known: it says where to go on when the topic does not have the event any more.
+    /// Its seq, if known. With it, the history can continue even if the event was removed from the topic.
     pub seq: Option<u64>,
 }
 
-/// Events in the order of their seqs; of a pattern, in the order in which they were committed.
+/// A stream of events: in seq order for a topic, in commit order for a pattern.
 pub struct History {
     client: Client,
     topic: String,
     query: HistoryQuery,
     filter: Filter,
     page: Option<(Pieces, ArraySplitter)>,
-    /// Where the next page starts, as the server said.
+    /// Where the next page starts: `next` of the last response.
     next: Option<String>,
-    /// Events up to this seq are left out: they were read before, and the event behind which to go on is gone.
+    /// Events up to this seq are skipped: they were read before, and the event to continue after was removed.
     skip_to_seq: u64,
     is_over: bool,
 }
 
-/// An event and the JSON that it came as.
+/// An event, and the JSON text in which it was received.
 #[derive(Debug)]
 pub struct HistoryEvent {
-    /// The text.
+    /// The JSON text.
     pub json: Bytes,
     /// The event.
     pub event: EventRecord,
@@ -67,7 +67,7 @@ struct PageEnd {
 }
 
 impl Client {
-    /// The events of a topic, or of the topics of a pattern. A topic that is not there has none.
+    /// The events of a topic, or of the topics of a pattern. A topic that does not exist has no events.
     pub fn history(&self, topic: &str, query: HistoryQuery) -> History {
         let (client, topic, filter) = (self.clone(), topic.to_owned(), Filter::default());
         History { client, topic, query, filter, page: None, next: None, skip_to_seq: 0, is_over: false }
@@ -75,7 +75,7 @@ impl Client {
 }
 
 impl History {
-    /// Only events that match.
+    /// Restricts the history to events that match the filter.
     #[must_use]
     pub fn filter(mut self, filter: Filter) -> Self {
         self.filter = filter;
@@ -85,7 +85,7 @@ impl History {
     /// The next event.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] when the connection breaks: what came so far is not all.
+    /// [`ClientError::Lost`] if the connection breaks; the events so far are then incomplete.
     pub async fn next(&mut self) -> Result<Option<HistoryEvent>, ClientError> {
         while !self.is_over {
             if self.page.is_none() {
@@ -94,7 +94,7 @@ impl History {
             let Some((pieces, splitter)) = &mut self.page else { continue };
             if let Some(json) = splitter.next() {
                 let event: EventRecord = serde_json::from_slice(&json)
-                    .map_err(|error| pieces.odd(format!("an event: {error}")))?;
+                    .map_err(|error| pieces.invalid_response(format!("invalid event: {error}")))?;
                 if self.query.to_seq.is_some_and(|seq| event.seq > seq) {
                     if self.query.is_descending {
                         continue;
@@ -125,7 +125,7 @@ impl History {
         let after = self.next.take().or_else(|| self.query.after.map(|after| after.id.to_string()));
         match self.ask(after).await {
             Err(error) if error.code() == Some(ErrorCode::UnknownId) && !self.query.is_descending => {
-                // Retention or compaction took it. From the start on, what is new is what has a higher seq.
+                // Retention or compaction removed the event. Read from the start, and skip events up to its seq.
                 let seq = self.query.after.and_then(|after| after.seq).filter(|_| !self.topic.contains('*'));
                 let Some(seq) = seq else { return Err(error) };
                 self.skip_to_seq = self.skip_to_seq.max(seq);
@@ -166,11 +166,11 @@ impl History {
 
     fn end_page(&mut self) -> Result<(), ClientError> {
         let Some((pieces, splitter)) = self.page.take() else { return Ok(()) };
-        let rest = splitter.rest().ok_or_else(|| pieces.odd("a page without an end"))?;
-        // Behind the array stands `,"count":…}`.
+        let rest = splitter.rest().ok_or_else(|| pieces.invalid_response("the page is incomplete"))?;
+        // The array is followed by `,"count":…}`.
         let text = [b"{\"events\":0", &rest[..]].concat();
         let end: PageEnd = serde_json::from_slice(&text)
-            .map_err(|error| pieces.odd(format!("the end of a page: {error}")))?;
+            .map_err(|error| pieces.invalid_response(format!("invalid end of a page: {error}")))?;
         self.is_over = end.next.is_none() || self.query.last.is_some();
         self.next = end.next;
         Ok(())

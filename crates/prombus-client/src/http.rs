@@ -1,4 +1,4 @@
-//! Requests over HTTP/1.1. A connection is kept for the next request once an answer was read whole.
+//! Requests over HTTP/1.1. After a response was read completely, its connection is kept for the next request.
 
 use crate::address::Address;
 use crate::error::ClientError;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use prombus_protocol::{ErrorCode, Token};
 use serde::Deserialize;
 
-/// Of an answer that is no JSON, so much is shown.
+/// An error message shows this many characters of a response that is not JSON.
 const SHOWN_CHARS_MAX: usize = 200;
 
 type Sender = SendRequest<Full<Bytes>>;
@@ -40,7 +40,7 @@ impl Http {
         Self { address, token, idle: Mutex::default() }
     }
 
-    /// Asks, and reads a good answer whole.
+    /// Sends a request and reads the whole body of a successful response.
     pub(crate) async fn whole(
         &self,
         method: Method,
@@ -53,14 +53,14 @@ impl Http {
         Ok(collected.to_bytes())
     }
 
-    /// Asks; the body of a good answer is still to be read.
+    /// Sends a request. The caller reads the body of a successful response.
     pub(crate) async fn open(
         &self,
         method: Method,
         path: &str,
         body: Option<Bytes>,
     ) -> Result<Response<Incoming>, ClientError> {
-        // The sender goes: the connection ends with the answer.
+        // The sender is dropped, so the connection ends with the response.
         Ok(self.send(method, path, body).await?.1)
     }
 
@@ -77,7 +77,7 @@ impl Http {
             None => self.connect().await?,
         };
         let (sender, response) = match self.send_over(sender, &method, path, body.clone()).await {
-            // A server may close an idle connection at any time. What changes something is not sent twice.
+            // A server may close an idle connection at any time. Only requests without side effects are sent again.
             Err(ClientError::Lost { .. }) if is_used && method == Method::GET => {
                 let sender = self.connect().await?;
                 self.send_over(sender, &method, path, body).await?
@@ -95,7 +95,7 @@ impl Http {
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(|error| self.lost(&error))?;
         tokio::spawn(async move {
-            // Whoever waits for an answer is told by the answer's own error.
+            // The caller gets this error from the response.
             let _ = connection.await;
         });
         Ok(sender)
@@ -111,10 +111,11 @@ impl Http {
         let mut request = Request::new(Full::new(body.clone().unwrap_or_default()));
         *request.method_mut() = method.clone();
         let uri = format!("{}{path}", self.address.prefix);
-        *request.uri_mut() = uri.parse().map_err(|_| self.odd(format!("{uri:?} is no path")))?;
+        *request.uri_mut() =
+            uri.parse().map_err(|_| self.invalid_response(format!("{uri:?} is not a valid path")))?;
         let headers = request.headers_mut();
         let authority = HeaderValue::try_from(self.address.authority());
-        headers.insert(HOST, authority.map_err(|error| self.odd(error.to_string()))?);
+        headers.insert(HOST, authority.map_err(|error| self.invalid_response(error.to_string()))?);
         if body.is_some() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
@@ -134,7 +135,7 @@ impl Http {
         };
         let Ok(ErrorBody { error: message, code, retry_after_ms }) = serde_json::from_slice(&body) else {
             let text: String = String::from_utf8_lossy(&body).chars().take(SHOWN_CHARS_MAX).collect();
-            return self.odd(format!("status {status}: {text}"));
+            return self.invalid_response(format!("status {status}: {text}"));
         };
         if status == 401 {
             return ClientError::Unauthorized { address: self.address.to_string(), why: message };
@@ -153,17 +154,17 @@ impl Http {
         ClientError::Lost { address: self.address.to_string(), why }
     }
 
-    pub(crate) fn odd(&self, why: impl Into<String>) -> ClientError {
+    pub(crate) fn invalid_response(&self, why: impl Into<String>) -> ClientError {
         ClientError::Answer { address: self.address.to_string(), why: why.into() }
     }
 }
 
-/// The header of a token.
+/// The `Authorization` header for a token.
 pub(crate) fn bearer(token: &Token, address: &Address) -> Result<HeaderValue, ClientError> {
     let mut value =
         HeaderValue::try_from(format!("Bearer {}", &**token)).map_err(|_| ClientError::Unauthorized {
             address: address.to_string(),
-            why: "the token has characters that no token has".to_owned(),
+            why: "the token contains characters that are not allowed in a header".to_owned(),
         })?;
     value.set_sensitive(true);
     Ok(value)

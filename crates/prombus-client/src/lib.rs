@@ -1,12 +1,12 @@
-//! A client of a prombus gateway.
+//! A client of a prombus server.
 //!
 //! - Publishing goes over one WebSocket: [`Client::publish`], and many events at once with [`Client::publish_batch`]. Every event
-//!   has an id, so it is sent again after a lost connection and stored once. A [`Publisher`] also reports when it has to wait.
-//! - [`Client::subscribe`] joins a consumer group, as a stream of [`Delivery`]s or with a handler. Both reconnect and subscribe
-//!   again.
-//! - History is a stream in constant memory: [`Client::history`], [`Client::lines`].
-//! - A cold start loads the newest event of each key, with the position from which to continue: [`Client::load_state`].
-//! - The other routes of the gateway: [`Client::get_json`] and similar methods.
+//!   has an id, so the client can resend it after a lost connection and it is stored once. A [`Publisher`] also reports when it has to wait.
+//! - [`Client::subscribe`] joins a consumer group, as a stream of [`Delivery`]s or with a handler. Both reconnect and resubscribe
+//!   automatically.
+//! - [`Client::history`] and [`Client::lines`] stream the history in constant memory.
+//! - [`Client::load_state`] loads the newest event of each key, and the position from which to continue.
+//! - [`Client::get_json`] and similar methods call the other HTTP routes.
 //!
 //! ```no_run
 //! use prombus_client::{Client, HandlerError, topic};

@@ -1,4 +1,4 @@
-//! A body as lines, of which never more is in memory than has come and was not taken.
+//! Reads a response body line by line. Only received lines that were not taken yet are in memory.
 
 use crate::error::ClientError;
 use crate::http::Http;
@@ -8,16 +8,16 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Response};
 use std::sync::Arc;
 
-/// The lines of an answer.
+/// The lines of a response.
 pub struct Lines {
     body: Pieces,
     headers: HeaderMap,
     buffer: BytesMut,
-    /// Up to here the buffer has no end of a line.
+    /// The part of the buffer that contains no line end.
     looked_at: usize,
 }
 
-/// A body piece by piece. One that breaks off is an error.
+/// A response body, piece by piece. An incomplete body is an error.
 pub(crate) struct Pieces {
     http: Arc<Http>,
     body: Incoming,
@@ -42,8 +42,8 @@ impl Pieces {
         }
     }
 
-    pub(crate) fn odd(&self, why: impl Into<String>) -> ClientError {
-        self.http.odd(why)
+    pub(crate) fn invalid_response(&self, why: impl Into<String>) -> ClientError {
+        self.http.invalid_response(why)
     }
 }
 
@@ -54,15 +54,15 @@ impl Lines {
         Self { body, headers: parts.headers, buffer: BytesMut::new(), looked_at: 0 }
     }
 
-    /// A header of the answer.
+    /// A header of the response.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The next line, without its end; empty ones are left out.
+    /// The next line, without its line end. Empty lines are skipped.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] when the answer breaks off: what came so far is not all.
+    /// [`ClientError::Lost`] if the response breaks off; the lines so far are then incomplete.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         loop {
             if let Some(at) = self.buffer[self.looked_at..].iter().position(|byte| *byte == b'\n') {

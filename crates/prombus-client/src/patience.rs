@@ -1,31 +1,31 @@
-//! How long a publish keeps trying while nothing is answered.
+//! The patience of a publish: how long it keeps trying while the server does not respond.
 
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// The time that is left. It starts again with every answer.
+/// The remaining time. It restarts with every response.
 pub(crate) struct Patience {
     limit: Duration,
     answered_at: Instant,
 }
 
 impl Patience {
-    /// Starts now. Zero means one attempt, which is bounded by the timeouts of the connection only.
+    /// Starts now. Zero means one attempt, bounded only by the timeouts of the connection.
     pub(crate) fn new(limit: Duration) -> Self {
         Self { limit, answered_at: Instant::now() }
     }
 
-    /// Something was answered.
+    /// Restarts the time because a response was received.
     pub(crate) fn answered(&mut self) {
         self.answered_at = Instant::now();
     }
 
-    /// The time that is left until there must be an answer.
+    /// The time by which the next response must arrive.
     pub(crate) fn left(&self) -> Duration {
         self.limit.saturating_sub(self.answered_at.elapsed())
     }
 
-    /// Waits for a step of an attempt. An error says that the patience ended first.
+    /// Waits for a step of an attempt. Fails if the patience ends first.
     pub(crate) async fn bound<T>(&self, step: impl Future<Output = T>) -> Result<T, String> {
         match self.answered_at.checked_add(self.limit).filter(|_| !self.limit.is_zero()) {
             Some(deadline) => timeout_at(deadline, step).await.map_err(|_| match self.limit.subsec_nanos() {

@@ -21,9 +21,9 @@ pub struct Publish {
 impl Client {
     /// Publishes an event; resolves when it is on the server's disk.
     ///
-    /// The event has an id before it is first sent. When the connection is lost, or the server responds `rate_limited`,
-    /// `unavailable` or `storage_full`, it is sent again under the same id, so it is stored once. Publishing gives up when nothing was answered for
-    /// the client's [patience](Client::patience).
+    /// The event gets its id before it is first sent. If the connection is lost, or the server responds `rate_limited`, `unavailable` or
+    /// `storage_full`, it is resent with the same id, so it is stored once. Publishing gives up if the server does not respond within the
+    /// client's [patience](Client::patience).
     ///
     /// ```no_run
     /// use prombus_client::{Client, topic};
@@ -67,7 +67,7 @@ impl Publish {
         self
     }
 
-    /// All options at once.
+    /// Sets all options at once.
     pub fn options(self, options: PublishOptions) -> Self {
         self.with(|it| *it = options)
     }
@@ -82,12 +82,12 @@ impl Publish {
         self.id(id_of_key(key))
     }
 
-    /// When it happened, in milliseconds since 1970. Default: now.
+    /// The time of the event, in milliseconds since 1970. Default: now.
     pub fn ts(self, ts: i64) -> Self {
         self.with(|options| options.ts = Some(ts))
     }
 
-    /// What it is about, for compaction and latest by key.
+    /// The entity that the event is about; compaction and state go by it.
     pub fn key(self, key: impl Into<String>) -> Self {
         self.with(|options| options.key = Some(key.into()))
     }
@@ -102,12 +102,12 @@ impl Publish {
         self.with(|options| options.tags.push(tag.into()))
     }
 
-    /// Adds an event that caused it.
+    /// Adds the id of an event that caused this one.
     pub fn caused_by(self, id: Uuid) -> Self {
         self.with(|options| options.caused_by.push(id))
     }
 
-    /// The session or boot that it comes from.
+    /// The session or boot of the publisher.
     pub fn sid(self, sid: Uuid) -> Self {
         self.with(|options| options.sid = Some(sid))
     }

@@ -1,4 +1,4 @@
-//! The WebSocket that a client publishes over: opened when it is needed, and again after it ended.
+//! The WebSocket that a client publishes over. It is opened on demand, and reopened after it ended.
 
 use crate::connection::Connection;
 use crate::error::{ClientError, PublishError};
@@ -9,7 +9,7 @@ use prombus_protocol::ErrorCode;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
-/// At most one open connection.
+/// Holds at most one open connection.
 pub(crate) struct PublishConnection {
     http: Arc<Http>,
     connection: Mutex<Option<Arc<Connection>>>,
@@ -20,7 +20,7 @@ impl PublishConnection {
         Self { http, connection: Mutex::default() }
     }
 
-    /// The connection, opened again if it has ended.
+    /// The connection; it is reopened if it has ended.
     pub(crate) async fn open(&self) -> Result<Arc<Connection>, ClientError> {
         let mut connection = self.connection.lock().await;
         if let Some(connection) = connection.as_ref().filter(|it| !it.is_over()) {
@@ -30,13 +30,13 @@ impl PublishConnection {
         Ok(Arc::clone(connection.insert(Arc::new(opened))))
     }
 
-    /// Sends the records once and waits for the answers, as long as the patience lasts.
+    /// Sends the records once and waits for the responses, as long as the patience lasts.
     pub(crate) async fn publish_once(
         &self,
         records: &[Record],
         patience: &mut Patience,
     ) -> Vec<Result<Published, PublishError>> {
-        // Another publish may be opening the connection: the wait for it is bounded, too.
+        // Another publish may be opening the connection; the patience bounds this wait too.
         let opened = patience.bound(self.open()).await;
         let error = match opened.unwrap_or_else(|why| Err(self.lost(why))) {
             Ok(connection) => return connection.publish(records, patience).await,

@@ -1,4 +1,4 @@
-//! A publisher of many records with its own patience, which reports every wait. The resending itself is in `resend.rs`.
+//! A publisher of many records, with its own patience, that reports every wait. `resend.rs` resends the records.
 
 use crate::client::Client;
 use crate::error::{ClientError, PublishError};
@@ -6,12 +6,12 @@ use crate::record::{Published, Record};
 use crate::resend::{Resend, Setback};
 use std::time::Duration;
 
-/// A publisher.
+/// Publishes records over a client's connection, and reports when it has to wait.
 pub struct Publisher {
     client: Client,
     patience: Duration,
     on_setback: Box<dyn FnMut(&Setback) + Send>,
-    /// A rate limit was reached: records go one by one from then on.
+    /// A rate limit was reached, so records are sent one by one.
     is_one_by_one: bool,
 }
 
@@ -22,26 +22,26 @@ impl Publisher {
         Self { client, patience, on_setback: Box::new(|_| {}), is_one_by_one: false }
     }
 
-    /// How long it keeps trying while nothing is answered. Default: that of the client.
+    /// How long it keeps trying while the server does not respond. Default: the patience of the client.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Called whenever it has to wait.
+    /// Sets a function that is called whenever the publisher has to wait.
     #[must_use]
     pub fn on_setback(mut self, on_setback: impl FnMut(&Setback) + Send + 'static) -> Self {
         self.on_setback = Box::new(on_setback);
         self
     }
 
-    /// Publishes records in order; one result each. Records without an id get one. A record with an Ok is on the server's
+    /// Publishes records in order, with one result each. Records without an id get one. A record with an Ok is on the server's
     /// disk.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] when nothing was answered for as long as the patience lasts: some of the records may be stored,
-    /// and publishing them again is safe. A record that the server refuses is not an error of this call.
+    /// [`ClientError::Lost`] if the server did not respond within the patience: some of the records may be stored, and publishing them
+    /// again is safe. If the server refuses a record, its result is an error, but not this call.
     pub async fn publish(
         &mut self,
         records: &mut [Record],

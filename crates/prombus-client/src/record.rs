@@ -1,4 +1,4 @@
-//! Events to publish, and what the server responds.
+//! Events to publish, and the results of publishing them.
 
 use crate::error::RecordError;
 use prombus_protocol::{EventRecord, PublishOptions, RawValue, TopicFor, Uuid};
@@ -16,15 +16,15 @@ pub struct Record {
     pub options: PublishOptions,
 }
 
-/// An event that is on the server's disk.
+/// A published event, which is on the server's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
     /// Its id.
     pub id: Uuid,
     /// Its position in its topic.
     pub seq: u64,
-    /// The topic had an event with this id already, so nothing was added. Also true when the client sent the record again because
-    /// the first answer was lost: the event is stored once.
+    /// The topic already had an event with this id, so nothing was added. Also true if the client resent the record because the first
+    /// response was lost; the event is stored once.
     pub duplicate: bool,
 }
 
@@ -32,34 +32,34 @@ impl Record {
     /// A record with a payload. `topic` is a name, or a typed topic with the type of the payload.
     ///
     /// # Errors
-    /// When the name breaks the rules of topics, or the payload cannot be written as JSON.
+    /// If the topic name is not valid, or the payload cannot be written as JSON.
     pub fn new<T: Serialize + ?Sized>(topic: impl TopicFor<T>, payload: &T) -> Result<Self, RecordError> {
         let topic = topic.topic()?.to_string();
         let payload = serde_json::value::to_raw_value(payload)?;
         Ok(Self { topic, payload, options: PublishOptions::default() })
     }
 
-    /// The same with an id.
+    /// Sets the id.
     #[must_use]
     pub fn id(mut self, id: Uuid) -> Self {
         self.options.id = Some(id);
         self
     }
 
-    /// The same with a key.
+    /// Sets the key.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.options.key = Some(key.into());
         self
     }
 
-    /// The record's id. A record without one gets a UUIDv7, so that it can be sent twice and is stored once.
+    /// The record's id. A record without an id gets a UUIDv7, so that it can be resent and is stored once.
     pub fn ensure_id(&mut self) -> Uuid {
         *self.options.id.get_or_insert_with(Uuid::now_v7)
     }
 
-    /// A copy of an event for a topic: key, headers, tags and payload are kept, and the event is what caused it. The id is made
-    /// from the event's and the topic's, so that a second copy to the same place is a duplicate.
+    /// A copy of an event for another topic, with the same key, headers, tags and payload. `caused_by` contains the original event. The id
+    /// is derived from the event's id and the topic, so that a second copy to the same topic is a duplicate.
     pub fn copy_of(event: &EventRecord, topic: &str) -> Self {
         let id = Uuid::new_v5(&event.id, topic.as_bytes());
         let options = PublishOptions {
@@ -74,7 +74,7 @@ impl Record {
         Self { topic: topic.to_owned(), payload: event.payload.clone(), options }
     }
 
-    /// About how many bytes it takes on the wire.
+    /// The approximate size on the wire, in bytes.
     pub fn byte_count(&self) -> usize {
         let options = &self.options;
         let headers: usize = options.headers.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_of_an_event_have_an_id_for_each_place() {
+    fn copies_of_an_event_have_one_id_per_topic() {
         let text = r#"{"id":"0196f1d0-0000-7000-8000-000000000001","ts":5,"topic":"a","key":"k","tags":["t"],
             "headers":{"h":"v"},"caused_by":["0196f1d0-0000-7000-8000-000000000002"],"payload":[1, 2]}"#;
         let event: EventRecord = serde_json::from_str(text).unwrap();

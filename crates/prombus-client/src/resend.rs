@@ -1,8 +1,8 @@
-//! Sends records until they are answered: waits out rate limits, reconnects, and resends what was not answered.
+//! Resends records until the server has responded to them: waits out rate limits, and reconnects.
 //!
-//! Every record must have an id, so that a record that was stored but not answered is a duplicate when it is sent again.
-//! Records keep their order within a topic, with one exception: a server that refuses a record because of a rate may accept
-//! the records after it. After the first such refusal records are sent one by one.
+//! Every record must have an id: if it was stored but its response was lost, the resent record is a duplicate. Records keep their order
+//! within a topic, with one exception: a server that refuses a record because of a rate limit may accept the records after it. After the
+//! first such refusal, records are sent one by one.
 
 use crate::backoff::{Backoff, FIRST_WAIT};
 use crate::error::PublishError;
@@ -12,7 +12,7 @@ use crate::record::{Published, Record};
 use prombus_protocol::ErrorCode;
 use std::time::Duration;
 
-/// How long to keep trying while nothing is answered, unless set otherwise.
+/// How long to keep trying while the server does not respond, unless set otherwise.
 pub(crate) const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a publish has to wait.
@@ -26,15 +26,15 @@ pub enum Setback {
 
 /// How records are resent.
 pub(crate) struct Resend<'a> {
-    /// How long to keep trying while nothing is answered.
+    /// How long to keep trying while the server does not respond.
     pub(crate) patience: Duration,
-    /// Send one record at a time; set when a rate limit is reached.
+    /// Sends one record at a time; set when a rate limit is reached.
     pub(crate) is_one_by_one: &'a mut bool,
     pub(crate) on_setback: &'a mut (dyn FnMut(&Setback) + Send),
 }
 
 impl Resend<'_> {
-    /// Publishes records that have ids, in order. A record that has no answer when the patience ends is
+    /// Publishes records that have ids, in order. A record without a response when the patience ends is
     /// [`PublishError::Lost`].
     pub(crate) async fn publish(
         self,
@@ -83,7 +83,7 @@ impl Resend<'_> {
                 patience.answered();
                 continue;
             };
-            // An attempt after the wait would have no time left.
+            // After the wait, no time would be left for an attempt.
             wait = wait.max(backoff.next_wait());
             let left = patience.left();
             tokio::time::sleep(wait.min(left)).await;

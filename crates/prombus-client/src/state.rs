@@ -1,11 +1,11 @@
-//! What is newest of each key of a topic, and where to go on behind it.
+//! Loads the newest event of each key of a topic, and the position from which to continue.
 
 use crate::client::Client;
 use crate::error::ClientError;
 use prombus_protocol::{EventRecord, Start, Uuid};
 use std::collections::BTreeMap;
 
-/// An event's place in its topic.
+/// An event's position in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Its id.
@@ -14,24 +14,24 @@ pub struct Position {
     pub seq: u64,
 }
 
-/// A topic as a table: the newest event of each key that is not deleted.
+/// The state of a topic: the newest event of each key that is not deleted.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The events by key.
     pub events: BTreeMap<String, EventRecord>,
-    /// The last event that is in it; none of a topic without events.
+    /// The event up to which the state is complete; none if the topic has no events.
     pub position: Option<Position>,
 }
 
 impl State {
-    /// Where a subscription starts that misses nothing and gets nothing twice: the `from` of SUBSCRIBE.
+    /// The `from` of a subscription that receives every later event exactly once after this state.
     pub fn start(&self) -> Start {
         self.position.map_or(Start::Earliest, |position| Start::AfterId(position.id))
     }
 }
 
 impl Client {
-    /// Loads what is newest of each key.
+    /// Loads the newest event of each key.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -41,16 +41,17 @@ impl Client {
         let header = |name: &str| lines.header(name).map(str::to_owned);
         let position = match (header("x-position-id"), header("x-position-seq")) {
             (Some(id), Some(seq)) => {
-                let id = id.parse().map_err(|_| self.odd(format!("x-position-id: {id:?}")))?;
-                let seq = seq.parse().map_err(|_| self.odd(format!("x-position-seq: {seq:?}")))?;
+                let id = id.parse().map_err(|_| self.invalid_response(format!("x-position-id: {id:?}")))?;
+                let seq =
+                    seq.parse().map_err(|_| self.invalid_response(format!("x-position-seq: {seq:?}")))?;
                 Some(Position { id, seq })
             }
             _ => None,
         };
         let mut events = BTreeMap::new();
         while let Some(line) = lines.next().await? {
-            let event: EventRecord =
-                serde_json::from_slice(&line).map_err(|error| self.odd(format!("an event: {error}")))?;
+            let event: EventRecord = serde_json::from_slice(&line)
+                .map_err(|error| self.invalid_response(format!("invalid event: {error}")))?;
             if let Some(key) = event.key.clone() {
                 events.insert(key, event);
             }

@@ -1,7 +1,7 @@
 //! Subscriptions: as a stream of deliveries, or as a handler that is called for each event.
 //!
-//! Each subscription has a connection and a task of its own (`member.rs`). The task keeps the connection (`link.rs`), decides
-//! what incoming events and results mean (`lease_table.rs`), queues events for the consumer (`queue.rs`), and carries out its
+//! Each subscription has its own connection and task (`member.rs`). The task keeps the connection alive (`link.rs`), decides what to do
+//! with incoming events and results (`lease_table.rs`), queues events for the consumer (`queue.rs`), and executes the consumer's
 //! commands (`command.rs`).
 
 mod builder;

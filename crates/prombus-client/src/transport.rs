@@ -1,4 +1,4 @@
-//! TCP connections to a server, with TLS where its address says so.
+//! TCP connections to a server, with TLS if its address requires it.
 
 use crate::address::Address;
 use crate::error::ClientError;
@@ -11,10 +11,10 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// How long a server may take to answer a connection.
+/// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes to and from a server.
+/// A byte stream to and from a server.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
@@ -40,7 +40,7 @@ async fn connect(address: &Address) -> Result<Box<dyn Transport>, String> {
     Ok(Box::new(stream.map_err(|error| format!("TLS: {error}"))?))
 }
 
-/// TLS that trusts what this machine trusts; `SSL_CERT_FILE` names a file with other roots.
+/// TLS that trusts the root certificates of this machine, or those in the file that `SSL_CERT_FILE` names.
 fn tls() -> Result<Arc<ClientConfig>, String> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {

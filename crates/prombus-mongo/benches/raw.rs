@@ -1,6 +1,6 @@
-//! The engine beside the driver alone, in one run: publishing against `insertMany`, catching up against `find`.
+//! Compares the engine with the bare driver in one run: publishing with `insertMany`, catch-up reads with `find`.
 //!
-//! `cargo bench -p prombus-mongo --features server-tests` starts a server of its own; see `tests/mongodb/install`. It prints the
+//! `cargo bench -p prombus-mongo --features server-tests` starts its own server; see `tests/mongodb/install`. It prints the
 //! median of three rounds. `PROMBUS_BENCH_EVENTS` sets the number of events, `PROMBUS_BENCH_SET=1` uses a replica set.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 3;
-/// Events of one publish, and documents of one `insertMany`.
+/// Events per publish, and documents per `insertMany`.
 const BATCH: usize = 1_000;
-/// Publishes that are under way at a time.
+/// Publishes in flight at a time.
 const IN_FLIGHT: usize = 8;
 
 fn main() {
@@ -101,7 +101,7 @@ async fn measure(url: &str, count: usize, is_readable: bool, round: usize) -> Ro
     let options = MongoOptions {
         database: Some(database.clone()),
         readable: is_readable,
-        // Reads must come from the server.
+        // Without a cache, so that reads go to the server.
         tail_bytes: 1 << 20,
         ..MongoOptions::new(url)
     };
@@ -111,7 +111,7 @@ async fn measure(url: &str, count: usize, is_readable: bool, round: usize) -> Ro
     let bus = Bus::builder().over_engine(engine).unwrap();
     let client = Client::with_uri_str(url).await.unwrap();
     let opened = client.database(&database);
-    // In turn, so that neither always finds the warmer cache.
+    // They alternate, so that neither always has the warmer cache.
     let mut raw = None;
     let publish = rate(count, publish(&bus, "bench", count, false)).await;
     let documents = load(&opened.collection("events"), count).await;

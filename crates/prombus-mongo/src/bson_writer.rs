@@ -1,8 +1,8 @@
-//! Writes BSON into one buffer: a bulk is written once, into the command that carries it.
+//! Writes BSON into one buffer, so that a bulk is written directly into its command.
 //!
-//! The driver's own builder makes a buffer per document and copies each into the next larger one, up to four times per event.
+//! The driver's own builder allocates a buffer per document and copies each into the enclosing one, up to four times per event.
 
-/// BSON that is being written. Documents and arrays nest by `begin` and `end`.
+/// A BSON writer. `begin` and `end` nest documents and arrays.
 #[derive(Debug, Default)]
 pub(crate) struct BsonWriter {
     bytes: Vec<u8>,
@@ -44,12 +44,12 @@ impl BsonWriter {
         self.bytes[open.0..open.0 + 4].copy_from_slice(&length.to_le_bytes());
     }
 
-    /// Fields that another writer wrote between `begin` and `end`.
+    /// Appends fields that another writer wrote between `begin` and `end`.
     pub(crate) fn fields(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A name must not contain NUL: it is written up to it.
+    /// Writes a name. It must not contain NUL, because it would end there.
     fn name(&mut self, kind: u8, name: &str) {
         self.bytes.push(kind);
         self.bytes.extend(name.bytes().take_while(|&byte| byte != 0));
@@ -100,7 +100,7 @@ impl BsonWriter {
         self.bytes.push(u8::from(value));
     }
 
-    /// A calendar time in milliseconds since 1970.
+    /// A date, in milliseconds since 1970.
     pub(crate) fn date(&mut self, name: &str, ms: i64) {
         self.name(0x09, name);
         self.bytes.extend_from_slice(&ms.to_le_bytes());

@@ -1,9 +1,9 @@
-//! Changefeeds: the changes of a collection as events of a topic.
+//! Changefeeds: publish the changes of a collection as events of a topic.
 //!
-//! The order is publish, then note the place in the change stream. The id of an event is made from the change's place, so a change
-//! that is published again after a crash adds nothing: every change is one event.
+//! A feed first publishes a change and then stores its position in the change stream. The id of the event is derived from the change's
+//! resume token, so a change that is published again after a crash is a duplicate: every change becomes exactly one event.
 //!
-//! Changes of one document stay in order: a change is published only when the one before it of the same document is stored.
+//! Changes of one document stay in order: a change is published only after the previous change of the same document is stored.
 
 mod change;
 mod feed_place;
@@ -29,14 +29,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Changes that are published together at most.
+/// The most changes that are published together.
 const BATCH: usize = 500;
-/// How long a stream waits on the server for a change.
+/// How long the server waits for a change before it returns an empty batch.
 const AWAIT: Duration = Duration::from_secs(1);
-/// The first pause after trouble; it doubles.
+/// The first pause after a failure; it doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The place in the stream is not in the oplog any more.
+/// The error code for a position that is not in the oplog any more.
 const HISTORY_LOST: [i32; 2] = [286, 280];
 
 /// A changefeed: [`run_until`](Self::run_until) or [`spawn`](Self::spawn) it. It needs a replica set.
@@ -51,10 +51,10 @@ pub struct Changefeed {
 }
 
 impl Changefeed {
-    /// A feed from a collection to a topic. The first start begins with the changes from now on, later ones where the feed was.
+    /// A feed from a collection to a topic. The first start begins with changes from now on; later starts resume where the feed was.
     ///
     /// # Errors
-    /// See [`ChangefeedError`]; a server that runs alone has no change streams.
+    /// See [`ChangefeedError`]. A standalone server has no change streams.
     pub async fn open(
         database: &Database,
         publisher: Arc<dyn OutboxPublisher>,
@@ -70,18 +70,18 @@ impl Changefeed {
             options,
             figures: Arc::default(),
         };
-        // From here on no change is missed, also if the first one comes before the feed runs.
+        // Storing the position now ensures that no change from here on is missed, even before the feed runs.
         if feed.place.read().await?.is_none() || feed.options.reseed {
             let stream = feed.watch(None).await?;
-            let token = stream
-                .resume_token()
-                .ok_or_else(|| ChangefeedError::Stream("the server gave no place to begin at".to_owned()))?;
+            let token = stream.resume_token().ok_or_else(|| {
+                ChangefeedError::Stream("the server returned no resume token to begin with".to_owned())
+            })?;
             feed.place.begin(&token, feed.options.reseed).await?;
         }
         Ok(feed)
     }
 
-    /// Changes the event of each change, or leaves it out.
+    /// Sets a function that modifies the event of each change, or leaves it out.
     #[must_use]
     pub fn map(
         mut self,
@@ -91,7 +91,7 @@ impl Changefeed {
         self
     }
 
-    /// What it did so far, and how it is.
+    /// Its counters and its current state.
     pub fn figures(&self) -> ChangefeedFigures {
         self.figures.lock().clone()
     }
@@ -124,10 +124,10 @@ impl Changefeed {
         ChangefeedError::Stream(reason(&error))
     }
 
-    /// Publishes changes until a future resolves. A batch that is under way is finished.
+    /// Publishes changes until a future resolves. The current batch is finished.
     ///
     /// # Errors
-    /// See [`ChangefeedError`]: what does not pass by itself. A server or a bus that is away is waited for.
+    /// Permanent errors, see [`ChangefeedError`]. While the server or the bus is unreachable, the feed waits.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), ChangefeedError> {
         let mut shutdown = std::pin::pin!(shutdown);
         let mut pause = PAUSE_MIN;
@@ -158,20 +158,23 @@ impl Changefeed {
         let mut figures = self.figures.lock();
         figures.failures += 1;
         if figures.trouble.replace(why.to_owned()).is_none() {
-            tracing::warn!("changefeed {}: it waits: {why}", self.options.name);
+            tracing::warn!("changefeed {}: waiting: {why}", self.options.name);
         }
     }
 
     fn note_progress(&self) {
         if self.figures.lock().trouble.take().is_some() {
-            tracing::info!("changefeed {}: it goes on", self.options.name);
+            tracing::info!("changefeed {}: resumed", self.options.name);
         }
     }
 
-    /// Follows the stream until something goes wrong.
+    /// Follows the stream until an error occurs.
     async fn follow(&self, pause: &mut Duration) -> Result<std::convert::Infallible, ChangefeedError> {
         let Some(place) = self.place.read().await? else {
-            return Err(ChangefeedError::Stream(format!("the place of {} was removed", self.options.name)));
+            return Err(ChangefeedError::Stream(format!(
+                "the stored position of {} was removed",
+                self.options.name
+            )));
         };
         if place.is_seeding {
             self.seed(&place.token).await?;
@@ -195,7 +198,7 @@ impl Changefeed {
         }
     }
 
-    /// The next changes, one at least, and all that are there.
+    /// Waits for the next change, and returns it with all further changes that are available.
     async fn next_batch(
         &self,
         stream: &mut ChangeStream<Document>,
@@ -218,7 +221,7 @@ impl Changefeed {
         Ok(items)
     }
 
-    /// Publishes all documents of the collection. The changes since `token` follow from the stream.
+    /// Publishes all documents of the collection. The stream then delivers the changes since `token`.
     async fn seed(&self, token: &ResumeToken) -> Result<(), ChangefeedError> {
         tracing::info!("changefeed {}: publishing all documents", self.options.name);
         let find = self.collection.find(doc! {}).sort(doc! { "_id": 1 }).batch_size(BATCH as u32);
@@ -235,7 +238,7 @@ impl Changefeed {
         Ok(())
     }
 
-    /// Publishes records so that those of one document are stored in order: each round has one of a document at most.
+    /// Publishes records so that those of one document are stored in order: each round has at most one record per document.
     async fn publish_all(&self, records: Vec<OutboxRecord>) -> Result<(), ChangefeedError> {
         let mut left = records;
         while !left.is_empty() {

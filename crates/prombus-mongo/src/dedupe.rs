@@ -1,4 +1,4 @@
-//! Marks in a collection: which events a consumer is done with. MongoDB removes a mark when it has expired.
+//! Marks in a collection, which record the events that a consumer has handled. MongoDB removes a mark after it expired.
 
 use crate::errors::reason;
 use crate::server_abilities::{ServerError, majority};
@@ -28,7 +28,7 @@ impl MongoDedupe {
         Self::open_collection(database, "dedupe").await
     }
 
-    /// The same with another name.
+    /// Opens a collection with another name.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -37,7 +37,7 @@ impl MongoDedupe {
     }
 }
 
-/// The collection of marks, with the index that lets them expire.
+/// The collection of marks, with the TTL index that removes expired marks.
 pub(crate) async fn open_marks(database: &Database, name: &str) -> Result<Collection<Document>, ServerError> {
     let marks: Collection<Document> = database.collection(name);
     let expiry = IndexOptions::builder().expire_after(Duration::ZERO).build();
@@ -50,7 +50,7 @@ pub(crate) fn mark_key(topic: &str, group: &str, id: Uuid) -> String {
     format!("{topic}::{group}::{id}")
 }
 
-/// When a mark of now expires, by the server's clock.
+/// When a mark that is set now expires, by the server's clock.
 pub(crate) fn expiry(ttl_ms: u64) -> Document {
     doc! { "$add": ["$$NOW", i64::try_from(ttl_ms).unwrap_or(i64::MAX / 2).min(i64::MAX / 2)] }
 }
@@ -62,7 +62,7 @@ impl DedupeStore for MongoDedupe {
         group: &'a str,
         id: Uuid,
     ) -> BoxFuture<'a, Result<bool, DedupeError>> {
-        // A mark without a time does not expire yet.
+        // A mark without `expireAt` does not expire yet.
         let is_live = doc! { "$gt": [{ "$ifNull": ["$expireAt", { "$add": ["$$NOW", 1] }] }, "$$NOW"] };
         let filter = doc! { "_id": mark_key(topic, group, id), "$expr": is_live };
         Box::pin(async move {
@@ -79,7 +79,7 @@ impl DedupeStore for MongoDedupe {
         ttl_ms: u64,
     ) -> BoxFuture<'a, Result<(), DedupeError>> {
         let filter = doc! { "_id": mark_key(topic, group, id) };
-        // A mark that lives stays as it is; one that has expired and is still there begins again.
+        // A live mark is unchanged. An expired mark that was not removed yet becomes a new mark.
         let is_live = doc! { "$gt": ["$expireAt", "$$NOW"] };
         let update = doc! { "$set": { "expireAt": { "$cond": [is_live, "$expireAt", expiry(ttl_ms)] } } };
         Box::pin(async move {

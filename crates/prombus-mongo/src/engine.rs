@@ -1,14 +1,14 @@
-//! The engine: events, groups and the leader's lease in a MongoDB database.
+//! The MongoDB engine: stores events, groups and the leader lease in a MongoDB database.
 //!
 //! ```text
-//! MongoStore ── lease.rs: who leads          takeover.rs: a new leader
-//!    └── MongoDatabase ── commit.rs: one fenced bulk at a time, lost answers
+//! MongoStore ── lease.rs: the leader lease   takeover.rs: a new leader
+//!    └── MongoDatabase ── commit.rs: one fenced bulk at a time, lost responses
 //!                         read.rs, search.rs: events, binary search   remove.rs: cleaning
 //!                         snapshots.rs: the catalog in pieces         derived.rs: for people and tools
 //! ```
 //!
 //! **Invariants:** every commit is one ordered bulk that begins with a numbered fence, so a process that no longer leads writes
-//! nothing. Readers see only events of commits that were answered.
+//! nothing. Readers see only events of commits that the database has confirmed.
 
 pub(crate) mod availability;
 pub(crate) mod bulk;

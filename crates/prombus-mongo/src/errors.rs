@@ -1,18 +1,18 @@
-//! Errors of the driver, in words without credentials.
+//! Error texts for the driver's errors, without credentials.
 
 use mongodb::error::{Error, ErrorKind};
 
-/// A collection exists already.
+/// The collection already exists.
 pub(crate) const NAMESPACE_EXISTS: i32 = 48;
-/// A unique index has the key already.
+/// A unique index already has the key.
 pub(crate) const DUPLICATE_KEY: i32 = 11_000;
 
 /// A document is larger than 16 MB.
 pub(crate) const TOO_LARGE: i32 = 10_334;
-/// The server is not reachable, not ready, or no longer the primary: the same may work later, or elsewhere.
+/// The server is unreachable, not ready, or no longer the primary: the same operation may succeed later, or on another server.
 const OUTAGES: [i32; 13] = [6, 7, 89, 91, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436];
 
-/// What went wrong, for logs and messages. The driver's errors have no connection string.
+/// The text of an error, for logs and messages. The driver's errors do not contain the connection string.
 pub(crate) fn reason(error: &Error) -> String {
     match &*error.kind {
         ErrorKind::Command(command) => {
@@ -27,7 +27,7 @@ pub(crate) fn reason(error: &Error) -> String {
     }
 }
 
-/// Whether the server answered with this code.
+/// Whether the server responded with this code.
 pub(crate) fn is_code(error: &Error, code: i32) -> bool {
     match &*error.kind {
         ErrorKind::Command(command) => command.code == code,
@@ -36,12 +36,12 @@ pub(crate) fn is_code(error: &Error, code: i32) -> bool {
     }
 }
 
-/// Whether the server answered, so that nothing of the operation is still running.
+/// Whether the server responded, so that the operation is not running any more.
 pub(crate) fn is_answer(error: &Error) -> bool {
     matches!(&*error.kind, ErrorKind::Command(_) | ErrorKind::Write(_) | ErrorKind::InsertMany(_))
 }
 
-/// Whether the server cannot be used at present, so that waiting helps.
+/// Whether the server is temporarily unusable, so that waiting helps.
 pub(crate) fn is_outage(error: &Error) -> bool {
     match &*error.kind {
         ErrorKind::Command(command) => OUTAGES.contains(&command.code),

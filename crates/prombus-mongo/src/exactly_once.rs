@@ -1,6 +1,6 @@
-//! Exactly once with MongoDB: what a handler writes and the mark of its event commit in one transaction.
+//! Exactly-once handling with MongoDB: the writes of a handler and the mark of its event commit in one transaction.
 //!
-//! A mark begins to expire when its event is settled for good: one that may still be delivered keeps its mark, however old it is.
+//! The lifetime of a mark begins when its event is settled durably. As long as an event may be redelivered, it keeps its mark.
 
 use crate::dedupe::{expiry, mark_key, open_marks};
 use crate::errors::{DUPLICATE_KEY, is_code, reason};
@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Runs handlers inside of transactions of a MongoDB database, which needs a replica set.
+/// Runs handlers in transactions of a MongoDB database. This requires a replica set.
 #[derive(Clone)]
 pub struct MongoExactlyOnce {
     client: Client,
@@ -30,12 +30,12 @@ impl MongoExactlyOnce {
     /// Opens a database. Marks are in its collection `dedupe`.
     ///
     /// # Errors
-    /// See [`ServerError`]; a server that runs alone has no transactions.
+    /// See [`ServerError`]. A standalone server has no transactions.
     pub async fn open(database: &Database) -> Result<Self, ServerError> {
         Self::open_collection(database, "dedupe").await
     }
 
-    /// The same with another collection for the marks.
+    /// Opens a database, with another collection for the marks.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -56,25 +56,25 @@ impl MongoExactlyOnce {
         self
     }
 
-    /// How many events go into one transaction at most, if there are as many. Default: 1. A transaction that does not commit is
-    /// tried again event by event.
+    /// The most events that one transaction handles. Default: 1. If a transaction does not commit, its events are retried one by
+    /// one.
     #[must_use]
     pub fn events_per_transaction(mut self, events: u32) -> Self {
         self.events_per_transaction = events.max(1);
         self
     }
 
-    /// Calls a handler for each event that has no mark, one after the other and in the order of events. The handler passes the
-    /// session to everything that it writes. Ok commits that and the mark together, then the event is acked; Err and a panic abort
-    /// and nack. The handler may be called again after a conflict with another transaction; what it wrote before is gone then.
+    /// Calls a handler for each event that has no mark, one at a time and in the order of events. The handler must pass the session to
+    /// all its writes. Ok commits these writes together with the mark, and then acks the event. Err or a panic aborts the transaction and
+    /// nacks the event. After a conflict with another transaction, the handler may be called again; its earlier writes are rolled back.
     ///
-    /// A server that is away uses up no attempts: it is tried again after a second.
+    /// While the server is unreachable, no attempts are used up: the transaction is retried every second.
     ///
     /// # Errors
     /// See [`GroupError`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn handler<F, E>(&self, subscribe: Subscribe, handler: F) -> Result<HandlerHandle, GroupError>
     where
         F: for<'a> Fn(&'a Event, &'a mut ClientSession) -> BoxFuture<'a, Result<(), E>>
@@ -127,7 +127,7 @@ impl<H: TransactionHandler> Effects<H> {
             seen.extend(mark.get_str("_id").map(str::to_owned));
         }
         drop(found);
-        // The same event may be twice in a batch.
+        // A batch may contain the same event twice.
         let fresh: Vec<(&EventOnce, String)> =
             events.iter().zip(keys).filter(|(_, key)| seen.insert(key.clone())).collect();
         if fresh.is_empty() {
@@ -136,7 +136,7 @@ impl<H: TransactionHandler> Effects<H> {
         let marks: Vec<Document> = fresh.iter().map(|(once, key)| mark_of(once, key)).collect();
         match self.once.marks.insert_many(marks).session(&mut *session).await {
             Ok(_) => {}
-            // Another member was faster: the next attempt sees its marks.
+            // Another member committed first; the next attempt sees its marks.
             Err(error) if is_code(&error, DUPLICATE_KEY) => {
                 return Err(WorkError::Conflict(error));
             }
@@ -153,7 +153,7 @@ fn key_of(once: &EventOnce) -> String {
     mark_key(once.event.topic().as_str(), &once.consumer, once.event.id())
 }
 
-/// Without a time to expire: that comes when the event is settled for good.
+/// A mark without `expireAt`, which is set when the event is settled durably.
 fn mark_of(once: &EventOnce, key: &str) -> Document {
     doc! {
         "_id": key,

@@ -1,4 +1,4 @@
-//! Figures in the text format of Prometheus.
+//! Writes counters and gauges in the Prometheus text format.
 
 use std::fmt::Write as _;
 

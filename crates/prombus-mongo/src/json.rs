@@ -1,29 +1,29 @@
-//! BSON values as JSON text, for documents that people and other programs wrote.
+//! Converts BSON values to JSON text, for documents that other programs or people wrote.
 
 use base64::Engine as _;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document};
 use std::fmt::Write as _;
 
-/// Whole numbers up to this one are the same as doubles and as integers.
+/// Whole numbers up to this one are exact as doubles.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// A value as JSON. What JSON does not have becomes text: a date as ISO 8601, an ObjectId as hex, a UUID as such, other bytes as
-/// base64, a decimal as its digits. Numbers that JSON does not have are `null`.
+/// A value as JSON. Types that JSON lacks become text: a date ISO 8601, an ObjectId hex, a UUID its usual form, other bytes base64, and a
+/// decimal its digits. Infinite numbers and NaN become `null`.
 pub(crate) fn json_of(value: &Bson) -> String {
     let mut text = String::new();
     put(&mut text, value);
     text
 }
 
-/// The same for a document.
+/// A document as JSON.
 pub(crate) fn json_of_document(document: &Document) -> String {
     let mut text = String::new();
     put_document(&mut text, document);
     text
 }
 
-/// A value as a name: text as it is, an ObjectId as hex, everything else as JSON.
+/// A value as a key: text unchanged, an ObjectId as hex, everything else as JSON.
 pub(crate) fn name_of(value: &Bson) -> String {
     match value {
         Bson::String(text) => text.clone(),
@@ -64,7 +64,7 @@ fn put(into: &mut String, value: &Bson) {
         Bson::Binary(Binary { bytes, .. }) => {
             put_text(into, &base64::engine::general_purpose::STANDARD.encode(bytes));
         }
-        // Types of the server's own: code, regular expressions, timestamps.
+        // Types that only MongoDB has: code, regular expressions, timestamps.
         other => put_text(into, &other.to_string()),
     }
 }
@@ -82,7 +82,7 @@ fn put_document(into: &mut String, document: &Document) {
     into.push('}');
 }
 
-/// Programs in JavaScript write whole numbers as doubles too.
+/// A double that is a whole number is written without a fraction, because JavaScript programs store whole numbers as doubles.
 fn put_double(into: &mut String, number: f64) {
     if !number.is_finite() {
         into.push_str("null");

@@ -1,10 +1,10 @@
-//! prombus and MongoDB (5.3 or newer): an engine that keeps events and groups there, and helpers for services whose own data is
-//! there, whatever engine their bus runs on.
+//! prombus with MongoDB (5.3 or newer): an engine that stores events and groups in MongoDB, and helpers for services that keep their own
+//! data in MongoDB, whatever the engine of their bus.
 //!
 //! - [`MongoStore`] is the engine: `prombus serve --store mongodb://…`.
-//! - [`MongoOutbox`]: events that are written in the service's transaction and published later.
-//! - [`MongoDedupe`] remembers what was handled; [`MongoExactlyOnce`] commits that together with what the handler wrote.
-//! - [`MongoProjector`] folds a topic into documents, [`ChangelogProjector`] keeps a collection like a topic.
+//! - [`MongoOutbox`] stores events in the service's transaction and publishes them later.
+//! - [`MongoDedupe`] records which events were handled. [`MongoExactlyOnce`] commits this record together with the handler's writes.
+//! - [`MongoProjector`] folds a topic into documents. [`ChangelogProjector`] copies the newest event of each key to a collection.
 //! - [`Changefeed`] publishes the changes of a collection.
 
 mod bson_writer;
@@ -30,7 +30,7 @@ pub use engine::database::MongoDatabase;
 pub use engine::options::MongoOptions;
 pub use engine::store::MongoStore;
 pub use exactly_once::MongoExactlyOnce;
-/// The driver, in the version that this crate uses.
+/// The MongoDB driver, in the version that this crate uses.
 pub use mongodb;
 pub use outbox::MongoOutbox;
 pub use projector::{

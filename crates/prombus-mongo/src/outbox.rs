@@ -1,8 +1,8 @@
-//! The outbox in a collection of the service's own database: rows are added in the service's transaction, and a drainer of the
-//! `prombus` crate publishes them.
+//! The outbox in a collection of the service's own database: the service adds rows in its transactions, and a drainer of the `prombus`
+//! crate publishes them.
 //!
-//! A drainer claims rows under a token that is new for every claim. Whatever it says of a row later counts only while the row has
-//! that token. Leases run by the server's clock, so drainers need not agree about the time.
+//! A drainer claims rows with a token that is new for every claim. A later update of a row applies only while the row still has that
+//! token. Leases go by the database server's clock, so the clocks of drainers need not agree.
 
 mod claims;
 mod row;
@@ -22,19 +22,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use wake::Wake;
 
-/// How long rows that were sent are kept, unless said otherwise: a day.
+/// The default time for which sent rows are kept: a day.
 const KEEP_SENT_MS: u64 = 24 * 3_600_000;
 
-/// The collection `outbox` of a MongoDB database. A handle: clones share what they hold.
+/// The collection `outbox` of a MongoDB database. This is a handle; clones share their claimed rows.
 ///
 /// | field | meaning |
 /// |---|---|
 /// | `_id`, `id` | the row's id; a UUID becomes the event's id, any other text an idempotency key |
-/// | `topic`, `payload`, `headers`, `key`, `ts` | the event; `payload_json` is the exact text where BSON would change it |
-/// | `status` | `pending`, `claimed`, `sent`, `error` (tried again later) or `dead` (given up) |
-/// | `attempts`, `last_err` | failed attempts, and why the last one failed |
-/// | `worker`, `claim`, `lease_until` | who has it, under which token, and until when; with `error`: when it is tried again |
-/// | `sent_at`, `expireAt` | when it was published, and when MongoDB removes the row |
+/// | `topic`, `payload`, `headers`, `key`, `ts` | the event; `payload_json` is the exact JSON text if BSON would change it |
+/// | `status` | `pending`, `claimed`, `sent`, `error` (to be retried) or `dead` (given up) |
+/// | `attempts`, `last_err` | the number of failed attempts, and the last error |
+/// | `worker`, `claim`, `lease_until` | the drainer that claimed the row, its token, and the end of its lease; for `error`, `lease_until` is the time of the retry |
+/// | `sent_at`, `expireAt` | when the event was published, and when MongoDB removes the row |
 ///
 /// A service in another language adds rows with `id`, `topic`, `payload`, `ts` and `status: "pending"`.
 #[derive(Clone)]
@@ -52,7 +52,7 @@ impl MongoOutbox {
         Self::open_collection(database, "outbox").await
     }
 
-    /// The same with another name.
+    /// Opens a collection with another name.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -72,25 +72,24 @@ impl MongoOutbox {
         Ok(Self { rows, wake })
     }
 
-    /// How long rows that were sent are kept. Default: a day. 0 deletes a row when it is sent.
+    /// How long sent rows are kept. Default: a day. With 0, a row is deleted when it is sent.
     #[must_use]
     pub fn keep_sent_ms(mut self, keep_ms: u64) -> Self {
         self.rows.keep_sent_ms = keep_ms;
         self
     }
 
-    /// How many attempts may fail before a row is given up. Default: 10. A bus that cannot be reached is no attempt.
+    /// The number of failed attempts after which a row is given up. Default: 10. If the bus is unreachable, the attempt does not count.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.rows.max_attempts = attempts.max(1);
         self
     }
 
-    /// Adds a record. With the caller's session it is part of the transaction that runs there: it is there when that commits, and
-    /// not when it is aborted.
+    /// Adds a record. With the caller's session, it is part of the session's transaction: it is stored if the transaction commits.
     ///
     /// # Errors
-    /// The driver's; also when there is a row with this id.
+    /// Errors of the driver. Also fails if a row with this id exists.
     pub async fn add(
         &self,
         record: &OutboxRecord,
@@ -104,10 +103,10 @@ impl MongoOutbox {
         Ok(())
     }
 
-    /// How many rows have each status.
+    /// The number of rows per status.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub async fn counts(&self) -> mongodb::error::Result<BTreeMap<String, u64>> {
         use futures_util::TryStreamExt as _;
         let stages = [doc! { "$group": { "_id": "$status", "rows": { "$sum": 1 } } }];
@@ -132,7 +131,7 @@ fn row_of(record: &OutboxRecord) -> Document {
     let mut row = doc! { "_id": &id, "id": &id, "topic": &record.topic };
     let json = record.payload.get();
     let payload = bson_of_json(json);
-    // The text too where BSON would change it: the order of fields, the way numbers are written, what does not fit.
+    // The JSON text is stored too if BSON would change it: the order of fields, the notation of numbers, values that do not fit.
     if payload.as_ref().is_none_or(|payload| json_of(payload) != json) {
         row.insert("payload_json", json);
     }
@@ -189,7 +188,7 @@ impl OutboxStore for MongoOutbox {
         Box::pin(async move { self.rows.requeue().await.map_err(outbox_error) })
     }
 
-    /// MongoDB does this too, once in a minute.
+    /// MongoDB does this too, once a minute.
     fn purge_sent(&self) -> BoxFuture<'_, Result<u64, OutboxError>> {
         Box::pin(async move { self.rows.purge().await.map_err(outbox_error) })
     }

@@ -1,17 +1,17 @@
-//! Payloads as BSON, so that people can query them. They are never read back: `payload_json` is the payload.
+//! Payloads as BSON, for queries by people. The engine never reads them back: it reads `payload_json`.
 
 use crate::bson_writer::BsonWriter;
 use mongodb::bson::{Bson, Document, RawDocumentBuf};
 use serde_json::Value;
 
-/// Deeper payloads go without: MongoDB refuses documents nested deeper than about 180 levels.
+/// Deeper payloads are not stored as BSON, because MongoDB refuses documents that are nested deeper than about 180 levels.
 const DEPTH_MAX: usize = 100;
-/// Larger payloads go without.
+/// Larger payloads are not stored as BSON.
 const BYTES_MAX: usize = 4 << 20;
-/// JSON and BSON of a payload together: the document must stay below 16 MB. BSON may take seven times as much as JSON.
+/// The limit on JSON and BSON of a payload together: the document must stay below 16 MB, and BSON can be seven times as large as JSON.
 const BOTH_BYTES_MAX: usize = 14 << 20;
 
-/// Writes the payload as the field `payload`, if it fits BSON. Otherwise nothing is written.
+/// Writes the payload as the field `payload` if BSON can hold it. Otherwise writes nothing.
 pub(crate) fn put_payload(writer: &mut BsonWriter, json: &str) {
     if json.len() > BYTES_MAX {
         return;
@@ -30,7 +30,7 @@ pub(crate) fn put_payload(writer: &mut BsonWriter, json: &str) {
     }
 }
 
-/// A JSON text as a value; `None` if it does not fit BSON.
+/// A JSON text as a value; `None` if BSON cannot hold it.
 pub(crate) fn bson_of_json(json: &str) -> Option<Bson> {
     let mut writer = BsonWriter::default();
     let outer = writer.begin();
@@ -44,7 +44,7 @@ pub(crate) fn bson_of_json(json: &str) -> Option<Bson> {
     Document::try_from(raw.as_ref()).ok()?.remove("payload")
 }
 
-/// How deeply brackets nest, those inside of strings left out.
+/// The nesting depth of brackets outside strings.
 fn depth(json: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut is_escaped) = (0_usize, 0, false, false);
     for byte in json.bytes() {
@@ -63,7 +63,7 @@ fn depth(json: &str) -> usize {
     deepest
 }
 
-/// `None` if the value does not fit BSON.
+/// `None` if BSON cannot hold the value.
 fn put(writer: &mut BsonWriter, name: &str, value: &Value) -> Option<()> {
     match value {
         Value::Null => writer.null(name),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_that_do_not_fit_bson_go_without() {
+    fn payloads_that_bson_cannot_hold_are_not_written() {
         let deep = format!("{}{}", "[".repeat(101), "]".repeat(101));
         let large = format!("\"{}\"", "x".repeat(BYTES_MAX));
         let long = format!("[1{}]", ",1".repeat(1_500_000));

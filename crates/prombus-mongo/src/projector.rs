@@ -1,10 +1,11 @@
-//! Projectors into MongoDB: events are folded into documents, and the position of the projector commits with what they changed.
+//! Projectors into MongoDB: events are folded into documents, and each transaction commits these changes together with the projector's
+//! position.
 //!
-//! The position is the truth; the group only brings the events, and shows the lag. An event at or below the position is not folded
-//! again. A position that is behind its group, as after a restore of the database, moves the group back.
+//! The stored position is authoritative; the group only delivers the events and shows the lag. An event at or below the position is not
+//! folded again. If the position is lower than the floor of the group, as after a restore of the database, the group is moved back.
 //!
-//! One projector runs per group: opening one writes a new owner into the position, and an older one that still runs finds that its
-//! next transaction is refused ([`MongoProjectorError::Superseded`]).
+//! One projector runs per group: opening a projector writes a new owner into the position, and the next transaction of an older projector
+//! that still runs is refused ([`MongoProjectorError::Superseded`]).
 
 mod changelog;
 mod position;
@@ -26,18 +27,18 @@ use prombus::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// More attempts than a projector ever needs: a process that dies again and again must not cost an event its place.
+/// More attempts than a projector ever needs: an event must not become a dead letter because the process crashes repeatedly.
 const MAX_ATTEMPTS: u32 = prombus_protocol::limits::MAX_MAX_ATTEMPTS;
-/// After trouble with the database it is tried again after this time.
+/// The pause before a retry after an error of the database.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 /// How events become documents.
 pub trait MongoProjection: Send + 'static {
-    /// Folds an event in. Everything that is written with the session commits together with the projector's position. It may be
-    /// called again for the same event, after a conflict with another transaction; what it wrote before is gone then.
+    /// Folds an event. Everything that is written with the session commits together with the projector's position. After a conflict with
+    /// another transaction, it may be called again for the same event; its earlier writes are rolled back.
     ///
-    /// An error means that the event makes no sense: it changes nothing and goes to the dead letters, and the others go on; a panic
-    /// does the same. Errors of the driver that may pass are waited for.
+    /// An error or a panic rejects the event: it changes nothing and becomes a dead letter, and the projector continues with the next
+    /// events. Temporary errors of the driver are retried.
     fn fold<'a>(
         &'a mut self,
         event: &'a Event,
@@ -58,13 +59,13 @@ pub trait MongoProjection: Send + 'static {
         })
     }
 
-    /// Removes everything that was folded, before it is built anew.
+    /// Removes everything that was folded, before a rebuild.
     fn clear(&mut self) -> BoxFuture<'_, Result<(), HandlerError>> {
         Box::pin(async { Ok(()) })
     }
 }
 
-/// What a projector reads.
+/// Options of a projector.
 #[derive(Clone, Debug)]
 pub struct MongoProjectorOptions {
     /// The topic.
@@ -73,16 +74,16 @@ pub struct MongoProjectorOptions {
     pub group: String,
     /// Where a projector without a position starts. Default: at the oldest event.
     pub from: Start,
-    /// How many events go into one transaction at most. Default: 100.
+    /// The most events in one transaction. Default: 100.
     pub batch_size: u32,
-    /// Removes what was folded and begins at the oldest event. Default: no.
+    /// Removes everything that was folded and begins at the oldest event. Default: no.
     pub rebuild: bool,
-    /// Where positions are kept. Default: the collection `prombus_positions`.
+    /// The collection of positions. Default: `prombus_positions`.
     pub positions: String,
 }
 
 impl MongoProjectorOptions {
-    /// The defaults.
+    /// The default options for a topic and a group.
     pub fn new(topic: impl Into<String>, group: impl Into<String>) -> Self {
         Self {
             topic: topic.into(),
@@ -99,22 +100,22 @@ impl MongoProjectorOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MongoProjectorError {
-    /// The server cannot do what is needed, or cannot be reached.
+    /// The server lacks a required feature, or cannot be reached.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The group that reads the topic.
-    #[error("reading the topic: {0}")]
+    /// The group could not be read.
+    #[error("cannot read the topic: {0}")]
     Group(#[from] GroupError),
     /// A dead letter could not be published.
-    #[error("publishing a dead letter: {0}")]
+    #[error("cannot publish a dead letter: {0}")]
     Publish(#[from] PublishError),
     /// Another projector of the group has taken over.
     #[error("another projector of the group was opened")]
     Superseded,
-    /// What was folded could not be removed.
-    #[error("removing what was folded: {0}")]
+    /// The folded documents could not be removed.
+    #[error("cannot remove the folded documents: {0}")]
     Clear(String),
-    /// The position cannot be found in the topic.
+    /// The topic does not contain the position.
     #[error("{0}")]
     Position(String),
 }
@@ -132,27 +133,27 @@ impl MongoProjectorError {
     }
 }
 
-/// What a projector did so far, and how it is.
+/// Counters and current state of a projector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MongoProjectorFigures {
     /// Events that were folded.
     pub folded: u64,
-    /// Events that came again and had been folded.
+    /// Redelivered events that had been folded before.
     pub skipped: u64,
-    /// Events that made no sense.
+    /// Events that were rejected.
     pub rejected: u64,
     /// Transactions that were committed.
     pub transactions: u64,
-    /// Times the database did not let it work.
+    /// How often the database was unusable.
     pub failures: u64,
     /// The seq of the last event that was folded.
     pub position: u64,
-    /// Why it cannot work at present.
+    /// Why it cannot work at present, if it cannot.
     pub trouble: Option<String>,
 }
 
 impl MongoProjectorFigures {
-    /// The figures in the text format of Prometheus.
+    /// The figures in the Prometheus text format.
     pub fn to_prometheus(&self, topic: &str, group: &str) -> String {
         crate::figures_text::prometheus(
             "prombus_mongo_projector",
@@ -179,16 +180,16 @@ pub struct MongoProjector<P> {
     positions: Positions,
     position: Position,
     subscription: Subscription,
-    /// The next owner of the position ends what is open in it.
+    /// The session of the transactions. The next owner of the position ends a transaction that is open in it.
     session: Option<ClientSession>,
     figures: Arc<Mutex<MongoProjectorFigures>>,
 }
 
 impl<P: MongoProjection> MongoProjector<P> {
-    /// Takes the group and the position over.
+    /// Takes over the group and the position.
     ///
     /// # Errors
-    /// See [`MongoProjectorError`]; a server that runs alone has no transactions.
+    /// See [`MongoProjectorError`]. A standalone server has no transactions.
     pub async fn open(
         bus: &Bus,
         database: &Database,
@@ -205,13 +206,13 @@ impl<P: MongoProjection> MongoProjector<P> {
         let session = database.client().start_session().await?;
         let mut found = positions.take_over(&session).await?;
         if found.is_rebuilding || options.rebuild {
-            // Until it is done the position says so: a crash in the middle begins again.
+            // The position records the rebuild until it is done, so that it restarts after a crash.
             positions.begin_rebuild().await?;
             projection.clear().await.map_err(|error| MongoProjectorError::Clear(error.to_string()))?;
             bus.seek(&options.topic, &options.group, Start::Earliest).await?;
             found.position = positions.end_rebuild().await?;
         } else if found.is_new && !subscription.created() {
-            // The group was used for something else, or the database is another one.
+            // The group was used for something else, or this is another database.
             bus.seek(&options.topic, &options.group, options.from).await?;
         }
         let projector = Self {
@@ -230,7 +231,7 @@ impl<P: MongoProjection> MongoProjector<P> {
         Ok(projector)
     }
 
-    /// A group that is ahead of the position would leave events out.
+    /// Moves the group back if its floor is above the position; otherwise the projector would miss events.
     async fn move_group_back(&self) -> Result<(), MongoProjectorError> {
         let MongoProjectorOptions { topic, group, .. } = &self.options;
         let info = self.bus.group(topic, group).await.map_err(GroupError::from)?;
@@ -251,15 +252,15 @@ impl<P: MongoProjection> MongoProjector<P> {
         })
     }
 
-    /// What it did so far.
+    /// Its counters and its current state.
     pub fn figures(&self) -> MongoProjectorFigures {
         self.figures.lock().clone()
     }
 
-    /// Waits for events and folds a batch of them. When this returns, what they changed is durable and they are acked.
+    /// Waits for events and folds a batch of them. When this returns, their changes are durable and the events are acked.
     ///
     /// # Errors
-    /// See [`MongoProjectorError`]; the projector is to be opened anew.
+    /// See [`MongoProjectorError`]. After an error, the projector must be reopened.
     pub async fn next(&mut self) -> Result<(), MongoProjectorError> {
         let deliveries = self.subscription.next_batch().await.map_err(pull_error)?;
         self.apply(&deliveries).await
@@ -271,7 +272,7 @@ impl<P: MongoProjection> MongoProjector<P> {
             deliveries.events().filter(|event| event.seq() > self.position.seq).collect();
         self.figures.lock().skipped += all - events.len() as u64;
         if !events.is_empty() && !self.fold_batch(&events).await? {
-            // One of them may have spoiled the transaction for all.
+            // One event may have failed the whole transaction.
             for event in events {
                 if !self.fold_batch(std::slice::from_ref(&event)).await? {
                     self.skip(&event).await?;
@@ -282,7 +283,7 @@ impl<P: MongoProjection> MongoProjector<P> {
         Ok(())
     }
 
-    /// Folds events in one transaction, and waits while the database is away. False: they cannot be folded.
+    /// Folds events in one transaction, and waits while the database is unreachable. Returns false if they cannot be folded.
     async fn fold_batch(&mut self, events: &[Event]) -> Result<bool, MongoProjectorError> {
         let Some(last) = events.last() else { return Ok(true) };
         let to = Position { seq: last.seq(), id: Some(last.id()) };
@@ -300,7 +301,7 @@ impl<P: MongoProjection> MongoProjector<P> {
         }
     }
 
-    /// The position passes an event that was rejected.
+    /// Moves the position past a rejected event.
     async fn skip(&mut self, event: &Event) -> Result<(), MongoProjectorError> {
         let to = Position { seq: event.seq(), id: Some(event.id()) };
         match self.commit(&[], to).await? {
@@ -309,7 +310,7 @@ impl<P: MongoProjection> MongoProjector<P> {
         }
     }
 
-    /// Commits what events change, and the position after them. `Some`: they cannot be folded, and why.
+    /// Commits the changes of events together with the position after them. `Some` is the reason why they cannot be folded.
     async fn commit(
         &mut self,
         events: &[Event],
@@ -323,7 +324,7 @@ impl<P: MongoProjection> MongoProjector<P> {
                     figures.transactions += 1;
                     figures.position = to.seq;
                     if figures.trouble.take().is_some() {
-                        tracing::info!("projector {}: it works again", self.options.group);
+                        tracing::info!("projector {}: the database can be used again", self.options.group);
                     }
                     return Ok(None);
                 }
@@ -341,14 +342,14 @@ impl<P: MongoProjection> MongoProjector<P> {
         let mut figures = self.figures.lock();
         figures.failures += 1;
         if figures.trouble.replace(why.to_owned()).is_none() {
-            tracing::warn!("projector {}: it waits for the database: {why}", self.options.group);
+            tracing::warn!("projector {}: waiting for the database: {why}", self.options.group);
         }
     }
 
     async fn transact(&mut self, events: &[Event], to: Position) -> Result<(), Stopped> {
         let mut transaction = match self.session.take() {
             Some(session) => Transaction::with_session(session),
-            // The one before was given up with a future.
+            // The previous session was dropped with a future.
             None => Transaction::new(self.database.client()).await.map_err(WorkError::Driver)?,
         };
         let done = self.transact_in(&mut transaction, events, to).await;
@@ -386,7 +387,7 @@ impl<P: MongoProjection> MongoProjector<P> {
         to: Position,
         session: &mut ClientSession,
     ) -> Result<(), Stopped> {
-        // First the position: it is what two projectors of a group would write both.
+        // The position is written first: two projectors of a group conflict there.
         match self.positions.advance(self.position, to, session).await.map_err(WorkError::Driver)? {
             position::Advanced::Yes => {}
             position::Advanced::WasThere => return Ok(()),
@@ -404,14 +405,14 @@ impl<P: MongoProjection> MongoProjector<P> {
         };
         if is_first {
             tracing::warn!(
-                "projector {group}: {} seq {seq} makes no sense: {why}; others are only counted",
+                "projector {group}: {} seq {seq} is rejected: {why}; further rejected events are only counted",
                 event.topic()
             );
         }
         let now = SystemClock::default().wall_ms();
         let Some(letter) = Rejected::new(event, group, why, now) else { return Ok(()) };
         let mut batch = self.bus.batch();
-        // One that is too large is left out: the event itself stays in its topic.
+        // A dead letter that is too large is skipped; the event itself stays in its topic.
         if batch.push_json(letter.topic, &letter.json, &letter.options).is_ok() {
             self.bus.publish_batch(batch).await?;
         }
@@ -437,7 +438,7 @@ impl From<WorkError> for Stopped {
     }
 }
 
-/// The error of a pull.
+/// Converts the error of a pull.
 fn pull_error(error: GroupError) -> MongoProjectorError {
     match error {
         GroupError::TakenOver => MongoProjectorError::Superseded,

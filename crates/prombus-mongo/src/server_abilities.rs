@@ -1,4 +1,4 @@
-//! What the server can do: transactions and change streams need a replica set.
+//! Checks what the server supports: transactions and change streams require a replica set.
 
 use crate::errors::reason;
 use mongodb::bson::doc;
@@ -6,43 +6,43 @@ use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
 use std::time::Duration;
 
-/// Unless the connection string says otherwise: an operation fails after this time without a server.
+/// The default server selection timeout: an operation fails after this time without a server.
 const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The server cannot do what a helper needs, or cannot be asked.
+/// The server lacks a feature that a helper requires, or cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// It runs alone.
+    /// The server is standalone.
     #[error(
         "{what} needs {needs}, which a single MongoDB server does not have: start it as a replica set (mongod --replSet rs0, then rs.initiate()); one member is enough"
     )]
     Standalone {
-        /// What needs it.
+        /// The helper that requires the feature.
         what: &'static str,
-        /// What is needed.
+        /// The feature.
         needs: &'static str,
     },
-    /// The connection string is wrong. The message has no credentials.
+    /// The connection string is not valid. The message contains no credentials.
     #[error("{0}")]
     ConnectionString(String),
-    /// It did not answer, or refused.
+    /// The server did not respond, or refused.
     #[error("{}", reason(.0))]
     Driver(mongodb::error::Error),
 }
 
 impl From<mongodb::error::Error> for ServerError {
-    /// Not as a source: the message has all of it.
+    /// Written by hand, because `#[from]` would also make the error the `source`, and the message already contains it.
     fn from(error: mongodb::error::Error) -> Self {
         Self::Driver(error)
     }
 }
 
-/// Opens a database by a connection string, for programs that have no client of their own. Without a name, it is the database that
-/// the connection string names.
+/// Opens a database by a connection string, for programs without their own client. The default database is the one in the connection
+/// string.
 ///
 /// # Errors
-/// [`ServerError`]: the connection string is wrong, or names no database. Nothing is sent to the server yet.
+/// [`ServerError`] if the connection string is not valid, or no database is given. Nothing is sent to the server yet.
 pub async fn open_database(url: &str, name: Option<&str>) -> Result<Database, ServerError> {
     let parsed = ClientOptions::parse(url).await;
     let mut options = parsed.map_err(|error| {
@@ -54,13 +54,13 @@ pub async fn open_database(url: &str, name: Option<&str>) -> Result<Database, Se
     options.server_selection_timeout.get_or_insert(SERVER_SELECTION_TIMEOUT);
     let Some(name) = name.map(str::to_owned).or_else(|| options.default_database.clone()) else {
         let why =
-            "the connection string names no database: write mongodb://host/NAME, or use --database NAME";
+            "the connection string contains no database: write mongodb://host/NAME, or use --database NAME";
         return Err(ServerError::ConnectionString(why.to_owned()));
     };
     Ok(Client::with_options(options)?.database(&name))
 }
 
-/// Whether the server has transactions and change streams.
+/// Whether the server supports transactions and change streams.
 pub(crate) async fn has_change_streams(database: &Database) -> mongodb::error::Result<bool> {
     let hello = database.run_command(doc! { "hello": 1 }).await?;
     Ok(hello.contains_key("setName") || hello.get_str("msg").is_ok_and(|it| it == "isdbgrid"))
@@ -79,7 +79,7 @@ pub(crate) async fn require_replica_set(
     }
 }
 
-/// What is answered has reached a majority, and its disks.
+/// The write concern of the helpers: a confirmed write is on the disks of a majority.
 pub(crate) fn majority() -> mongodb::options::WriteConcern {
     let concern = mongodb::options::WriteConcern::builder();
     concern.w(mongodb::options::Acknowledgment::Majority).journal(true).build()

@@ -1,4 +1,4 @@
-//! A transaction that is tried again as long as the server says that it makes sense.
+//! A transaction that is retried as long as the server's error labels say that a retry may succeed.
 
 use crate::errors::is_outage;
 use crate::server_abilities::majority;
@@ -12,15 +12,15 @@ use prombus::Event;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-/// How long a transaction is tried before its error is reported.
+/// How long a transaction is retried before its error is reported.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// Why a handler did not do its work.
+/// The error of a handler.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 
-/// See the module. `start` it, work in `session`, then [`commit`](Self::commit); after an error
+/// A transaction with retries. `start` it, write with `session`, then [`commit`](Self::commit). After an error, call
 /// [`recover`](Self::recover).
 pub(crate) struct Transaction {
     pub(crate) session: ClientSession,
@@ -42,10 +42,10 @@ impl Transaction {
         start.read_concern(ReadConcern::snapshot()).write_concern(majority()).await
     }
 
-    /// Returns whether it is committed; otherwise it is to be started again.
+    /// Returns whether the transaction is committed; if not, it must be started again.
     ///
     /// # Errors
-    /// It is not known whether it is committed, or it cannot be.
+    /// It cannot be committed, or it is unknown whether it was.
     pub(crate) async fn commit(&mut self) -> MongoResult<bool> {
         loop {
             let Err(error) = self.session.commit_transaction().await else { return Ok(true) };
@@ -61,10 +61,10 @@ impl Transaction {
         }
     }
 
-    /// Ends the transaction after an error. Ok: it may be started again.
+    /// Ends the transaction after an error. After Ok, it may be started again.
     ///
     /// # Errors
-    /// The same error, if that makes no sense.
+    /// The same error, if a retry cannot succeed.
     pub(crate) async fn recover(&mut self, error: WorkError) -> Result<(), WorkError> {
         self.abort().await;
         let is_transient = match &error {
@@ -80,7 +80,7 @@ impl Transaction {
     }
 
     pub(crate) async fn abort(&mut self) {
-        // The server ends it by itself if this does not reach it.
+        // If this does not reach the server, the server ends the transaction itself.
         let _ = self.session.abort_transaction().await;
     }
 
@@ -117,14 +117,14 @@ where
     }
 }
 
-/// What went wrong in a transaction.
+/// Why a transaction failed.
 #[derive(Debug)]
 pub(crate) enum WorkError {
-    /// The server; the same may work later.
+    /// An error of the server; a retry may succeed.
     Driver(Error),
-    /// Another transaction was faster; the next attempt sees what it did.
+    /// Another transaction committed first; the next attempt sees its writes.
     Conflict(Error),
-    /// The work itself, which would fail again.
+    /// The handler refused; a retry would fail again.
     Refused(String),
 }
 
@@ -140,7 +140,7 @@ impl From<Error> for WorkError {
     }
 }
 
-/// The error of a handler: the driver's if that is its cause.
+/// Classifies the error of a handler: as an error of the driver, if that is its cause.
 pub(crate) fn handler_error(error: &HandlerError) -> WorkError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
     while let Some(it) = cause {
@@ -154,7 +154,7 @@ pub(crate) fn handler_error(error: &HandlerError) -> WorkError {
     WorkError::Refused(error.to_string())
 }
 
-/// Calls a handler; a panic is an error.
+/// Calls a handler; a panic becomes an error.
 pub(crate) async fn call(calling: BoxFuture<'_, Result<(), HandlerError>>) -> Result<(), WorkError> {
     use futures_util::FutureExt as _;
     match std::panic::AssertUnwindSafe(calling).catch_unwind().await {

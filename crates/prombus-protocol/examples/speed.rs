@@ -1,6 +1,6 @@
-//! How fast the hot paths are on this machine: `cargo run --release -p prombus-protocol --example speed`.
+//! Measures the hot paths on this machine: `cargo run --release -p prombus-protocol --example speed`.
 
-#![allow(clippy::print_stdout, reason = "a table is all that this program makes")]
+#![allow(clippy::print_stdout, reason = "this program prints a table")]
 
 use prombus_protocol::{
     BodyFields, EventContext, Uuid, parse_client_frame, push_json, put_body_end, put_body_head, put_event,

@@ -1,8 +1,9 @@
-//! How an event is stored: its JSON without `id` and `seq`, which are put in front when it goes out.
+//! The stored form of an event, its body: the event's JSON without `id` and `seq`, which are prepended when it is sent.
 //!
-//! The order of the fields is fixed: `ts`, `topic`, then those of `sid`, `key`, `partition`, `headers`, `caused_by`, `tags`
-//! that it has, and `payload` last. So a record is a copy of the body behind a short prefix, and the payload is found
-//! without parsing it. What reads a body trusts nothing: on bytes that are no body it finds nothing, and never panics.
+//! The order of the fields is fixed: `ts`, `topic`, then the fields that are present of `sid`, `key`, `partition`, `headers`,
+//! `caused_by` and `tags`, and `payload` last. So a record is a short prefix and a copy of the body, and the payload is found
+//! without parsing it. The functions that read a body accept any bytes: if the bytes are not a body, they return `None` or an
+//! error, and never panic.
 
 use crate::event::EventRecord;
 use crate::json::{put_i64, put_string, put_u64, put_uuid};
@@ -14,7 +15,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// The fields of a body but the payload.
+/// The fields of a body, except the payload.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyFields<'a> {
     /// Milliseconds since 1970.
@@ -23,13 +24,13 @@ pub struct BodyFields<'a> {
     pub topic: &'a str,
     /// The publisher's session.
     pub sid: Option<Uuid>,
-    /// What the event is about.
+    /// The entity that the event is about.
     pub key: Option<&'a str>,
-    /// The partition, if the store has any.
+    /// The partition, if the store has partitions.
     pub partition: Option<u32>,
     /// Headers.
     pub headers: &'a BTreeMap<String, String>,
-    /// The events that led to this one.
+    /// The ids of the events that caused this one.
     pub caused_by: &'a [Uuid],
     /// Labels.
     pub tags: &'a [String],
@@ -70,17 +71,17 @@ pub fn put_body_head(into: &mut Vec<u8>, fields: &BodyFields<'_>) {
     into.extend_from_slice(b",\"payload\":");
 }
 
-/// Appends the begin of a body, up to its topic. It is the same for all events of a millisecond, so it can be copied from one to
-/// the next; [`put_body_topic`] follows.
+/// Appends the beginning of a body, up to its topic. It is the same for all events of a millisecond, so callers can copy it from
+/// one event to the next. [`put_body_topic`] follows.
 pub fn put_body_ts(into: &mut Vec<u8>, ts: i64) {
     into.extend_from_slice(b"{\"ts\":");
     put_i64(into, ts);
     into.extend_from_slice(b",\"topic\":");
 }
 
-/// Appends the topic of a body that has no more fields than that, up to its payload.
+/// Appends the topic of a body without optional fields, and everything up to its payload.
 pub fn put_body_topic(into: &mut Vec<u8>, topic: &Topic) {
-    // The name of a topic has nothing to escape.
+    // A topic name contains no character that JSON escapes.
     into.push(b'"');
     into.extend_from_slice(topic.as_str().as_bytes());
     into.extend_from_slice(b"\",\"payload\":");
@@ -99,12 +100,12 @@ fn put_list<T>(
     into.push(brackets[1]);
 }
 
-/// Appends the end of a body, behind its payload.
+/// Appends the end of a body, after its payload.
 pub fn put_body_end(into: &mut Vec<u8>) {
     into.push(b'}');
 }
 
-/// Appends an event as it goes out: a stored body with its id and seq in front.
+/// Appends an event record as clients receive it: the id, the seq and the stored body.
 pub fn put_record(into: &mut Vec<u8>, id: Uuid, seq: u64, body: &[u8]) {
     into.extend_from_slice(b"{\"id\":");
     put_uuid(into, id);
@@ -114,14 +115,14 @@ pub fn put_record(into: &mut Vec<u8>, id: Uuid, seq: u64, body: &[u8]) {
     into.extend_from_slice(body.get(1..).unwrap_or_default());
 }
 
-/// A stored body, to be read. Reads only what is asked for.
+/// Reads a stored body. Each method parses only the field that it returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Body<'a> {
-    /// A body as [`put_body_head`] and [`put_body_end`] wrote it. Nothing is checked here.
+    /// A body as [`put_body_head`] and [`put_body_end`] wrote it. The bytes are not checked here.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
@@ -129,16 +130,16 @@ impl<'a> Body<'a> {
     /// The payload's JSON text.
     pub fn payload(&self) -> Option<&'a str> {
         let inside = self.bytes.strip_suffix(b"}")?;
-        if let Some(payload) = self.behind_topic().and_then(|rest| rest.strip_prefix(b",\"payload\":")) {
+        if let Some(payload) = self.after_topic().and_then(|rest| rest.strip_prefix(b",\"payload\":")) {
             return str_of(payload.strip_suffix(b"}")?);
         }
         let mut fields = self.fields();
-        // The field that stopped the walk is the payload, or there is none.
+        // The iterator ends at the payload, or where the bytes are not a body.
         while fields.next().is_some() {}
         str_of(inside.get(fields.payload_at?..)?)
     }
 
-    /// When the event was, as its publisher says.
+    /// The time of the event, in milliseconds since 1970.
     pub fn ts(&self) -> Option<i64> {
         self.field("ts")?.parse().ok()
     }
@@ -147,7 +148,7 @@ impl<'a> Body<'a> {
     pub fn topic(&self) -> Option<&'a str> {
         match text_of(self.field("topic")?)? {
             Cow::Borrowed(name) => Some(name),
-            // No topic's name needs an escape.
+            // A topic name contains no character that JSON escapes.
             Cow::Owned(_) => None,
         }
     }
@@ -157,7 +158,7 @@ impl<'a> Body<'a> {
         Uuid::try_parse(&text_of(self.field("sid")?)?).ok()
     }
 
-    /// What the event is about.
+    /// The entity that the event is about.
     pub fn key(&self) -> Option<Cow<'a, str>> {
         text_of(self.field("key")?)
     }
@@ -183,15 +184,15 @@ impl<'a> Body<'a> {
     /// The whole event.
     ///
     /// # Errors
-    /// If the bytes are no body.
+    /// If the bytes are not a body.
     pub fn record(&self, id: Uuid, seq: u64) -> Result<EventRecord, serde_json::Error> {
         let StoredEvent { ts, topic, sid, key, partition, headers, caused_by, tags, payload } =
             serde_json::from_slice(self.bytes)?;
         Ok(EventRecord { id, seq, sid, ts, topic, key, partition, headers, payload, caused_by, tags })
     }
 
-    /// The rest behind `{"ts":N,"topic":"…"`.
-    fn behind_topic(&self) -> Option<&'a [u8]> {
+    /// The bytes after `{"ts":N,"topic":"…"`.
+    fn after_topic(&self) -> Option<&'a [u8]> {
         let rest = self.bytes.strip_prefix(b"{\"ts\":")?;
         let digits = rest.iter().position(|&byte| byte == b',')?;
         let name = rest[digits..].strip_prefix(b",\"topic\":\"")?;
@@ -223,7 +224,7 @@ struct StoredEvent {
     payload: Box<RawValue>,
 }
 
-/// The fields in front of the payload, by name and JSON text. Ends at the payload, or where the bytes are no body.
+/// The fields before the payload, as name and JSON text. Ends at the payload, or where the bytes are not a body.
 struct HeadFields<'a> {
     bytes: &'a [u8],
     scanner: Scanner<'a>,
@@ -249,7 +250,7 @@ impl<'a> Iterator for HeadFields<'a> {
     }
 }
 
-/// The inside of the string that the scanner stands on.
+/// The content of the string at the scanner's position, without quotes.
 fn quoted<'a>(scanner: &mut Scanner<'a>, bytes: &'a [u8]) -> Option<&'a str> {
     if scanner.peek() != Some(b'"') {
         return None;
@@ -259,7 +260,7 @@ fn quoted<'a>(scanner: &mut Scanner<'a>, bytes: &'a [u8]) -> Option<&'a str> {
     str_of(bytes.get(start..scanner.position() - 1)?)
 }
 
-/// The strings of an array, or the names of an object; [`Strings::value`] then gives the name's value.
+/// The strings of an array, or the names of an object; after a name, [`Strings::value`] returns its value.
 struct Strings<'a> {
     bytes: &'a [u8],
     scanner: Scanner<'a>,
@@ -282,7 +283,7 @@ impl<'a> Iterator for Strings<'a> {
     type Item = Cow<'a, str>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // The bracket, or a comma.
+        // Skips the bracket or a comma.
         self.scanner.skip_byte();
         unescaped(quoted(&mut self.scanner, self.bytes)?)
     }
@@ -293,7 +294,7 @@ fn text_of(json: &str) -> Option<Cow<'_, str>> {
     unescaped(json.strip_prefix('"')?.strip_suffix('"')?)
 }
 
-/// The text of the inside of a JSON string; `None` if it has a lone surrogate.
+/// Unescapes the content of a JSON string; `None` if it has a lone surrogate.
 pub(crate) fn unescaped(inside: &str) -> Option<Cow<'_, str>> {
     if !inside.contains('\\') {
         return Some(Cow::Borrowed(inside));
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_body_give_nothing_and_never_panic() {
+    fn bytes_that_are_not_a_body_never_panic() {
         let ask = |bytes: &[u8]| {
             let body = Body::new(bytes);
             let _ = (body.payload(), body.ts(), body.topic(), body.sid(), body.key(), body.header("a"));

@@ -5,49 +5,49 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Why something was refused. The text of a code never changes; clients switch on it.
+/// Why a frame or request was refused. The text of a code never changes, so clients can compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// The frame or payload is not JSON.
     BadJson,
-    /// JSON, but not a frame that the server knows, or an option out of range.
+    /// The JSON is not a known frame, or an option is out of range.
     BadRequest,
     /// The topic's name breaks the rules.
     BadTopic,
-    /// AUTH is needed first.
+    /// AUTH is required first.
     Unauthorized,
-    /// AUTH with a wrong token.
+    /// The token of an AUTH is not valid.
     BadToken,
     /// The token does not allow this.
     Forbidden,
-    /// This connection has this subscription already.
+    /// This connection already has this subscription.
     AlreadySubscribed,
-    /// This connection has no such subscription.
+    /// This connection does not have this subscription.
     NotSubscribed,
     /// No event, or no delivery in flight, has this id.
     UnknownId,
     /// The group exists with other settings, such as another filter.
     GroupConflict,
-    /// HTTP: nothing is at this address: no such route, topic, group or key.
+    /// HTTP: the route, topic, group or key does not exist.
     NotFound,
-    /// HTTP: the route does not have this method.
+    /// HTTP: the route does not support this method.
     MethodNotAllowed,
     /// A configured limit is reached: topics, groups, connections.
     LimitReached,
-    /// Too fast; `retry_after_ms` says when to try again.
+    /// A rate limit is exceeded; `retry_after_ms` is the time to wait.
     RateLimited,
     /// The frame or payload is over the size limit.
     TooLarge,
     /// The disk is full.
     StorageFull,
-    /// The store does not answer for certain now; what was pending may or may not be kept.
+    /// The store cannot confirm writes now; pending events may or may not be stored.
     Unavailable,
-    /// A publish failed for a reason of the store.
+    /// The store refused a publish for another reason.
     PublishFailed,
-    /// An ack or nack failed for a reason of the store.
+    /// The store refused an ack or nack.
     AckFailed,
-    /// A fault of the server.
+    /// An internal error of the server.
     Internal,
 }
 
@@ -76,7 +76,7 @@ impl ErrorCode {
         Self::Internal,
     ];
 
-    /// The code as the wire has it.
+    /// The code as it is sent on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BadJson => "bad_json",
@@ -109,7 +109,7 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// A code that this version of the protocol does not have.
+/// A code that this version of the protocol does not know.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown error code {0:?}")]
 pub struct UnknownErrorCode(pub String);

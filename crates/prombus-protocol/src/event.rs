@@ -1,4 +1,4 @@
-//! Events and what comes with their delivery, with the JSON names of the protocol.
+//! Events, and the data of their delivery, with the JSON names of the protocol.
 
 use crate::topic_name::Topic;
 use serde::de::DeserializeOwned;
@@ -16,7 +16,7 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// JavaScript has two ways to say that something is not there.
+/// Reads `null` as absent: JavaScript clients may send either.
 pub(crate) fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -28,28 +28,28 @@ pub(crate) fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + D
 pub struct EventRecord<T = Box<RawValue>> {
     /// The event's id; a UUIDv7 unless the publisher chose it.
     pub id: Uuid,
-    /// The position in its topic, from 1; 0 if it has none yet.
+    /// The position in its topic, from 1; 0 if the event is not stored yet.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_zero")]
     pub seq: u64,
     /// The session or boot of the publisher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sid: Option<Uuid>,
-    /// Milliseconds since 1970, as the publisher says or else as the server saw it.
+    /// Milliseconds since 1970: the publisher's `ts`, or otherwise the time at which the server received the event.
     pub ts: i64,
-    /// Where it was published.
+    /// The topic that it was published to.
     pub topic: Topic,
-    /// What the event is about: of each key a compacted topic keeps the newest event.
+    /// The entity that the event is about. A compacted topic keeps the newest event of each key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// A partition, if the store has any.
+    /// The partition, if the store has partitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
-    /// Names and values that travel beside the payload.
+    /// Names and values that are stored next to the payload.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// What happened.
+    /// The payload.
     pub payload: T,
-    /// Ids of the events that led to this one.
+    /// Ids of the events that caused this one.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub caused_by: Vec<Uuid>,
     /// Labels to filter by.
@@ -58,10 +58,10 @@ pub struct EventRecord<T = Box<RawValue>> {
 }
 
 impl<T> EventRecord<T> {
-    /// The same event with what `change` makes of its payload.
+    /// The same event, with its payload converted by `change`.
     ///
     /// # Errors
-    /// Those of `change`.
+    /// The errors of `change`.
     pub fn try_map<U, E>(self, change: impl FnOnce(T) -> Result<U, E>) -> Result<EventRecord<U>, E> {
         let Self { id, seq, sid, ts, topic, key, partition, headers, payload, caused_by, tags } = self;
         let payload = change(payload)?;
@@ -93,13 +93,13 @@ impl EventRecord {
     }
 }
 
-/// How far a group is in a topic: the event at its floor.
+/// The progress of a group in a topic: the event at its floor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CursorPosition {
-    /// The topic, or the subscription's pattern.
+    /// The topic or pattern of the subscription.
     pub topic: String,
-    /// The last event that is settled with all before it.
+    /// The event at the floor: it and all events before it are settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_id: Option<Uuid>,
     /// That event's `ts`.
@@ -107,13 +107,13 @@ pub struct CursorPosition {
     pub last_ts: Option<i64>,
 }
 
-/// Why an event is delivered again.
+/// Why an event is redelivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RedeliveryReason {
-    /// The member let its lease run out.
+    /// The member's lease expired.
     LeaseExpired,
-    /// The member nacked it.
+    /// The member nacked the event.
     Nacked,
     /// The member's connection broke.
     MemberLost,
@@ -122,7 +122,7 @@ pub enum RedeliveryReason {
 }
 
 impl RedeliveryReason {
-    /// The reason as the wire has it.
+    /// The reason as it is sent on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::LeaseExpired => "lease_expired",
@@ -139,57 +139,57 @@ impl fmt::Display for RedeliveryReason {
     }
 }
 
-/// What a handler is told beside the event.
+/// What a handler learns about a delivery, in addition to the event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryContext {
-    /// Which delivery of the event this is, from 1.
+    /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// After this many the event becomes a dead letter.
+    /// The number of attempts after which the event becomes a dead letter.
     #[serde(rename = "maxAttempts")]
     pub max_attempts: u32,
-    /// How far the group is, where it is known.
+    /// The progress of the group, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<CursorPosition>,
-    /// Why it is delivered again; `None` the first time.
+    /// Why it is redelivered; `None` on the first delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<RedeliveryReason>,
-    /// How long the lease runs, from the delivery on.
+    /// The duration of the lease, from the delivery.
     #[serde(default)]
     pub ack_deadline_ms: u64,
-    /// What the nack of the attempt before said, where it is known; cut to 256 bytes.
+    /// The reason of the last nack, if known; cut to 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
 
-/// What became of an ack or nack.
+/// The result of an ack or nack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// The event.
     pub id: Uuid,
-    /// Whether it was taken.
+    /// Whether it succeeded.
     pub ok: bool,
-    /// Why not; or the reason that a nack gave.
+    /// The error, if it failed; or the reason of the nack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub err: Option<String>,
-    /// The lease was no longer the sender's, so nothing changed.
+    /// The sender did not hold the lease any more, so nothing changed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub stale: bool,
 }
 
-/// The payload of an event in a `dlq.` topic: what a group gave up.
+/// The payload of a dead letter: an event that a group gave up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter<T = Box<RawValue>> {
-    /// The topic that it failed in.
+    /// The topic of the event.
     pub topic: Topic,
     /// The group that gave it up.
     pub group: String,
-    /// The event, whole.
+    /// The whole event.
     pub original: EventRecord<T>,
     /// The last error.
     pub err: String,
-    /// How often it was delivered.
+    /// The number of attempts.
     pub attempts: u32,
-    /// When it was given up, in milliseconds since 1970.
+    /// The time at which it was given up, in milliseconds since 1970.
     pub ts: i64,
 }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_as_good_as_absent() {
+    fn null_is_the_same_as_absent() {
         let text = r#"{"id":"0196f1d0-1c2a-7b3c-8d4e-5f6071829304","ts":1,"topic":"t","payload":null,
             "seq":null,"sid":null,"key":null,"partition":null,"headers":null,"caused_by":null,"tags":null,"new":1}"#;
         let record: EventRecord = serde_json::from_str(text).expect("a record");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_as_deep_as_can_be_published_is_parsed() {
+    fn a_payload_with_the_maximum_nesting_is_parsed() {
         let deep = format!("{}{}", "[".repeat(128), "]".repeat(128));
         let text =
             format!(r#"{{"id":"0196f1d0-1c2a-7b3c-8d4e-5f6071829304","ts":1,"topic":"t","payload":{deep}}}"#);

@@ -1,10 +1,11 @@
 //! The frames of the WebSocket protocol: JSON objects in text messages, told apart by `op`.
 //!
-//! What clients send is read by [`parse_client_frame`] in one pass that checks the JSON and cuts out the fields; a payload
-//! is never parsed. [`FrameReader`] does the same for the frames of one client, faster where they repeat. What the server sends is written by the `put_` functions, the delivery of an event as
-//! `head + record bytes + tail`. Both directions also go the other way, for clients and for tests.
+//! [`parse_client_frame`] parses the frames of clients in one pass that checks the JSON and cuts out the fields; it never parses a
+//! payload. [`FrameReader`] returns the same results for the frames of one client, and is faster if they repeat. The `put_` functions
+//! write the frames of the server; an EVENT is `head + record bytes + tail`. For clients and tests, this module can also write client
+//! frames and read server frames.
 //!
-//! Whoever is subscribed, what may be done and what an id belongs to is not known here.
+//! This module checks only the form of frames. It knows no subscriptions, permissions or events.
 
 mod client;
 mod client_parse;
@@ -20,7 +21,7 @@ pub use server::{
     put_event_tail, put_ignored, put_ok, put_published,
 };
 
-/// Appends `,"corr":` and the `corr`, as it came, if there is one.
+/// Appends `,"corr":` and the `corr` as the client sent it, if there is one.
 fn put_corr(into: &mut Vec<u8>, corr: Option<&str>) {
     if let Some(corr) = corr {
         into.extend_from_slice(b",\"corr\":");

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// A group name that breaks the rules.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GroupNameError {
-    /// There is no name.
+    /// The name is empty.
     #[error("empty group name: 1 to 255 of A-Z a-z 0-9 . _ : - are allowed")]
     Empty,
     /// The name is too long.
@@ -20,20 +20,20 @@ pub enum GroupNameError {
         /// The name's length.
         bytes: usize,
     },
-    /// A character that a name cannot have.
+    /// The name contains a character that is not allowed.
     #[error("group name has {character:?} at byte {position}: only A-Z a-z 0-9 . _ : - are allowed")]
     Character {
         /// The character.
         character: char,
-        /// Where it stands.
+        /// Its byte position.
         position: usize,
     },
-    /// A name for a new group that no address can have.
-    #[error("a group cannot be named {0:?}: clients take it out of the path of an address")]
+    /// A name that cannot be part of a URL path.
+    #[error("a group cannot be named {0:?}: HTTP clients remove this segment from URL paths")]
     DotSegment(String),
 }
 
-/// Checks a group's name without making a [`GroupName`] of it: nothing is allocated.
+/// Checks a group name without creating a [`GroupName`], so nothing is allocated.
 ///
 /// # Errors
 /// Says which rule the name breaks.
@@ -71,8 +71,8 @@ impl GroupName {
         &self.0
     }
 
-    /// Whether a group of this name may be made. `.` and `..` are segments that browsers and `fetch` resolve before they send a
-    /// path, also as `%2E`, so the routes of such a group could not be reached.
+    /// Checks that a group with this name may be created. Browsers and `fetch` resolve the segments `.` and `..`, even written as
+    /// `%2E`, before they send a path, so the routes of such a group could not be reached.
     ///
     /// # Errors
     /// [`GroupNameError::DotSegment`].
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dots_are_free_in_group_names() {
+    fn group_names_may_contain_dots_anywhere() {
         for name in ["ops", "a..b", ".", "A:b_c-9"] {
             assert_eq!(GroupName::new(name).unwrap().as_str(), name);
         }

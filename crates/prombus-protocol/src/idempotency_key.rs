@@ -1,12 +1,12 @@
-//! Ids for events whose publisher has a key of its own: the same key is the same event, whichever way it comes in.
+//! Derives event ids from idempotency keys: the same key gives the same id over WebSocket, over HTTP and from an outbox.
 
 use uuid::Uuid;
 
-/// What keys that are no UUIDs are hashed with. Never to be changed: a retry may come after an upgrade.
+/// The namespace for hashing keys. It must never change, because a publisher may retry after an upgrade.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f0b_6d0e_8a3c_4c5f_9d42_7072_6f6d_6275);
 
-/// The id of the event with this key: a UUID is taken as it is, anything else is hashed (UUIDv5). `Idempotency-Key` over HTTP
-/// and the rows of an outbox agree on it.
+/// The id of the event with this key: a UUID is used unchanged, any other text is hashed (UUIDv5). `Idempotency-Key` over HTTP and
+/// the rows of an outbox use the same function.
 ///
 /// ```
 /// # use prombus_protocol::id_of_key;

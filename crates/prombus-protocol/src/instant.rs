@@ -1,4 +1,4 @@
-//! Times as people write them: milliseconds since 1970, ISO 8601, or how long ago.
+//! Parses times as people write them: milliseconds since 1970, ISO 8601, or a duration before now.
 
 use thiserror::Error;
 
@@ -11,8 +11,8 @@ const DAY_MS: i64 = 86_400_000;
 )]
 pub struct InstantError;
 
-/// Reads a time: milliseconds since 1970; a date like 2026-05-01 or 2026-05-01T12:30:00.250Z, also with an offset like
-/// +02:00; or how long before `now_ms` it was: -500ms, -30s, -90m, -2h, -1d, -1w.
+/// Parses a time: milliseconds since 1970; a date like 2026-05-01 or 2026-05-01T12:30:00.250Z, optionally with an offset like
+/// +02:00; or a duration before `now_ms`: -500ms, -30s, -90m, -2h, -1d, -1w.
 ///
 /// ```
 /// use prombus_protocol::parse_instant;
@@ -22,7 +22,7 @@ pub struct InstantError;
 /// ```
 ///
 /// # Errors
-/// It is none of these, or before 1970.
+/// The text has none of these forms, or the time is before 1970.
 pub fn parse_instant(text: &str, now_ms: i64) -> Result<i64, InstantError> {
     if is_digits(text) {
         return text.parse().map_err(|_| InstantError);
@@ -85,8 +85,8 @@ fn parse_date(text: &str) -> Option<i64> {
     Some(days * DAY_MS + ((hours * 60 + minutes) * 60 + seconds) * 1000 + ms - offset_ms)
 }
 
-/// Takes `Z`, or an offset like +02:00, +0200 or -05, from the end of a time. A space in its place is a plus: that is what a
-/// plus in an address becomes.
+/// Takes `Z`, or an offset like +02:00, +0200 or -05, from the end of a time. A space counts as a plus, because an unencoded plus in
+/// a URL query is decoded to a space.
 fn split_offset(time: &str) -> Option<(&str, i64)> {
     if let Some(time) = time.strip_suffix('Z') {
         return Some((time, 0));
@@ -126,7 +126,7 @@ fn days_before(year: i64, month: i64) -> i64 {
     (year - 1970) * 365 + leap_days + months.unwrap_or(0)
 }
 
-/// A time as 2026-05-01T12:00:00.000Z.
+/// Formats a time as 2026-05-01T12:00:00.000Z.
 pub fn instant_text(ts_ms: i64) -> String {
     let (days, ms) = (ts_ms.div_euclid(DAY_MS), ts_ms.rem_euclid(DAY_MS));
     let mut year = 1970 + days.div_euclid(366);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_is_taken_off() {
+    fn an_offset_is_subtracted() {
         let noon = parse_instant("2025-01-01T12:00:00Z", 0);
         for text in [
             "2025-01-01T14:00:00+02:00",

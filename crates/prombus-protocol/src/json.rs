@@ -1,28 +1,27 @@
-//! JSON that is checked once and then only copied.
+//! JSON values that are checked once and from then on only copied.
 //!
-//! A payload goes through [`push_json`] when it comes in. From then on it is bytes: stored, read and sent without being
-//! parsed again. So the check must be complete (whoever reads the event gets valid JSON) and fast (it is on the way of every
-//! event).
+//! A payload is checked by [`push_json`] when the server receives it. After that it is stored, read and sent as bytes, without being
+//! parsed again. So the check must be complete (every consumer gets valid JSON) and fast (every publish pays for it).
 
 use crate::json_scanner::{JsonFault, Scanner, plain_prefix};
 use thiserror::Error;
 
-/// Why a text is not one JSON value that can be kept.
+/// Why a text is not one valid JSON value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum JsonError {
-    /// Nothing, or only whitespace.
+    /// The text is empty, or has only whitespace.
     #[error("empty: one JSON value was expected")]
     Empty,
     /// Not UTF-8.
     #[error("not UTF-8 at byte {position}")]
     NotUtf8 {
-        /// The first byte that is wrong.
+        /// The position of the first invalid byte.
         position: usize,
     },
     /// Not JSON.
     #[error("not JSON at byte {position}: {what}")]
     Syntax {
-        /// The byte where it fails.
+        /// The byte position of the error.
         position: usize,
         /// What is wrong there.
         what: &'static str,
@@ -30,13 +29,13 @@ pub enum JsonError {
     /// Nested deeper than [`MAX_NESTING`](crate::limits::MAX_NESTING).
     #[error("nested deeper than 128 arrays and objects at byte {position}")]
     TooDeep {
-        /// The bracket that is too many.
+        /// The byte position of the first bracket beyond the limit.
         position: usize,
     },
 }
 
 impl JsonError {
-    /// The fault that stopped a scanner, with its place.
+    /// The fault that stopped a scanner, with its position.
     #[cold]
     pub(crate) fn at(scanner: &Scanner<'_>, fault: JsonFault) -> Self {
         let position = scanner.position();
@@ -71,10 +70,10 @@ impl<'a> Json<'a> {
         }
         let value = Self::scan(&mut scanner, text).map_err(|fault| JsonError::at(&scanner, fault))?;
         scanner.skip_whitespace();
-        if scanner.at_end() { Ok(value) } else { Err(JsonError::at(&scanner, JsonFault::Behind)) }
+        if scanner.at_end() { Ok(value) } else { Err(JsonError::at(&scanner, JsonFault::Trailing)) }
     }
 
-    /// The value that the scanner, which goes over `text`, stands on.
+    /// The value at the position of the scanner, which reads `text`.
     pub(crate) fn scan(scanner: &mut Scanner<'a>, text: &'a str) -> Result<Self, JsonFault> {
         let start = scanner.position();
         scanner.line_breaks = false;
@@ -82,17 +81,17 @@ impl<'a> Json<'a> {
         Ok(Self { text: &text[start..scanner.position()], line_breaks: scanner.line_breaks })
     }
 
-    /// The value as it came.
+    /// The text of the value, unchanged.
     pub fn get(&self) -> &'a str {
         self.text
     }
 
-    /// Appends the value as it is kept: on one line. Nothing is checked again.
+    /// Appends the value in its stored form, on one line. Nothing is checked again.
     pub fn push(&self, into: &mut Vec<u8>) {
         let start = into.len();
         into.extend_from_slice(self.text.as_bytes());
         if self.line_breaks {
-            // Strings cannot hold raw CR or LF, so all of them stand between tokens.
+            // Strings cannot contain raw CR or LF, so all of them are between tokens.
             for byte in &mut into[start..] {
                 *byte = if matches!(*byte, b'\r' | b'\n') { b' ' } else { *byte };
             }
@@ -100,8 +99,8 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Checks that `json` is exactly one JSON value (RFC 8259, UTF-8, nested at most 128 deep) and appends it: without the
-/// whitespace around it, each CR and LF between its tokens as a space, all else byte for byte.
+/// Checks that `json` is exactly one JSON value (RFC 8259, UTF-8, nested at most 128 deep) and appends it. Whitespace around the
+/// value is removed, each CR and LF between its tokens becomes a space, and everything else is copied byte for byte.
 ///
 /// ```
 /// let mut body = b"payload: ".to_vec();
@@ -111,7 +110,7 @@ impl<'a> Json<'a> {
 /// ```
 ///
 /// # Errors
-/// Says what is wrong, and at which byte; `into` is as it was.
+/// Says what is wrong, and at which byte; `into` is unchanged.
 pub fn push_json(into: &mut Vec<u8>, json: &[u8]) -> Result<(), JsonError> {
     Json::new(json)?.push(into);
     Ok(())
@@ -241,12 +240,12 @@ mod tests {
         assert_eq!(message(b"{\"a\":01}"), "not JSON at byte 6: a number with a leading zero");
         assert_eq!(message(b"[1 2]"), "not JSON at byte 3: a comma or ] was expected");
         assert_eq!(message(b"[1,"), "not JSON at byte 3: the text ends too early");
-        assert_eq!(message(b"1 1"), "not JSON at byte 2: something behind the value");
+        assert_eq!(message(b"1 1"), "not JSON at byte 2: unexpected text after the value");
         assert_eq!(message(b"\"a\nb\""), "not JSON at byte 2: a control byte inside a string");
     }
 
     #[test]
-    fn nesting_up_to_the_limit_is_taken() {
+    fn nesting_up_to_the_limit_is_accepted() {
         for (open, close) in [("[", "]"), ("{\"a\":", "}"), ("[{\"a\":", "}]")] {
             let levels = 128 / open.matches(['[', '{']).count();
             let deep = |levels| format!("{}1{}", open.repeat(levels), close.repeat(levels));

@@ -1,16 +1,16 @@
 //! The grammar of JSON (RFC 8259), checked byte by byte without a tree and without recursion.
 //!
-//! What a [`Scanner`] passed over is well formed, provided that its bytes are UTF-8: that is its caller's to check, bytes from
-//! 0x80 up get no look. It deliberately decodes nothing: numbers of any size and lone `\u` surrogates are grammar.
+//! Text that a [`Scanner`] has skipped is well-formed JSON, provided that it is UTF-8. The caller checks that; the scanner accepts all
+//! bytes from 0x80 up inside strings. It deliberately decodes nothing: numbers of any size and lone `\u` surrogates are valid grammar.
 //!
-//! This is on the way of every event, so it looks at 8 bytes at a time inside strings, and its errors fit a register.
+//! Every publish goes through this code, so it reads strings 8 bytes at a time, and its errors fit in a register.
 
 use crate::limits::MAX_NESTING;
 
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// What is wrong at the place where a scanner stopped.
+/// What is wrong at the position where a scanner stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JsonFault {
     Value,
@@ -23,7 +23,7 @@ pub(crate) enum JsonFault {
     HexDigits,
     Digit,
     LeadingZero,
-    Behind,
+    Trailing,
     TooDeep,
 }
 
@@ -40,13 +40,13 @@ impl JsonFault {
             Self::HexDigits => "four hex digits were expected after \\u",
             Self::Digit => "a digit was expected",
             Self::LeadingZero => "a number with a leading zero",
-            Self::Behind => "something behind the value",
+            Self::Trailing => "unexpected text after the value",
             Self::TooDeep => "nested too deep",
         }
     }
 }
 
-/// The high bit of each byte that is `"`, `\` or a control byte. Bits above the lowest set one may be wrong; that one is right.
+/// Sets the high bit of each byte that is `"`, `\` or a control byte. Only the lowest set bit is reliable; higher ones may be wrong.
 const fn special_bytes(word: u64) -> u64 {
     const fn zero_bytes(word: u64) -> u64 {
         word.wrapping_sub(ONES) & !word
@@ -57,10 +57,10 @@ const fn special_bytes(word: u64) -> u64 {
     (quotes | backslashes | controls) & HIGHS
 }
 
-/// A string that is longer than this is looked at in larger blocks.
+/// A string that is longer than this is scanned in larger blocks.
 const LONG_BYTES: usize = 16;
 
-/// How many bytes from the start, in whole blocks, are plain. Written so that the compiler makes vector instructions of it.
+/// The number of plain bytes at the start, in whole blocks. Written so that the compiler generates vector instructions.
 #[inline(never)]
 fn plain_blocks(bytes: &[u8]) -> usize {
     let mut at = 0;
@@ -74,7 +74,7 @@ fn plain_blocks(bytes: &[u8]) -> usize {
     at
 }
 
-/// How many bytes from the start need no look inside a string: up to the first `"`, `\` or control byte.
+/// The number of bytes before the first `"`, `\` or control byte.
 #[inline]
 pub(crate) fn plain_prefix(bytes: &[u8]) -> usize {
     let mut at = 0;
@@ -92,11 +92,11 @@ pub(crate) fn plain_prefix(bytes: &[u8]) -> usize {
     at + rest.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\').unwrap_or(rest.len())
 }
 
-/// A place in a JSON text.
+/// A position in a JSON text that moves over valid JSON.
 pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Whether a CR or LF was passed over.
+    /// Whether a CR or LF was skipped.
     pub(crate) line_breaks: bool,
 }
 
@@ -118,19 +118,19 @@ impl<'a> Scanner<'a> {
         self.bytes.get(self.at).copied()
     }
 
-    /// Passes over one byte, if there is one.
+    /// Skips one byte, if there is one.
     #[inline(always)]
     pub(crate) fn skip_byte(&mut self) {
         self.at = (self.at + 1).min(self.bytes.len());
     }
 
-    /// Passes over so many bytes, which are there.
+    /// Skips this many bytes; the caller has checked that they exist.
     #[inline(always)]
     pub(crate) fn skip(&mut self, count: usize) {
         self.at = (self.at + count).min(self.bytes.len());
     }
 
-    /// Passes over these bytes, or answers `None` where others stand.
+    /// Skips exactly these bytes; `None` if the text continues with others.
     #[inline(always)]
     pub(crate) fn skip_literal(&mut self, literal: &[u8]) -> Option<()> {
         self.bytes[self.at..].starts_with(literal).then(|| self.at += literal.len())
@@ -158,9 +158,9 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Passes over one value, from its first byte to its last.
+    /// Skips one value, from its first byte to its last.
     pub(crate) fn value(&mut self) -> Result<(), JsonFault> {
-        // On a copy whose fields live in registers; behind a reference each step would go through memory.
+        // Works on a copy, whose fields stay in registers; through a reference each step would access memory.
         let mut copy = Self { ..*self };
         let result = copy.walk_value();
         *self = copy;
@@ -170,7 +170,7 @@ impl<'a> Scanner<'a> {
     #[inline(always)]
     fn walk_value(&mut self) -> Result<(), JsonFault> {
         let mut depth = 0;
-        // One bit a level, the innermost lowest: 1 for an object, 0 for an array.
+        // One bit per level, the innermost is the lowest: 1 for an object, 0 for an array.
         let mut levels: u128 = 0;
         loop {
             match self.peek() {
@@ -227,7 +227,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes over `"name" :` and the whitespace behind it.
+    /// Skips `"name" :` and the whitespace after it.
     #[inline(always)]
     fn member_name(&mut self) -> Result<(), JsonFault> {
         if self.peek() != Some(b'"') {
@@ -240,7 +240,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Passes over a string; the scanner stands on its first quote.
+    /// Skips a string; the scanner is at its first quote.
     #[inline(always)]
     pub(crate) fn string(&mut self) -> Result<(), JsonFault> {
         self.at += 1;
@@ -307,7 +307,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The length of the escape that `bytes` begin with, or the place in it that is wrong.
+/// The length of the escape at the start of `bytes`, or the position of the error in it.
 fn escape(bytes: &[u8]) -> (usize, Option<JsonFault>) {
     match bytes.get(1) {
         Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => (2, None),

@@ -1,7 +1,7 @@
-//! What prombus programs, the wire and the SDKs share: topics, events, options, frames, and their limits.
+//! The types of the prombus protocol, shared by servers, clients and SDKs: topics, events, options, frames, and their limits.
 //!
-//! A payload is checked once, when it comes in, and then only copied: an event is stored as a body that already is the JSON
-//! it goes out as.
+//! A payload is checked once, when the server receives it, and from then on only copied: the stored body of an event already
+//! contains the JSON that consumers receive.
 //!
 //! ```
 //! use prombus_protocol::{
@@ -13,7 +13,7 @@
 //! let parsed = parse_client_frame(br#"{"op":"PUBLISH","corr":"7","topic":"orders","payload":{"total":12}}"#)?;
 //! let ClientFrame::Publish { topic, payload, opts } = parsed.frame else { unreachable!() };
 //!
-//! // What is stored ...
+//! // The server stores this body ...
 //! let mut body = Vec::new();
 //! let fields = BodyFields {
 //!     ts: opts.ts.unwrap_or(1_700_000_000_000),
@@ -30,13 +30,13 @@
 //! put_body_end(&mut body);
 //! assert_eq!(Body::new(&body).payload(), Some(r#"{"total":12}"#));
 //!
-//! // ... what the publisher is answered ...
+//! // ... responds to the publisher ...
 //! let id = Uuid::from_u128(1);
 //! let mut answer = Vec::new();
 //! put_published(&mut answer, parsed.corr, id, 1, false);
 //! assert_eq!(answer, br#"{"op":"OK","corr":"7","id":"00000000-0000-0000-0000-000000000001","seq":1}"#);
 //!
-//! // ... and what a subscriber gets.
+//! // ... and delivers the event to a subscriber.
 //! let (mut head, mut delivery) = (Vec::new(), Vec::new());
 //! put_event_head(&mut head, "orders", "billing");
 //! let context = EventContext { attempt: 1, ack_deadline_ms: 30_000, max_attempts: 5, reason: None, last_error: None };
@@ -44,7 +44,7 @@
 //! # Ok::<(), prombus_protocol::FrameError>(())
 //! ```
 //!
-//! There is no I/O here, no clock and no runtime. `fixtures/` holds golden frames and names that the tests of every SDK run.
+//! This crate has no I/O, no clock and no runtime. `fixtures/` contains golden frames and names that the tests of every SDK run.
 
 mod body;
 mod error_code;

@@ -1,5 +1,5 @@
-//! Names of fields as people type them: both spellings are the same name, and a near miss is told from a name that is just
-//! unknown.
+//! Looks up field names as people type them: camelCase and snake_case are the same name, and a near miss is distinguished from an
+//! unknown name.
 //!
 //! ```
 //! use prombus_protocol::names::{Found, find};
@@ -11,28 +11,28 @@
 //! assert_eq!(find("colour", &known), Found::Unknown);
 //! ```
 
-/// A mistyped name is told from another name only where the known one has at least this many letters.
+/// A name counts as mistyped only if the known name has at least this many letters; shorter names are too similar to each other.
 const SHORTEST_TO_MISTYPE: usize = 6;
 
-/// What a name is, beside the names that are known.
+/// The result of looking up a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found<'a> {
     /// The known name at this index, in either spelling.
     Known(usize),
-    /// Not known, but probably this one was meant: the same without case, `_` and `-`, or one edit from a name of six letters
-    /// or more.
+    /// The name is not known, but probably means this one: it differs only in case, `_` and `-`, or by one edit from a known name of
+    /// six letters or more.
     Near(&'a str),
-    /// Something else.
+    /// The name resembles no known name.
     Unknown,
 }
 
-/// Names that meant nothing, in the order in which they came, for the answer: at most `NAMES_MAX` of them, and of each the first
-/// `CHARS_MAX` characters. A client decides how many it sends, and how long they are.
+/// Names that were ignored, in their order, to be listed in the response. The list is bounded because a client decides how many
+/// names it sends and how long they are: it holds at most `NAMES_MAX` names, each cut to `CHARS_MAX` characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IgnoredNames<const NAMES_MAX: usize, const CHARS_MAX: usize>(Vec<String>);
 
 impl<const NAMES_MAX: usize, const CHARS_MAX: usize> IgnoredNames<NAMES_MAX, CHARS_MAX> {
-    /// Adds a name, unless it is listed or the list is full.
+    /// Adds a name, unless it is already listed or the list is full.
     pub fn add(&mut self, name: &str) {
         let name = shown(name, CHARS_MAX);
         if self.0.len() < NAMES_MAX && !self.0.iter().any(|listed| listed == name) {
@@ -50,20 +50,20 @@ impl<const NAMES_MAX: usize, const CHARS_MAX: usize> IgnoredNames<NAMES_MAX, CHA
         &self.0
     }
 
-    /// The names, taken out.
+    /// Returns the names by value.
     pub fn into_names(self) -> Vec<String> {
         self.0
     }
 }
 
-/// As much of a client's text as an answer may show.
+/// A client's text, cut to the length that a response may show.
 pub fn shown(text: &str, chars_max: usize) -> &str {
     text.char_indices().nth(chars_max).map_or(text, |(cut, _)| &text[..cut])
 }
 
 /// Looks a name up. `known` has one spelling of each name, camelCase or snake_case.
 pub fn find<'a>(name: &str, known: &[&'a str]) -> Found<'a> {
-    // As it is spelled in the table, it is found without a look at its letters.
+    // Fast path: most names are spelled as in the table.
     let exact = known.iter().position(|known| *known == name);
     if let Some(index) = exact.or_else(|| known.iter().position(|known| is_same(name, known))) {
         return Found::Known(index);
@@ -72,12 +72,12 @@ pub fn find<'a>(name: &str, known: &[&'a str]) -> Found<'a> {
     known.iter().find(near).map_or(Found::Unknown, |known| Found::Near(known))
 }
 
-/// Whether two texts are one name, each in camelCase or in snake_case.
+/// Whether two texts are the same name, each in camelCase or snake_case.
 pub fn is_same(left: &str, right: &str) -> bool {
     left == right || (is_one_style(left) && is_one_style(right) && camel(left).eq(camel(right)))
 }
 
-/// A text with both `_` and capitals is in neither spelling.
+/// Whether a text is in one spelling: a text with both `_` and capitals is in neither.
 fn is_one_style(name: &str) -> bool {
     !(name.contains('_') && name.contains(|letter: char| letter.is_ascii_uppercase()))
 }
@@ -102,9 +102,9 @@ fn is_folded_same(left: &str, right: &str) -> bool {
     folded(left).eq(folded(right))
 }
 
-/// Whether a letter more, less or changed, or two neighbours swapped, makes one of the other.
+/// Whether one edit turns one name into the other: a letter inserted, removed or changed, or two neighbours swapped.
 fn is_one_edit(name: &str, known: &str) -> bool {
-    // The bound keeps a long name of a stranger from being copied.
+    // The bound prevents copying a long name that a client sent.
     if name.len() > known.len() * 2 + 2 {
         return false;
     }

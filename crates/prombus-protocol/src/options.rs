@@ -1,9 +1,9 @@
 //! Options of publishers and subscribers, with their limits.
 //!
-//! Whatever a client sends as an option, the answer names the field as JSON has it, what came and what is allowed. So options
-//! are read loosely first ([`untyped`]), then checked; a value that was read from JSON has passed its `check`. Both spellings of
-//! a name count ([`fields`]), a mistyped name is an error, and other unknown fields are ignored and listed. `null` is the same
-//! as absent. A filter refuses every unknown field: one that is not understood must not let more through.
+//! An error about an option names the field as it is called in JSON, the value, and what is allowed. So options are first read
+//! without types ([`untyped`]) and then checked; options that were read from JSON have passed their `check`. Both spellings of a name
+//! are accepted ([`fields`]), a mistyped name is an error, and other unknown fields are ignored and listed. `null` counts as absent.
+//! A filter refuses every unknown field: ignoring one would let more events through than the client wants.
 
 mod error;
 pub(crate) mod fields;

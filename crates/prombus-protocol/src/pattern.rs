@@ -1,4 +1,4 @@
-//! Patterns over topic names: `*` is one whole segment, `**` any number of segments, none included.
+//! Patterns over topic names: `*` matches one whole segment, `**` any number of segments, including none.
 
 use crate::topic_name::{DEAD_LETTER_PREFIX, Topic, TopicError, describe, fault_of};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Checks a pattern without making a [`Pattern`] of it: nothing is allocated. A topic name is a pattern too.
+/// Checks a pattern without creating a [`Pattern`], so nothing is allocated. A topic name is a pattern too.
 ///
 /// # Errors
 /// Says which rule the pattern breaks.
@@ -23,7 +23,7 @@ pub fn check_pattern(text: &str) -> Result<(), TopicError> {
     }
     Err(TopicError::Wildcard {
         text: text.to_owned(),
-        allowed: "* stands for one whole segment, ** for any number of segments",
+        allowed: "* matches one whole segment, ** any number of segments",
     })
 }
 
@@ -31,10 +31,10 @@ fn is_wildcard(segment: &str) -> bool {
     matches!(segment, "*" | "**")
 }
 
-/// A topic name in which whole segments may be `*` (one segment) or `**` (any number of segments, none included).
+/// A topic name in which whole segments may be `*` (one segment) or `**` (any number of segments, including none).
 ///
-/// Topics of dead letters are found only by patterns that begin with `dlq.`: who subscribes to `**` wants events, not the
-/// failures of others.
+/// Topics of dead letters match only patterns that begin with `dlq.`: a subscriber of `**` wants events, not the failures of other
+/// consumers.
 ///
 /// ```
 /// use prombus_protocol::Pattern;
@@ -68,8 +68,8 @@ impl Pattern {
         Topic::new(self.as_str()).ok()
     }
 
-    /// Whether a topic of this name belongs to the pattern. Takes time of at most the product of both numbers of segments,
-    /// and no memory.
+    /// Whether the pattern matches a topic name. The time is at most proportional to the product of the two numbers of segments;
+    /// nothing is allocated.
     pub fn matches(&self, topic: &str) -> bool {
         if topic.starts_with(DEAD_LETTER_PREFIX) && !self.0.starts_with(DEAD_LETTER_PREFIX) {
             return false;
@@ -78,7 +78,7 @@ impl Pattern {
     }
 }
 
-/// The first segment, and what comes behind it.
+/// The first segment, and the rest after its dot.
 fn cut(text: &str) -> (&str, Option<&str>) {
     match text.split_once('.') {
         Some((segment, rest)) => (segment, Some(rest)),
@@ -86,8 +86,8 @@ fn cut(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Greedy: a `**` first stands for nothing, and on a mismatch the last one takes one segment more. An earlier `**` never
-/// has to be tried again, because the later one can take all that the earlier one could give up.
+/// Greedy matching: a `**` first matches nothing, and on a mismatch the last `**` takes one more segment. An earlier `**` never has
+/// to be tried again, because the later one can take every segment that the earlier one could take.
 fn matches_segments(pattern: &str, topic: &str) -> bool {
     let (mut pattern, mut topic) = (Some(pattern), Some(topic));
     let mut last_any: Option<(Option<&str>, Option<&str>)> = None;
@@ -110,10 +110,10 @@ fn matches_segments(pattern: &str, topic: &str) -> bool {
             None if topic.is_none() => return true,
             None => {}
         }
-        let Some((behind_any, Some(taken_from))) = last_any else { return false };
+        let Some((after_any, Some(taken_from))) = last_any else { return false };
         let (_, rest) = cut(taken_from);
-        last_any = Some((behind_any, rest));
-        (pattern, topic) = (behind_any, rest);
+        last_any = Some((after_any, rest));
+        (pattern, topic) = (after_any, rest);
     }
 }
 
@@ -165,7 +165,7 @@ impl<'de> Deserialize<'de> for Pattern {
 mod tests {
     use super::*;
 
-    /// All ways, tried one by one.
+    /// Tries every way to match.
     fn naive(pattern: &[&str], topic: &[&str]) -> bool {
         match (pattern, topic) {
             ([], []) => true,

@@ -1,6 +1,6 @@
-//! Topic names: the rules, and the type of a name that keeps them.
+//! Topic names: their rules, and a type for valid names.
 //!
-//! A name is 1 to 255 bytes of `A-Z a-z 0-9 . _ : -`, in segments split by dots, none of them empty. A leading `dlq.` does
+//! A name has 1 to 255 bytes of `A-Z a-z 0-9 . _ : -`, in non-empty segments separated by dots. A leading `dlq.` does
 //! not count for the length, so that every topic can have a dead-letter topic. Patterns are in `pattern.rs`.
 
 use crate::limits::MAX_TOPIC_BYTES;
@@ -10,13 +10,13 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What the names of dead-letter topics begin with.
+/// The prefix of the names of dead-letter topics.
 pub const DEAD_LETTER_PREFIX: &str = "dlq.";
 
 /// A topic name or pattern that breaks the rules.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TopicError {
-    /// There is no name.
+    /// The name is empty.
     #[error("empty topic name: 1 to 255 of A-Z a-z 0-9 . _ : - are allowed")]
     Empty,
     /// The name is too long.
@@ -25,31 +25,31 @@ pub enum TopicError {
         /// The name's length.
         bytes: usize,
     },
-    /// A character that a name cannot have.
+    /// The name contains a character that is not allowed.
     #[error("topic name has {character:?} at byte {position}: only A-Z a-z 0-9 . _ : - are allowed")]
     Character {
         /// The character.
         character: char,
-        /// Where it stands.
+        /// Its byte position.
         position: usize,
     },
     /// Two dots in a row, or a dot at an end.
-    #[error("topic name has an empty segment at byte {position}: dots stand between segments, one at a time")]
+    #[error("topic name has an empty segment at byte {position}: segments are separated by single dots")]
     EmptySegment {
-        /// Where the segment would begin.
+        /// The byte position of the empty segment.
         position: usize,
     },
-    /// A wildcard in a name, or one that is only part of a pattern's segment.
+    /// A topic name contains a wildcard, or a pattern has a segment that is only partly a wildcard.
     #[error("{text:?} has a wildcard that is not allowed here: {allowed}")]
     Wildcard {
         /// The name or pattern.
         text: String,
-        /// What would be.
+        /// The rule for wildcards.
         allowed: &'static str,
     },
 }
 
-/// What is wrong with a name, in a form that `const` code can make.
+/// What is wrong with a name, in a form that `const` code can create.
 #[derive(Clone, Copy)]
 pub(crate) enum NameFault {
     Empty,
@@ -80,7 +80,7 @@ const fn counted_bytes(name: &[u8]) -> usize {
     }
 }
 
-/// The rules. `stars` allows `*` as a character, for patterns; their segments are checked apart.
+/// Checks the rules of names. For patterns, `stars` allows the character `*`; the caller checks their segments.
 pub(crate) const fn fault_of(name: &[u8], stars: bool) -> Option<NameFault> {
     if name.is_empty() {
         return Some(NameFault::Empty);
@@ -113,16 +113,15 @@ pub(crate) fn describe(fault: NameFault, name: &str) -> TopicError {
         NameFault::TooLong => TopicError::TooLong { bytes: counted_bytes(name.as_bytes()) },
         NameFault::EmptySegment(position) => TopicError::EmptySegment { position },
         NameFault::Character(position) => match name.get(position..).and_then(|rest| rest.chars().next()) {
-            Some('*') => TopicError::Wildcard {
-                text: name.to_owned(),
-                allowed: "only patterns have wildcards, a topic name has none",
-            },
+            Some('*') => {
+                TopicError::Wildcard { text: name.to_owned(), allowed: "only patterns may contain wildcards" }
+            }
             character => TopicError::Character { character: character.unwrap_or('\u{fffd}'), position },
         },
     }
 }
 
-/// Checks a topic's name without making a [`Topic`] of it: nothing is allocated.
+/// Checks a topic name without creating a [`Topic`], so nothing is allocated.
 ///
 /// # Errors
 /// Says which rule the name breaks.
@@ -133,7 +132,7 @@ pub fn check_topic(name: &str) -> Result<(), TopicError> {
     }
 }
 
-/// The name of a topic; always a valid one. Cloning it is cheap.
+/// A valid topic name. Cloning it is cheap.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Topic(Arc<str>);
 
@@ -158,8 +157,8 @@ impl Topic {
         self.0.starts_with(DEAD_LETTER_PREFIX)
     }
 
-    /// The topic that this topic's dead letters go to: `dlq.<topic>`. A dead-letter topic has no other: what fails there
-    /// stays there, so it names itself.
+    /// The topic of this topic's dead letters: `dlq.<topic>`. A dead-letter topic has none of its own and returns itself, because its
+    /// failed events stay in it.
     #[must_use]
     pub fn dead_letter(&self) -> Self {
         if self.is_dead_letter() {
@@ -249,10 +248,10 @@ mod tests {
     fn a_leading_dlq_does_not_count_for_the_length() {
         let longest = Topic::new("a".repeat(255)).unwrap();
         assert_eq!(Topic::new("a".repeat(256)), Err(TopicError::TooLong { bytes: 256 }));
-        let letters = longest.dead_letter();
-        assert_eq!(Topic::new(letters.as_str()), Ok(letters.clone()));
-        assert_eq!(letters.dead_letter(), letters);
-        assert!(letters.is_dead_letter() && !longest.is_dead_letter());
+        let dead_letters = longest.dead_letter();
+        assert_eq!(Topic::new(dead_letters.as_str()), Ok(dead_letters.clone()));
+        assert_eq!(dead_letters.dead_letter(), dead_letters);
+        assert!(dead_letters.is_dead_letter() && !longest.is_dead_letter());
     }
 
     #[test]

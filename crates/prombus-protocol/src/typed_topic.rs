@@ -1,10 +1,10 @@
-//! Topics that know the type of their payload, and what may stand where a topic is wanted.
+//! Topics with a payload type, and the trait of everything that can be used as a topic.
 
 use crate::topic_name::{NameFault, Topic, TopicError, fault_of};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A topic whose payloads are of type `T`. The [`topic!`](crate::topic!) macro makes one and checks its name at compile time.
+/// A topic whose payloads are of type `T`. The [`topic!`](crate::topic!) macro creates one and checks its name at compile time.
 pub struct TypedTopic<T: ?Sized> {
     name: &'static str,
     // Names `T` without owning one: the constant stays Copy, Send and Sync whatever `T` is.
@@ -12,7 +12,7 @@ pub struct TypedTopic<T: ?Sized> {
 }
 
 impl<T: ?Sized> TypedTopic<T> {
-    /// A topic of this name. In a constant a bad name is a compile error.
+    /// A topic with this name. In a constant, an invalid name is a compile error.
     ///
     /// # Panics
     /// If the name breaks the rules of [`Topic`].
@@ -54,7 +54,7 @@ impl<T: ?Sized> fmt::Display for TypedTopic<T> {
     }
 }
 
-/// Makes constants of [`TypedTopic`]. A name that breaks the rules does not compile.
+/// Defines constants of type [`TypedTopic`]. An invalid name does not compile.
 ///
 /// ```
 /// struct Heartbeat {
@@ -88,7 +88,7 @@ impl<T: ?Sized> From<TypedTopic<T>> for String {
     }
 }
 
-/// What may stand for a topic with payloads of type `T`: any name, or a [`TypedTopic`] of that same type.
+/// A value that can be used as a topic with payloads of type `T`: any name, or a [`TypedTopic`] of the same type.
 ///
 /// ```compile_fail,E0277
 /// use prombus_protocol::{TopicFor, topic};
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_typed_topics_stand_for_a_topic() {
+    fn names_and_typed_topics_can_be_used_as_topics() {
         assert_eq!(name_of(NUMBERS, &7), "numbers");
         let numbers = &NUMBERS;
         assert_eq!(name_of(numbers, &7), "numbers");

@@ -1,8 +1,8 @@
-//! The task of a connection: writes queued frames, reads answers and deliveries, and notices a server that went silent.
+//! The task of a connection: it writes queued frames, reads responses and deliveries, and detects a silent server.
 //!
-//! After 30 s in which nothing was received it sends a ping, and after 75 s it ends the connection: a machine that lost its
-//! power closes no connection, and a server may ping less often than that. A server that answers pings and no request for
-//! 60 s while requests wait is given up, too.
+//! After 30 s without received data it sends a ping, and after 75 s it ends the connection: a machine that lost its power does not close
+//! its connections. It also ends the connection if requests wait and the server responds to none of them for 60 s, even if the server
+//! still responds to pings.
 
 use super::shared::{End, Incoming, Shared};
 use super::upgrade::Socket;
@@ -17,12 +17,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{self, Bytes, Message, Utf8Bytes};
 
-/// Silence after which a ping is sent, and after which the connection ends.
+/// The silence after which a ping is sent, and the silence after which the connection ends.
 const PING_AFTER: Duration = Duration::from_secs(30);
 const SILENCE_LIMIT: Duration = Duration::from_secs(75);
-/// How long requests may wait while none is answered. Longer, and the server is taken to hang.
+/// How long requests may wait without any response. After that, the server counts as hanging.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long to wait for the server's close frame, after ours or after a failed write.
+/// How long to wait for the server's close frame after sending one or after a failed write.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs a connection until it ends, or until the sender of `queued` is dropped.
@@ -33,26 +33,26 @@ pub(super) async fn run(
 ) {
     let (sink, stream) = socket.split();
     let ping = Notify::new();
-    // Both at once: a server that stops reading until its answers are read must not block this client indefinitely.
+    // Reads and writes run concurrently: a server may stop reading until its responses are read.
     let mut reading = std::pin::pin!(read(stream, &shared, &ping));
     let end = tokio::select! {
         written = write(sink, queued, &ping) => match written {
             Ok(()) => {
-                // A socket that is closed with unread data resets the connection, and the server might not see the close
-                // frame: it would count the leases as lost.
+                // Closing a socket with unread data resets the connection. The server might then miss the close frame and count the
+                // leases as lost.
                 let _ = timeout(CLOSE_TIMEOUT, reading).await;
                 End::from("closed by this client")
             }
             Err(error) => timeout(CLOSE_TIMEOUT, reading).await.unwrap_or_else(|_| error.to_string().into()),
         },
         end = &mut reading => end,
-        // The server hangs: it would not answer a close frame either.
+        // The server hangs, so it would not respond to a close frame either.
         () = shared.unanswered_for(ANSWER_TIMEOUT) => format!("no answer in {} s", ANSWER_TIMEOUT.as_secs()).into(),
     };
     shared.end(end);
 }
 
-/// Writes frames and pings until the connection is dropped; then a close frame.
+/// Writes frames and pings until the connection is dropped, and then a close frame.
 async fn write(
     mut sink: SplitSink<Socket, Message>,
     mut queued: mpsc::UnboundedReceiver<Vec<Utf8Bytes>>,
@@ -69,7 +69,7 @@ async fn write(
                 continue;
             }
         };
-        // Everything that is queued goes with it in one write.
+        // All queued frames are sent with it in one write.
         while let Ok(more) = queued.try_recv() {
             batch.extend(more);
         }
@@ -116,7 +116,7 @@ async fn read(mut stream: SplitStream<Socket>, shared: &Shared, ping: &Notify) -
     }
 }
 
-/// Passes a frame on.
+/// Passes a received frame to the request or subscription that it belongs to.
 fn handle(text: &Utf8Bytes, shared: &Shared) -> Result<(), End> {
     match ServerFrame::<Box<RawValue>>::parse(text.as_bytes()) {
         Ok(ServerFrame::Ok(mut ok)) => shared.answer(number(ok.corr.take()), Ok(ok)),

@@ -1,5 +1,5 @@
-//! What a connection shares with the task that runs it: the requests that wait for an answer, found by `corr`, and how the
-//! connection ended. Every waiting request is answered or ends with the connection, which ends if nothing is answered for 60 s.
+//! The state that a connection shares with its task: the requests that wait for a response, by `corr`, and how the connection ended.
+//! Every waiting request gets a response or ends with the connection. The connection ends if no request gets a response for 60 s.
 
 use crate::error::PublishError;
 use parking_lot::Mutex;
@@ -10,49 +10,49 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-/// The index of a frame in its batch, and the server's answer.
+/// The index of a frame in its batch, and the server's response.
 pub(super) type Answer = (usize, Result<OkFrame, PublishError>);
 
-/// What the server sends to a subscription, in order.
+/// An item for a subscription, in the order in which the server sent it.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// A delivery.
     Event(EventFrame),
     /// The server ended the subscription, or is about to close the connection.
     Refused(ErrFrame),
-    /// The answer to a frame that was sent with [`Connection::post`](super::Connection::post).
+    /// The response to a frame that was sent with [`Connection::post`](super::Connection::post).
     Answer { corr: u64, answer: Result<OkFrame, PublishError> },
-    /// The connection ended, and this says why. Nothing follows.
+    /// The connection ended, with the reason. Nothing follows.
     Ended(String),
 }
 
-/// Shared by a connection and its task.
+/// The state that a connection and its task share.
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Set if the connection carries a subscription.
+    /// The receiver of deliveries, if the connection carries a subscription.
     incoming: Option<mpsc::UnboundedSender<Incoming>>,
-    /// Notified when a request starts to wait and no other does.
+    /// Notified when a request starts to wait and no other request waits.
     has_waiting: Notify,
 }
 
 #[derive(Default)]
 struct State {
     last_corr: u64,
-    /// A request that was cancelled stays in here until it is answered.
+    /// The waiting requests. A cancelled request stays in here until its response arrives.
     waiting: HashMap<u64, Waiter>,
-    /// When the last answer was received, or the first of the waiting requests was made.
+    /// When the last response was received, or the first of the waiting requests was sent.
     unanswered_since: Option<Instant>,
     /// Why the connection ended.
     ended: Option<String>,
 }
 
-/// A frame that waits for its answer.
+/// A frame that waits for its response.
 struct Waiter {
     byte_count: usize,
     recipient: Recipient,
 }
 
-/// Where an answer goes.
+/// The receiver of a response.
 pub(super) enum Recipient {
     /// To a batch, with the index of the frame.
     Batch(usize, mpsc::UnboundedSender<Answer>),
@@ -84,7 +84,7 @@ impl Shared {
         Self { state: Mutex::default(), incoming, has_waiting: Notify::new() }
     }
 
-    /// A number for the next frame.
+    /// The number of the next frame.
     pub(super) fn next_corr(&self) -> u64 {
         let mut state = self.state.lock();
         state.last_corr += 1;
@@ -112,7 +112,7 @@ impl Shared {
         Ok(Utf8Bytes::try_from(text).expect("frames are UTF-8"))
     }
 
-    /// Passes an answer to the request that waits for it.
+    /// Passes a response to the request that waits for it.
     pub(super) fn answer(&self, corr: Option<u64>, outcome: Result<OkFrame, PublishError>) {
         let Some(corr) = corr else { return };
         let waiter = {
@@ -134,7 +134,7 @@ impl Shared {
         }
     }
 
-    /// Resolves when requests wait and none was answered for this long.
+    /// Resolves when requests wait and none has got a response for this long.
     pub(super) async fn unanswered_for(&self, limit: Duration) {
         loop {
             let since = self.state.lock().unanswered_since;
@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Passes something to the subscription, if there is one.
+    /// Passes an item to the subscription, if there is one.
     pub(super) fn push(&self, incoming: Incoming) {
         if let Some(sender) = &self.incoming {
             // The subscription may have been dropped.
@@ -154,11 +154,11 @@ impl Shared {
         }
     }
 
-    /// The connection ended: every waiting request ends as lost. Only the first call says why.
+    /// Ends the connection: every waiting request ends as lost. Only the reason of the first call counts.
     pub(super) fn end(&self, End { why, is_too_large }: End) {
         let mut state = self.state.lock();
         if is_too_large {
-            // One of the waiting frames was too large, so the largest of them is. Sent again, it would end the next connection.
+            // One of the waiting frames was too large, so the largest is. If it were resent, it would end the next connection too.
             let largest = state.waiting.iter().max_by_key(|(_, waiter)| waiter.byte_count);
             if let Some(corr) = largest.map(|(corr, _)| *corr)
                 && let Some(Waiter { recipient, .. }) = state.waiting.remove(&corr)

@@ -12,20 +12,21 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-/// The largest frame that is received: an event of the largest payload that a server can allow, with room to spare.
+/// The largest frame to accept: an event with the largest payload that a server can allow, and some margin.
 const MAX_RECEIVED_BYTES: usize = 64 << 20;
 
 /// A WebSocket over TCP or TLS.
 pub(super) type Socket = WebSocketStream<Box<dyn Transport>>;
 
-/// Opens a WebSocket. Access is refused here, not at the first request.
+/// Opens a WebSocket. A refused token is reported here, not at the first request.
 pub(super) async fn upgrade(
     stream: Box<dyn Transport>,
     address: &Address,
     token: Option<&Token>,
 ) -> Result<Socket, ClientError> {
-    let odd = |why: String| ClientError::Answer { address: address.to_string(), why };
-    let mut request = address.web_socket().into_client_request().map_err(|error| odd(error.to_string()))?;
+    let invalid_response = |why: String| ClientError::Answer { address: address.to_string(), why };
+    let mut request =
+        address.web_socket().into_client_request().map_err(|error| invalid_response(error.to_string()))?;
     if let Some(token) = token {
         request.headers_mut().insert(AUTHORIZATION, bearer(token, address)?);
     }
@@ -36,30 +37,30 @@ pub(super) async fn upgrade(
                 let why = String::from_utf8_lossy(body).into_owned();
                 match response.status().as_u16() {
                     401 => ClientError::Unauthorized { address: address.to_string(), why: error_text(why) },
-                    status => odd(format!("status {status}: {why}")),
+                    status => invalid_response(format!("status {status}: {why}")),
                 }
             }
             tungstenite::Error::Io(error) => {
                 ClientError::Lost { address: address.to_string(), why: error.to_string() }
             }
-            other => odd(other.to_string()),
+            other => invalid_response(other.to_string()),
         })?;
     if token.is_none() {
-        // With a wrong token the upgrade fails; without a token only an AUTH frame shows whether one is needed.
+        // A wrong token fails the upgrade. Without a token, only an AUTH frame shows whether the server requires one.
         let probed = authenticate_without_token(&mut socket).await;
         probed.map_err(|why| ClientError::Unauthorized { address: address.to_string(), why })?;
     }
     Ok(socket)
 }
 
-/// The limits of what is received. A server may be configured to allow larger frames than the default of the WebSocket library.
+/// The limits on received frames. A server may allow larger frames than the default limit of the WebSocket library.
 fn limits() -> WebSocketConfig {
     WebSocketConfig::default()
         .max_frame_size(Some(MAX_RECEIVED_BYTES))
         .max_message_size(Some(MAX_RECEIVED_BYTES))
 }
 
-/// Checks that the server accepts clients without a token; else why not.
+/// Checks that the server accepts clients without a token. The error is the server's message.
 async fn authenticate_without_token(socket: &mut Socket) -> Result<(), String> {
     let mut frame = Vec::new();
     put_client_frame(&mut frame, Some("0"), &ClientFrame::Auth { token: None });

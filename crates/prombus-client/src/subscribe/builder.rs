@@ -1,4 +1,4 @@
-//! A subscription in the making: its options, and joining the group.
+//! The builder of a subscription: its options, and joining the group.
 
 use super::command::MemberHandle;
 use super::handler::{HandlerContext, HandlerHandle};
@@ -15,7 +15,7 @@ use std::fmt::Display;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-/// A subscription in the making; see [`Client::subscribe`]. Await it for a stream of deliveries, or give it a
+/// The builder of a subscription; see [`Client::subscribe`]. Await it for a stream of deliveries, or give it a
 /// [`handler`](Self::handler).
 ///
 /// This is an `IntoFuture`: nothing is sent before the `.await`. Where a future is needed, as for `tokio::spawn` or
@@ -32,7 +32,7 @@ pub struct Subscribe {
     max_extension: Duration,
 }
 
-/// How long the lease of one event is extended, unless set otherwise: a handler that hangs does not keep its event indefinitely.
+/// The default limit on extending the lease of one event, so that a hanging handler does not keep its event indefinitely.
 const DEFAULT_MAX_EXTENSION: Duration = Duration::from_secs(3600);
 
 impl Client {
@@ -83,7 +83,7 @@ impl Client {
 }
 
 impl Subscribe {
-    /// All options of SUBSCRIBE at once.
+    /// Sets all options of SUBSCRIBE at once.
     pub fn options(mut self, options: SubscribeOptions) -> Self {
         self.options = options;
         self
@@ -95,36 +95,36 @@ impl Subscribe {
         self
     }
 
-    /// A new group starts at the oldest event.
+    /// Starts a new group at the oldest event.
     pub fn from_earliest(self) -> Self {
         self.from(Start::Earliest)
     }
 
-    /// More topics and patterns that the group reads. All members must name the same.
+    /// Further topics and patterns that the group reads. All members must name the same ones.
     pub fn topics<T: Into<String>>(mut self, topics: impl IntoIterator<Item = T>) -> Self {
         self.options.topics.extend(topics.into_iter().map(Into::into));
         self
     }
 
-    /// The most events that are leased at once. Default: 100.
+    /// The most events that one pull leases. Default: 100.
     pub fn batch_size(mut self, events: u32) -> Self {
         self.options.batch_size = Some(events);
         self
     }
 
-    /// The most events that this member has unsettled. Default: 100, or the [`concurrency`](Self::concurrency) if that is more.
+    /// The most unsettled events that this member holds. Default: 100, or the [`concurrency`](Self::concurrency) if that is more.
     pub fn max_in_flight(mut self, events: u32) -> Self {
         self.options.max_in_flight = Some(events);
         self
     }
 
-    /// How long a lease runs. Default: 30 s.
+    /// The duration of a lease. Default: 30 s.
     pub fn ack_timeout(mut self, timeout: Duration) -> Self {
         self.options.ack_timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
-    /// An event becomes a dead letter when this many attempts have failed. Default: 5.
+    /// The number of attempts after which an event becomes a dead letter. Default: the topic's `max_attempts`, otherwise 5.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.max_attempts = Some(attempts);
         self
@@ -136,13 +136,13 @@ impl Subscribe {
         self
     }
 
-    /// A group that this creates is deleted after this time without members.
+    /// If this subscription creates the group, the group is deleted after this time without members.
     pub fn expire(mut self, after: Duration) -> Self {
         self.options.expire_ms = Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
-    /// The group gets no new events while this many are unsettled. Default: 100,000.
+    /// This member gets no new events while this many events of the group are unsettled. Default: 100,000.
     pub fn max_unsettled(mut self, events: u32) -> Self {
         self.options.max_unsettled = Some(events);
         self
@@ -152,60 +152,60 @@ impl Subscribe {
         self.options.filter.get_or_insert_with(Filter::default)
     }
 
-    /// Only events with this key; the others are settled. The filter belongs to the group: all its members have the same.
+    /// Only events with this key; other events are settled at once. All members of the group must have the same filter.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.group_filter().key = Some(key.into());
         self
     }
 
-    /// Only events with this tag; the others are settled. The filter belongs to the group: all its members have the same.
+    /// Only events with this tag; other events are settled at once. All members of the group must have the same filter.
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.group_filter().tag = Some(tag.into());
         self
     }
 
-    /// Only events with this header; the others are settled. The filter belongs to the group: all its members have the same.
+    /// Only events with this header; other events are settled at once. All members of the group must have the same filter.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.group_filter().header.insert(name.into(), value.into());
         self
     }
 
-    /// The most handlers that run at the same time. Default: 1, so events are handled one after the other, in order. No effect
-    /// on a stream.
+    /// The most handlers that run at the same time. Default: 1, so events are handled one after the other, in order. It has no effect on a
+    /// stream.
     pub fn concurrency(mut self, handlers: u32) -> Self {
         self.concurrency = handlers.max(1);
         self
     }
 
-    /// Whether the leases of events that are held here are extended, half-way through the ack timeout, until they are settled or
-    /// dropped. Default: true.
+    /// Whether the client extends the leases of its events halfway through the ack timeout, until the events are settled or dropped.
+    /// Default: true.
     pub fn auto_extend(mut self, is_on: bool) -> Self {
         self.is_auto_extended = is_on;
         self
     }
 
-    /// Extends the lease of one event for at most this time, counted from when it is handed to the handler or the stream's
-    /// consumer, and again from a redelivery that it adopts. An event that waits here is extended as long as it waits. Default:
-    /// one hour.
+    /// The longest time for which the lease of one event is extended. It counts from the moment at which the handler or the stream's
+    /// consumer gets the event, and again from a redelivery whose lease it adopts. The lease of an event that waits in the queue is
+    /// extended as long as the event waits. Default: one hour.
     pub fn max_extension(mut self, time: Duration) -> Self {
         self.max_extension = time;
         self
     }
 
-    /// Calls a handler for each event, in tasks of their own, until [`HandlerHandle::stop`]. Ok acks; an error nacks with its
-    /// text, or as a [`HandlerError`](crate::HandlerError) says; a panic nacks. Handlers start in the order of events,
-    /// [`concurrency`](Self::concurrency) at a time.
+    /// Calls a handler for each event, each call in its own task, until [`HandlerHandle::stop`]. If the handler returns Ok, the event is
+    /// acked. An error nacks it with the error's text, or does what a [`HandlerError`](crate::HandlerError) specifies; a panic nacks it
+    /// too. Handlers start in the order of events, at most [`concurrency`](Self::concurrency) at a time.
     ///
-    /// While a handler runs its lease is extended, so that no other member gets the event. If the lease is lost all the same,
+    /// While a handler runs, its lease is extended, so that no other member gets the event. If the lease is lost nevertheless,
     /// [`HandlerContext::lease_lost`] resolves; a handler that stops because of it must return an error.
     ///
-    /// A lost connection does not stop a handler. When its event is redelivered here, the running handler adopts the new lease; a
-    /// handler that has returned in the meantime sends its result then. While the connection is lost the server may give the
-    /// event to another member, so it can be handled twice. At most 10,000 results wait for a redelivery, each for the ack timeout
-    /// and two minutes after the reconnect, not counting the time while the subscription is paused.
+    /// A lost connection does not stop a handler. If its event is redelivered to this subscription, the running handler adopts the new
+    /// lease; if the handler has returned in the meantime, its result is sent then. The server may instead redeliver the event to another
+    /// member, so it can be handled twice. At most 10,000 results wait for a redelivery. Each waits for the ack timeout plus two minutes
+    /// after the reconnect, not counting the time while the subscription is paused.
     ///
     /// # Errors
-    /// See [`ClientError`]: also when the server refuses the subscription. The first connection is not retried.
+    /// See [`ClientError`]. Includes a refused subscription. A failed first connection is not retried.
     pub async fn handler<F, R, E>(mut self, handler: F) -> Result<HandlerHandle, ClientError>
     where
         F: Fn(EventRecord, HandlerContext) -> R + Send + Sync + 'static,

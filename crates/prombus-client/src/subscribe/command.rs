@@ -1,4 +1,4 @@
-//! What subscriptions, deliveries and handlers ask of the member's task.
+//! The commands that subscriptions, deliveries and handlers send to the member's task.
 
 use super::settlement::{Settled, Settlement};
 use crate::error::ClientError;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// Where the result of a command goes.
+/// Receives the result of a command.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, ClientError>>;
 
 /// A command.
 pub(super) enum Command {
-    /// Settle a delivery.
+    /// Settles a delivery.
     Settle { serial: u64, settlement: Settlement, reply: Option<Reply<Settled>> },
-    /// Extend the lease of a delivery. The result is false if the lease is over.
+    /// Extends the lease of a delivery. The result is false if the lease is over.
     Extend { serial: u64, by: Duration, reply: Reply<bool> },
-    /// A delivery was dropped without a result.
+    /// Reports that a delivery was dropped without a result.
     Release { serial: u64 },
-    /// Stop or start deliveries.
+    /// Stops or starts deliveries.
     Pause(bool),
-    /// Stop deliveries for good. Deliveries that the consumer has can be settled as long as the connection lasts.
+    /// Stops deliveries permanently. Deliveries that the consumer has can be settled as long as the connection lasts.
     Drain,
-    /// Leave the group once all results are answered.
+    /// Leaves the group once the server has responded to all results.
     Leave(Reply<()>),
 }
 
@@ -38,7 +38,7 @@ impl MemberHandle {
         (Self { commands, address: address.into() }, receiver)
     }
 
-    /// Sends a command; after the subscription has ended there is nothing to do.
+    /// Sends a command. After the subscription has ended, it has no effect.
     pub(super) fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }

@@ -10,19 +10,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// An event that this member has until it settles it or the lease ends. Dropped without a result, it stays leased and is
-/// redelivered when the lease ends.
+/// An event that this member holds until it settles the event or the lease ends. If a delivery is dropped without a result, it stays
+/// leased and is redelivered when the lease ends.
 ///
-/// A result (ack, nack, give up) counts if the lease is still this member's; `stale` says that it is not, and nothing changed.
-/// If the connection is lost before the answer, the call returns [`ClientError::Lost`] and the result is kept: when the event
-/// is redelivered to this subscription, the result is sent and the event is not delivered a second time. Another member may get
-/// the event instead. At most 10,000 results are kept, each for the ack timeout and two minutes after the reconnect, not counting
-/// the time while the subscription is paused.
+/// A result (ack, nack, give up) applies if this member still holds the lease. Otherwise it is `stale` and nothing changes. If the
+/// connection is lost before the response, the call returns [`ClientError::Lost`] and the result is kept: when the event is
+/// redelivered to this subscription, the result is sent and the consumer does not get the event a second time. Another member may get
+/// the event instead. At most 10,000 results are kept, each for the ack timeout plus two minutes after the reconnect, not counting the
+/// time while the subscription is paused.
 #[derive(Debug)]
 pub struct Delivery {
     /// The event.
     pub event: EventRecord,
-    /// Attempt, reason of a redelivery and length of the lease, as they were when the event was delivered.
+    /// The attempt, the reason of a redelivery and the duration of the lease at the time of the delivery.
     pub context: EventContext,
     pub(super) ticket: Ticket,
 }
@@ -31,17 +31,17 @@ impl Delivery {
     /// The payload as a value.
     ///
     /// # Errors
-    /// When the payload is not a `T`.
+    /// If the payload is not a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         self.event.json()
     }
 
-    /// When the lease ends. It moves when the lease is extended, and when a reconnect brings a new lease.
+    /// When the lease ends. It changes when the lease is extended, and when a reconnect brings a new lease.
     pub fn lease_deadline(&self) -> Instant {
         self.ticket.lease.deadline()
     }
 
-    /// Whether the lease was lost: its time has passed, or the server says so. Another member may have the event.
+    /// Whether the lease was lost: it expired, or the server reported its loss. Another member may have the event.
     pub fn is_lease_lost(&self) -> bool {
         self.ticket.lease.is_lost()
     }
@@ -51,15 +51,15 @@ impl Delivery {
         self.ticket.lease.lost().await;
     }
 
-    /// The group is done with the event; resolves when that is on the server's disk.
+    /// Acks the event: the group is done with it. Resolves when the ack is on the server's disk.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] when the connection was lost; see [`Delivery`].
+    /// [`ClientError::Lost`] if the connection was lost; see [`Delivery`].
     pub async fn ack(self) -> Result<Settled, ClientError> {
         self.ticket.settle(Settlement::Ack).await
     }
 
-    /// The event failed: it is redelivered after the server's backoff, or becomes a dead letter after the last attempt.
+    /// Nacks the event: it is redelivered after the server's backoff, or becomes a dead letter after the last attempt.
     ///
     /// # Errors
     /// As [`Delivery::ack`].
@@ -67,7 +67,7 @@ impl Delivery {
         self.ticket.settle(Settlement::nack(reason, None)).await
     }
 
-    /// The event failed: it is redelivered after a delay of at most an hour, or becomes a dead letter after the last attempt.
+    /// Nacks the event: it is redelivered after a delay of at most an hour, or becomes a dead letter after the last attempt.
     ///
     /// # Errors
     /// As [`Delivery::ack`].
@@ -75,7 +75,7 @@ impl Delivery {
         self.ticket.settle(Settlement::nack(reason, Some(delay))).await
     }
 
-    /// The event failed for good: it becomes a dead letter at once.
+    /// Gives the event up: it becomes a dead letter at once.
     ///
     /// # Errors
     /// As [`Delivery::ack`].
@@ -83,11 +83,11 @@ impl Delivery {
         self.ticket.settle(Settlement::give_up(reason)).await
     }
 
-    /// Needs more time: the lease ends this long from now, at least a second. False when the lease is over already, or belongs
-    /// to a connection that was lost.
+    /// Extends the lease: it ends this long from now, at least a second. Returns false if the lease is already over, or belongs to a
+    /// connection that was lost.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] when the connection was lost before the answer.
+    /// [`ClientError::Lost`] if the connection was lost before the response.
     pub async fn extend(&self, by: Duration) -> Result<bool, ClientError> {
         self.ticket.extend(by).await
     }
@@ -121,7 +121,7 @@ impl Ticket {
         self.member.request(command).await
     }
 
-    /// Sends the result without waiting for the answer.
+    /// Sends the result without waiting for the response.
     pub(super) fn settle_soon(mut self, settlement: Settlement) {
         self.is_settled = true;
         let serial = self.lease.serial();

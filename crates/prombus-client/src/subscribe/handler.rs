@@ -1,4 +1,4 @@
-//! Handlers: a task that calls a function for each event and settles by its result.
+//! Handlers: a task that calls a function for each event and settles the event by the function's result.
 
 use super::command::{Command, MemberHandle};
 use super::delivery::Delivery;
@@ -18,8 +18,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// What a handler gets beside the event: attempt, reason of a redelivery and so on (the fields of [`EventContext`]), and its
-/// lease.
+/// What a handler gets in addition to the event: the fields of [`EventContext`], such as the attempt and the reason of a redelivery, and
+/// its lease.
 #[derive(Debug)]
 pub struct HandlerContext {
     context: EventContext,
@@ -28,13 +28,14 @@ pub struct HandlerContext {
 }
 
 impl HandlerContext {
-    /// When the lease ends. It moves when the lease is extended, and when a reconnect brings a new lease.
+    /// When the lease ends. It changes when the lease is extended, and when a reconnect brings a new lease.
     pub fn lease_deadline(&self) -> Instant {
         self.lease.deadline()
     }
 
-    /// Whether the lease was lost: its time has passed, or the server says so. Another member may have the event, so the handler
-    /// should stop, with an error: Ok would ack the event if this member gets it again, though it was not handled. If this member gets the event again, the handler has its new lease and this is false.
+    /// Whether the lease was lost: it expired, or the server reported its loss. Another member may have the event, so the handler should
+    /// stop and return an error: Ok would ack an event that was not handled, if the event is redelivered to this member. If the event is
+    /// redelivered to this member while the handler runs, the handler adopts the new lease and this is false again.
     pub fn is_lease_lost(&self) -> bool {
         self.lease.is_lost()
     }
@@ -46,10 +47,10 @@ impl HandlerContext {
     }
 
     /// Extends the lease: it ends this long from now, at least a second. Leases of handlers are extended automatically unless
-    /// `auto_extend(false)` is set. False when the lease is over already, or belongs to a connection that was lost.
+    /// `auto_extend(false)` is set. Returns false if the lease is already over, or belongs to a connection that was lost.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] when the connection was lost before the answer.
+    /// [`ClientError::Lost`] if the connection was lost before the response.
     pub async fn extend(&self, by: Duration) -> Result<bool, ClientError> {
         let serial = self.lease.serial();
         self.member.request(|reply| Command::Extend { serial, by, reply }).await
@@ -64,8 +65,8 @@ impl Deref for HandlerContext {
     }
 }
 
-/// A running handler. Dropping this changes nothing: the handler runs until the server refuses the subscription, or the runtime
-/// ends. Call [`stop`](Self::stop) before a program exits, so that running handlers finish and their results are sent.
+/// A running handler. Dropping this has no effect: the handler runs until the server permanently refuses the subscription, or the
+/// runtime ends. Call [`stop`](Self::stop) before a program exits, so that running handlers finish and their results are sent.
 #[derive(Debug)]
 pub struct HandlerHandle {
     stop: watch::Sender<bool>,
@@ -103,23 +104,22 @@ impl HandlerHandle {
         self.member.send(Command::Pause(false));
     }
 
-    /// Takes no more events, waits for the handlers that run, sends their results and leaves the group. Events that were
-    /// received and not handled yet go to other members when the group is left, and the attempt does not count; or, if a handler
-    /// runs for longer than that, when their lease ends.
+    /// Takes no more events, waits for running handlers, sends their results and leaves the group. Received events that were not handled
+    /// yet go to other members when this member leaves the group, and their attempt does not count. If a handler runs for so long that
+    /// their leases end first, they are redelivered then.
     ///
     /// # Errors
-    /// The error that ended the subscription, or [`ClientError::Lost`] if the connection was lost before all results were
-    /// answered, or a result waits for a redelivery: events whose result was not received are redelivered.
+    /// The error that ended the subscription. [`ClientError::Lost`] if the connection was lost before the server responded to all results,
+    /// or if a result waits for a redelivery: events whose result the server did not receive are redelivered.
     pub async fn stop(mut self) -> Result<(), ClientError> {
         let _ = self.stop.send(true);
         self.ended().await
     }
 
-    /// Waits until the subscription has ended because the server refused it for good, and the handlers that ran then have
-    /// returned.
+    /// Waits until the server has permanently refused the subscription, and the handlers that ran at that time have returned.
     ///
     /// # Errors
-    /// Why it ended. A second call returns Ok.
+    /// The reason of the end. A second call returns Ok.
     pub async fn ended(&mut self) -> Result<(), ClientError> {
         let Some(task) = &mut self.task else { return Ok(()) };
         let ended = task.await;
@@ -171,7 +171,7 @@ where
     }
     match refused {
         Some(error) => Err(error),
-        // The results were queued before this, so they are sent before UNSUBSCRIBE, which returns what is unsettled.
+        // The results were queued before this, so they are sent before UNSUBSCRIBE, which returns the unsettled events.
         None => subscription.unsubscribe().await,
     }
 }

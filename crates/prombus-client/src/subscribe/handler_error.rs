@@ -1,12 +1,12 @@
-//! What a handler's error means for its event.
+//! Errors of handlers, and what they mean for the event.
 
 use super::settlement::Settlement;
 use std::any::Any;
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-/// An error of a handler that says what happens to the event. Handlers may return any error: its text becomes the reason of a
-/// nack, and the event is redelivered after the server's backoff. This one can ask for a delay, or for a dead letter at once.
+/// An error of a handler that decides what happens to the event. Handlers may return any error: its text becomes the reason of a nack,
+/// and the event is redelivered after the server's backoff. This type can also request a delay, or a dead letter at once.
 ///
 /// Every `std::error::Error` converts into it with `?`, as a plain retry.
 ///

@@ -20,13 +20,13 @@ struct LeaseState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Waits for the consumer.
+    /// The delivery waits for the consumer.
     Queued,
     /// The consumer has the delivery.
     Taken,
     /// The consumer has the delivery, and the lease is over.
     Lost,
-    /// The lease ended before the consumer took the delivery, which must not be handed out any more.
+    /// The lease ended before the consumer took the delivery; the consumer must not get it.
     Discarded,
 }
 
@@ -45,12 +45,12 @@ impl Lease {
         self.state.borrow().deadline
     }
 
-    /// Since when the consumer works on the delivery under this lease; none while it waits for the consumer.
+    /// When the consumer started to work on the delivery under this lease; none while the delivery waits for the consumer.
     pub(super) fn handled_since(&self) -> Option<Instant> {
         self.state.borrow().handled_since
     }
 
-    /// Replaces the lease by a new one: its time of handling starts again.
+    /// Replaces the lease by a new one; the time of handling restarts.
     pub(super) fn adopt(&self, deadline: Instant, now: Instant) {
         self.renew(deadline);
         self.state.send_modify(|state| state.handled_since = state.handled_since.map(|_| now));
@@ -101,7 +101,7 @@ impl Lease {
         self.state.borrow().phase == Phase::Lost
     }
 
-    /// Whether the delivery must not be handed out any more.
+    /// Whether the consumer must not get the delivery any more.
     pub(super) fn is_discarded(&self) -> bool {
         self.state.borrow().phase == Phase::Discarded
     }
@@ -109,7 +109,7 @@ impl Lease {
     /// Resolves when the lease is over.
     pub(super) async fn lost(&self) {
         let mut state = self.state.subscribe();
-        // An error would mean that the sender is gone, and it is in `self`.
+        // It cannot fail: the sender is in `self`.
         let _ = state.wait_for(|state| state.phase == Phase::Lost).await;
     }
 }

@@ -1,7 +1,8 @@
-//! The deliveries of one subscription: which are held here, which results are on their way, and which could not be sent.
+//! The deliveries of one subscription: those that the client holds, those whose result was sent, and those whose result could not be
+//! sent.
 //!
-//! A pure value: the caller passes the time, sends what this returns, and reports what the server responds. It decides
-//! whether an incoming event is new, belongs to a consumer that still works on it, or has a result already.
+//! This is a pure value: the caller passes the time, sends the frames that it returns, and reports the server's responses. It decides
+//! whether an incoming event is new, belongs to a consumer that still works on it, or already has a result.
 
 use super::lease::Lease;
 use super::settlement::Settlement;
@@ -11,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Results that are kept at most because the connection was lost. Beyond it the oldest delivery's is dropped.
+/// The most results that are kept after a lost connection. Beyond it, the result of the oldest delivery is dropped.
 pub(super) const MAX_KEPT_RESULTS: usize = 10_000;
-/// A result that could not be sent is kept for the ack timeout and this time after a reconnect, and longer while the
-/// subscription is paused or the connection is lost again: no redelivery can arrive then. The bound in time matters
-/// for a SEEK: an event that an operator wants to be processed again should not be settled by an old result.
+/// A result that could not be sent is kept for the ack timeout plus this time after a reconnect. The time does not run while the
+/// subscription is paused or the connection is lost again, because no redelivery can arrive then. The bound matters after a SEEK: if an
+/// operator wants an event to be processed again, an old result should not settle it.
 const KEEP_MARGIN: Duration = Duration::from_secs(120);
 
 /// An event of a subscription.
@@ -26,11 +27,11 @@ pub(super) type EventKey = (Topic, Uuid);
 pub(super) enum Arrival {
     /// Hand it to the consumer.
     New(Arc<Lease>),
-    /// A consumer here still works on it and has the new lease now.
+    /// A consumer of this client still works on it and adopts the new lease.
     Adopted,
-    /// A consumer here is done with it: send its result.
+    /// A consumer of this client is done with it: send its result.
     Resend { serial: u64, settlement: Settlement },
-    /// Nothing: its result is on its way and settles this lease, too, or no consumer takes deliveries any more.
+    /// Do nothing: its result was sent and settles this lease too, or no consumer takes deliveries any more.
     Ignored,
 }
 
@@ -39,7 +40,7 @@ pub(super) enum Arrival {
 pub(super) struct Extendable {
     pub(super) serial: u64,
     pub(super) id: Uuid,
-    /// Which lease of the delivery it is: the answer to an extension says nothing about a lease that was adopted since.
+    /// The number of the lease in the delivery. The response to an extension does not apply to a lease that was adopted later.
     generation: u64,
 }
 
@@ -58,22 +59,22 @@ pub(super) enum Settling {
 pub(super) struct LeaseTable {
     entries: HashMap<u64, Entry>,
     by_event: HashMap<EventKey, u64>,
-    /// When to look at which entry.
+    /// The times at which entries must be checked.
     due: BTreeSet<(Instant, u64)>,
     /// The entries in the state `Kept`.
     kept: BTreeSet<u64>,
     last_serial: u64,
-    /// Connections so far; leases belong to one of them.
+    /// The number of connections so far; each lease belongs to one of them.
     connections: u64,
     is_connected: bool,
-    /// No redelivery is expected, so no kept result is forgotten.
+    /// No redelivery can arrive, so kept results do not expire.
     is_paused: bool,
     /// No consumer takes deliveries any more.
     is_draining: bool,
     /// Deliveries that were discarded since the last call of `take_discarded`.
     discarded: usize,
     ack_timeout: Duration,
-    /// How long a delivery is extended while the consumer has it; none: not at all.
+    /// How long the lease of a delivery is extended while the consumer has it; `None` if leases are not extended.
     extend_for: Option<Duration>,
 }
 
@@ -88,7 +89,7 @@ enum EntryState {
     Held { lease: Arc<Lease>, connection: u64, generation: u64 },
     /// The result was sent over the current connection.
     Sent(Settlement),
-    /// The result could not be sent, or its answer was lost.
+    /// The result could not be sent, or the response to it was lost.
     Kept { settlement: Settlement, was_sent: bool },
 }
 
@@ -143,8 +144,8 @@ impl LeaseTable {
         std::mem::take(&mut self.discarded)
     }
 
-    /// The connection ended. Deliveries that wait for the consumer are dropped: the server delivers them again, perhaps to
-    /// another member. What the consumer has, it keeps.
+    /// The connection ended. Deliveries that wait for the consumer are dropped: the server redelivers them, perhaps to another member.
+    /// The consumer keeps the deliveries that it has.
     pub(super) fn disconnected(&mut self, now: Instant) {
         self.is_connected = false;
         for serial in self.entries.keys().copied().collect::<Vec<_>>() {
@@ -161,13 +162,13 @@ impl LeaseTable {
                     let settlement = settlement.clone();
                     self.keep(serial, settlement, true, now);
                 }
-                // Its time starts again at the reconnect.
+                // Its time restarts at the reconnect.
                 EntryState::Kept { .. } => self.set_due(serial, None),
             }
         }
     }
 
-    /// An event arrived over the current connection, with a lease of this length and the reason of its redelivery.
+    /// An event arrived over the current connection, with a lease of this duration and the reason of its redelivery.
     pub(super) fn arrived(
         &mut self,
         key: EventKey,
@@ -194,7 +195,7 @@ impl LeaseTable {
                 }
                 // The lease expired before the server got the result, which now applies to the new lease.
                 EntryState::Sent(settlement) if !settlement.is_retry() => return Arrival::Ignored,
-                // The redelivery that the nack asked for may overtake the nack's OK.
+                // The redelivery that the nack requested may overtake the nack's OK.
                 EntryState::Sent(_) => {}
                 EntryState::Kept { .. } => self.remove(serial),
             }
@@ -218,7 +219,7 @@ impl LeaseTable {
         let (is_connected, connections) = (self.is_connected, self.connections);
         let Some(entry) = self.entries.get_mut(&serial) else { return Settling::Unknown };
         let EntryState::Held { connection, .. } = &entry.state else { return Settling::Unknown };
-        // A lease of an earlier connection is not this member's any more; the server would call the result stale.
+        // A lease of an earlier connection does not belong to this member any more; its result would be stale.
         if !is_connected || *connection != connections {
             self.keep(serial, settlement, false, now);
             return Settling::Kept;
@@ -243,7 +244,7 @@ impl LeaseTable {
         }
     }
 
-    /// The lease of a delivery, if it can be extended: none if it is not of the current connection.
+    /// The lease of a delivery, if it can be extended; none if it belongs to an earlier connection.
     pub(super) fn extendable(&self, serial: u64) -> Option<Extendable> {
         let Entry { key: (_, id), state, .. } = self.entries.get(&serial)?;
         match *state {
@@ -268,7 +269,7 @@ impl LeaseTable {
         }
     }
 
-    /// The server refused to extend a lease because it has none. A lease that was adopted since is not affected.
+    /// The server refused to extend a lease that it does not know. A lease that was adopted later is not affected.
     pub(super) fn not_extended(&mut self, refused: Extendable) {
         if self.extendable(refused.serial) == Some(refused) {
             self.lost(refused.serial);
@@ -286,7 +287,7 @@ impl LeaseTable {
         }
     }
 
-    /// Drops a delivery that waits for the consumer. False if it does not.
+    /// Drops a delivery that waits for the consumer. Returns false if the delivery does not wait.
     fn discard(&mut self, serial: u64) -> bool {
         let is_discarded = match self.entries.get(&serial) {
             Some(Entry { state: EntryState::Held { lease, .. }, .. }) => lease.discard(),
@@ -304,8 +305,8 @@ impl LeaseTable {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Ends leases whose time has passed and forgets old results. Returns a lease that must be extended now, if there is one:
-    /// call it until there is none.
+    /// Ends leases that expired and forgets old results. Returns a lease that must be extended now, if there is one; call it until there
+    /// is none.
     pub(super) fn next_extension(&mut self, now: Instant) -> Option<Extendable> {
         while let Some((at, serial)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             debug_assert!(self.entries.get(&serial).is_some_and(|entry| entry.due == Some(at)));
@@ -313,7 +314,7 @@ impl LeaseTable {
                 Some(EntryState::Held { lease, .. }) if now >= lease.deadline() => self.lost(serial),
                 Some(EntryState::Held { lease, .. }) => {
                     let deadline = lease.deadline();
-                    // A delivery that waits for the consumer is extended as long as it waits.
+                    // The lease of a delivery that waits for the consumer is extended as long as the delivery waits.
                     let handled_for = lease.handled_since().map_or(Duration::ZERO, |since| now - since);
                     let is_wanted = self.extend_for.is_some_and(|most| handled_for < most);
                     self.set_due(serial, Some(deadline));
@@ -334,7 +335,7 @@ impl LeaseTable {
         }
     }
 
-    /// Plans the extension of a lease half-way, or else its end.
+    /// Schedules the extension of a lease halfway through it, or otherwise its end.
     fn schedule(&mut self, serial: u64, lease_for: Duration, from: Instant) {
         let after = if self.extend_for.is_some() { lease_for / 2 } else { lease_for };
         self.set_due(serial, Some(from + after));
@@ -343,7 +344,7 @@ impl LeaseTable {
     fn keep(&mut self, serial: u64, settlement: Settlement, was_sent: bool, now: Instant) {
         let Some(entry) = self.entries.get_mut(&serial) else { return };
         if self.by_event.get(&entry.key) != Some(&serial) {
-            // The event was delivered again since: that delivery counts.
+            // The event was redelivered since then, and that delivery counts.
             return self.remove(serial);
         }
         entry.state = EntryState::Kept { settlement, was_sent };
@@ -356,12 +357,12 @@ impl LeaseTable {
         }
     }
 
-    /// When a result that is kept now is forgotten: not while no redelivery can arrive.
+    /// When a result that is kept now expires; `None` while no redelivery can arrive.
     fn forget_at(&self, now: Instant) -> Option<Instant> {
         (self.is_connected && !self.is_paused).then(|| now + self.ack_timeout + KEEP_MARGIN)
     }
 
-    /// Starts the time of all kept results again, or stops it.
+    /// Restarts the time of all kept results, or stops it.
     fn plan_forgetting(&mut self, now: Instant) {
         let forget_at = self.forget_at(now);
         for serial in self.kept.clone() {
@@ -393,9 +394,9 @@ impl LeaseTable {
 /// Whether a kept result settles this delivery of its event.
 fn applies(settlement: &Settlement, was_sent: bool, reason: Option<RedeliveryReason>) -> bool {
     match settlement {
-        // The event was nacked since, maybe with this result: it is to be tried again.
+        // The event was nacked since then, perhaps by this result: it must be tried again.
         Settlement::Nack { .. } => reason != Some(RedeliveryReason::Nacked),
-        // A result that did arrive, and a group that was moved since: the event is to be handled again.
+        // The result did arrive, and the group was moved by a SEEK since then: the event must be handled again.
         Settlement::Ack | Settlement::GiveUp { .. } => !was_sent || reason.is_some(),
     }
 }

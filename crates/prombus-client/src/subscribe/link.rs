@@ -1,4 +1,4 @@
-//! The connection of a subscription, opened and subscribed again whenever it is lost, until the server refuses for good.
+//! The connection of a subscription. Whenever it is lost, it is reopened and subscribed again, until the server permanently refuses.
 
 use crate::backoff::{Backoff, LONGEST_WAIT};
 use crate::connection::{Connection, Incoming};
@@ -20,18 +20,18 @@ pub(super) struct Spec {
     pub(super) options: SubscribeOptions,
 }
 
-/// What happens on a link.
+/// An event of a link.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
     /// Subscribed again, over a new connection.
     Up,
     /// A delivery.
     Event(EventFrame),
-    /// The answer to a frame that was posted.
+    /// The response to a frame that was posted.
     Answer { corr: u64, answer: Result<OkFrame, PublishError> },
-    /// The connection was lost, as the text says, and a new one will be opened. What was not answered will not be.
+    /// The connection was lost for the reason in the text, and a new one will be opened. Pending frames get no response.
     Down(String),
-    /// The server refuses the subscription for good. Nothing follows.
+    /// The server permanently refuses the subscription. Nothing follows.
     Refused(ClientError),
 }
 
@@ -61,7 +61,7 @@ struct Open {
 }
 
 impl Link {
-    /// Subscribes. A failure of this first attempt is returned and not retried. Also returns whether the group is new.
+    /// Subscribes. A failure of this first attempt is returned, not retried. Also returns whether the group was created.
     pub(super) async fn open(http: Arc<Http>, spec: Spec) -> Result<(Self, bool), ClientError> {
         let spec = Arc::new(spec);
         let opened = subscribe(Arc::clone(&http), Arc::clone(&spec), false).await?;
@@ -78,7 +78,7 @@ impl Link {
         self.http.address.to_string()
     }
 
-    /// Sends a frame; its answer is a [`LinkEvent::Answer`] with the number that this returns. None while disconnected.
+    /// Sends a frame and returns its number; the response is a [`LinkEvent::Answer`] with this number. None while disconnected.
     pub(super) fn post(&self, frame: &ClientFrame<'_>) -> Option<u64> {
         match &self.state {
             State::Up(open) => Some(open.connection.post(frame)),
@@ -86,7 +86,7 @@ impl Link {
         }
     }
 
-    /// Stops or starts deliveries, of this connection and of later ones.
+    /// Stops or starts deliveries on this connection and on later ones.
     pub(super) fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
         self.send_pause();
@@ -97,7 +97,7 @@ impl Link {
         self.post(&pause_frame(&self.spec, self.is_paused));
     }
 
-    /// Closes the connection and opens no other.
+    /// Closes the connection and does not open another.
     pub(super) fn close(&mut self) {
         self.state = State::Closed;
     }
@@ -165,7 +165,7 @@ async fn subscribe(http: Arc<Http>, spec: Arc<Spec>, is_paused: bool) -> Result<
     };
     let answer = connection.request(frame);
     if is_paused {
-        // At once: until PAUSE arrives, the server delivers events that nobody takes.
+        // Sent at once, because the server delivers events until it receives PAUSE.
         connection.post(&pause_frame(&spec, true));
     }
     let ok = answer.await.map_err(|error| error.into_client_error(&http.address.to_string()))?;
@@ -181,7 +181,7 @@ fn pause_frame(spec: &Spec, is_paused: bool) -> ClientFrame<'_> {
     }
 }
 
-/// The group of a subscription was deleted while the connection was lost. To continue would hide that events are missing.
+/// The error for a group that was deleted while the connection was lost. Continuing would hide that events are missing.
 fn created_again() -> ClientError {
     let message = "the group was deleted while the connection was lost, and subscribing again has created it: it starts at \
                    `from`, so events may be missing; subscribe again to read it"

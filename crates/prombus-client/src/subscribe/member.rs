@@ -1,6 +1,6 @@
-//! The task of one member of a group: it owns the connection and the leases, and carries out commands.
+//! The task of one member of a group: it owns the connection and the leases, and executes commands.
 //!
-//! It ends when the server refuses the subscription for good, after `Leave`, or when every handle is dropped. Dropping the
+//! It ends when the server permanently refuses the subscription, after `Leave`, or when every handle is dropped. Dropping the
 //! connection sends a close frame, so leases return to the group without counting an attempt.
 
 use super::command::{Command, Reply};
@@ -25,8 +25,8 @@ pub(super) struct Member {
     ack_timeout: Duration,
     commands: mpsc::UnboundedReceiver<Command>,
     queue: QueueSender,
-    /// Requests of the current connection whose answers are awaited. Answers and deliveries are processed in the order in which
-    /// the server sent them.
+    /// Requests of the current connection that wait for a response. Responses and deliveries are processed in the order in which the
+    /// server sent them.
     pending: HashMap<u64, Request>,
     /// No more deliveries are wanted, so a lost connection is not replaced.
     is_draining: bool,
@@ -38,7 +38,7 @@ struct Leaving {
     outcome: Option<Result<(), ClientError>>,
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its response.
 enum Request {
     Settle {
         serial: u64,
@@ -48,7 +48,7 @@ enum Request {
         lease: Extendable,
         by: Duration,
         sent_at: Instant,
-        /// Set if the consumer asked for it.
+        /// Set if the consumer requested the extension.
         reply: Option<Reply<bool>>,
     },
     Leave,
@@ -110,7 +110,7 @@ impl Member {
         }
     }
 
-    /// Whether the group was left and every result is answered.
+    /// Whether the group was left and the server has responded to every result.
     fn has_left(&self) -> bool {
         self.pending.is_empty() && self.leaving.as_ref().is_some_and(|leaving| leaving.outcome.is_some())
     }
@@ -226,7 +226,7 @@ impl Member {
     fn answered(&mut self, request: Request, answer: Result<OkFrame, PublishError>) {
         match request {
             Request::Settle { serial, reply } => {
-                // Without an answer the result is kept until the event is redelivered.
+                // Without a response, the result is kept until the event is redelivered.
                 if !matches!(answer, Err(PublishError::Lost(_))) {
                     self.leases.answered(serial);
                 }
@@ -241,7 +241,7 @@ impl Member {
                     Err(error) if error.code() == Some(ErrorCode::UnknownId) => {
                         self.leases.not_extended(lease);
                     }
-                    // The lease may still be extended, or its time passes.
+                    // The lease may still be extended later; otherwise it expires.
                     Err(_) => {}
                 }
                 if let Some(reply) = reply {

@@ -1,7 +1,7 @@
 //! The deliveries that wait for the consumer of a subscription.
 //!
-//! The member's task pushes, the subscription pops. Live deliveries are bounded by the subscription's window. Discarded ones
-//! are purged once they are half of the queue, so their payloads are, too.
+//! The member's task pushes, the subscription pops. The subscription's window bounds live deliveries. Discarded deliveries are purged
+//! once they are half of the queue, so the window also bounds the memory of their payloads.
 
 use super::lease::Lease;
 use crate::error::ClientError;
@@ -29,7 +29,7 @@ pub(super) fn queue() -> (QueueSender, QueueReceiver) {
 #[derive(Debug, Default)]
 struct State {
     arrived: VecDeque<Arrived>,
-    /// About how many of them are discarded.
+    /// The approximate number of discarded deliveries.
     discarded: usize,
     /// The last item.
     error: Option<ClientError>,
@@ -38,12 +38,12 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// The end of the member's task.
+/// The sending end, for the member's task.
 pub(super) struct QueueSender {
     state: Arc<Mutex<State>>,
 }
 
-/// The end of the subscription.
+/// The receiving end, for the subscription.
 #[derive(Debug)]
 pub(super) struct QueueReceiver {
     state: Arc<Mutex<State>>,
@@ -89,14 +89,14 @@ impl Drop for QueueSender {
 }
 
 impl QueueReceiver {
-    /// The next delivery that is not discarded, taken; none after the last item.
+    /// Takes the next delivery that is not discarded; none after the last item.
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Arrived, ClientError>>> {
         let mut state = self.state.lock();
         while let Some(arrived) = state.arrived.pop_front() {
             if arrived.lease.take(Instant::now()) {
                 return Poll::Ready(Some(Ok(arrived)));
             }
-            // A lease that ended in the queue is not this member's any more.
+            // Skips deliveries whose lease ended while they were in the queue.
             state.discarded = state.discarded.saturating_sub(1);
         }
         if let Some(error) = state.error.take() {

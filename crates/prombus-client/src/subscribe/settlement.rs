@@ -1,4 +1,4 @@
-//! What a consumer decides about a delivery, and the frame that says so.
+//! The consumer's decision about a delivery, and the frame for it.
 
 use prombus_protocol::limits::{MAX_NACK_DELAY_MS, MAX_REASON_BYTES};
 use prombus_protocol::{ClientFrame, Uuid};
@@ -11,27 +11,27 @@ pub(super) enum Settlement {
     Ack,
     Nack {
         reason: String,
-        /// When it is redelivered; the server's backoff if absent.
+        /// The delay until the redelivery; the server's backoff if absent.
         delay: Option<Duration>,
     },
-    /// Becomes a dead letter at once.
+    /// Gives the event up: it becomes a dead letter at once.
     GiveUp {
         reason: String,
     },
 }
 
 impl Settlement {
-    /// The event failed and is redelivered after `delay`, or else after the server's backoff.
+    /// A nack: the event is redelivered after `delay`, or after the server's backoff.
     pub(super) fn nack(reason: &str, delay: Option<Duration>) -> Self {
         Self::Nack { reason: cut(reason), delay }
     }
 
-    /// The event failed for good.
+    /// The event is given up.
     pub(super) fn give_up(reason: &str) -> Self {
         Self::GiveUp { reason: cut(reason) }
     }
 
-    /// Whether the event is redelivered after it.
+    /// Whether the event is redelivered.
     pub(super) fn is_retry(&self) -> bool {
         matches!(self, Self::Nack { .. })
     }
@@ -48,7 +48,7 @@ impl Settlement {
     }
 }
 
-/// What the server keeps of a reason. Cut here, a long text never exceeds the frame limit.
+/// Cuts a reason to the length that the server keeps, so that a long text never exceeds the frame limit.
 fn cut(reason: &str) -> String {
     let mut end = reason.len().min(MAX_REASON_BYTES);
     while !reason.is_char_boundary(end) {
@@ -57,7 +57,7 @@ fn cut(reason: &str) -> String {
     reason[..end].to_owned()
 }
 
-/// What became of an ack or a nack.
+/// The result of an ack or nack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// Another member has the event, or it is settled already: nothing changed.

@@ -8,16 +8,17 @@ use futures_util::Stream;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// One member of a group, as a stream of deliveries. It has a WebSocket of its own, so a slow consumer delays nothing else.
+/// One member of a group, as a stream of deliveries. It has its own WebSocket, so a slow consumer delays nothing else.
 ///
-/// The stream survives a lost connection: it reconnects with a backoff and subscribes again. A delivery that is still held here
-/// when its event is redelivered adopts the new lease and is not delivered twice. The stream ends after an error, which it
-/// yields once: the server refused the subscription for good, because access was revoked, the group was deleted, or the group
-/// conflicts with these options. A group that was deleted while the connection was lost ends the stream with `not_subscribed`,
-/// too: subscribing again has created a new group, which starts at the `from` of these options, so events may be missing.
+/// The stream survives a lost connection: it reconnects with a backoff and subscribes again. If the consumer still holds a delivery when
+/// its event is redelivered, the delivery adopts the new lease, and the consumer does not get the event twice.
 ///
-/// The member leaves the group when this and its deliveries are dropped; unsettled events go to other members, and the attempt
-/// does not count. [`unsubscribe`](Self::unsubscribe) does the same and waits for it.
+/// The stream ends if the server permanently refuses the subscription: access was revoked, the group was deleted, or the group conflicts
+/// with these options. It yields that error once. If the group was deleted while the connection was lost, the stream ends with
+/// `not_subscribed`: the reconnect has created a new group, which starts at the `from` of these options, so events may be missing.
+///
+/// The member leaves the group when this and its deliveries are dropped; unsettled events go to other members, and the attempt does not
+/// count. [`unsubscribe`](Self::unsubscribe) does the same and waits until the member has left.
 #[derive(Debug)]
 pub struct Subscription {
     queue: QueueReceiver,
@@ -88,7 +89,7 @@ impl Stream for Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // Deliveries that are held elsewhere can still be settled.
+        // The consumer can still settle the deliveries that it holds.
         self.drain();
     }
 }

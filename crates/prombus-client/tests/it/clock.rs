@@ -1,5 +1,5 @@
-//! Moves the clock of a test that talks over sockets. With a paused clock tokio would jump to the next timer whenever bytes are
-//! on their way, so the clock runs between the steps.
+//! Advances the clock of a test that uses sockets. With a paused clock, tokio would jump to the next timer whenever it waits for bytes of
+//! a socket, so the clock runs between the steps.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub async fn pass(mut time: Duration) {
         tokio::time::pause();
         tokio::time::advance(step).await;
         tokio::time::resume();
-        // What became due happens, with its messages.
+        // Lets due timers fire, and their messages arrive.
         tokio::time::sleep(Duration::from_millis(2)).await;
         time -= step;
     }

@@ -1,4 +1,4 @@
-//! What a client makes of refusals: by the gateway, and by servers that are none.
+//! How the client reports refusals: by a prombus server, and by servers of another kind.
 
 use crate::gateway::Gateway;
 use crate::scripted::{Answer, Scripted};
@@ -30,7 +30,7 @@ async fn an_error_body_becomes_a_code_a_message_and_a_time_to_wait() {
 }
 
 #[tokio::test]
-async fn what_no_prombus_server_answers_is_shown_in_part() {
+async fn a_response_that_is_not_from_prombus_is_shown_in_part() {
     let page = "x".repeat(10_000);
     let error = error_of(Answer::json("502 Bad Gateway", &page)).await;
     let text = error.to_string();
@@ -76,7 +76,7 @@ async fn a_record_that_is_too_large_is_refused_and_the_others_are_published() {
     let gateway = Gateway::start(ServerOptions::default()).await;
     let client = Client::connect(&gateway.url(), None).await.unwrap();
     let record = |bytes: usize| Record::new("a", &"x".repeat(bytes)).unwrap();
-    // The first is larger than a payload may be, the second than a whole frame: that one ends the connection.
+    // The first is over the payload limit. The second is over the frame limit, which ends the connection.
     for bytes in [1 << 20, 24 << 20] {
         let mut records = [record(10), record(bytes), record(20)];
         let outcomes = Publisher::new(client.clone()).publish(&mut records).await.unwrap();

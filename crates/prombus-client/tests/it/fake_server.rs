@@ -1,4 +1,4 @@
-//! A WebSocket server whose every frame the test sends, for what the gateway would never do.
+//! A WebSocket server whose frames the test sends, for behaviour that the real server never shows.
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ pub struct FakeServer {
     listener: TcpListener,
 }
 
-/// One connection of a client. Dropped, the connection breaks without a close frame.
+/// One connection of a client. When it is dropped, the connection breaks without a close frame.
 pub struct Peer {
     socket: WebSocketStream<TcpStream>,
 }
@@ -27,7 +27,7 @@ impl FakeServer {
         Self { url: format!("http://{}", listener.local_addr().unwrap()), listener }
     }
 
-    /// Accepts a connection and its AUTH, by which the client finds out whether a token is needed.
+    /// Accepts a connection and its AUTH, with which the client finds out whether a token is required.
     pub async fn accept(&self) -> Peer {
         let (stream, _) = self.listener.accept().await.unwrap();
         stream.set_nodelay(true).unwrap();
@@ -46,7 +46,7 @@ impl FakeServer {
 }
 
 impl Peer {
-    /// The next message, with pings and close frames.
+    /// The next message, including pings and close frames.
     pub async fn message(&mut self) -> Option<Message> {
         self.socket.next().await.map(Result::unwrap)
     }
@@ -88,8 +88,8 @@ impl Peer {
         self.socket.send(Message::text(frame.to_string())).await.unwrap();
     }
 
-    /// Delivers an event with a lease of 30 s, because its member was lost if this is not the first attempt. Its payload is its
-    /// number.
+    /// Delivers an event with a lease of 30 s; its payload is its number. From the second attempt on, the reason is that its member was
+    /// lost.
     pub async fn deliver(&mut self, number: u32, attempt: u32) {
         let reason = (attempt > 1).then_some("member_lost");
         self.send(json!({

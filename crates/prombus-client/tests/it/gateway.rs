@@ -21,7 +21,7 @@ impl Gateway {
         Self::start_at(Bus::memory(), SocketAddr::from(([127, 0, 0, 1], 0)), options).await
     }
 
-    /// Starts over the bus in a folder.
+    /// Starts a gateway over the bus in a folder.
     pub async fn in_folder(folder: &TempFolder) -> Self {
         let bus = Bus::open(&folder.0).await.unwrap();
         Self::start_at(bus, SocketAddr::from(([127, 0, 0, 1], 0)), ServerOptions::default()).await
@@ -55,7 +55,7 @@ impl Gateway {
     }
 }
 
-/// A gateway that can be started again.
+/// A gateway that can be restarted.
 pub struct Stopped {
     bus: Bus,
     address: SocketAddr,
@@ -66,7 +66,7 @@ impl Stopped {
         Gateway::start_at(self.bus, self.address, ServerOptions::default()).await
     }
 
-    /// Closes the bus, opens its folder again and serves at the same address: what a restart of the process does.
+    /// Closes the bus, reopens its folder and serves at the same address, as a restart of the process does.
     pub async fn restart_in(self, folder: &TempFolder) -> Gateway {
         self.bus.close().await.unwrap();
         let bus = Bus::open(&folder.0).await.unwrap();

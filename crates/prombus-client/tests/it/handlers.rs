@@ -99,7 +99,7 @@ async fn any_text_is_an_error_too() {
 }
 
 #[tokio::test]
-async fn no_more_handlers_run_at_once_than_allowed_and_all_events_are_handled() {
+async fn at_most_the_allowed_number_of_handlers_run_at_once_and_all_events_are_handled() {
     let (gateway, client) = start().await;
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (permits, ended) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
@@ -148,7 +148,7 @@ async fn a_lease_is_extended_while_its_handler_runs_for_several_ack_timeouts() {
             calls.fetch_add(1, Ordering::SeqCst);
             let done = done.clone();
             async move {
-                // The time is the server's, which cannot be moved from here.
+                // The server's clock decides, and the test cannot advance it.
                 tokio::time::sleep(Duration::from_millis(2200)).await;
                 done.send(context.is_lease_lost()).unwrap();
                 Ok::<(), HandlerError>(())
@@ -167,7 +167,7 @@ async fn a_lease_is_extended_while_its_handler_runs_for_several_ack_timeouts() {
 }
 
 #[tokio::test]
-async fn without_extension_the_handler_is_told_that_its_lease_is_lost() {
+async fn without_extension_the_handler_learns_that_its_lease_is_lost() {
     let (gateway, client) = start().await;
     let attempts = Arc::new(Mutex::new(Vec::new()));
     let (lost, mut losses) = mpsc::unbounded_channel();

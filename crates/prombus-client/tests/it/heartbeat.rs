@@ -1,4 +1,4 @@
-//! Servers that send nothing for a long time. The clock is moved, not waited for.
+//! Servers that send nothing for a long time. The tests advance the clock instead of waiting.
 
 use crate::clock::pass_seconds;
 use crate::fake_server::FakeServer;
@@ -31,7 +31,7 @@ async fn a_server_that_answers_pings_is_kept() {
     let mut orders = orders.unwrap();
     let mut pings = 0;
     let answering = async {
-        // Reading a ping answers it.
+        // Reading a ping sends the pong.
         while let Some(message) = peer.message().await {
             assert!(matches!(message, Message::Ping(_)), "{message:?}");
             pings += 1;

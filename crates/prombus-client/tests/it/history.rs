@@ -1,4 +1,4 @@
-//! Pages of history: split over chunks, one after the other, and without an end.
+//! Pages of history: split into chunks, several in a row, and incomplete ones.
 
 use crate::gateway::Gateway;
 use crate::scripted::{Answer, Scripted};
@@ -17,7 +17,7 @@ fn page(numbers: std::ops::RangeInclusive<u32>, next: &str) -> String {
 }
 
 #[tokio::test]
-async fn events_come_whole_from_page_to_page_wherever_the_chunks_are_cut() {
+async fn events_are_whole_wherever_the_chunks_of_pages_are_cut() {
     let (first, second) = (page(1..=3, "\"place-of-3\""), page(4..=5, "null"));
     for size in [1, 5, 50] {
         let pages = [&first, &second].map(|page| Answer::chunks(page.as_bytes().chunks(size), true));
@@ -38,7 +38,7 @@ async fn events_come_whole_from_page_to_page_wherever_the_chunks_are_cut() {
 }
 
 #[tokio::test]
-async fn a_page_without_an_end_is_an_error_and_not_the_end() {
+async fn an_incomplete_page_is_an_error_and_not_the_end() {
     let text = page(1..=2, "null");
     let cut = &text.as_bytes()[..text.len() - 60];
     let server = Scripted::start(vec![Answer::chunks([cut], true)]).await;
@@ -50,7 +50,7 @@ async fn a_page_without_an_end_is_an_error_and_not_the_end() {
 }
 
 #[tokio::test]
-async fn the_last_events_and_the_newest_first_are_those_of_the_gateway() {
+async fn the_last_events_are_read_in_both_orders() {
     let gateway = Gateway::start(ServerOptions::default()).await;
     let client = Client::connect(&gateway.url(), None).await.unwrap();
     let records: Vec<Record> = (1..=20).map(|number| Record::new("orders", &number).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Leases on a fake server. The clock is moved, not waited for.
+//! Leases on a fake server. The tests advance the clock instead of waiting.
 
 use crate::clock::pass_seconds;
 use crate::fake_server::{FakeServer, Peer, event_id};
@@ -35,11 +35,11 @@ async fn extensions_move_the_deadline_until_the_server_refuses_one() {
     let extension = peer.expect("MODACK").await;
     peer.err(&extension, "unknown_id").await;
     delivery.lease_lost().await;
-    assert!(Instant::now() < delivery.lease_deadline(), "before its time has passed");
+    assert!(Instant::now() < delivery.lease_deadline(), "the lease is lost before it expires");
 }
 
 #[tokio::test]
-async fn a_handler_is_told_that_the_server_does_not_know_its_lease() {
+async fn a_handler_learns_that_the_server_does_not_know_its_lease() {
     let server = FakeServer::start().await;
     let client = Client::new(&server.url, None).unwrap();
     let (called, mut calls) = mpsc::unbounded_channel();
@@ -61,7 +61,7 @@ async fn a_handler_is_told_that_the_server_does_not_know_its_lease() {
 }
 
 #[tokio::test]
-async fn a_lease_whose_time_passes_without_an_answer_is_lost() {
+async fn a_lease_that_expires_without_a_response_is_lost() {
     let server = FakeServer::start().await;
     let (mut orders, mut peer) = subscribed(&server, |it| it).await;
     peer.deliver(1, 1).await;
@@ -70,7 +70,7 @@ async fn a_lease_whose_time_passes_without_an_answer_is_lost() {
     assert!(!delivery.is_lease_lost());
     pass_seconds(2).await;
     assert!(delivery.is_lease_lost());
-    // The server decides whether the result still counts.
+    // The server decides whether the result still applies.
     let settle = async {
         let frame = peer.expect("MODACK").await;
         peer.err(&frame, "unknown_id").await;
@@ -132,7 +132,7 @@ async fn a_refused_extension_does_not_end_the_lease_of_a_redelivery_that_came_be
     let extension = peer.expect("MODACK").await;
     peer.deliver(1, 2).await;
     peer.err(&extension, "unknown_id").await;
-    // Frames are processed in order: when the second event is here, the others were processed.
+    // Frames are processed in order, so all others were processed when the second event arrives.
     peer.deliver(2, 1).await;
     assert_eq!(orders.next().await.unwrap().unwrap().event.seq, 2);
     assert!(!delivery.is_lease_lost());

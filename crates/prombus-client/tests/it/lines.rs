@@ -1,4 +1,4 @@
-//! Lines of an answer, wherever its chunks are cut.
+//! Lines of a response, wherever its chunks are cut.
 
 use crate::scripted::{Answer, Scripted};
 use prombus_client::{Client, ClientError};
@@ -17,7 +17,7 @@ async fn lines_of(server: &Scripted) -> (Vec<String>, Result<(), ClientError>) {
 }
 
 #[tokio::test]
-async fn lines_come_whole_wherever_the_chunks_are_cut() {
+async fn lines_are_whole_wherever_the_chunks_are_cut() {
     let text = "{\"id\":1}\n\n  \r\n{\"ü\":\"€\"}\n{\"last\":true}";
     for size in [1, 2, 3, 7, 64] {
         let server = Scripted::start(vec![Answer::chunks(text.as_bytes().chunks(size), true)]).await;
@@ -28,7 +28,7 @@ async fn lines_come_whole_wherever_the_chunks_are_cut() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_an_error_after_the_whole_lines() {
+async fn a_response_that_breaks_off_is_an_error_after_its_whole_lines() {
     let chunks = [&b"one\ntw"[..], b"o\nhal"];
     let server = Scripted::start(vec![Answer::chunks(chunks, false)]).await;
     let (lines, end) = lines_of(&server).await;

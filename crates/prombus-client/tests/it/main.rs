@@ -1,6 +1,5 @@
-//! The client against a real gateway in this process (`gateway`), and where the gateway would never do what is tested, against
-//! an HTTP server that responds byte for byte as it is told (`scripted`) or a WebSocket server whose frames the test sends
-//! (`fake_server`).
+//! Tests the client against a real gateway in this process (`gateway`). For behaviour that the real gateway never shows, there are an HTTP
+//! server that sends prepared bytes (`scripted`) and a WebSocket server whose frames the test sends (`fake_server`).
 #![cfg(test)]
 
 mod clock;

@@ -1,4 +1,4 @@
-//! Publishes that are sent again: after lost connections, rate limits and `unavailable`.
+//! Publishes that are resent: after lost connections, rate limits and `unavailable`.
 
 use crate::clock::pass_seconds;
 use crate::fake_server::{FakeServer, event_id};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 #[tokio::test]
-async fn a_publish_whose_ok_was_lost_is_sent_again_under_the_same_id() {
+async fn a_publish_whose_ok_was_lost_is_resent_with_the_same_id() {
     let server = FakeServer::start().await;
     let client = Client::new(&server.url, None).unwrap();
     let publishing = tokio::spawn(async move { client.publish("orders", &1).key("k").await });
@@ -73,7 +73,7 @@ async fn a_publish_gives_up_when_its_patience_ends() {
 }
 
 #[tokio::test]
-async fn a_publish_gives_up_on_a_server_that_never_answers_and_the_connection_remains() {
+async fn a_publish_gives_up_on_a_silent_server_and_the_connection_remains() {
     let server = FakeServer::start().await;
     let client = Client::new(&server.url, None).unwrap().patience(Duration::from_secs(5));
     let other = client.clone().patience(Duration::from_secs(50));
@@ -90,7 +90,7 @@ async fn a_publish_gives_up_on_a_server_that_never_answers_and_the_connection_re
 }
 
 #[tokio::test]
-async fn the_patience_starts_again_with_every_answer() {
+async fn the_patience_restarts_with_every_response() {
     let server = FakeServer::start().await;
     let client = Client::new(&server.url, None).unwrap().patience(Duration::from_secs(5));
     let records = [Record::new("orders", &1).unwrap(), Record::new("orders", &2).unwrap()];
@@ -106,7 +106,7 @@ async fn the_patience_starts_again_with_every_answer() {
 
 #[tokio::test]
 async fn a_publish_gives_up_while_another_one_opens_the_connection() {
-    // The system takes the connection; nobody reads from it.
+    // The operating system accepts the connection, but no program reads from it.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let client = Client::new(&url, None).unwrap();

@@ -1,4 +1,4 @@
-//! Lost connections: idle ones that were closed, publishers that reconnect, rate limits that are waited out.
+//! Lost connections: idle connections that the server closed, publishers that reconnect, rate limits that are waited out.
 
 use crate::gateway::Gateway;
 use crate::scripted::{Answer, Scripted};
@@ -22,7 +22,7 @@ async fn payloads(client: &Client) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn an_idle_connection_that_was_closed_is_replaced_for_what_changes_nothing() {
+async fn a_closed_idle_connection_is_replaced_only_for_requests_without_side_effects() {
     let good = || Answer::json("200 OK", "{}");
     let server = Scripted::start(vec![good().then_close(), good().then_close(), good()]).await;
     let client = Client::new(&server.url, None).unwrap();
@@ -38,7 +38,7 @@ async fn an_idle_connection_that_was_closed_is_replaced_for_what_changes_nothing
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_publisher_goes_on_where_a_restarted_gateway_left_off() {
+async fn a_publisher_continues_after_a_restart_of_the_gateway() {
     let gateway = Gateway::start(ServerOptions::default()).await;
     let client = Client::connect(&gateway.url(), None).await.unwrap();
     let setbacks = Arc::new(Mutex::new(Vec::new()));
@@ -52,7 +52,7 @@ async fn a_publisher_goes_on_where_a_restarted_gateway_left_off() {
         tokio::time::sleep(Duration::from_millis(250)).await;
         stopped.start_again().await
     });
-    // The last record of before comes again: it has its id, and is kept once.
+    // The last record before the restart is resent with its id, and is stored once.
     let mut second = [vec![first[49].clone()], records(50..100)].concat();
     let outcomes = publisher.publish(&mut second).await.unwrap();
     assert!(outcomes[0].as_ref().is_ok_and(|published| published.duplicate), "{:?}", outcomes[0]);
@@ -103,9 +103,9 @@ async fn a_rate_limit_is_waited_out_in_order() {
     });
     let outcomes = publisher.publish(&mut records(0..30)).await.unwrap();
     assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_ok_and(|it| !it.duplicate)), "{outcomes:?}");
-    assert!(*limited.lock().unwrap() > 0, "the rate was never met");
+    assert!(*limited.lock().unwrap() > 0, "the rate limit was never reached");
     let mut kept = payloads(&client).await;
-    // Of the first batch, the gateway may take a record after one that it refused; from then on they go one by one.
+    // In the first batch, the gateway may accept a record after one that it refused; from then on, records are sent one by one.
     assert_eq!(kept[..10], (0..10).collect::<Vec<_>>());
     kept.sort_unstable();
     assert_eq!(kept, (0..30).collect::<Vec<_>>());

@@ -67,7 +67,7 @@ async fn an_event_that_is_still_handled_adopts_its_new_lease_and_runs_once() {
     drop(peer);
     let mut peer = server.accept_member().await;
     peer.deliver(1, 2).await;
-    // Frames are processed in order: when the second event runs, the first one was adopted.
+    // Frames are processed in order, so the first event was adopted when the second one runs.
     peer.deliver(2, 1).await;
     assert_eq!(calls.recv().await, Some(2));
     permits.add_permits(2);
@@ -91,7 +91,7 @@ async fn a_handler_that_ended_while_disconnected_sends_its_result_at_the_redeliv
     drop(peer);
     let mut peer = server.accept_member().await;
     permits.add_permits(1);
-    // Not before the redelivery: the result of an old lease would be stale. A second event shows that nothing came before.
+    // The result must not be sent before the redelivery: for the old lease it would be stale. A second event shows that it was not.
     permits.add_permits(1);
     peer.deliver(2, 1).await;
     let ack = peer.expect_and_ok("ACK").await;
@@ -105,7 +105,7 @@ async fn a_handler_that_ended_while_disconnected_sends_its_result_at_the_redeliv
 }
 
 #[tokio::test]
-async fn an_ack_whose_ok_was_lost_is_sent_again_at_the_redelivery() {
+async fn an_ack_whose_ok_was_lost_is_resent_at_the_redelivery() {
     let server = FakeServer::start().await;
     let client = Client::new(&server.url, None).unwrap();
     let (orders, mut peer) =
@@ -152,7 +152,7 @@ async fn a_refusal_after_a_reconnect_is_yielded_once_and_ends_the_stream() {
             tokio::join!(async { client.subscribe("orders", "billing").await }, server.accept_member());
         let mut orders = orders.unwrap();
         drop(peer);
-        // The first refusal passes, the second is for good.
+        // The first refusal is temporary, the second is permanent.
         let mut peer = server.accept().await;
         let frame = peer.expect("SUBSCRIBE").await;
         peer.err(&frame, "unavailable").await;
@@ -166,7 +166,7 @@ async fn a_refusal_after_a_reconnect_is_yielded_once_and_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn an_error_that_may_pass_resubscribes_and_one_for_good_ends_the_stream() {
+async fn a_temporary_error_resubscribes_and_a_permanent_error_ends_the_stream() {
     let server = FakeServer::start().await;
     let client = Client::new(&server.url, None).unwrap();
     let (orders, mut peer) =
@@ -219,7 +219,7 @@ async fn a_group_that_was_deleted_while_disconnected_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn a_paused_subscription_is_paused_again_before_the_server_can_deliver() {
+async fn after_a_reconnect_a_paused_subscription_is_paused_before_the_server_can_deliver() {
     let server = FakeServer::start().await;
     let client = Client::new(&server.url, None).unwrap();
     let (orders, mut peer) =

@@ -1,11 +1,11 @@
-//! An HTTP server that answers byte for byte as it is told, and remembers what it was asked.
+//! An HTTP server that sends prepared bytes as responses, and records the requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// An answer: pieces that arrive one by one.
+/// A response, in pieces that arrive one by one.
 #[derive(Clone)]
 pub struct Answer {
     pieces: Vec<Vec<u8>>,
@@ -13,7 +13,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A whole answer.
+    /// A whole response.
     pub fn json(status: &str, body: &str) -> Self {
         let length = body.len();
         let text = format!(
@@ -22,7 +22,7 @@ impl Answer {
         Self { pieces: vec![text.into_bytes()], closes: false }
     }
 
-    /// A chunked answer whose chunks are these; without `is_whole` it breaks off after them.
+    /// A response of these chunks; without `is_whole` it breaks off after them.
     pub fn chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>, is_whole: bool) -> Self {
         let mut pieces = vec![b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec()];
         for chunk in chunks {
@@ -34,7 +34,7 @@ impl Answer {
         Self { pieces, closes: !is_whole }
     }
 
-    /// The same, and the connection is closed after it.
+    /// The same response, after which the connection is closed.
     pub fn then_close(self) -> Self {
         Self { closes: true, ..self }
     }
@@ -47,7 +47,7 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Answers the requests, of however many connections, with these in turn.
+    /// Responds to the requests of all connections with these responses, in turn.
     pub async fn start(answers: Vec<Answer>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -81,7 +81,7 @@ async fn answer_all(mut stream: TcpStream, seen: &Mutex<Vec<String>>, next: impl
             if stream.write_all(&piece).await.is_err() {
                 return;
             }
-            // Each piece is read by itself.
+            // The client reads each piece separately.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         if answer.closes {
@@ -90,7 +90,7 @@ async fn answer_all(mut stream: TcpStream, seen: &Mutex<Vec<String>>, next: impl
     }
 }
 
-/// Reads a request with its body; its first line.
+/// Reads a request with its body; returns its first line.
 async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut request = Vec::new();
     let head_end = loop {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 #[tokio::test]
-async fn deliveries_are_settled_and_redelivered_when_they_are_not() {
+async fn unsettled_deliveries_are_redelivered() {
     let gateway = Gateway::start(ServerOptions::default()).await;
     let client = Client::connect(&gateway.url(), None).await.unwrap();
     let mut member = client.subscribe("orders", "billing").from_earliest().await.unwrap();
@@ -32,7 +32,7 @@ async fn deliveries_are_settled_and_redelivered_when_they_are_not() {
 }
 
 #[tokio::test]
-async fn nacks_come_back_with_their_reason_and_what_is_given_up_is_a_dead_letter() {
+async fn nacked_events_are_redelivered_with_the_reason_and_given_up_events_are_dead_letters() {
     let gateway = Gateway::start(ServerOptions::default()).await;
     let client = Client::connect(&gateway.url(), None).await.unwrap();
     let mut orders = client.subscribe("orders", "billing").from_earliest().await.unwrap();

@@ -1,4 +1,4 @@
-//! Servers that stand still. The clock is moved, not waited for.
+//! Servers that hang. The tests advance the clock instead of waiting.
 
 use crate::clock::pass_seconds;
 use crate::fake_server::{FakeServer, event_id};
@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test]
-async fn a_server_that_never_answers_the_upgrade_is_given_up() {
-    // The system takes the connection; nobody reads from it.
+async fn a_server_that_never_responds_to_the_upgrade_is_given_up() {
+    // The operating system accepts the connection, but no program reads from it.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::time::pause();
@@ -18,8 +18,8 @@ async fn a_server_that_never_answers_the_upgrade_is_given_up() {
     assert!(matches!(&error, ClientError::Lost { why, .. } if why == "no answer in 10 s"), "{error}");
 }
 
-/// Answers the upgrade and the first frame, which asks whether a token is needed, and then nothing.
-async fn let_in_and_fall_silent(mut stream: TcpStream) {
+/// Responds to the upgrade and to the first frame, which finds out whether a token is required, and then to nothing.
+async fn accept_and_fall_silent(mut stream: TcpStream) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
         stream.read_buf(&mut request).await.unwrap();
@@ -37,16 +37,16 @@ async fn let_in_and_fall_silent(mut stream: TcpStream) {
     let ok = br#"{"op":"OK","corr":"0"}"#;
     let length = u8::try_from(ok.len()).unwrap();
     stream.write_all(&[&[0x81, length], &ok[..]].concat()).await.unwrap();
-    // What is sent is read, so that only the answer is missing.
+    // The client's frames are read, so that only the response is missing.
     while stream.read(&mut frame).await.is_ok_and(|count| count > 0) {}
 }
 
 #[tokio::test]
-async fn a_server_that_answers_nothing_is_given_up_and_nothing_is_said_to_be_kept() {
+async fn a_server_that_never_responds_is_given_up_and_no_publish_is_reported_as_stored() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let serving =
-        tokio::spawn(async move { let_in_and_fall_silent(listener.accept().await.unwrap().0).await });
+        tokio::spawn(async move { accept_and_fall_silent(listener.accept().await.unwrap().0).await });
     let client = Client::connect(&url, None).await.unwrap();
     tokio::time::pause();
     let outcomes =
@@ -59,7 +59,7 @@ async fn a_server_that_answers_nothing_is_given_up_and_nothing_is_said_to_be_kep
 }
 
 #[tokio::test]
-async fn a_connection_is_given_up_when_nothing_at_all_is_answered() {
+async fn a_connection_is_given_up_only_if_no_request_gets_a_response() {
     let server = FakeServer::start().await;
     let client = Client::new(&server.url, None).unwrap().patience(Duration::from_secs(600));
     let publish = |number: u32| {
@@ -69,7 +69,7 @@ async fn a_connection_is_given_up_when_nothing_at_all_is_answered() {
     let _unanswered = publish(1);
     let mut peer = server.accept().await;
     peer.expect("PUBLISH").await;
-    // Other answers show that the server does not hang.
+    // Other responses show that the server does not hang.
     for number in 2..5 {
         pass_seconds(40).await;
         let publishing = publish(number);

@@ -1,4 +1,4 @@
-//! A change as an event.
+//! Converts changes to events.
 
 use super::ChangefeedOptions;
 use crate::json::{json_of_document, name_of};
@@ -9,21 +9,21 @@ use prombus::{RawValue, Uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Ids of events are UUIDv5 in this namespace. Never to be changed: changes would be published twice.
+/// The UUIDv5 namespace of event ids. It must never change, or changes would be published twice.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f1b_94c2_8d07_5e3a_a1c5_47e2_90bd_3f68);
 
 /// What happened to a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was there when a feed was seeded.
+    /// It existed when the feed was seeded.
     Seed,
-    /// It is new.
+    /// It was inserted.
     Insert,
-    /// Some fields changed.
+    /// Some of its fields were changed.
     Update,
     /// It was replaced as a whole.
     Replace,
-    /// It is gone.
+    /// It was deleted.
     Delete,
 }
 
@@ -53,15 +53,15 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The `_id` of the document.
     pub id: Bson,
-    /// The document, as far as the feed asks for it.
+    /// The document, if the feed requests it.
     pub document: Option<Document>,
     /// What an update changed: `updatedFields`, `removedFields`, `truncatedArrays`.
     pub update: Option<Document>,
-    /// When, in milliseconds since 1970.
+    /// The time of the change, in milliseconds since 1970.
     pub ts: Option<i64>,
 }
 
-/// Changes an event, or leaves it out.
+/// Modifies an event, or leaves it out.
 type Map = Arc<dyn Fn(&Change, OutboxRecord) -> Option<OutboxRecord> + Send + Sync>;
 
 /// How changes become events.
@@ -82,7 +82,7 @@ impl EventMap {
         self.map = Some(Arc::new(map));
     }
 
-    /// The event of a change. Its id is what makes it one, whatever the map does.
+    /// The event of a change. The map cannot change its id, because the id makes the event unique.
     fn record(&self, change: &Change, id: Uuid) -> Result<Option<OutboxRecord>, String> {
         let mut payload = Document::new();
         payload.insert("op", change.kind.as_str());
@@ -109,12 +109,12 @@ pub(super) struct StreamItem {
     pub(super) token: ResumeToken,
     /// The event, unless the map leaves it out.
     pub(super) record: Option<OutboxRecord>,
-    /// The stream ends here, and why.
+    /// The stream ends here, for this reason.
     pub(super) end: Option<String>,
 }
 
 /// # Errors
-/// It is not a change.
+/// The document is not a change.
 pub(super) fn parse_item(document: &Document, map: &EventMap) -> Result<StreamItem, String> {
     let token = document.get("_id").cloned().ok_or("a change has no _id")?;
     let id = token_id(&token)?;
@@ -149,7 +149,7 @@ fn token_id(token: &Bson) -> Result<Uuid, String> {
     Ok(Uuid::new_v5(&NAMESPACE, data.ok_or("a change has no resume token")?.as_bytes()))
 }
 
-/// The event of a document that a feed begins with. The id is the same when the same seed is published again.
+/// The event of a document that a feed is seeded with. The id stays the same if the same seed is published again.
 pub(super) fn seed_record(
     document: Document,
     token: &ResumeToken,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_an_event_with_an_id_of_its_own() {
+    fn every_change_becomes_an_event_with_its_own_id() {
         let insert = item("insert").expect("a change").record.expect("an event");
         assert_eq!(
             insert.payload.get(),

@@ -1,4 +1,4 @@
-//! Where a feed is in the change stream: one document per feed.
+//! The position of a feed in the change stream, one document per feed.
 
 use super::{ChangefeedError, ChangefeedOptions};
 use crate::server_abilities::majority;
@@ -7,16 +7,16 @@ use mongodb::change_stream::event::ResumeToken;
 use mongodb::options::ReadConcern;
 use mongodb::{Collection, Database};
 
-/// The place of one feed.
+/// The stored position of one feed.
 pub(super) struct FeedPlace {
     places: Collection<Document>,
     name: String,
 }
 
-/// What is known of it.
+/// The content of a stored position.
 pub(super) struct Place {
     pub(super) token: ResumeToken,
-    /// All documents are to be published first.
+    /// All documents must be published first.
     pub(super) is_seeding: bool,
 }
 
@@ -29,14 +29,17 @@ impl FeedPlace {
         let find = self.places.find_one(doc! { "_id": &self.name }).read_concern(ReadConcern::majority());
         let Some(document) = find.await? else { return Ok(None) };
         let damaged = || {
-            ChangefeedError::Stream(format!("the place of {} is damaged: start it with reseed", self.name))
+            ChangefeedError::Stream(format!(
+                "the stored position of {} is damaged: start it with reseed",
+                self.name
+            ))
         };
         let token = document.get("token").cloned().ok_or_else(damaged)?;
         let token: ResumeToken = mongodb::bson::deserialize_from_bson(token).map_err(|_| damaged())?;
         Ok(Some(Place { token, is_seeding: document.get_bool("seeding").unwrap_or(false) }))
     }
 
-    /// The first place of a feed, or of a reseed.
+    /// Stores the first position of a feed, or of a reseed.
     pub(super) async fn begin(&self, token: &ResumeToken, is_seeding: bool) -> Result<(), ChangefeedError> {
         self.set(doc! { "token": bson_of(token)?, "seeding": is_seeding }).await
     }

@@ -1,15 +1,15 @@
-//! What a changefeed is told, and what it tells.
+//! Options, errors and counters of a changefeed.
 
 use crate::server_abilities::ServerError;
 use mongodb::bson::Document;
 use mongodb::options::FullDocumentType;
 
-/// Which document an event of an update carries.
+/// Which document the event of an update contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FullDocument {
-    /// None: only what the update changed.
+    /// None, only the changed fields.
     No,
-    /// The document as it is when the change is read; it may have newer changes in it.
+    /// The document at the time at which the change is read; it may contain later changes.
     #[default]
     Newest,
     /// The document right after the change. The collection needs `changeStreamPreAndPostImages`.
@@ -26,28 +26,28 @@ impl FullDocument {
     }
 }
 
-/// From where to where.
+/// Options of a changefeed.
 #[derive(Clone, Debug)]
 pub struct ChangefeedOptions {
-    /// What the feed is called where its place is kept. Feeds of one name are one feed: only one may run.
+    /// The name under which the feed's position is stored. Only one feed with a name may run.
     pub name: String,
     /// The collection.
     pub collection: String,
     /// The topic.
     pub topic: String,
-    /// Which document events of updates carry. Default: the newest.
+    /// Which document the events of updates contain. Default: the newest.
     pub full_document: FullDocument,
-    /// Stages of an aggregation that let changes through, e.g. `$match`. They must keep `_id`, `operationType`, `documentKey` and
+    /// Aggregation stages that filter the changes, e.g. `$match`. They must keep the fields `_id`, `operationType`, `documentKey` and
     /// `clusterTime`.
     pub filter: Vec<Document>,
-    /// Publishes all documents first, and then the changes since. Default: no.
+    /// Publishes all documents first, and then the changes since then. Default: no.
     pub reseed: bool,
-    /// Where places are kept. Default: the collection `prombus_changefeeds`.
+    /// The collection of positions. Default: `prombus_changefeeds`.
     pub places: String,
 }
 
 impl ChangefeedOptions {
-    /// The defaults. The feed is called `<collection>::<topic>`.
+    /// The default options. The name of the feed is `<collection>::<topic>`.
     pub fn new(collection: impl Into<String>, topic: impl Into<String>) -> Self {
         let (collection, topic) = (collection.into(), topic.into());
         Self {
@@ -61,7 +61,7 @@ impl ChangefeedOptions {
         }
     }
 
-    /// Publishes all documents first, and then the changes since.
+    /// Publishes all documents first, and then the changes since then.
     #[must_use]
     pub fn reseed(mut self) -> Self {
         self.reseed = true;
@@ -73,12 +73,12 @@ impl ChangefeedOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangefeedError {
-    /// The server cannot do what is needed, or cannot be reached.
+    /// The server lacks a required feature, or cannot be reached.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The collection is gone, so its stream has ended.
+    /// The collection was dropped or renamed, so its stream has ended.
     #[error(
-        "the collection {collection} was changed in a way that ends its change stream ({why}): if it is there again, start the feed with reseed"
+        "the change stream of the collection {collection} has ended ({why}): once the collection exists again, start the feed with reseed"
     )]
     Invalidated {
         /// The collection.
@@ -86,28 +86,28 @@ pub enum ChangefeedError {
         /// What happened.
         why: String,
     },
-    /// The feed was away for longer than the oplog reaches back.
+    /// The feed was stopped for longer than the oplog covers.
     #[error(
-        "the changes since {feed} was stopped are no longer in the oplog: start it with reseed, which publishes all documents and goes on from there (a larger oplog, or storage.oplogMinRetentionHours, lets it be away for longer)"
+        "the changes since {feed} was stopped are no longer in the oplog: start it with reseed, which publishes all documents and continues from there (to allow longer stops, use a larger oplog or storage.oplogMinRetentionHours)"
     )]
     HistoryLost {
         /// The feed.
         feed: String,
     },
-    /// The bus refuses an event for good.
+    /// The bus permanently refuses an event.
     #[error(
-        "the change of document {key} cannot be published: {error}; map can make it smaller or leave it out"
+        "the change of document {key} cannot be published: {error}; use map to make the event smaller or leave it out"
     )]
     Refused {
         /// The document.
         key: String,
-        /// Why.
+        /// The error of the bus.
         error: String,
     },
     /// The stream failed.
     #[error("the change stream failed: {0}")]
     Stream(String),
-    /// The server is away. A feed that runs waits for it.
+    /// The server is unreachable. A running feed waits for it.
     #[error("{0}")]
     Away(String),
 }
@@ -121,23 +121,23 @@ impl From<mongodb::error::Error> for ChangefeedError {
     }
 }
 
-/// What a changefeed did so far, and how it is.
+/// Counters and current state of a changefeed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangefeedFigures {
     /// Events that were added.
     pub published: u64,
-    /// Changes whose event was there already.
+    /// Changes whose event already existed.
     pub duplicates: u64,
     /// Documents that were published by a reseed.
     pub seeded: u64,
-    /// Times the server or the bus did not let it work.
+    /// How often the server or the bus was unusable.
     pub failures: u64,
-    /// Why it cannot work at present.
+    /// Why it cannot work at present, if it cannot.
     pub trouble: Option<String>,
 }
 
 impl ChangefeedFigures {
-    /// The figures in the text format of Prometheus.
+    /// The figures in the Prometheus text format.
     pub fn to_prometheus(&self, feed: &str) -> String {
         crate::figures_text::prometheus(
             "prombus_mongo_changefeed",

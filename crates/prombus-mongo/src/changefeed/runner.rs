@@ -1,4 +1,4 @@
-//! A changefeed that runs by itself.
+//! Runs a changefeed in its own task.
 
 use super::{Changefeed, ChangefeedError, ChangefeedFigures};
 use parking_lot::Mutex;
@@ -9,14 +9,14 @@ impl Changefeed {
     /// Runs in a task, until [`ChangefeedHandle::stop`] or an error.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn spawn(self) -> ChangefeedHandle {
         let (stop, stopped) = oneshot::channel::<()>();
         let (figures, name) = (Arc::clone(&self.figures), self.options.name.clone());
         let named = name.clone();
         let task = tokio::spawn(async move {
             let shutdown = async {
-                // A handle that is dropped stops nothing.
+                // Dropping the handle does not stop the feed.
                 if stopped.await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -31,7 +31,7 @@ impl Changefeed {
     }
 }
 
-/// A changefeed at work in a task. Dropping this changes nothing.
+/// A changefeed that runs in a task. Dropping the handle does not stop it.
 #[derive(Debug)]
 pub struct ChangefeedHandle {
     stop: oneshot::Sender<()>,
@@ -41,25 +41,25 @@ pub struct ChangefeedHandle {
 }
 
 impl ChangefeedHandle {
-    /// What it did so far, and how it is.
+    /// Its counters and its current state.
     pub fn figures(&self) -> ChangefeedFigures {
         self.figures.lock().clone()
     }
 
-    /// The figures in the text format of Prometheus.
+    /// The figures in the Prometheus text format.
     pub fn to_prometheus(&self) -> String {
         self.figures().to_prometheus(&self.name)
     }
 
-    /// Whether it has ended by an error.
+    /// Whether it has ended with an error.
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// Ends it. A batch that is under way may be published again by the next start, which adds nothing.
+    /// Stops it. The next start may publish the current batch again, which adds nothing.
     ///
     /// # Errors
-    /// Why it had ended before, if it had.
+    /// The error that had ended it before, if any.
     pub async fn stop(self) -> Result<(), ChangefeedError> {
         let _ = self.stop.send(());
         match self.task.await {

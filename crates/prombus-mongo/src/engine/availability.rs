@@ -1,21 +1,21 @@
-//! Whether the server can be used: what failed, and a probe that tells when it works again.
+//! Tracks whether the database server can be used: an operation that failed, and a probe that detects recovery.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// The first pause of the probe; it doubles while the server stays away.
+/// The first pause of the probe; it doubles while the server is unreachable.
 const PROBE_MIN: Duration = Duration::from_millis(50);
 const PROBE_MAX: Duration = Duration::from_secs(2);
 /// A server that fails again within this time is probed less often.
 const FLAPPING: Duration = Duration::from_secs(1);
 
-/// Shared by everything that talks to the server.
+/// The availability of the server, shared by everything that uses it.
 #[derive(Debug)]
 pub(crate) struct Availability {
-    /// Why the server cannot be used.
+    /// Why the server cannot be used, if it cannot.
     outage: watch::Sender<Option<String>>,
-    /// Something failed since the last commit was checked.
+    /// An operation failed since the last commit was verified.
     has_failed: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl Availability {
         self.outage.borrow().is_some()
     }
 
-    /// An operation failed: until the probe succeeds the server counts as away.
+    /// Reports a failed operation. Until the probe succeeds, the server counts as unreachable.
     pub(crate) fn failed(&self, reason: &str) {
         self.has_failed.store(true, Ordering::SeqCst);
         self.outage.send_if_modified(|outage| {
@@ -42,18 +42,18 @@ impl Availability {
         });
     }
 
-    /// Whether an operation failed since this was asked last: the server may have another primary now.
+    /// Whether an operation failed since the last call. If so, another server may have become the primary.
     pub(crate) fn take_failed(&self) -> bool {
         self.has_failed.swap(false, Ordering::SeqCst)
     }
 
     /// Waits until the server can be used.
     pub(crate) async fn wait(&self) {
-        // The sender is here, so waiting cannot fail.
+        // The sender is in `self`, so waiting cannot fail.
         let _ = self.outage.subscribe().wait_for(Option::is_none).await;
     }
 
-    /// Probes the server whenever it is away, until the task is dropped.
+    /// Probes the server whenever it is unreachable, until the task is dropped.
     pub(crate) async fn run_probe<F>(&self, probe: impl Fn() -> F)
     where
         F: Future<Output = Result<(), String>>,
@@ -70,7 +70,7 @@ impl Availability {
                 pause = (pause * 2).min(PROBE_MAX);
                 match probe().await {
                     Ok(()) => break,
-                    Err(reason) => tracing::debug!("MongoDB is still away: {reason}"),
+                    Err(reason) => tracing::debug!("MongoDB is still unreachable: {reason}"),
                 }
             }
             since_up = Instant::now();

@@ -1,6 +1,6 @@
 //! A commit as one ordered bulk: its fence, its events, its records.
 //!
-//! **Invariant:** a bulk is one command. It is never split, so it is cut only where the server stops in the middle.
+//! **Invariant:** a bulk is one command and never split, so it is cut only if the server stops in the middle of it.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::catalog::{Catalog, CatalogTopic, topic_made};
@@ -12,28 +12,28 @@ use prombus::engine::{EventId, TopicId};
 use prombus::{Published, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// Records of one document.
+/// The most bytes of records in one document.
 const RECORDS_BYTES_MAX: usize = 8 << 20;
-/// Documents with records of one commit; their seq is the fence's number times this.
+/// The most documents with records in one commit. The seq of the first one is the fence's number times this.
 pub(crate) const RECORD_PIECES_MAX: u64 = 256;
-/// How long the server may work on a bulk: a second, and more for large ones. The leader that takes over waits as long for the bulk
-/// of the leader before.
+/// How long the server may work on a bulk: a second, and more for large bulks. A leader that takes over waits this long for the last bulk
+/// of the previous leader.
 const MAX_TIME_MS: u32 = 1_000;
 const EVENTS_PER_MS: u32 = 5;
 const MAX_TIME_LIMIT_MS: u32 = 120_000;
-/// Fields of a bulk besides its documents.
+/// The size of a bulk's fields other than its documents.
 const COMMAND_OVERHEAD: usize = 4_096;
 
-/// Publishers' ids that topics have, with their seqs.
+/// Ids chosen by publishers that topics already have, with their seqs.
 pub(crate) type KnownIds = HashMap<(TopicId, EventId), u64>;
 
-/// What a commit writes and what its callers are told.
+/// The content of a commit, and the result for its callers.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) fence: Fence,
     pub(crate) records: Vec<EncodedRecord>,
     pub(crate) answer: CommitAnswer,
-    /// Events that are new, and where.
+    /// New events and their positions.
     events: Vec<(QueuedEvent, EventPlace)>,
     /// Topics that the commit creates.
     made: BTreeMap<TopicId, CatalogTopic>,
@@ -114,13 +114,13 @@ impl Plan {
             topic_bytes: tail.topic_bytes,
         };
         self.events.push((event.clone(), place));
-        // The next event of the commit may have the same id, chosen or made.
+        // A later event of the same commit may have the same id, whoever generated it.
         seen.insert(name, tail.to);
         self.answer.newest.insert(event.topic, tail.to);
         Published { id, seq: tail.to, duplicate: false }
     }
 
-    /// Gives the commit the next number, when the one that it had is void. The server may have run out of time, so it gets more.
+    /// Gives the commit the next number, because its old number is void. The server may have run out of time, so the time limit is doubled.
     pub(crate) fn renumber(&mut self) {
         let number = self.fence.number + 1;
         self.fence.number = number;
@@ -128,8 +128,8 @@ impl Plan {
         self.events.iter_mut().for_each(|(_, place)| place.fence = number);
     }
 
-    /// The records as they are stored, in pieces; one at least, because the last document of a bulk tells that it is whole, and
-    /// events may be cleaned.
+    /// The records in their stored form, in pieces. There is at least one piece: its existence shows that the bulk is whole, which an event
+    /// could not show, because it may be cleaned.
     fn record_pieces(&self) -> Vec<Vec<u8>> {
         let mut pieces: Vec<Vec<u8>> = vec![Vec::new()];
         for EncodedRecord { tag, body } in &self.records {
@@ -147,7 +147,7 @@ impl Plan {
         pieces
     }
 
-    /// The `insert` command. `is_small`: without payloads for queries.
+    /// The `insert` command. `is_small` omits the BSON payloads for queries.
     pub(crate) fn command(&self, command: &BulkCommand<'_>, catalog: &Catalog, is_small: bool) -> Vec<u8> {
         let bytes: usize = self.events.iter().map(|(event, _)| event.prepared.len() + 400).sum();
         let mut writer = BsonWriter::with_capacity(bytes + COMMAND_OVERHEAD);

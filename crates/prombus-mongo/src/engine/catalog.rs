@@ -1,7 +1,7 @@
-//! What a leader knows of the whole store: topics and their tails, and the fold over the state records.
+//! The leader's view of the whole store: topics with their newest events, and the state that results from the state records.
 //!
-//! A catalog is the sum of all commits, in order. A snapshot of it and the commits after it restore it, so a takeover reads
-//! neither events nor topics one by one.
+//! A catalog is the result of applying all commits in order. A snapshot and the commits after it restore it, so a takeover does not have
+//! to read events.
 
 use crate::engine::fence::{Fence, FencedTopic};
 use crate::engine::keys::RESERVED_MAX;
@@ -10,9 +10,9 @@ use prombus::engine::network::{EncodedRecord, FoundState};
 use prombus::engine::{EventId, StateFold, StateRecord, TopicId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The record of a new topic: its number, then its name. The tags of [`StateRecord`] are small.
+/// The tag of the record of a new topic, which contains its number and name. It is outside the range of the [`StateRecord`] tags.
 const TOPIC_MADE: u32 = 0x8000_0001;
-/// Snapshots may outlive the way they are written.
+/// The version of the snapshot format.
 const SNAPSHOT_VERSION: u8 = 1;
 
 /// A topic and its newest event.
@@ -38,11 +38,11 @@ pub(crate) struct Catalog {
     pub(crate) fold: StateFold,
     newest_id: EventId,
     newest_ms: i64,
-    /// Deleted topics whose events may still be there.
+    /// Deleted topics whose events may not be removed yet.
     pub(crate) deleted: BTreeSet<TopicId>,
 }
 
-/// What a commit changed that people may want to see.
+/// The topics and groups that a commit changed, for the collections `topics` and `cursors`.
 #[derive(Debug, Default)]
 pub(crate) struct Touched {
     pub(crate) topics: BTreeSet<TopicId>,
@@ -61,10 +61,10 @@ impl Catalog {
         Self { topic_number: RESERVED_MAX, newest_ms: i64::MIN, ..Self::default() }
     }
 
-    /// Takes a commit in.
+    /// Applies a commit.
     ///
     /// # Errors
-    /// A record that this version does not know.
+    /// If a record is not known to this version.
     pub(crate) fn apply(&mut self, fence: &Fence, records: &[EncodedRecord]) -> Result<Touched, String> {
         let mut touched = Touched::default();
         // A commit may create a topic and add events to it.
@@ -126,10 +126,10 @@ impl Catalog {
         }
     }
 
-    /// What the engine starts with.
+    /// The state that the engine starts with.
     ///
     /// # Errors
-    /// A record was not understood.
+    /// If a record could not be read.
     pub(crate) fn found(&self, commit: u64, id_mark: u64) -> Result<FoundState, String> {
         self.fold.all()?;
         let topics = self.topics.iter().map(|(&id, it)| (id, it.name.clone(), it.last_seq)).collect();
@@ -166,7 +166,7 @@ impl Catalog {
     }
 
     /// # Errors
-    /// The bytes are cut short, or a newer version wrote them.
+    /// If the bytes are truncated, or a newer version wrote them.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut bytes = Bytes(bytes);
         let version = bytes.array::<1>()?[0];
@@ -197,12 +197,12 @@ impl Catalog {
     }
 }
 
-/// Bytes that are being read.
+/// Reads a snapshot's bytes.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or("a snapshot is cut short")?;
+        let (taken, rest) = self.0.split_at_checked(count).ok_or("a snapshot is truncated")?;
         self.0 = rest;
         Ok(taken)
     }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_restores_the_sum_of_the_commits() {
+    fn a_snapshot_restores_the_result_of_the_commits() {
         let name = |name: &str| Topic::new(name).expect("a topic");
         let mut catalog = Catalog::new();
         let tail = FencedTopic { topic: topic(2), from: 1, to: 5, max_ts: -3, topic_bytes: 900 };

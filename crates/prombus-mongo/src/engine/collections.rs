@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 /// How often a long index build is reported.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// The collections of one store. All reads go to the primary: a secondary that lags would make events look cleaned.
+/// The collections of one store. All reads go to the primary: on a secondary that lags, new events would look as if they were cleaned.
 #[derive(Clone, Debug)]
 pub(crate) struct Collections {
     pub(crate) database: Database,
     pub(crate) events: Collection<RawDocumentBuf>,
-    /// The same, but only what a failover cannot take back.
+    /// The collection `events`, but reads return only documents that a failover cannot remove.
     pub(crate) events_majority: Collection<RawDocumentBuf>,
     pub(crate) snapshots: Collection<Document>,
     pub(crate) leader: Collection<Document>,
@@ -45,7 +45,7 @@ impl Collections {
         }
     }
 
-    /// Creates what is missing. Logs progress: indexes of a large collection take a while.
+    /// Creates missing collections and indexes. Logs the progress, because indexes of a large collection take a while.
     pub(crate) async fn ensure(&self) -> Result<(), OpenError> {
         self.ensure_events().await?;
         for (name, keys, options) in event_indexes() {
@@ -58,7 +58,7 @@ impl Collections {
         self.run_with_progress("name", names).await
     }
 
-    /// `events` is clustered by `_id`. One that is not was not made by prombus.
+    /// Creates `events`, clustered by `_id`. An existing collection that is not clustered was not made by prombus.
     async fn ensure_events(&self) -> Result<(), OpenError> {
         let failed = |error| OpenError::Store(format!("cannot create collections: {}", reason(&error)));
         let create = doc! {
@@ -109,7 +109,7 @@ impl Collections {
         built.map(|_| ()).map_err(failed)
     }
 
-    /// What the server tells of index builds, if this user may ask.
+    /// The progress of index builds, if the user is allowed to query it.
     async fn index_progress(&self) -> Option<String> {
         let command = doc! { "currentOp": 1, "$ownOps": true, "progress": { "$exists": true } };
         let answer = self.database.client().database("admin").run_command(command).await.ok()?;

@@ -1,13 +1,13 @@
-//! Commits: one fenced bulk at a time. A bulk whose answer was lost is looked for by its fence.
+//! Commits, one fenced bulk at a time. If the response to a bulk was lost, its fence shows what happened:
 //!
-//! | the fence is | the bulk | what follows |
+//! | the fence | the bulk | the next step |
 //! |---|---|---|
-//! | not there | did not arrive, or will be refused when it does | it is sent again |
-//! | there, ours | is whole | its last document is written to, so that a majority has it, and its fence is marked whole |
-//! | there, ours | is cut | its fence is marked void, its documents are removed, it is sent again with the next number |
-//! | there, not ours | was refused | this engine is deposed |
+//! | is missing | did not arrive, or will be refused when it does | the bulk is sent again |
+//! | is this engine's | is whole | its last document is updated, so that a majority has it, and its fence is marked whole |
+//! | is this engine's | is cut | its fence is marked void, its documents are removed, and it is sent again with the next number |
+//! | is another engine's | was refused | this engine is deposed |
 //!
-//! `cut.rs` decides between whole and cut.
+//! `cut.rs` decides whether a bulk is whole or cut.
 
 use crate::engine::bulk::{BulkCommand, Plan};
 use crate::engine::cut::Fate;
@@ -21,26 +21,26 @@ use prombus::engine::network::{CommitAnswer, CommitError, PendingCommit};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Without an answer for this long after its time on the server is over, the fate of a bulk is unknown.
+/// If the server does not respond within a bulk's time limit plus this time, the outcome of the bulk is unknown.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A command that the server takes as one document. Larger bulks are sent as a sequence of documents, which has no time limit on
-/// the server; the rule about collisions covers those.
+/// The largest command that the server accepts as one document. Larger bulks are sent as a sequence of documents, which has no time limit
+/// on the server. If such a bulk is still written after its fence was voided, its documents are removed as a collision by a later commit.
 const COMMAND_BYTES_MAX: usize = 15_500_000;
-/// The server takes messages up to 48,000,000 bytes.
+/// The largest message that the server accepts is 48,000,000 bytes.
 const MESSAGE_BYTES_MAX: usize = 47_500_000;
-/// How often a bulk is planned again because it collided with stored documents.
+/// How often a commit is planned again because it collided with stored documents.
 const COLLISIONS_MAX: usize = 5;
 
-/// What became of a bulk.
+/// The outcome of sending a bulk.
 enum Sent {
     Applied,
     /// The number of the fence is taken.
     FenceTaken,
-    /// A document of the bulk is there already, written by an older commit, or a publisher's id is.
+    /// A document of the bulk already exists, written by an older commit, or the topic already has a publisher's id.
     Collided,
     /// It can never be stored.
     Impossible(String),
-    /// Unknown. `is_over`: the server answered, so nothing of it is running.
+    /// The outcome is unknown. `is_over`: the server responded, so the bulk is not running any more.
     Unknown {
         reason: String,
         is_over: bool,
@@ -72,26 +72,26 @@ impl MongoDatabase {
             };
             let sent_at = self.clock.steady_ms();
             match self.send(writer, &plan).await {
-                // Nobody voids a bulk before the time of its fence is over.
+                // No process voids a bulk before the time limit of its fence.
                 Sent::Applied
                     if self.clock.steady_ms().saturating_sub(sent_at) < plan.fence.max_time_ms.into() =>
                 {
                     return self.applied(writer, plan);
                 }
-                // A leader that has taken over may have removed it.
+                // The response came late: a leader that has taken over may have voided the bulk.
                 Sent::Applied => {
                     is_over = true;
                     writer.unanswered = Some((commit.number, plan));
                 }
                 Sent::FenceTaken => {
-                    // Perhaps by this very bulk, sent before and late, and still being worked on.
+                    // The fence may belong to this same bulk, from an earlier attempt that the server is still executing.
                     is_over = false;
                     writer.unanswered = Some((commit.number, plan));
                 }
                 Sent::Unknown { reason, is_over: over } => {
                     self.availability.failed(&reason);
                     writer.unanswered = Some((commit.number, plan));
-                    // The server may have refused because it changed its role: then the fence tells at once.
+                    // The server may have refused because it is not the primary any more: then the fence shows the outcome at once.
                     if !over {
                         return Err(CommitError::Unreachable(reason));
                     }
@@ -109,21 +109,22 @@ impl MongoDatabase {
                 }
             }
         }
-        let reason = "a commit collided with stored documents again and again".to_owned();
+        let reason = "a commit repeatedly collided with stored documents".to_owned();
         self.availability.failed(&reason);
         Err(CommitError::Unreachable(reason))
     }
 
-    /// After a reconnect the server may be another one. If this engine's newest commit is not there, what it has in memory is not
-    /// what is stored, so it steps down. That takes a write concern below the majority, or an operator.
+    /// Checks after a reconnect, possibly to another server, that this engine's newest commit is stored. If it is missing, the state in
+    /// memory differs from the stored state, so the engine steps down. That can only happen with a write concern below a majority, or if
+    /// an operator removes documents.
     async fn verify_last_fence(&self, writer: &Writer) -> Result<(), CommitError> {
         let last = writer.next_fence - 1;
         match self.attempt(self.find_fence(last)).await? {
             Some(found) if found.writer == self.writer_token => Ok(()),
             Some(_) => Err(CommitError::Deposed(self.leader_name().await)),
-            None => {
-                Err(CommitError::Deposed(format!("nobody; commit {last} was lost in a failover of MongoDB")))
-            }
+            None => Err(CommitError::Deposed(format!(
+                "no process; commit {last} was lost in a failover of MongoDB"
+            ))),
         }
     }
 
@@ -161,7 +162,7 @@ impl MongoDatabase {
             bytes = plan.command(&command, &writer.catalog, true);
         }
         if bytes.len() > MESSAGE_BYTES_MAX {
-            // The driver would split it. Appends are bounded so that this does not happen.
+            // The driver would split the bulk. Publishes are limited in size, so this does not happen.
             return Sent::Impossible(format!("a commit of {} bytes is too large for MongoDB", bytes.len()));
         }
         let bulk = match RawDocumentBuf::from_bytes(bytes) {
@@ -189,12 +190,12 @@ impl MongoDatabase {
     /// Sends a bulk as one document.
     async fn send_command(&self, bulk: RawDocumentBuf) -> Sent {
         match self.collections.database.run_raw_command(bulk).await {
-            Ok(answer) => judge(&answer),
+            Ok(answer) => outcome_of(&answer),
             Err(error) => unknown(&error),
         }
     }
 
-    /// Sends a bulk as a sequence of documents, for what does not fit one.
+    /// Sends a bulk as a sequence of documents, if it does not fit one document.
     async fn send_sequence(&self, bulk: &RawDocument) -> Sent {
         let documents = bulk.get_array("documents").into_iter().flatten();
         let documents = documents.filter_map(|it| Some(it.ok()?.as_document()?.to_owned()));
@@ -213,7 +214,7 @@ impl MongoDatabase {
         unknown(&error)
     }
 
-    /// Finds out what became of a bulk.
+    /// Finds out the outcome of a bulk.
     async fn resolve(&self, plan: Plan, is_over: bool) -> Result<Resolved, (Plan, CommitError)> {
         match self.try_resolve(&plan, is_over).await {
             Ok(Fate::Whole) => Ok(Resolved::Applied(plan)),
@@ -241,21 +242,21 @@ impl MongoDatabase {
                 return Ok(Fate::NotThere);
             }
         }
-        // A bulk that may be running is waited for.
+        // If the bulk may still be running, it is given its time limit.
         let patience = if is_over { 0 } else { u64::from(plan.fence.max_time_ms) };
         let limit = removal_limit(&plan.fence) + Duration::from_millis(patience);
         self.attempt_within(limit, self.decide(&plan.fence, !is_over)).await
     }
 
-    /// Documents of an older commit, or publishers' ids that the lookup did not find, are in the way. The bulk is void; what an
-    /// older commit left in its ranges is removed. The commit is planned again.
+    /// Resolves a collision with documents of an older commit, or with publishers' ids that the lookup did not find. Voids the bulk and
+    /// removes the documents that older commits left in its ranges. The caller then plans the commit again.
     async fn clear_collision(&self, writer: &mut Writer, plan: &Plan) -> Result<(), CommitError> {
-        tracing::warn!("commit {} found documents in its way; it is sent again", plan.fence.number);
+        tracing::warn!("commit {} collided with stored documents; it is sent again", plan.fence.number);
         let limit = removal_limit(&plan.fence);
         match self.attempt_within(limit, self.decide(&plan.fence, false)).await? {
             Fate::Void => {}
             Fate::NotThere => return Err(self.lost("the server changed its primary")),
-            // The server answered that a document was refused, so the last one cannot be there.
+            // The server refused one of the documents, so the last one cannot be stored.
             Fate::Whole => return Err(self.lost("a refused commit is whole")),
         }
         self.attempt_within(limit, self.remove_strays(&plan.fence)).await?;
@@ -263,7 +264,7 @@ impl MongoDatabase {
         Ok(())
     }
 
-    /// Runs a step of a commit. A failure makes the server count as away.
+    /// Runs a step of a commit. After a failure, the server counts as unreachable.
     async fn attempt<T>(
         &self,
         step: impl Future<Output = mongodb::error::Result<T>>,
@@ -283,7 +284,7 @@ impl MongoDatabase {
         }
     }
 
-    /// The server counts as away; the commit is tried again when it is back.
+    /// Marks the server as unreachable; the commit is retried when it is back.
     fn lost(&self, reason: &str) -> CommitError {
         self.availability.failed(reason);
         CommitError::Unreachable(reason.to_owned())
@@ -295,22 +296,22 @@ enum Resolved {
     SendAgain(Plan),
 }
 
-/// How long the removal of a commit may take: there is one delete per topic.
+/// How long the removal of a commit may take. It needs one delete per topic.
 fn removal_limit(fence: &Fence) -> Duration {
     ANSWER_TIMEOUT + Duration::from_millis(20) * u32::try_from(fence.topics.len()).unwrap_or(u32::MAX)
 }
 
-/// The driver's error leaves open what became of a bulk.
+/// Classifies an error of the driver, after which the outcome of a bulk is usually unknown.
 fn unknown(error: &mongodb::error::Error) -> Sent {
     match &*error.kind {
-        // Of the driver itself, before anything was sent.
+        // The driver itself refused the command before sending it.
         ErrorKind::InvalidArgument { message, .. } => Sent::Impossible(message.clone()),
         _ => Sent::Unknown { reason: reason(error), is_over: is_answer(error) },
     }
 }
 
-/// Reads the answer to an `insert` command.
-fn judge(answer: &Document) -> Sent {
+/// Reads the response to an `insert` command.
+fn outcome_of(answer: &Document) -> Sent {
     let text = |error: &Document| error.get_str("errmsg").unwrap_or("unknown error").to_owned();
     if let Some(error) = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document())
     {

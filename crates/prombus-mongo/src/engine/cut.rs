@@ -1,8 +1,9 @@
-//! Commits whose end is not known: finding out whether they are whole, deciding it for good, and removing what is left of a cut one.
+//! Resolves commits whose outcome is unknown: finds out whether a commit is whole or cut, records the decision permanently, and removes
+//! the remains of a cut commit. A commit is *cut* if the server stored only its first documents.
 //!
-//! The leader that sent a bulk and the one that takes over may both look at it. The fence decides: it is marked `whole` unless it
-//! is void, or `void` unless it is whole, and both go by what the fence says. A leader whose bulk was answered within the time that
-//! its fence grants need not ask: nobody voids a commit before that time is over.
+//! The leader that sent a bulk and the leader that takes over may both resolve it. The mark on the fence decides: the fence is marked
+//! `whole` unless it is void, or `void` unless it is whole, and both leaders follow the mark. If the server confirms a bulk within the time
+//! limit in its fence, its leader need not check the mark, because no process voids a commit before that limit.
 
 use crate::engine::bulk::RECORD_PIECES_MAX;
 use crate::engine::database::MongoDatabase;
@@ -13,23 +14,23 @@ use mongodb::bson::{Document, doc};
 use mongodb::error::Result as MongoResult;
 use std::time::{Duration, Instant};
 
-/// How often to look whether a bulk has ended.
+/// How often to check whether a bulk is complete.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Added to the time that a fence grants, for clocks that do not run at quite the same speed.
+/// Added to the time limit of a fence, because clocks do not run at exactly the same speed.
 const MARGIN: Duration = Duration::from_millis(500);
 /// Deletes that run at the same time.
 const DELETES_AT_ONCE: usize = 16;
-/// How often a decision is tried while the server changes its primary.
+/// How often a decision is retried while the primary changes.
 const DECISIONS_MAX: u32 = 10;
 
-/// What became of a commit, for good.
+/// The final outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// All of it is durable.
     Whole,
-    /// Nothing of it is left but its fence.
+    /// It is void: only its fence is left.
     Void,
-    /// It never arrived, or a failover took it back.
+    /// It never arrived, or a failover removed it.
     NotThere,
 }
 
@@ -39,8 +40,8 @@ impl MongoDatabase {
         found.as_deref().map(Fence::parse_strictly).transpose()
     }
 
-    /// Whether all documents of a commit were written: the bulk is ordered, so the last one tells. It holds records, and a snapshot
-    /// never removes those of the newest commit.
+    /// Whether all documents of a commit were written. The bulk is ordered, so it is enough to find the last document. That document
+    /// contains records, and a snapshot never removes the records of the newest commit.
     async fn is_whole(&self, fence: &Fence) -> MongoResult<bool> {
         if !fence.has_content() {
             return Ok(true);
@@ -49,11 +50,11 @@ impl MongoDatabase {
         Ok(find.projection(doc! { "_id": 1 }).await?.is_some())
     }
 
-    /// Waits until a commit is whole, as long as the server may be working on it. Returns whether it is.
+    /// Waits until a commit is whole, as long as the server may still be writing it. Returns whether it is whole.
     async fn wait_until_whole(&self, fence: &Fence) -> MongoResult<bool> {
         let over = Instant::now() + Duration::from_millis(fence.max_time_ms.into()) + MARGIN;
         loop {
-            // First the clock: a document that came in time is seen after it.
+            // The clock is read first: a document that was written in time is then found by the check after it.
             let is_over = Instant::now() >= over;
             if self.is_whole(fence).await? {
                 return Ok(true);
@@ -65,7 +66,7 @@ impl MongoDatabase {
         }
     }
 
-    /// Decides what a commit is. `may_be_running`: the server may still be working on it.
+    /// Decides the outcome of a commit. `may_be_running`: the server may still be writing it.
     pub(crate) async fn decide(&self, fence: &Fence, may_be_running: bool) -> MongoResult<Fate> {
         for _ in 0..DECISIONS_MAX {
             let Some(found) = self.find_fence(fence.number).await?.filter(|it| it.writer == fence.writer)
@@ -82,7 +83,7 @@ impl MongoDatabase {
                 self.is_whole(fence).await?
             };
             if is_whole {
-                // In this order: the mark must not outlive documents that a failover takes back.
+                // The order matters: the mark must not survive a failover that removes the documents.
                 if self.confirm_last_record(fence).await? && self.mark(fence, "whole", "void").await? {
                     return Ok(Fate::Whole);
                 }
@@ -90,12 +91,15 @@ impl MongoDatabase {
                 self.remove_cut(fence).await?;
                 return Ok(Fate::Void);
             }
-            // Another process has decided, or another primary knows less.
+            // Another process has decided, or a new primary lacks some documents.
         }
-        Err(mongodb::error::Error::custom(format!("the fate of commit {} is not clear", fence.number)))
+        Err(mongodb::error::Error::custom(format!(
+            "the outcome of commit {} cannot be determined",
+            fence.number
+        )))
     }
 
-    /// Marks a fence, unless it has the other mark. Returns whether it is marked now; then a majority knows.
+    /// Marks a fence, unless it has the other mark. Returns whether the mark was set; it is then stored on a majority.
     async fn mark(&self, fence: &Fence, mark: &str, unless: &str) -> MongoResult<bool> {
         let filter = doc! { "_id": bson_key(FENCES, fence.number), unless: { "$ne": true } };
         let update = doc! { "$set": { mark: true, "keep": true } };
@@ -103,8 +107,8 @@ impl MongoDatabase {
         Ok(marked.write_concern(self.options.majority()).await?.matched_count == 1)
     }
 
-    /// Writes to the last document of a commit. When that is durable, so is the whole commit: the primary that took this has it,
-    /// and everything before it. Returns whether the document is there.
+    /// Updates the last document of a commit. When this write is durable, so is the whole commit: the primary that accepted it has all
+    /// earlier documents. Returns whether the document exists.
     async fn confirm_last_record(&self, fence: &Fence) -> MongoResult<bool> {
         if !fence.has_content() {
             return Ok(true);
@@ -114,7 +118,7 @@ impl MongoDatabase {
         Ok(confirmed.write_concern(self.options.majority()).await?.matched_count == 1)
     }
 
-    /// Removes what is left of a commit whose fence is void. If this is interrupted, the next takeover continues.
+    /// Removes the remains of a commit whose fence is void. If this is interrupted, the next takeover continues it.
     pub(crate) async fn remove_cut(&self, fence: &Fence) -> MongoResult<()> {
         if fence.is_removed {
             return Ok(());
@@ -127,7 +131,7 @@ impl MongoDatabase {
         Ok(())
     }
 
-    /// Removes documents of older commits from where a commit writes, and above.
+    /// Removes documents that older commits left at or above the seqs that a commit writes.
     pub(crate) async fn remove_strays(&self, fence: &Fence) -> MongoResult<()> {
         let stray =
             |from, to| doc! { "_id": { "$gte": from, "$lte": to }, "commit": { "$lt": fence.number as i64 } };
@@ -136,7 +140,7 @@ impl MongoDatabase {
         self.remove_each(filters.collect()).await
     }
 
-    /// One delete per range: the server scans a clustered collection from end to end for several ranges in one filter.
+    /// Runs one delete per range, because the server scans a whole clustered collection if a filter has several ranges.
     async fn remove_each(&self, filters: Vec<Document>) -> MongoResult<()> {
         let delete = |filter| async {
             self.collections.events.delete_many(filter).write_concern(self.options.majority()).await

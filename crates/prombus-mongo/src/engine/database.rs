@@ -1,4 +1,4 @@
-//! The store in MongoDB as its leader uses it.
+//! A MongoDB store as its leader uses it.
 
 use crate::engine::availability::Availability;
 use crate::engine::catalog::Catalog;
@@ -19,13 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the size of the store is asked for.
+/// How often the size of the store is queried.
 const SIZE_INTERVAL: Duration = Duration::from_secs(30);
-/// Writes beside commits take no longer than this.
+/// The time limit of writes other than commits.
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the end of an engine waits for them.
+/// How long closing an engine waits for these writes.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
-/// Without an answer for this long, a read has failed.
+/// A read without a response for this long has failed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A store in MongoDB that this process leads in a term.
@@ -33,7 +33,7 @@ pub struct MongoDatabase {
     pub(crate) collections: Collections,
     pub(crate) options: MongoOptions,
     pub(crate) term: u64,
-    /// Tells this engine's fences from those of others.
+    /// Identifies this engine's fences.
     pub(crate) writer_token: [u8; 16],
     pub(crate) id_mark: u64,
     pub(crate) clock: Arc<dyn Clock>,
@@ -43,17 +43,17 @@ pub struct MongoDatabase {
     pub(crate) usage: UsageTable,
     pub(crate) derived: Derived,
     pub(crate) snapshots: Snapshots,
-    /// Held by what writes beside commits.
+    /// Held by writes other than commits.
     background: tokio::sync::Mutex<()>,
     /// The engine is closed or deposed.
     is_ended: AtomicBool,
-    /// Up to which seqs retention has removed events.
+    /// The seq up to which retention has removed events, per topic.
     pub(crate) cleaned_to: Mutex<HashMap<TopicId, u64>>,
-    /// The size of the store as the server told it last, and what was written since.
+    /// The last known size of the store, plus the bytes that were written since then.
     pub(crate) bytes: AtomicU64,
 }
 
-/// What is known before the store was taken over.
+/// What is known before the store is taken over.
 pub(crate) struct Identity {
     pub(crate) term: u64,
     pub(crate) writer_token: [u8; 16],
@@ -88,7 +88,7 @@ impl MongoDatabase {
         }
     }
 
-    /// What the takeover found.
+    /// Sets the state that the takeover found.
     pub(crate) fn start_with(&mut self, writer: Writer, commits: u64) {
         self.usage = UsageTable::new(&writer.catalog);
         self.derived = Derived::new(&writer.catalog, self.term);
@@ -96,16 +96,16 @@ impl MongoDatabase {
         self.writer = tokio::sync::Mutex::new(writer);
     }
 
-    /// Who leads, for messages.
+    /// The address of the leader, for messages.
     pub(crate) async fn leader_name(&self) -> String {
         let lease = crate::engine::lease::MongoLease::new(self.collections.clone());
         match lease.read().await {
             Ok(Some(record)) if !record.is_released() => format!("{} (term {})", record.address, record.term),
-            _ => "a process whose address is not known".to_owned(),
+            _ => "a process with an unknown address".to_owned(),
         }
     }
 
-    /// Repeats a read while the server is away. A read that is refused or takes too long fails alone.
+    /// Repeats a read while the server is unreachable. A read that is refused or takes too long fails without affecting others.
     pub(crate) async fn reading<T, F>(&self, read: impl Fn() -> F) -> Result<T, ReadError>
     where
         F: Future<Output = MongoResult<T>>,
@@ -124,12 +124,12 @@ impl MongoDatabase {
         }
     }
 
-    /// What runs beside commits: the probe, snapshots, and the collections for people.
+    /// Runs the background work: the probe, snapshots, and the derived collections.
     pub(crate) async fn run_background(self: Arc<Self>) {
         tokio::join!(self.availability.run_probe(|| self.probe_writes()), self.run_writes());
     }
 
-    /// Whether the server takes writes again.
+    /// Whether the server accepts writes again.
     async fn probe_writes(&self) -> Result<(), String> {
         let concern = self.options.driver_write_concern();
         let update = doc! { "$set": { "probed_by_term": self.term as i64 } };
@@ -161,7 +161,7 @@ impl MongoDatabase {
             let writes = async {
                 self.write_snapshot().await;
                 if let Err(error) = self.derived.write(&self.collections).await {
-                    tracing::debug!("topics and cursors are written later: {}", reason(&error));
+                    tracing::debug!("topics and cursors will be written later: {}", reason(&error));
                 }
                 if is_size_due {
                     self.update_size().await;
@@ -179,12 +179,12 @@ impl MongoDatabase {
     async fn write_snapshot(&self) {
         let Some(wanted) = self.snapshots.take_wanted() else { return };
         if let Err(error) = snapshots::write(&self.collections, &self.options, &wanted).await {
-            tracing::warn!("a snapshot is written later: {}", reason(&error));
+            tracing::warn!("a snapshot will be written later: {}", reason(&error));
             self.snapshots.put_back(wanted);
         }
     }
 
-    /// Nothing is written beside commits any more; what is under way is waited for, a while.
+    /// Stops background writes, and waits a limited time for those in progress.
     pub(crate) async fn end_background(&self) {
         self.is_ended.store(true, Ordering::SeqCst);
         let _ = tokio::time::timeout(END_TIMEOUT, self.background.lock()).await;

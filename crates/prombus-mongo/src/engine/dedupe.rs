@@ -1,4 +1,4 @@
-//! Publishers' ids: a bulk looks its ids up in one read per topic. The unique index is the second lock.
+//! Detects duplicate ids: a commit looks up its publishers' ids with one read per topic. The unique index is the second safeguard.
 
 use crate::engine::bulk::KnownIds;
 use crate::engine::catalog::Catalog;
@@ -12,7 +12,7 @@ use prombus::engine::network::{Change, CommitError, PendingCommit, ReadableSeqs,
 use prombus::engine::{EventId, TopicId};
 use std::collections::BTreeMap;
 
-/// Ids of one query.
+/// The most ids in one query.
 const QUERY_IDS_MAX: usize = 5_000;
 
 pub(crate) fn bson_id(id: EventId) -> Bson {
@@ -24,8 +24,8 @@ fn unreachable(error: prombus::ReadError) -> CommitError {
 }
 
 impl MongoDatabase {
-    /// The ids of a commit that their topics have already. Documents above the last seq of a topic are leftovers of a void commit and
-    /// do not count.
+    /// The ids of a commit that their topics already have. Documents above the last seq of a topic are remains of a void commit and do not
+    /// count.
     pub(crate) async fn known_ids(
         &self,
         commit: &PendingCommit,
@@ -42,7 +42,7 @@ impl MongoDatabase {
         let mut known = KnownIds::new();
         for (topic, ids) in by_topic {
             let Some(last_seq) = catalog.topics.get(&topic).map(|topic| topic.last_seq) else { continue };
-            // An id that this database made may be published again.
+            // A publisher may also repeat an id that prombus generated.
             let own: Vec<EventId> = ids.iter().copied().filter(|&id| has_id_mark(id, self.id_mark)).collect();
             let seqs = ReadableSeqs { first_seq: 0, last_seq };
             let mut found = Vec::new();
@@ -60,7 +60,7 @@ impl MongoDatabase {
         Ok(known)
     }
 
-    /// Which of these ids publishers chose for events of a topic, also for cleaned ones.
+    /// Those of these ids that publishers chose for events of a topic, including cleaned events.
     pub(crate) async fn find_client_ids(
         &self,
         topic: TopicId,

@@ -1,4 +1,4 @@
-//! `topics` and `cursors`: for people and tools, at most a second old, never read back.
+//! The derived collections `topics` and `cursors`, for people and tools. They are at most a second old and never read back.
 
 use crate::engine::catalog::{Catalog, Touched};
 use crate::engine::collections::Collections;
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 /// How often they are written.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(800);
-/// Updates of one command.
+/// The most updates in one command.
 const UPDATES_MAX: usize = 1_000;
 
-/// What changed since they were written.
+/// The changes since the collections were last written.
 #[derive(Debug)]
 pub(crate) struct Derived {
     fold: StateFold,
@@ -26,13 +26,13 @@ pub(crate) struct Derived {
 
 #[derive(Debug, Default)]
 struct Changed {
-    /// Topics by number; `None` was deleted.
+    /// Changed topics by number; `None` if the topic was deleted.
     topics: BTreeMap<TopicId, Option<String>>,
     groups: std::collections::BTreeSet<u32>,
 }
 
 impl Derived {
-    /// A new leader writes all of them: the one before may have ended before it wrote its last changes.
+    /// A new leader writes everything, because the previous leader may have ended before it wrote its last changes.
     pub(crate) fn new(catalog: &Catalog, term: u64) -> Self {
         let topics = catalog.topics.iter();
         let topics = topics.map(|(&topic, it)| (topic, Some(it.name.to_string()))).collect();
@@ -52,7 +52,7 @@ impl Derived {
         changed.groups.extend(touched.groups);
     }
 
-    /// Writes what changed. If that fails it is written the next time.
+    /// Writes the changes. If that fails, they are written the next time.
     pub(crate) async fn write(&self, collections: &Collections) -> MongoResult<()> {
         let Changed { topics, groups } = std::mem::take(&mut *self.changed.lock());
         let written =

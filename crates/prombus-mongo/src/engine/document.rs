@@ -1,6 +1,6 @@
-//! Events as documents: readable fields as in any collection, and what the engine needs to find them again.
+//! Events as documents: the event's fields, readable as in any collection, and the fields that the engine needs to find events.
 //!
-//! `payload_json` has the exact text of the payload and is what readers get. `payload` is for queries only.
+//! `payload_json` contains the stored text of the payload, which readers get. `payload` is only for queries.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::keys::{key, parse_key};
@@ -12,16 +12,16 @@ use prombus::engine::{EventHead, EventId, TopicId};
 use prombus_protocol::{Body, BodyFields, put_body_end, put_body_head};
 use std::collections::BTreeMap;
 
-/// What the fields of a document take besides key and body, at most: names, numbers, ids.
+/// The largest size of a document's fields other than key and body: names, numbers, ids.
 pub(crate) const DOCUMENT_OVERHEAD: usize = 512;
 
-/// Where an event is stored, and what is known of its topic up to it.
+/// The position of an event, and the totals of its topic up to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventPlace {
     pub(crate) seq: u64,
-    /// The fence of its commit.
+    /// The number of its commit's fence.
     pub(crate) fence: u64,
-    /// The highest `ts` of the topic so far. It rises with seq, so times are found by binary search.
+    /// The highest `ts` of the topic so far. It never decreases with the seq, so times are found by binary search.
     pub(crate) max_ts: i64,
     /// The bytes of all events of the topic so far.
     pub(crate) topic_bytes: u64,
@@ -37,7 +37,7 @@ pub(crate) fn prepared_fields(ts: i64, body: &[u8], is_readable: bool) -> Box<[u
     writer.into_bytes().into_boxed_slice()
 }
 
-/// Writes an event as the document with this name. Its topic is `topic`.
+/// Writes an event as a document under this name. Its topic is `topic`.
 pub(crate) fn put_event(
     writer: &mut BsonWriter,
     name: &str,
@@ -77,11 +77,11 @@ fn put_fields<'a>(writer: &mut BsonWriter, ts: i64, bytes: &'a [u8]) -> &'a str 
         return payload;
     }
     let Ok(record) = body.record(Uuid::nil(), 0) else {
-        // Not a body of this version: kept as it is.
+        // The body does not have the form of this version, so it is stored unchanged.
         writer.binary("body", bytes);
         return payload;
     };
-    // Names in BSON end at NUL: such a body is kept as it is, without the text beside it, because both might not fit a document.
+    // BSON names end at NUL, so a body with such a name is stored unchanged and without `payload_json`: a document might not hold both.
     let has_nul = record.headers.keys().any(|name| name.contains('\0'));
     if has_nul {
         writer.binary("body", bytes);
@@ -107,7 +107,7 @@ fn put_fields<'a>(writer: &mut BsonWriter, ts: i64, bytes: &'a [u8]) -> &'a str 
     payload
 }
 
-/// Whether a body has nothing but time, topic and payload.
+/// Whether a body has only time, topic and payload.
 fn is_plain(ts: i64, bytes: &[u8]) -> bool {
     let rest = bytes.strip_prefix(b"{\"ts\":").and_then(|rest| {
         let digits = rest.iter().position(|&byte| byte == b',')?;
@@ -115,7 +115,7 @@ fn is_plain(ts: i64, bytes: &[u8]) -> bool {
         (number == ts).then(|| &rest[digits..])
     });
     let name = rest.and_then(|rest| rest.strip_prefix(b",\"topic\":\""));
-    // Names of topics need no escapes.
+    // Topic names need no escapes.
     name.is_some_and(|name| {
         let end = name.iter().position(|&byte| byte == b'"').unwrap_or(name.len());
         name[end..].starts_with(b"\",\"payload\":")
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_have_the_fields_of_the_sketch() {
+    fn documents_have_the_documented_fields() {
         let document = round_trip(&PublishOptions::default(), "{\"pid\":5}", true);
         assert_eq!(document.get_str("topic").ok(), Some("orders.eu"));
         assert_eq!(document.get_i64("ts").ok(), Some(1_700_000_000_000));

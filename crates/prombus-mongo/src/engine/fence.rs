@@ -3,38 +3,38 @@
 //! **Invariant:** a commit is one ordered bulk that begins with its fence, so a writer whose number is taken inserts nothing.
 //! Commit n + 1 is sent only when commit n is known to be whole, or to be void.
 //!
-//! **Invariant:** the number that a writer uses next is never free again once another writer has taken over: the fence of a
-//! takeover and the one before it are kept for good.
+//! **Invariant:** once another writer has taken over, the next number of the old writer stays taken: the fence of a takeover and the fence
+//! before it are never removed.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::keys::{FENCES, key, parse_key};
 use mongodb::bson::{RawBsonRef, RawDocument};
 use prombus::engine::{EventId, TopicId};
 
-/// What a commit wrote, as its fence says.
+/// A fence, which describes the content of its commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fence {
     /// Its number.
     pub(crate) number: u64,
     /// The term of its writer.
     pub(crate) term: u64,
-    /// Tells the writer's own commits from those of others; new for every engine.
+    /// Identifies the writer of the commit; new for every engine.
     pub(crate) writer: [u8; 16],
     /// The topics that got events.
     pub(crate) topics: Vec<FencedTopic>,
-    /// Documents with records. The last one is the last document of the bulk. None for the fence of a takeover.
+    /// The number of documents with records. The last of them is the last document of the bulk. 0 for the fence of a takeover.
     pub(crate) record_pieces: u32,
-    /// How long the server works on the bulk at most.
+    /// The time limit of the bulk on the server.
     pub(crate) max_time_ms: u32,
-    /// The newest id that engines of this database made.
+    /// The newest id that engines of this database generated.
     pub(crate) newest_id: EventId,
     /// The newest commit time.
     pub(crate) newest_ms: i64,
-    /// The commit counts: whoever decided that knows that all of it is durable. Never together with `is_void`.
+    /// The commit was marked whole: all of it is durable. Never set together with `is_void`.
     pub(crate) is_whole: bool,
-    /// The commit was cut and is not there.
+    /// The commit was cut and does not count.
     pub(crate) is_void: bool,
-    /// Nothing of a void commit is left.
+    /// The documents of a void commit are removed.
     pub(crate) is_removed: bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct FencedTopic {
 }
 
 impl Fence {
-    /// Whether it carries anything that could be cut.
+    /// Whether the commit has documents other than its fence.
     pub(crate) fn has_content(&self) -> bool {
         self.record_pieces > 0
     }
@@ -79,7 +79,7 @@ impl Fence {
     }
 
     /// # Errors
-    /// The document is where a fence should be, and is none.
+    /// If the document is not a fence.
     pub(crate) fn parse_strictly(document: &RawDocument) -> mongodb::error::Result<Self> {
         Self::parse(document).ok_or_else(|| {
             let id = document.get_binary("_id").ok().and_then(|id| parse_key(id.bytes));

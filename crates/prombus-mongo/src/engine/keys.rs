@@ -9,7 +9,7 @@ use prombus::engine::network::ReadableSeqs;
 pub(crate) const FENCES: TopicId = TopicId::from_number(0);
 /// The topic number of state records.
 pub(crate) const RECORDS: TopicId = TopicId::from_number(1);
-/// The highest topic number that is not one of a topic.
+/// The highest topic number that is reserved for other documents.
 pub(crate) const RESERVED_MAX: u32 = 1;
 
 /// The bytes of an `_id`.
@@ -22,19 +22,19 @@ pub(crate) fn key(topic: TopicId, seq: u64) -> Key {
     key
 }
 
-/// An `_id` as the driver wants it.
+/// An `_id` as a BSON value.
 pub(crate) fn bson_key(topic: TopicId, seq: u64) -> Bson {
     Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: key(topic, seq).to_vec() })
 }
 
-/// The topic and seq of an `_id`; `None` if it is not one of prombus.
+/// The topic and seq of an `_id`; `None` if prombus did not write it.
 pub(crate) fn parse_key(bytes: &[u8]) -> Option<(TopicId, u64)> {
     let (topic, seq) = bytes.split_first_chunk::<4>()?;
     let seq: [u8; 8] = seq.try_into().ok()?;
     Some((TopicId::from_number(u32::from_be_bytes(*topic)), u64::from_be_bytes(seq)))
 }
 
-/// The events of a topic with these seqs. Ids of cleaned events are left out.
+/// A filter for the events of a topic with these seqs, without the ids of cleaned events.
 pub(crate) fn kept_in(topic: TopicId, seqs: ReadableSeqs) -> Document {
     doc! {
         "_id": { "$gte": bson_key(topic, seqs.first_seq), "$lte": bson_key(topic, seqs.last_seq) },

@@ -1,4 +1,4 @@
-//! The lease record: one document that gateways compare-and-set. Its secret is nowhere else.
+//! The leader lease: one document that gateways change with compare-and-set. Its secret is stored nowhere else.
 
 use crate::engine::collections::Collections;
 use crate::errors::{DUPLICATE_KEY, is_code, reason};
@@ -9,11 +9,11 @@ use prombus::BoxFuture;
 use prombus::engine::{LeaseError, LeaseRecord, LeaseStore};
 use std::time::Duration;
 
-/// An answer that takes longer is of no use: the lease lasts seconds.
+/// The timeout of a request. The lease lasts only seconds, so a later response would be useless.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const LEASE: &str = "lease";
 
-/// The lease of a store.
+/// The leader lease of a store.
 pub(crate) struct MongoLease {
     collections: Collections,
 }
@@ -31,7 +31,7 @@ impl MongoLease {
 
     async fn write_record(&self, expected: Option<u64>, record: &LeaseRecord) -> Result<bool, LeaseError> {
         let leader = &self.collections.leader;
-        // Always a majority: a lease that a failover takes back is worth nothing.
+        // Always a majority: a lease that a failover can remove is worthless.
         let concern =
             WriteConcern::builder().w(mongodb::options::Acknowledgment::Majority).journal(true).build();
         let failed = |error| LeaseError(reason(&error));

@@ -1,4 +1,4 @@
-//! What can be set about the MongoDB engine.
+//! Options of the MongoDB engine.
 
 use crate::engine::bulk::WriteConcern;
 use mongodb::options::Acknowledgment;
@@ -6,23 +6,23 @@ use mongodb::options::Acknowledgment;
 /// How a store in MongoDB is opened.
 #[derive(Clone)]
 pub struct MongoOptions {
-    /// The connection string, with credentials and options as the driver understands them.
+    /// The connection string, with credentials and options of the driver.
     pub url: String,
-    /// The database; without one, that of the connection string, or `prombus`.
+    /// The database. Default: the one in the connection string, otherwise `prombus`.
     pub database: Option<String>,
-    /// Collections are called `<prefix>events` and so on.
+    /// The prefix of collection names: `<prefix>events` and so on.
     pub prefix: String,
-    /// Store payloads as BSON too, for queries.
+    /// Whether payloads are stored as BSON too, for queries.
     pub readable: bool,
     /// `majority`, a number of members, or the name of a custom write concern.
     pub write_concern: String,
-    /// How long publishers' ids are known after their events were cleaned, in milliseconds.
+    /// How long publishers' ids are known after their events are cleaned, in milliseconds.
     pub dedupe_ms: u64,
     /// Memory for the newest events of all topics together, for live readers.
     pub tail_bytes: usize,
-    /// The largest payload of an event. MongoDB takes up to 15 MiB.
+    /// The largest payload of an event; at most 15 MiB.
     pub max_payload_bytes: usize,
-    /// Topics and groups are written whole after this many commits, so that a takeover reads no more commits than that.
+    /// A snapshot of topics and groups is written after this many commits, so that a takeover reads at most this many commits.
     pub snapshot_commits: u64,
 }
 
@@ -46,12 +46,12 @@ impl MongoOptions {
         self.write_concern.parse().map_or(WriteConcern::Tag(&self.write_concern), WriteConcern::Nodes)
     }
 
-    /// For what decides who leads and what was stored, whatever events are written with.
+    /// The write concern for documents that decide about leadership and about the outcome of commits, whatever that of events.
     pub(crate) fn majority(&self) -> mongodb::options::WriteConcern {
         mongodb::options::WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build()
     }
 
-    /// The same for operations of the driver.
+    /// The write concern of events, for operations of the driver.
     pub(crate) fn driver_write_concern(&self) -> mongodb::options::WriteConcern {
         let acknowledgment = match self.write_concern() {
             WriteConcern::Nodes(count) => Acknowledgment::Nodes(u32::try_from(count).unwrap_or(1)),
@@ -63,7 +63,7 @@ impl MongoOptions {
 }
 
 impl std::fmt::Debug for MongoOptions {
-    /// Without the connection string, which may have a password.
+    /// Omits the connection string, which may contain a password.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("MongoOptions")

@@ -1,4 +1,4 @@
-//! Reading events, and questions about topics.
+//! Reads events, and answers queries about topics.
 
 use crate::engine::database::MongoDatabase;
 use crate::engine::document::{parse_event, parse_head, seq_of};
@@ -11,11 +11,11 @@ use prombus::engine::network::{FetchLimit, Piece, ReadableSeqs, has_id_mark};
 use prombus::engine::{EventHead, EventId, TopicId, TopicUsage};
 use std::sync::Arc;
 
-/// Events of one fetch.
+/// The most events of one fetch.
 const FETCH_EVENTS_MAX: usize = 10_000;
-/// Events of about this size are read whole.
+/// Up to about this event size, whole documents are read; for larger events the BSON payload is left out.
 const SMALL_EVENT_BYTES: u64 = 1_024;
-/// What an event is taken to need where nothing is known.
+/// The assumed size of an event if nothing is known.
 const EVENT_BYTES_GUESS: u64 = 256;
 
 impl MongoDatabase {
@@ -28,9 +28,9 @@ impl MongoDatabase {
         let events = self.fetch_count(topic, limit);
         let seqs = ReadableSeqs { first_seq, last_seq: limit.last_seq };
         let find = self.collections.events.find(kept_in(topic, seqs)).sort(doc! { "_id": 1 });
-        // One more than wanted in the batch, so that the server closes the cursor with it.
+        // The batch size is one more than the limit, so that the server closes the cursor with the first batch.
         let find = find.limit(events as i64).batch_size(events as u32 + 1);
-        // Leaving payloads for queries out costs the server more than sending them, unless they are large.
+        // Leaving out the BSON payloads costs the server more than sending them, unless they are large.
         let is_large = self.usage.average_bytes(topic).is_none_or(|bytes| bytes > SMALL_EVENT_BYTES);
         let mut found = if is_large { find.projection(doc! { "payload": 0 }).await? } else { find.await? };
         let mut piece = Piece { first_seq, last_seq: limit.last_seq, ..Piece::default() };
@@ -63,7 +63,7 @@ impl MongoDatabase {
         Ok(piece)
     }
 
-    /// How many events are about as large as a fetch may be.
+    /// The number of events that is about as large as a fetch may be.
     fn fetch_count(&self, topic: TopicId, limit: FetchLimit) -> usize {
         let average = self.usage.average_bytes(topic).unwrap_or(EVENT_BYTES_GUESS).max(64);
         let wanted = (limit.bytes as u64 / average).clamp(1, FETCH_EVENTS_MAX as u64) as usize;
@@ -83,7 +83,7 @@ impl MongoDatabase {
             if let Some(head) = parse_head(&found) {
                 return Ok(Some(head));
             }
-            // A damaged document hides no other; who reads the events counts it.
+            // A damaged document does not hide others; reading the events counts it.
             seqs.first_seq = seq_of(&found).map_or(seqs.last_seq, |seq| seq) + 1;
         }
         Ok(None)
@@ -102,7 +102,7 @@ impl MongoDatabase {
         if has_id_mark(id, self.id_mark) { self.find_own_id(topic, id, seqs).await } else { Ok(None) }
     }
 
-    /// `max_ts` counts events that were cleaned too, so the event that it leads to may be an earlier one.
+    /// `max_ts` includes events that were cleaned, so the search by it may end at an event with an earlier `ts`.
     pub(crate) async fn find_time(
         &self,
         topic: TopicId,
@@ -147,12 +147,12 @@ impl MongoDatabase {
         let Some(over) = all.map(|all| all - bytes as i64).filter(|over| *over > 0) else {
             return Ok(seqs.first_seq.max(1));
         };
-        // The event that reaches `over` goes; the newest event stays, whatever its size.
+        // The event that reaches `over` is removed too; the newest event stays, whatever its size.
         let last_gone = self.first_with(topic, seqs, Rising::TopicBytes, over).await?;
         Ok(last_gone.map_or(seqs.first_seq.max(1), |seq| (seq + 1).min(seqs.last_seq)))
     }
 
-    /// What the events of a topic with these seqs take.
+    /// The number and size of the events of a topic with these seqs.
     pub(crate) async fn count_usage(&self, filter: Document) -> MongoResult<TopicUsage> {
         let stages = [
             doc! { "$match": filter },

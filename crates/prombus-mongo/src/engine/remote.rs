@@ -1,4 +1,4 @@
-//! The store as the network engine sees it. Reads are repeated until they succeed.
+//! Implements the interface that the network engine uses. Reads are repeated until they succeed.
 
 use crate::engine::database::MongoDatabase;
 use crate::engine::document::prepared_fields;
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Seqs whose events are counted in one query.
+/// The most seqs whose events are counted in one query.
 const USAGE_SEQS: usize = 200_000;
 
 impl RemoteDatabase for MongoDatabase {
@@ -105,13 +105,13 @@ impl RemoteDatabase for MongoDatabase {
     fn backup_hint(&self) -> Option<String> {
         let database = self.collections.database.name();
         Some(format!(
-            "back the database up with MongoDB's own tool, while no gateway runs: mongodump --uri=\"<connection string>\" --db={database}; on a replica set also while they run: mongodump --uri=\"<connection string>\" --oplog"
+            "use MongoDB's own tools to back up the database. While no gateway runs: mongodump --uri=\"<connection string>\" --db={database}; on a replica set, also while gateways run: mongodump --uri=\"<connection string>\" --oplog"
         ))
     }
 
     async fn closed(&self) {
         self.end_background().await;
-        // People see the last cursors at once.
+        // The last cursors are visible at once.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.derived.write(&self.collections)).await;
     }
 }

@@ -1,6 +1,6 @@
-//! Cleaning: range deletes in slices. An event whose id a publisher chose leaves its id behind, for `dedupe_ms`.
+//! Cleaning: deletes ranges of events in slices. If a publisher chose the id of an event, the id is kept for `dedupe_ms`.
 //!
-//! None of this needs a fence: what is dead stays dead, whoever leads.
+//! Cleaning needs no fence: an event that may be removed stays removable, whichever process leads.
 
 use crate::engine::database::MongoDatabase;
 use crate::engine::keys::{bson_key, kept_in};
@@ -10,7 +10,7 @@ use mongodb::error::Result as MongoResult;
 use prombus::engine::TopicId;
 use prombus::engine::network::{DeadEvents, ReadableSeqs, RemoveError, Removed};
 
-/// Events that one delete removes.
+/// The most events that one delete removes.
 const SLICE: usize = 5_000;
 
 impl MongoDatabase {
@@ -47,7 +47,7 @@ impl MongoDatabase {
         for slice in seqs.chunks(SLICE) {
             let (Some(&first), Some(&last)) = (slice.iter().min(), slice.iter().max()) else { continue };
             let keys: Vec<Bson> = slice.iter().map(|&seq| bson_key(topic, seq)).collect();
-            // With bounds: for a list alone the server scans a clustered collection from end to end.
+            // The bounds are needed: for a list alone, the server scans the whole clustered collection.
             let filter = doc! {
                 "_id": { "$gte": bson_key(topic, first), "$lte": bson_key(topic, last), "$in": keys },
                 "expire_at": { "$exists": false },

@@ -1,4 +1,4 @@
-//! Binary search in a topic: fields that rise with seq need no index of their own.
+//! Binary search in a topic: fields that never decrease with the seq need no index.
 
 use crate::engine::database::MongoDatabase;
 use crate::engine::document::seq_of;
@@ -9,10 +9,10 @@ use prombus::engine::network::ReadableSeqs;
 use prombus::engine::{EventId, TopicId};
 use std::collections::HashMap;
 
-/// A scan for ids covers this many seqs at most.
+/// The most seqs that a scan for ids covers.
 const SCAN_SEQS_MAX: u64 = 50_000;
 
-/// A field that never falls from one event of a topic to the next.
+/// A field that never decreases from one event of a topic to the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rising {
     /// The highest `ts` so far.
@@ -42,8 +42,8 @@ impl Rising {
 }
 
 impl MongoDatabase {
-    /// Binary search: the first kept event that is at or after the wanted place. `is_after` tells of a document with the fields of
-    /// `projection` whether it is; it never changes back from one event to the next. Only events that `extra` matches count.
+    /// Finds the first kept event for which `is_after` is true, by binary search. `is_after` gets a document with the fields of
+    /// `projection`, and must stay true for all later events once it is true. Only events that `extra` matches are considered.
     async fn first_where(
         &self,
         topic: TopicId,
@@ -53,14 +53,14 @@ impl MongoDatabase {
     ) -> MongoResult<Option<RawDocumentBuf>> {
         let ReadableSeqs { first_seq: mut low, last_seq: mut high } = seqs;
         let mut found = None;
-        // Everything below `low` is before the place; `found` is the lowest event that is known to be after it.
+        // `is_after` is false for everything below `low`; `found` is the lowest event for which it is known to be true.
         while low <= high {
             let middle = low + (high - low) / 2;
             let mut filter = kept_in(topic, ReadableSeqs { first_seq: middle, last_seq: high });
             filter.extend(extra.clone());
             let probe = self.collections.events.find_one(filter).sort(doc! { "_id": 1 });
             let probed = probe.projection(projection.clone()).await?;
-            // Nothing from the middle on: the place is below.
+            // No event from the middle on, so the search continues below it.
             let is_high = probed.as_ref().is_none_or(|document| is_after(document).unwrap_or(true));
             if is_high {
                 found = probed.or(found);
@@ -87,8 +87,8 @@ impl MongoDatabase {
         Ok(found.as_ref().and_then(|document| seq_of(document)))
     }
 
-    /// The event with an id that an engine made. Such ids rise with seq, and have the commit time of their events: among the
-    /// events of that time, those whose ids publishers chose are left out.
+    /// The event with an id that an engine generated. Such ids increase with the seq and contain the commit time, so the search is limited
+    /// to events of that time whose ids publishers did not choose.
     pub(crate) async fn find_own_id(
         &self,
         topic: TopicId,
@@ -110,8 +110,7 @@ impl MongoDatabase {
         Ok(found.as_ref().and_then(|document| seq_of(document)))
     }
 
-    /// Those of these ids, which engines made, that events of a topic have. Ids that are near each other are looked for in one
-    /// scan.
+    /// Those of these engine-generated ids that events of a topic have. Ids that are close to each other are searched in one scan.
     pub(crate) async fn find_own_ids(
         &self,
         topic: TopicId,

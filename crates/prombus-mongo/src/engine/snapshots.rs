@@ -1,8 +1,8 @@
-//! Snapshots of the catalog, in pieces below the limit of a document. They keep takeovers short: only commits after the newest
-//! snapshot are read.
+//! Snapshots of the catalog, split into pieces that fit a document. They keep takeovers short: only commits after the newest snapshot are
+//! read.
 //!
-//! **Invariant:** a snapshot is the sum of all commits up to its number, so it stays true whoever wrote it, and whenever. Fences
-//! and records are removed only when a snapshot that replaces them is durable.
+//! **Invariant:** a snapshot is the result of all commits up to its number, so it stays valid whichever process wrote it. Fences and
+//! records are removed only after a snapshot that replaces them is durable.
 
 use crate::engine::bulk::Plan;
 use crate::engine::catalog::Catalog;
@@ -17,12 +17,12 @@ use mongodb::error::Result as MongoResult;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Bytes of one document.
+/// The most bytes of one document.
 const PIECE_BYTES: usize = 8 << 20;
-/// A snapshot is due after this many bytes of records, however few the commits.
+/// A snapshot is due after this many bytes of records, whatever the number of commits.
 const RECORD_BYTES_MAX: usize = 16 << 20;
 
-/// Decides when a snapshot is due, and holds the one that is to be written.
+/// Decides when a snapshot is due, and holds the snapshot to write.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     /// A snapshot is due after this many commits.
@@ -32,14 +32,14 @@ pub(crate) struct Snapshots {
     pub(crate) changed: Notify,
 }
 
-/// What came since the newest snapshot.
+/// Commits and bytes since the newest snapshot.
 #[derive(Debug, Default)]
 struct Since {
     commits: u64,
     record_bytes: usize,
 }
 
-/// A snapshot to be written.
+/// A snapshot to write.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     number: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Wanted {
 }
 
 impl Snapshots {
-    /// `commits` came since the newest snapshot.
+    /// Starts with the number of commits since the newest snapshot.
     pub(crate) fn new(options: &MongoOptions, commits: u64) -> Self {
         let since = Mutex::new(Since { commits, record_bytes: 0 });
         Self { commits_max: options.snapshot_commits, since, ..Self::default() }
@@ -69,13 +69,13 @@ impl Snapshots {
         self.wanted.lock().take()
     }
 
-    /// It was not written: it is due again, unless a newer one is.
+    /// Puts back a snapshot that could not be written, unless a newer one is due.
     pub(crate) fn put_back(&self, wanted: Wanted) {
         self.wanted.lock().get_or_insert(wanted);
     }
 }
 
-/// Writes a snapshot, then removes what it replaces.
+/// Writes a snapshot, then removes the fences and records that it replaces.
 pub(crate) async fn write(
     collections: &Collections,
     options: &MongoOptions,
@@ -94,11 +94,11 @@ pub(crate) async fn write(
     let events = &collections.events;
     let records = doc! { "_id": {
         "$gte": bson_key(RECORDS, 0),
-        // Those of the newest commit tell a takeover that it is whole.
+        // The records of the newest commit are kept: they show a takeover that the commit is whole.
         "$lt": bson_key(RECORDS, wanted.number * crate::engine::bulk::RECORD_PIECES_MAX),
     } };
     events.delete_many(records).write_concern(concern()).await?;
-    // A number that a deposed leader may still use is never free again: see `fence.rs`.
+    // Numbers that a deposed leader may still use must stay taken: see `fence.rs`.
     let fences = doc! {
         "_id": { "$gte": bson_key(FENCES, 0), "$lt": bson_key(FENCES, wanted.number) },
         "records": { "$gt": 0 },
@@ -110,10 +110,10 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// Reads the newest snapshot that is whole, with its commit number.
+/// Reads the newest complete snapshot and its commit number.
 ///
 /// # Errors
-/// The driver's, or the snapshot cannot be understood.
+/// Errors of the driver, or the snapshot cannot be read.
 pub(crate) async fn read(collections: &Collections) -> Result<Option<(u64, Catalog)>, SnapshotError> {
     let mut below = i64::MAX;
     loop {
@@ -135,7 +135,7 @@ pub(crate) async fn read(collections: &Collections) -> Result<Option<(u64, Catal
             let catalog = Catalog::from_bytes(&bytes).map_err(SnapshotError::Damaged)?;
             return Ok(Some((number as u64, catalog)));
         }
-        // It was being written when its writer ended. The one before is still there, with the commits after it.
+        // Its writer ended while it was being written. The previous snapshot and the commits after it still exist.
         below = number;
     }
 }

@@ -1,4 +1,4 @@
-//! A store in MongoDB: connecting, and leading it.
+//! Connects to a store in MongoDB, and opens its engine as the leader.
 
 use crate::engine::collections::Collections;
 use crate::engine::database::{Identity, MongoDatabase};
@@ -16,20 +16,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// How the documents of a store are written. A newer version is refused.
+/// The version of the document format. A store with a newer version is refused.
 const FORMAT: i32 = 1;
-/// The mark of a store's ids is below this.
+/// The upper bound of the mark in a store's ids.
 const ID_MARKS: u64 = 1 << 22;
-/// Databases of MongoDB itself.
+/// MongoDB's own databases.
 const RESERVED_DATABASES: [&str; 3] = ["admin", "config", "local"];
-/// With a dead letter's frame around it, it must fit a document of 16 MB.
+/// The largest payload. A dead letter that contains the whole event must fit a document of 16 MB.
 const PAYLOAD_BYTES_MAX: usize = 15 << 20;
-/// An event must fit a document of 16 MB, with the fields that the engine adds.
+/// The largest event. It must fit a document of 16 MB, with the fields that the engine adds.
 const EVENT_BYTES_MAX: usize = 16_600_000;
-/// Unless the connection string says otherwise: an operation fails after this time without a server.
+/// The default server selection timeout: an operation fails after this time without a server.
 const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Clustered collections.
+/// The oldest version with clustered collections.
 const SERVER_MIN: (i32, i32) = (5, 3);
 
 /// A store in a MongoDB database.
@@ -46,25 +46,24 @@ fn bad(why: impl std::fmt::Display) -> OpenError {
 }
 
 impl MongoStore {
-    /// Connects, and creates collections and indexes that are missing.
+    /// Connects, and creates missing collections and indexes.
     ///
     /// # Errors
-    /// [`OpenError`]: the options are wrong, no server can be reached, or it cannot be used. Messages have no credentials.
+    /// [`OpenError`] if the options are not valid, or the server cannot be reached or used. Messages contain no credentials.
     pub async fn connect(options: MongoOptions) -> Result<Self, OpenError> {
         if options.max_payload_bytes > PAYLOAD_BYTES_MAX {
             let (name, value) = ("max_payload_bytes", options.max_payload_bytes.to_string());
             return Err(OpenError::BadSetting {
                 name,
                 value,
-                allowed: "MongoDB takes up to 15728640 (15 MiB)",
+                allowed: "with MongoDB, at most 15728640 (15 MiB) is allowed",
             });
         }
         if options.write_concern.is_empty()
             || options.write_concern.parse::<i64>().is_ok_and(|count| count < 1)
         {
             let (name, value) = ("write_concern", options.write_concern.clone());
-            let allowed =
-                "\"majority\", a number of members from 1 on, or the name of a write concern are allowed";
+            let allowed = "only \"majority\", a number of members (at least 1), or the name of a write concern is allowed";
             return Err(OpenError::BadSetting { name, value, allowed });
         }
         let client_options = client_options(&options).await?;
@@ -72,7 +71,7 @@ impl MongoStore {
         let database = options.database.clone().or(named).unwrap_or_else(|| "prombus".to_owned());
         if RESERVED_DATABASES.contains(&database.as_str()) {
             return Err(bad(format!(
-                "{database} is a database of MongoDB itself: name another one with [mongodb] database, and if it is only where the user is kept, write it as authSource={database} in the connection string"
+                "{database} is a database of MongoDB itself: set another one as [mongodb] database. If it only contains the user, write authSource={database} in the connection string"
             )));
         }
         let client = Client::with_options(client_options.clone()).map_err(|error| bad(reason(&error)))?;
@@ -84,7 +83,7 @@ impl MongoStore {
         Ok(Self { client: client_options, options, database, lease: MongoLease::new(collections), id_mark })
     }
 
-    /// Opens the engine, on a runtime of its own.
+    /// Opens the engine, on its own runtime.
     async fn open_engine(
         client: ClientOptions,
         database: String,
@@ -133,7 +132,7 @@ impl SharedStore for MongoStore {
             let runtime = OpeningRuntime(Some(network_runtime(limits.threads)?));
             let (client, options, database) =
                 (self.client.clone(), self.options.clone(), self.database.clone());
-            // The driver's own tasks run where the client is made.
+            // The driver's tasks run on the runtime where the client is created.
             let opening =
                 Self::open_engine(client, database, options, (takeover, self.id_mark), Arc::clone(&clock));
             let opened = runtime.get().spawn(opening).await;
@@ -149,7 +148,7 @@ impl SharedStore for MongoStore {
     }
 }
 
-/// A runtime that is given up without waiting if the engine is not opened: it may not be dropped on an async thread.
+/// A runtime that is shut down in the background if the engine is not opened, because it must not be dropped on an async thread.
 struct OpeningRuntime(Option<Runtime>);
 
 impl OpeningRuntime {
@@ -178,7 +177,7 @@ async fn client_options(options: &MongoOptions) -> Result<ClientOptions, OpenErr
     client.app_name.get_or_insert_with(|| "prombus".to_owned());
     client.server_selection_timeout.get_or_insert(SERVER_SELECTION_TIMEOUT);
     client.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-    // A bulk that the driver sends again could continue after a newer leader has removed it.
+    // No retries by the driver: a bulk that it sends again could be written after a newer leader has removed it.
     client.retry_writes = Some(false);
     client
         .write_concern
@@ -206,7 +205,7 @@ async fn check_version(client: &Client) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// The mark that ids of this store have in common; made by the first process that connects.
+/// The mark that all ids of this store contain. The first process that connects creates it.
 async fn store_identity(collections: &Collections) -> mongodb::error::Result<Result<u64, OpenError>> {
     let filter = doc! { "_id": "store" };
     let mark = i64::from(Uuid::new_v4().as_fields().0) & (ID_MARKS as i64 - 1);

@@ -1,6 +1,6 @@
-//! A new leader: it writes its own fence, waits for the end of the bulk of the leader before, and only then reads the state.
+//! A takeover: a new leader writes its own fence, waits for the end of the previous leader's last bulk, and only then reads the state.
 //!
-//! The order matters: after the fence nobody else can begin a commit, and after the wait nobody else is in the middle of one.
+//! The order matters: after the fence, no other process can begin a commit, and after the wait, no commit of another process is running.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::bulk::parse_records;
@@ -21,9 +21,9 @@ use prombus::engine::network::EncodedRecord;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often a fence is tried: another process may be writing at the same time, or the server may change its role.
+/// How often writing the fence is tried: another process may write at the same time, or the primary may change.
 const FENCE_ATTEMPTS: u32 = 40;
-/// Takeovers that may have come to nothing since the last commit.
+/// The most fences that are read to find the last commit; takeovers without commits have fences too.
 const FENCES_EXAMINED: i64 = 32;
 const FENCE_PAUSE: Duration = Duration::from_millis(250);
 
@@ -39,7 +39,8 @@ fn failed(error: &mongodb::error::Error) -> OpenError {
 }
 
 impl MongoDatabase {
-    /// Whether the leader before has released its lease does not matter: a bulk that is whole is not waited for.
+    /// Takes over the store. It does not matter whether the previous leader has released its lease: the takeover waits only if the last
+    /// bulk is not whole.
     pub(crate) async fn take_over(&self, _takeover: Takeover) -> Result<Found, OpenError> {
         let own = self.write_own_fence().await?;
         self.decide_last_commit(own).await.map_err(|error| failed(&error))?;
@@ -49,7 +50,7 @@ impl MongoDatabase {
                 Ok(found) => return Ok(found),
                 Err(StateError::Driver(error)) => return Err(failed(&error)),
                 Err(StateError::Damaged(why)) => return Err(OpenError::Groups(why)),
-                // The leader before may have written a snapshot meanwhile, which removes older commits.
+                // The previous leader may have written a snapshot in the meantime, which removes older commits.
                 Err(StateError::Missing { base, .. }) if base_before != Some(base) => {
                     base_before = Some(base);
                 }
@@ -58,18 +59,18 @@ impl MongoDatabase {
         }
     }
 
-    /// The last bulk of the leader before may be under way. After this it is whole or gone, whatever the server still does.
+    /// Resolves the last bulk of the previous leader, which the server may still be writing. After this, the bulk is whole or void for good.
     async fn decide_last_commit(&self, own: u64) -> MongoResult<()> {
         let fences = self.newest_fences(FENCES_EXAMINED).await?;
         let mut earlier = fences.iter().filter(|fence| fence.number < own);
         let Some(last) = earlier.find(|fence| fence.has_content() && !fence.is_void) else { return Ok(()) };
         if self.decide(last, true).await? == Fate::Void {
-            tracing::warn!("commit {} was cut and never answered; it is removed", last.number);
+            tracing::warn!("commit {} was cut and never confirmed; it is removed", last.number);
         }
         Ok(())
     }
 
-    /// The newest snapshot, and the commits after it.
+    /// Reads the newest snapshot and the commits after it.
     async fn read_state(&self, own: u64) -> Result<Found, StateError> {
         let snapshot = snapshots::read(&self.collections).await?;
         let (base, catalog) = snapshot.unwrap_or_else(|| (0, Catalog::new()));
@@ -84,7 +85,7 @@ impl MongoDatabase {
         Ok(Found { writer: Writer::new(catalog, own + 1), commits: own - base })
     }
 
-    /// Writes a fence of this term after the newest one. Returns its number.
+    /// Writes a fence of this term after the newest fence. Returns its number.
     async fn write_own_fence(&self) -> Result<u64, OpenError> {
         let mut last_error = None;
         for attempt in 0..FENCE_ATTEMPTS {
@@ -103,11 +104,11 @@ impl MongoDatabase {
                 }
             }
         }
-        let busy = || OpenError::Store("other processes write fences without end".to_owned());
+        let busy = || OpenError::Store("other processes keep writing fences".to_owned());
         Err(last_error.as_ref().map_or_else(busy, failed))
     }
 
-    /// `None`: another process was faster; try again.
+    /// Tries to write the fence. `None` if another process took the number; try again.
     async fn try_own_fence(&self) -> Result<Option<u64>, OwnFenceError> {
         let last = self.newest_fences(1).await?.into_iter().next();
         if let Some(last) = &last {
@@ -115,7 +116,7 @@ impl MongoDatabase {
                 return Err(OwnFenceError::Led { term: last.term });
             }
             if last.writer == self.writer_token {
-                // An attempt whose answer was lost. Written again, so that a majority has it.
+                // An earlier attempt whose response was lost. It is written again, so that a majority has it.
                 let is_there = self.confirm_fence(last.number).await?;
                 return Ok(is_there.then_some(last.number));
             }
@@ -145,14 +146,14 @@ impl MongoDatabase {
         }
     }
 
-    /// Returns whether the fence is there.
+    /// Updates the fence, so that a majority has it. Returns whether it exists.
     async fn confirm_fence(&self, number: u64) -> MongoResult<bool> {
         let update = doc! { "$set": { "confirmed": true } };
         let confirm = self.collections.events.update_one(doc! { "_id": bson_key(FENCES, number) }, update);
         Ok(confirm.write_concern(self.options.majority()).await?.matched_count == 1)
     }
 
-    /// The newest fences, the newest first.
+    /// The last fences, the newest first.
     pub(crate) async fn newest_fences(&self, count: i64) -> MongoResult<Vec<Fence>> {
         let filter = doc! { "_id": { "$gte": bson_key(FENCES, 0), "$lt": bson_key(RECORDS, 0) } };
         let mut found = self.collections.events.find(filter).sort(doc! { "_id": -1 }).limit(count).await?;
@@ -163,7 +164,7 @@ impl MongoDatabase {
         Ok(fences)
     }
 
-    /// Adds the commits after a snapshot to it.
+    /// Applies the commits after a snapshot to its catalog.
     async fn replay(&self, base: u64, own: u64, mut catalog: Catalog) -> Result<Catalog, StateError> {
         let fences = self.read_fences(base, own).await?;
         let mut records = self.read_records(base).await?;
@@ -223,7 +224,7 @@ impl MongoDatabase {
 /// The records of a commit.
 #[derive(Default)]
 struct CommitRecords {
-    /// Documents that were found.
+    /// The number of documents that were found.
     pieces: u32,
     records: Vec<EncodedRecord>,
 }
@@ -232,7 +233,7 @@ struct CommitRecords {
 enum StateError {
     Driver(mongodb::error::Error),
     Damaged(String),
-    /// A commit after the snapshot of this number is not there.
+    /// A commit after the snapshot with this number is missing.
     Missing {
         base: u64,
         why: String,

@@ -1,4 +1,4 @@
-//! What topics take. A topic is counted once, when somebody asks; from then on commits and cleaning keep the figures up to date.
+//! The number and size of the events per topic. A topic is counted on the first query; then commits and cleaning keep the numbers current.
 
 use crate::engine::catalog::Catalog;
 use crate::engine::fence::Fence;
@@ -15,7 +15,7 @@ pub(crate) struct UsageTable {
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     tail: Tail,
-    /// `None`: not counted yet.
+    /// `None` if the topic was not counted yet.
     usage: Option<TopicUsage>,
 }
 
@@ -59,13 +59,13 @@ impl UsageTable {
         self.topics.lock().remove(&topic);
     }
 
-    /// The usage of a topic, or up to which event it must be counted.
+    /// The usage of a topic, or the event up to which it must be counted first.
     pub(crate) fn get(&self, topic: TopicId) -> Result<TopicUsage, Tail> {
         let entry = self.topics.lock().get(&topic).copied().unwrap_or_default();
         entry.usage.ok_or(entry.tail)
     }
 
-    /// A topic was counted up to an event that was its newest.
+    /// Sets the count of a topic up to the event that was the newest when counting began.
     pub(crate) fn counted(&self, topic: TopicId, upto: Tail, counted: TopicUsage) -> TopicUsage {
         let mut topics = self.topics.lock();
         let entry = topics.entry(topic).or_default();
@@ -75,7 +75,7 @@ impl UsageTable {
         })
     }
 
-    /// About how large an event of a topic is.
+    /// The average size of a topic's events.
     pub(crate) fn average_bytes(&self, topic: TopicId) -> Option<u64> {
         let tail = self.topics.lock().get(&topic)?.tail;
         tail.topic_bytes.checked_div(tail.last_seq)
@@ -88,7 +88,7 @@ mod tests {
     use crate::engine::fence::FencedTopic;
 
     #[test]
-    fn events_that_come_while_a_topic_is_counted_are_counted_once() {
+    fn events_that_are_added_while_a_topic_is_counted_are_counted_once() {
         let topic = TopicId::from_number(2);
         let table = UsageTable::default();
         let fence = |from, to, topic_bytes| Fence {

@@ -1,14 +1,14 @@
-//! What one commit leaves to the next.
+//! The state that one commit passes to the next.
 
 use crate::engine::bulk::Plan;
 use crate::engine::catalog::Catalog;
 
-/// What the leader knows, and the bulk whose fate is unknown.
+/// The leader's catalog, the next fence, and a bulk whose outcome is unknown.
 pub(crate) struct Writer {
     pub(crate) catalog: Catalog,
     /// The number of the next fence.
     pub(crate) next_fence: u64,
-    /// A commit that was sent and not answered.
+    /// A commit that was sent and whose outcome is unknown.
     pub(crate) unanswered: Option<(u64, Plan)>,
 }
 

@@ -1,4 +1,4 @@
-//! Claiming rows and settling them, by token and by the server's time.
+//! Claims and settles rows, with tokens and by the server's clock.
 
 use super::row::{parse_row, row_name};
 use crate::server_abilities::majority;
@@ -13,12 +13,12 @@ use prombus::outbox::{ClaimedRow, Failed, FailedRow};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// How often a claim is tried when other drainers were faster.
+/// How often a claim is retried if other drainers claim the rows first.
 const CLAIM_ATTEMPTS: u32 = 5;
-/// An error is kept up to this length.
+/// A longer error text is cut to this length.
 const ERROR_CHARS_MAX: usize = 1_000;
 
-/// The rows of an outbox. A handle: clones share what they hold.
+/// The rows of an outbox. This is a handle; clones share their claimed rows.
 #[derive(Clone)]
 pub(super) struct Rows {
     pub(super) rows: Collection<Document>,
@@ -41,7 +41,7 @@ struct Held {
 }
 
 impl Claims {
-    /// The rows that a worker says something about, by token. They are no longer held.
+    /// Takes the rows that a worker settles or releases, grouped by token. They are no longer held.
     fn take<'a>(&self, worker: &str, rows: impl Iterator<Item = &'a String>) -> BTreeMap<String, Vec<Bson>> {
         let mut held = self.held.lock();
         let mut by_token: BTreeMap<String, Vec<Bson>> = BTreeMap::new();
@@ -54,12 +54,12 @@ impl Claims {
     }
 }
 
-/// A condition on the time in a field: it has come.
-fn has_come(field: &str) -> Document {
+/// The condition that the time in a field has passed.
+fn has_passed(field: &str) -> Document {
     doc! { "$lte": [format!("${field}"), "$$NOW"] }
 }
 
-/// So many milliseconds from now, by the server's clock.
+/// This many milliseconds from now, by the server's clock.
 fn from_now(ms: u64) -> Document {
     doc! { "$add": ["$$NOW", i64::try_from(ms).unwrap_or(i64::MAX / 2)] }
 }
@@ -77,7 +77,7 @@ fn still_held(ids: &[Bson], token: &str) -> Document {
 impl Rows {
     pub(super) async fn claim(&self, worker: &str, rows: u32, lease_ms: u64) -> MongoResult<Vec<ClaimedRow>> {
         for attempt in 0..CLAIM_ATTEMPTS {
-            // Where other drainers are at work too, each begins at another place.
+            // After a lost race, each drainer begins at a random place, so that they do not compete for the same rows.
             let token = Uuid::new_v4();
             let skip = if attempt == 0 { 0 } else { token.as_u128() as u64 % u64::from(rows * attempt * 2) };
             let ids = self.due(rows, skip).await?;
@@ -97,10 +97,10 @@ impl Rows {
         Ok(Vec::new())
     }
 
-    /// Ids of rows that are due: those that failed before and new ones, in the order of their times.
+    /// Ids of rows that are due: rows to retry and new rows, each in the order of their times.
     async fn due(&self, rows: u32, skip: u64) -> MongoResult<Vec<Bson>> {
         let mut ids = Vec::new();
-        let failed = doc! { "status": "error", "$expr": has_come("lease_until") };
+        let failed = doc! { "status": "error", "$expr": has_passed("lease_until") };
         for (filter, skip) in [(failed, 0), (doc! { "status": "pending" }, skip)] {
             let room = i64::from(rows) - ids.len() as i64;
             if room > 0 {
@@ -175,22 +175,22 @@ impl Rows {
     }
 
     pub(super) async fn requeue(&self) -> MongoResult<u64> {
-        let filter = doc! { "status": "claimed", "$expr": has_come("lease_until") };
+        let filter = doc! { "status": "claimed", "$expr": has_passed("lease_until") };
         let update = vec![doc! { "$set": { "status": "pending" } }, doc! { "$unset": claim_fields() }];
         Ok(self.rows.update_many(filter, update).write_concern(majority()).await?.modified_count)
     }
 
     pub(super) async fn purge(&self) -> MongoResult<u64> {
         let filter =
-            doc! { "expireAt": { "$exists": true }, "status": "sent", "$expr": has_come("expireAt") };
+            doc! { "expireAt": { "$exists": true }, "status": "sent", "$expr": has_passed("expireAt") };
         Ok(self.rows.delete_many(filter).await?.deleted_count)
     }
 }
 
-/// The update of a row that failed: given up after this many attempts, else due again after a backoff of 100 ms that doubles up
-/// to 30 s, a fifth more or less.
+/// The update of a row that failed: it is given up after this many attempts, otherwise retried after a backoff of 100 ms that doubles up
+/// to 30 s, with ±20 % of jitter.
 fn failure(error: &str, max_attempts: i64, token: &str) -> Vec<Document> {
-    // The token is random.
+    // The token is random, so it serves as the source of the jitter.
     let jitter = 0.8 + f64::from(token.bytes().map(u32::from).sum::<u32>() % 41) / 100.0;
     let doublings = doc! { "$min": [{ "$subtract": ["$attempts", 1] }, 16] };
     let full = doc! { "$min": [30_000, { "$multiply": [100, { "$pow": [2, doublings] }] }] };

@@ -1,4 +1,4 @@
-//! Rows as events. Another program may have put anything into them.
+//! Converts rows to events. A row may contain anything, because other programs write rows too.
 
 use crate::json::{json_of, name_of};
 use mongodb::bson::{Bson, Document};
@@ -7,10 +7,10 @@ use prombus::outbox::OutboxRecord;
 use prombus_protocol::id_of_key;
 use std::collections::BTreeMap;
 
-/// The longest id that is an idempotency key.
+/// The longest id that is allowed as an idempotency key.
 const ID_BYTES_MAX: usize = 255;
 
-/// What a row is called.
+/// The name of a row, for messages.
 pub(super) fn row_name(id: &Bson) -> String {
     name_of(id)
 }
@@ -20,13 +20,13 @@ pub(super) fn parse_row(row: &Document) -> Result<OutboxRecord, String> {
     let id = match row.get("id").or_else(|| row.get("_id")) {
         Some(Bson::String(id)) if !id.is_empty() && id.len() <= ID_BYTES_MAX => id.clone(),
         Some(Bson::ObjectId(id)) => id.to_hex(),
-        Some(other) => return Err(format!("the id is no text of 1 to 255 bytes: {}", json_of(other))),
+        Some(other) => return Err(format!("the id must be a text of 1 to 255 bytes: {}", json_of(other))),
         None => return Err("the row has no id".to_owned()),
     };
-    let topic = row.get_str("topic").map_err(|_| "the topic is missing, or is no text")?.to_owned();
+    let topic = row.get_str("topic").map_err(|_| "the topic is missing or not a text")?.to_owned();
     let json = match (row.get("payload_json"), row.get("payload")) {
         (Some(Bson::String(json)), _) => json.clone(),
-        (Some(_), _) => return Err("payload_json is no text".to_owned()),
+        (Some(_), _) => return Err("payload_json is not a text".to_owned()),
         (None, Some(payload)) => json_of(payload),
         (None, None) => return Err("the row has no payload".to_owned()),
     };
@@ -37,18 +37,18 @@ pub(super) fn parse_row(row: &Document) -> Result<OutboxRecord, String> {
         Some(Bson::Int64(ts)) => Some(*ts),
         Some(Bson::Double(ts)) if ts.fract() == 0.0 && ts.abs() < 1e15 => Some(*ts as i64),
         Some(Bson::DateTime(at)) => Some(at.timestamp_millis()),
-        Some(_) => return Err("the ts is no whole number".to_owned()),
+        Some(_) => return Err("the ts is not a whole number".to_owned()),
     };
     let key = match row.get("key") {
         None | Some(Bson::Null) => None,
         Some(Bson::String(key)) => Some(key.clone()),
-        Some(_) => return Err("the key is no text".to_owned()),
+        Some(_) => return Err("the key is not a text".to_owned()),
     };
     Ok(OutboxRecord { id: id_of_key(&id), topic, payload, headers: headers(row)?, key, ts })
 }
 
 fn headers(row: &Document) -> Result<BTreeMap<String, String>, String> {
-    let no_texts = || "the headers are no object of texts".to_owned();
+    let no_texts = || "the headers are not an object of texts".to_owned();
     match row.get("headers") {
         None | Some(Bson::Null) => Ok(BTreeMap::new()),
         Some(Bson::Document(headers)) => headers
@@ -82,7 +82,7 @@ mod tests {
             (doc! { "_id": "a", "topic": "t", "payload": 1, "ts": "now" }, "ts"),
             (doc! { "_id": "a", "topic": "t", "payload": 1, "key": 7 }, "key"),
         ] {
-            let refused = parse_row(&row).expect_err("it is no row");
+            let refused = parse_row(&row).expect_err("it is not a row");
             assert!(refused.contains(why), "{refused}");
         }
     }

@@ -1,4 +1,4 @@
-//! Waiting for rows: a change stream where the server has one, otherwise polling that gets slower while nothing comes.
+//! Waits for rows: with a change stream if the server has them, otherwise by polling, which slows down while no rows arrive.
 
 use crate::errors::reason;
 use crate::server_abilities::has_change_streams;
@@ -9,12 +9,12 @@ use mongodb::{Collection, Database};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// The longest wait beside a change stream.
+/// The longest wait while a change stream is open.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Without change streams the interval is doubled so often at most.
+/// Without change streams, the polling interval is doubled at most this many times.
 const DOUBLINGS_MAX: u32 = 4;
 
-/// What drainers of one outbox wait with.
+/// How the drainers of one outbox wait.
 pub(super) struct Wake {
     rows: Collection<Document>,
     database: Database,
@@ -22,9 +22,9 @@ pub(super) struct Wake {
 }
 
 enum Stream {
-    /// Nobody has asked the server yet.
+    /// The server was not asked yet.
     Unknown,
-    /// The server has none.
+    /// The server has no change streams.
     Missing,
     Closed,
     Open(Box<ChangeStream<Document>>),
@@ -43,7 +43,10 @@ impl Wake {
                 Ok(true) => *stream = Stream::Closed,
                 Ok(false) => *stream = Stream::Missing,
                 Err(error) => {
-                    tracing::debug!("outbox: the server does not say what it has: {}", reason(&error));
+                    tracing::debug!(
+                        "outbox: cannot find out whether the server has change streams: {}",
+                        reason(&error)
+                    );
                 }
             }
         }
@@ -53,10 +56,10 @@ impl Wake {
                 tokio::time::sleep(polling).await;
             }
             Stream::Closed => match self.open().await {
-                // Rows may have come before it was open: the caller looks once more.
+                // Rows may have been added before the stream was open, so the caller checks again.
                 Ok(opened) => *stream = Stream::Open(Box::new(opened)),
                 Err(error) => {
-                    tracing::debug!("outbox: no change stream for now: {}", reason(&error));
+                    tracing::debug!("outbox: cannot open a change stream: {}", reason(&error));
                     drop(stream);
                     tokio::time::sleep(polling).await;
                 }
@@ -81,7 +84,7 @@ impl Wake {
         Ok(watch.max_await_time(WAIT_MAX).await?.with_type::<Document>())
     }
 
-    /// How long until a lease ends, or a row that failed is due again.
+    /// The time until a lease ends or a failed row must be retried.
     async fn next_due(&self) -> Option<Duration> {
         let mut soonest: Option<Duration> = None;
         for status in ["error", "claimed"] {

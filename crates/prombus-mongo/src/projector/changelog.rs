@@ -1,4 +1,4 @@
-//! The changelog projector: a topic as a collection, one document per key.
+//! The changelog projector: keeps the state of a topic in a collection, one document per key.
 
 use super::{
     MongoProjection, MongoProjector, MongoProjectorError, MongoProjectorFigures, MongoProjectorHandle,
@@ -17,17 +17,17 @@ use std::collections::{BTreeMap, HashMap};
 /// The fields that a projector adds.
 const OWN_FIELDS: [&str; 4] = ["_id", "_key", "_v", "_ts"];
 
-/// What a changelog projector reads and writes.
+/// Options of a changelog projector.
 #[derive(Clone, Debug)]
 pub struct ChangelogOptions {
     /// The collection.
     pub collection: String,
-    /// Topic, group, start, rebuild.
+    /// The options of the projector: topic, group, start, rebuild.
     pub projector: MongoProjectorOptions,
 }
 
 impl ChangelogOptions {
-    /// The defaults: from the oldest event, up to 500 events per transaction.
+    /// The default options: from the oldest event, up to 500 events per transaction.
     pub fn new(topic: impl Into<String>, group: impl Into<String>, collection: impl Into<String>) -> Self {
         let projector = MongoProjectorOptions { batch_size: 500, ..MongoProjectorOptions::new(topic, group) };
         Self { collection: collection.into(), projector }
@@ -41,21 +41,21 @@ impl ChangelogOptions {
     }
 }
 
-/// Keeps a collection like a topic: the newest event of a key is the document of that key, `null` deletes it.
+/// Keeps the state of a topic in a collection: the document of a key is the newest event of that key, and the payload `null` deletes it.
 ///
-/// The fields of the payload are the fields of the document; a payload that is no object is in the field `value`. `_id` and `_key`
-/// are the event's key, `_v` its seq, `_ts` its time; fields of the payload with these names are left out. A document with a newer
-/// `_v` is not changed. An event without a key, and one that a unique index refuses, goes to the dead letters with the reason.
+/// The fields of the payload become the fields of the document; a payload that is not an object becomes the field `value`. `_id` and
+/// `_key` are the event's key, `_v` its seq and `_ts` its time; fields of the payload with these names are left out. A document with a
+/// newer `_v` is not changed. An event without a key, or one that a unique index refuses, becomes a dead letter with the reason.
 #[derive(Debug)]
 pub struct ChangelogProjector {
     projector: MongoProjector<Changelog>,
 }
 
 impl ChangelogProjector {
-    /// Takes the group and the position over.
+    /// Takes over the group and the position.
     ///
     /// # Errors
-    /// See [`MongoProjectorError`]; a server that runs alone has no transactions.
+    /// See [`MongoProjectorError`]. A standalone server has no transactions.
     pub async fn open(
         bus: &Bus,
         database: &Database,
@@ -66,7 +66,7 @@ impl ChangelogProjector {
         Ok(Self { projector: MongoProjector::open(bus, database, options.projector, changelog).await? })
     }
 
-    /// What it did so far.
+    /// Its counters and its current state.
     pub fn figures(&self) -> MongoProjectorFigures {
         self.projector.figures()
     }
@@ -90,13 +90,13 @@ impl ChangelogProjector {
     /// See [`MongoProjector::spawn`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn spawn(self) -> MongoProjectorHandle {
         self.projector.spawn()
     }
 }
 
-/// The collection.
+/// The projection into the collection.
 #[derive(Debug)]
 struct Changelog {
     documents: Collection<Document>,
@@ -130,7 +130,7 @@ impl Changelog {
         Ok(())
     }
 
-    /// The versions of documents that are there.
+    /// The versions of the existing documents.
     async fn versions(
         &self,
         keys: impl Iterator<Item = &str>,
@@ -149,7 +149,7 @@ impl Changelog {
         Ok(versions)
     }
 
-    /// Runs a command that writes. The driver does not look into its answer.
+    /// Runs a write command, and checks its response for write errors, which the driver does not do.
     async fn run(&self, command: Document, session: &mut ClientSession) -> Result<(), HandlerError> {
         let answer = match self.database.run_command(command).session(session).await {
             Ok(answer) => answer,
@@ -174,7 +174,7 @@ impl Changelog {
 
 /// The document of an event; `None` if it deletes its key.
 fn document(key: &str, event: &Event) -> Result<Option<Document>, HandlerError> {
-    let payload = bson_of_json(event.payload()).ok_or("the payload does not fit a document")?;
+    let payload = bson_of_json(event.payload()).ok_or("a document cannot hold the payload")?;
     let mut document = match payload {
         Bson::Null => return Ok(None),
         Bson::Document(fields) => fields,

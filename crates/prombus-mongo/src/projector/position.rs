@@ -1,4 +1,4 @@
-//! Where a projector is: one document per topic and group, written in the projector's transactions.
+//! The position of a projector: one document per topic and group, written in the projector's transactions.
 
 use crate::errors::is_code;
 use crate::server_abilities::majority;
@@ -9,10 +9,10 @@ use mongodb::{ClientSession, Collection, Database};
 use prombus::Uuid;
 use std::time::Duration;
 
-/// How long the server tries a take-over, and how often it is sent.
+/// How long the server waits for a take-over, and how often the take-over is sent.
 const TAKE_OVER_TIME: Duration = Duration::from_secs(2);
 const TAKE_OVERS_MAX: u32 = 60;
-/// An operation took longer than it may.
+/// The error code for an operation that exceeded its time limit.
 const MAX_TIME_EXPIRED: i32 = 50;
 
 /// The last event that was folded; seq 0 and no id at the start.
@@ -30,19 +30,19 @@ impl Position {
     }
 }
 
-/// What an opening finds.
+/// The position that was found when a projector is opened.
 pub(super) struct FoundPosition {
     pub(super) position: Position,
-    /// There was none.
+    /// No position existed.
     pub(super) is_new: bool,
     /// A rebuild was interrupted.
     pub(super) is_rebuilding: bool,
 }
 
-/// Whether a position was moved.
+/// The result of moving a position.
 pub(super) enum Advanced {
     Yes,
-    /// An earlier attempt had done it.
+    /// An earlier attempt had moved it.
     WasThere,
     /// Another projector has taken over.
     NotOurs,
@@ -53,7 +53,7 @@ pub(super) struct Positions {
     database: Database,
     positions: Collection<Document>,
     name: String,
-    /// New for every projector that is opened.
+    /// A token that is new for every projector that is opened.
     owner: String,
 }
 
@@ -72,7 +72,7 @@ impl Positions {
         doc! { "_id": &self.name, "owner": &self.owner }
     }
 
-    /// Makes this projector, which writes with this session, the owner.
+    /// Makes this projector, which writes with this session, the owner of the position.
     pub(super) async fn take_over(&self, session: &ClientSession) -> MongoResult<FoundPosition> {
         self.end_transaction_of_owner().await?;
         let update = doc! {
@@ -87,8 +87,8 @@ impl Positions {
         })
     }
 
-    /// A take-over that waits for an open transaction is given up by the server after a while: one of a process that has died
-    /// meanwhile must not come through later.
+    /// Writes the new owner. The server gives up after [`TAKE_OVER_TIME`] if another transaction is open: otherwise the take-over of a
+    /// process that has died in the meantime could still succeed later.
     async fn take(&self, update: Document) -> MongoResult<Option<Document>> {
         for _ in 1..TAKE_OVERS_MAX {
             let filter = doc! { "_id": &self.name };
@@ -102,14 +102,14 @@ impl Positions {
         Err(mongodb::error::Error::custom("a transaction of another projector does not end"))
     }
 
-    /// A projector that was killed in the middle of a transaction leaves it open, for a minute, and nobody else can write the
-    /// position before it ends.
+    /// Ends the open transaction of the previous owner. A projector that was killed in the middle of a transaction leaves it open for a
+    /// minute, and the position cannot be written before it ends.
     async fn end_transaction_of_owner(&self) -> MongoResult<()> {
         let Some(found) = self.positions.find_one(doc! { "_id": &self.name }).await? else { return Ok(()) };
         let Ok(session) = found.get_document("session") else { return Ok(()) };
         let kill = doc! { "killSessions": [session.clone()] };
         if let Err(error) = self.database.run_command(kill).await {
-            tracing::debug!("the transaction of the projector before may take a minute to end: {error}");
+            tracing::debug!("the transaction of the previous projector may take a minute to end: {error}");
         }
         Ok(())
     }

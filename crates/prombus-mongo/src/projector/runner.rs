@@ -1,4 +1,4 @@
-//! A projector that runs by itself.
+//! Runs a projector in its own task.
 
 use super::{MongoProjection, MongoProjector, MongoProjectorError, MongoProjectorFigures};
 use parking_lot::Mutex;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 impl<P: MongoProjection> MongoProjector<P> {
-    /// Folds until a future resolves or the bus is closed, and leaves the group. A batch that is under way is finished, or given
-    /// up if the database is away.
+    /// Folds events until a future resolves or the bus is closed, and leaves the group. The current batch is finished, or given up if the
+    /// database is unreachable.
     ///
     /// # Errors
     /// See [`MongoProjectorError`].
@@ -25,7 +25,7 @@ impl<P: MongoProjection> MongoProjector<P> {
                     let apply = self.apply(&deliveries);
                     let stop = async {
                         (&mut shutdown).await;
-                        // What is under way may end, unless it waits for a database that is away.
+                        // The current batch may finish, unless it waits for an unreachable database.
                         while figures.lock().trouble.is_none() {
                             tokio::time::sleep(super::RETRY_AFTER).await;
                         }
@@ -51,7 +51,7 @@ impl<P: MongoProjection> MongoProjector<P> {
     /// Runs in a task, until [`MongoProjectorHandle::stop`] or the bus is closed.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn spawn(self) -> MongoProjectorHandle {
         let (stop, stopped) = oneshot::channel::<()>();
         let figures = Arc::clone(&self.figures);
@@ -59,7 +59,7 @@ impl<P: MongoProjection> MongoProjector<P> {
         let named = group.clone();
         let task = tokio::spawn(async move {
             let shutdown = async {
-                // A handle that is dropped stops nothing.
+                // Dropping the handle does not stop the projector.
                 if stopped.await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -74,7 +74,7 @@ impl<P: MongoProjection> MongoProjector<P> {
     }
 }
 
-/// A projector at work in a task. Dropping this changes nothing: it goes on until the bus is closed.
+/// A projector that runs in a task. Dropping the handle does not stop it: it runs until the bus is closed.
 #[derive(Debug)]
 pub struct MongoProjectorHandle {
     stop: oneshot::Sender<()>,
@@ -85,25 +85,25 @@ pub struct MongoProjectorHandle {
 }
 
 impl MongoProjectorHandle {
-    /// What it did so far, and how it is.
+    /// Its counters and its current state.
     pub fn figures(&self) -> MongoProjectorFigures {
         self.figures.lock().clone()
     }
 
-    /// The figures in the text format of Prometheus.
+    /// The figures in the Prometheus text format.
     pub fn to_prometheus(&self) -> String {
         self.figures().to_prometheus(&self.topic, &self.group)
     }
 
-    /// Whether it has ended, by an error or because the bus was closed.
+    /// Whether it has ended, with an error or because the bus was closed.
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// Takes no more events, finishes the batch that is under way, and ends.
+    /// Takes no more events, finishes the current batch, and stops.
     ///
     /// # Errors
-    /// Why it had ended before, if it had.
+    /// The error that had ended it before, if any.
     pub async fn stop(self) -> Result<(), MongoProjectorError> {
         let _ = self.stop.send(());
         match self.task.await {

@@ -1,4 +1,4 @@
-//! Retention, topic deletion, ids of cleaned events, snapshots, and the collections for people.
+//! Retention, topic deletion, ids of cleaned events, snapshots, and the derived collections.
 
 use crate::engines::{connect, connect_with, lead, open_bus, publish_numbers, read_numbers, topic};
 use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
@@ -9,7 +9,7 @@ use prombus::{Bus, PublishOptions, Uuid};
 use prombus_mongo::MongoOptions;
 use std::time::{Duration, Instant};
 
-/// Everything lives that retention has not cut off.
+/// All events are live, except those that retention removes.
 struct AllLive;
 
 impl Liveness for AllLive {
@@ -36,7 +36,7 @@ async fn wait_for<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_of_cleaned_events_stay_known_and_their_payloads_go() {
+async fn cleaned_events_lose_their_payloads_but_their_ids_stay_known() {
     let database = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), database.clone());
     let store = connect(shared_url(), &database).await;
@@ -74,7 +74,7 @@ async fn ids_of_cleaned_events_stay_known_and_their_payloads_go() {
     assert!(bus.publish("a", &0).id(Uuid::from_u128(3)).await.unwrap().duplicate);
     bus.delete_topic(&topic("a")).await.unwrap();
     let fresh = bus.publish("a", &0).id(Uuid::from_u128(3)).await.unwrap();
-    assert_eq!((fresh.seq, fresh.duplicate), (1, false), "another topic of the same name knows no ids");
+    assert_eq!((fresh.seq, fresh.duplicate), (1, false), "a new topic of the same name knows no old ids");
 }
 
 fn stubs_have_no_content(stub: &Document) {
@@ -83,7 +83,7 @@ fn stubs_have_no_content(stub: &Document) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_events_of_a_deleted_topic_go_also_after_a_restart() {
+async fn the_events_of_a_deleted_topic_are_removed_even_after_a_restart() {
     let database = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), database.clone());
     let store = connect(shared_url(), &database).await;
@@ -107,7 +107,7 @@ async fn the_events_of_a_deleted_topic_go_also_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_find_cursors_and_topics_within_a_second_or_so() {
+async fn cursors_and_topics_are_visible_within_about_a_second() {
     let database = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), database.clone());
     let store = connect(shared_url(), &database).await;
@@ -175,7 +175,7 @@ async fn snapshots_replace_commits_and_a_takeover_reads_them() {
     drop(members);
     bus.close().await.unwrap();
 
-    // As if the process had ended before it removed what the snapshot replaces ...
+    // As if the process had ended before it removed the commits that the snapshot replaces ...
     // (the fences of takeovers are still there)
     early.retain(|it| !it.get_i32("records").is_ok_and(|pieces| pieces == 0));
     events.insert_many(&early).await.unwrap();

@@ -1,4 +1,4 @@
-//! The rules that every engine passes, on a standalone server and on a replica set.
+//! The conformance suite of all engines, on a standalone server and on a replica set.
 
 use crate::engines::{connect, lead};
 use crate::servers::{DropDatabase, fresh_database, shared_set_url, shared_url};

@@ -1,4 +1,4 @@
-//! Engines and buses over a store, without leases: the tests decide who leads.
+//! Engines and buses over a store, without leader leases: the tests decide which engine leads.
 
 use prombus::engine::{Engine, SharedStore, Takeover};
 use prombus::{Bus, OpenError, PublishOptions, PullLimit, SystemClock, Topic};

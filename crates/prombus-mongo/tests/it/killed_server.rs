@@ -1,4 +1,4 @@
-//! kill -9 of the server, again and again, under load.
+//! Kills the database server repeatedly with kill -9, under load.
 
 use crate::engines::{connect, open_bus, read_numbers};
 use crate::servers::{Mongod, free_port, temporary_folder};
@@ -28,11 +28,11 @@ async fn kill_9_of_the_server_loses_nothing_that_was_answered() {
                     let first = next.fetch_add(50, Ordering::SeqCst);
                     let mut batch = bus.batch();
                     for number in first..first + 50 {
-                        // Half of them with ids of their own, which a commit that is sent again must not take for known.
+                        // Half of them have publishers' ids. When a commit is sent again, its own ids must not count as duplicates.
                         let id = (publisher % 2 == 0).then(|| Uuid::from_u128(u128::from(number) << 64 | 1));
                         batch.push("a", &number, &PublishOptions { id, ..Default::default() }).unwrap();
                     }
-                    // During a long outage it is `unavailable`; then nothing is known.
+                    // During a long outage the result is `unavailable`; then the outcome is unknown.
                     if let Ok(published) = bus.publish_batch(batch).await {
                         assert!(published.iter().all(|it| !it.duplicate), "{published:?}");
                         answered.extend(published.iter().map(|it| it.seq).zip(first..));
@@ -69,7 +69,7 @@ async fn kill_9_of_the_server_loses_nothing_that_was_answered() {
     assert_eq!(answered.len(), count, "a seq was answered twice");
     let stored = read_numbers(&bus, "a").await;
     bus.close().await.unwrap();
-    // A new leader sees the same.
+    // A new leader sees the same events.
     let bus = open_bus(&store, 2).await;
     assert_eq!(read_numbers(&bus, "a").await, stored);
     let seqs: Vec<u64> = stored.iter().map(|(seq, _)| *seq).collect();

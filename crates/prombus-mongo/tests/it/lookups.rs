@@ -1,4 +1,4 @@
-//! Lookups use an index: the server's profiler tells how many documents each query examined.
+//! Lookups use an index: the server's profiler shows how many documents each query examined.
 
 use crate::engines::{connect, lead, topic};
 use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
@@ -6,7 +6,7 @@ use futures_util::TryStreamExt as _;
 use mongodb::bson::{Document, doc};
 use prombus::{Bus, PublishOptions, Start};
 
-/// More with `PROMBUS_TEST_EVENTS`.
+/// The number of events; `PROMBUS_TEST_EVENTS` overrides it.
 fn event_count() -> u64 {
     std::env::var("PROMBUS_TEST_EVENTS").ok().and_then(|count| count.parse().ok()).unwrap_or(50_000)
 }

@@ -1,4 +1,4 @@
-//! The MongoDB engine against real servers. `tests/mongodb/install` fetches them.
+//! Tests the MongoDB engine with real servers, which `tests/mongodb/install` downloads.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

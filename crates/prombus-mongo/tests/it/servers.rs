@@ -1,4 +1,4 @@
-//! Real MongoDB servers, started on free ports and ended with the test process.
+//! Real MongoDB servers, which are started on free ports and end with the test process.
 
 use mongodb::bson::{Document, doc};
 use mongodb::options::{ClientOptions, ServerAddress};
@@ -10,10 +10,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The name of a replica set that soon forgets what it did.
+/// The name of a replica set with a very small oplog.
 pub const SHORT_OPLOG: &str = "short-oplog";
 
-/// One `mongod`. It ends when this is dropped, and also when the test process dies: a shell waits for the end of its input.
+/// One `mongod`. It ends when this is dropped, and also when the test process dies: a shell that waits for the end of its input kills it.
 pub struct Mongod {
     shell: Child,
     alive: Option<ChildStdin>,
@@ -67,7 +67,7 @@ impl Mongod {
             let oplog_mb = if name == SHORT_OPLOG { "1" } else { "128" };
             command.args(["--replSet", name, "--oplogSize", oplog_mb]);
             if name == SHORT_OPLOG {
-                // It is kept up to the newest checkpoint, and there is one in a minute otherwise.
+                // The oplog is kept since the newest checkpoint, which by default is written once a minute.
                 command.args(["--syncdelay", "1"]);
             }
         }
@@ -85,7 +85,7 @@ impl Mongod {
         self.shell.wait().unwrap();
     }
 
-    /// Starts it again on the same data.
+    /// Restarts it on the same data.
     pub fn restart(&mut self) {
         *self = Self::start(&self.folder, self.port, self.replica_set);
     }
@@ -106,7 +106,7 @@ pub fn temporary_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// A client of one server, also while it is not a primary.
+/// A client of one server, even while that server is not the primary.
 pub async fn direct(port: u16) -> Client {
     let options = ClientOptions::builder()
         .hosts(vec![ServerAddress::Tcp { host: "127.0.0.1".to_owned(), port: Some(port) }])
@@ -155,7 +155,7 @@ impl ReplicaSet {
         set
     }
 
-    /// Where the primary is among the members.
+    /// The index of the primary among the members.
     pub async fn primary(&self) -> usize {
         let started = Instant::now();
         loop {
@@ -192,7 +192,7 @@ pub fn shared_set_url() -> &'static str {
     &SET.get_or_init(|| on_new_runtime(ReplicaSet::start())).url
 }
 
-/// Runs a future to its end, whatever runtime the caller is in.
+/// Runs a future to completion, whatever the caller's runtime.
 pub fn on_new_runtime<T: Send>(future: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| {
         let run = || tokio::runtime::Runtime::new().unwrap().block_on(future);

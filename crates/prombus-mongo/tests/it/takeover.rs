@@ -1,4 +1,4 @@
-//! A second engine on the same store, and commits that were cut.
+//! Takeovers by a second engine on the same store, and commits that were cut.
 
 use crate::engines::{connect, connect_with, lead, open_bus, publish_numbers, read_numbers, topic};
 use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
@@ -27,7 +27,7 @@ async fn newest_fence(events: &mongodb::Collection<Document>) -> (u64, Document)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deposed_engine_writes_nothing_and_says_who_leads() {
+async fn a_deposed_engine_writes_nothing_and_names_the_leader() {
     let database = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), database.clone());
     let store = connect(shared_url(), &database).await;
@@ -75,20 +75,20 @@ async fn a_commit_that_was_cut_is_removed_by_the_next_leader() {
     assert_eq!(left, 0, "documents of the cut commit are left");
     publish_numbers(&bus, "a", 101..=103).await;
     bus.close().await.unwrap();
-    // The void commit stays void for the leader after.
+    // The void commit stays void for the next leader.
     let bus = open_bus(&store, 3).await;
     let seqs: Vec<_> = read_numbers(&bus, "a").await.iter().map(|(seq, _)| *seq).collect();
     assert_eq!(seqs, (1..=13).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_that_an_older_commit_left_are_removed_before_the_answer() {
+async fn documents_that_an_older_commit_left_are_removed_before_the_response() {
     let database = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), database.clone());
     let store = connect(shared_url(), &database).await;
     let bus = open_bus(&store, 1).await;
     publish_numbers(&bus, "a", 1..=10).await;
-    // The rest of a bulk that was still running when this leader read the tails.
+    // The remains of a bulk that was still running when this leader read the last seqs.
     let events = open_database(shared_url(), &database).await.collection::<Document>("events");
     let mut stray = events.find_one(doc! { "_id": key(2, 5) }).await.unwrap().unwrap();
     stray.insert("_id", key(2, 13));
@@ -99,7 +99,7 @@ async fn documents_that_an_older_commit_left_are_removed_before_the_answer() {
     assert_eq!(read_numbers(&bus, "a").await, expected);
     bus.close().await.unwrap();
     let bus = open_bus(&store, 2).await;
-    assert_eq!(read_numbers(&bus, "a").await, expected, "the answered events are not those that are stored");
+    assert_eq!(read_numbers(&bus, "a").await, expected, "the confirmed events are not the stored events");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,7 +118,7 @@ async fn a_missing_commit_is_an_error_and_not_a_gap() {
     assert!(opened.contains(&format!("commit {number} is missing")), "{opened}");
 }
 
-/// A leader that is stopped for long finds its next number taken, though snapshots have removed the commits of that time.
+/// A leader that was paused for a long time finds its next number taken, although snapshots have removed the commits of that time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_wakes_after_a_snapshot_writes_nothing() {
     let database = fresh_database();
@@ -137,7 +137,7 @@ async fn a_leader_that_wakes_after_a_snapshot_writes_nothing() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let (newest, _) = newest_fence(&events).await;
-    // A commit of records alone, which would collide with nothing, then events where the other leader has written.
+    // First a commit with only records, which would not collide, then events at seqs that the other leader has written.
     let settings = prombus::TopicOptions { retention_days: Some(1.0), ..Default::default() };
     first.set_topic(&topic("a"), settings).await.unwrap_err();
     let refused = first.publish("a", &1_000).await;
@@ -149,7 +149,7 @@ async fn a_leader_that_wakes_after_a_snapshot_writes_nothing() {
     assert_eq!(read_numbers(&open_bus(&store, 3).await, "a").await, expected);
 }
 
-/// A clock that is ten seconds later whenever it is asked, as after a pause.
+/// A clock that advances by ten seconds whenever it is read, as after a pause.
 struct LateClock(SystemClock, AtomicU64);
 
 impl Clock for LateClock {
@@ -162,7 +162,7 @@ impl Clock for LateClock {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_answer_counts_when_the_fence_says_so() {
+async fn a_late_response_counts_if_the_fence_is_whole() {
     let database = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), database.clone());
     let store = connect(shared_url(), &database).await;
@@ -177,7 +177,7 @@ async fn a_late_answer_counts_when_the_fence_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leftovers_above_the_last_seq_are_no_duplicates() {
+async fn remains_above_the_last_seq_are_not_duplicates() {
     let database = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), database.clone());
     let store = connect(shared_url(), &database).await;
@@ -224,14 +224,14 @@ async fn missing_records_and_a_snapshot_without_its_commits_are_errors() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     bus.close().await.unwrap();
-    // As after a restore of the snapshots alone.
+    // As after a restore of only the snapshots.
     events.delete_many(doc! { "_id": { "$gte": key(0, 0), "$lt": key(2, 0) } }).await.unwrap();
     let error = lead(&store, 4).await.map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("only a part of the database was restored"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn databases_of_mongodb_itself_are_refused() {
+async fn mongodbs_own_databases_are_refused() {
     for name in ["admin", "local", "config"] {
         let options = MongoOptions { database: Some(name.to_owned()), ..MongoOptions::new(shared_url()) };
         let refused = prombus_mongo::MongoStore::connect(options).await.map(|_| ()).unwrap_err().to_string();
@@ -240,7 +240,7 @@ async fn databases_of_mongodb_itself_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_of_another_program_is_left_alone() {
+async fn a_collection_of_another_program_is_refused() {
     let database = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), database.clone());
     let other = open_database(shared_url(), &database).await.collection::<Document>("events");
@@ -258,7 +258,7 @@ async fn the_store_of_another_program_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_is_in_no_message() {
+async fn no_message_contains_a_password() {
     for url in [
         "mongodb://user:hunter2@127.0.0.1:1/?serverSelectionTimeoutMS=200",
         "mongodb://user:hunter2@127.0.0.1:1/?noSuchOption=true&serverSelectionTimeoutMS=200",

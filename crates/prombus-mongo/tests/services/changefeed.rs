@@ -1,4 +1,4 @@
-//! Changes of a collection as events.
+//! Changefeeds: the changes of a collection become events.
 
 use crate::child::{Child, open_bus, say};
 use crate::servers::{Mongod, ReplicaSet, SHORT_OPLOG, admin, free_port, open_database, temporary_folder};
@@ -18,7 +18,7 @@ async fn parsed(bus: &Bus, topic: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_change_is_an_event_and_a_stop_loses_none() {
+async fn every_change_becomes_an_event_even_while_the_feed_is_stopped() {
     let (database, _drop) = database().await;
     let users = database.collection::<Document>("users");
     users.insert_one(doc! { "_id": "old", "n": 0 }).await.unwrap();
@@ -30,7 +30,7 @@ async fn every_change_is_an_event_and_a_stop_loses_none() {
     users.update_one(doc! { "_id": "ann" }, doc! { "$set": { "n": 2 } }).await.unwrap();
     until("two events", || async { feed.figures().published == 2 }).await;
     feed.stop().await.unwrap();
-    // While it is stopped.
+    // These changes happen while the feed is stopped.
     users.replace_one(doc! { "_id": "ann" }, doc! { "m": 3 }).await.unwrap();
     users.delete_one(doc! { "_id": "ann" }).await.unwrap();
     let feed = open().await.unwrap().spawn();
@@ -49,7 +49,7 @@ async fn every_change_is_an_event_and_a_stop_loses_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_can_be_left_out_changed_and_seeded() {
+async fn changes_can_be_filtered_mapped_and_seeded() {
     let (database, _drop) = database().await;
     let users = database.collection::<Document>("users");
     users.insert_many([doc! { "_id": 1, "name": "a" }, doc! { "_id": 2, "name": "b" }]).await.unwrap();
@@ -76,7 +76,7 @@ async fn changes_can_be_left_out_changed_and_seeded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_collection_is_an_error_that_says_what_to_do() {
+async fn a_dropped_or_renamed_collection_is_an_error_that_says_what_to_do() {
     let (database, _drop) = database().await;
     for rename in [false, true] {
         let name = if rename { "renamed" } else { "dropped" };
@@ -103,7 +103,7 @@ async fn the_end_of_a_collection_is_an_error_that_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_the_oplog_has_forgotten_is_an_error_that_says_how_to_seed_again() {
+async fn a_position_that_left_the_oplog_is_an_error_that_says_how_to_reseed() {
     let port = free_port();
     let _server = Mongod::start(&temporary_folder("oplog"), port, Some(SHORT_OPLOG));
     let host = format!("127.0.0.1:{port}");
@@ -118,13 +118,13 @@ async fn a_place_that_the_oplog_has_forgotten_is_an_error_that_says_how_to_seed_
     let options = ChangefeedOptions::new("users", "changes");
     drop(Changefeed::open(&database, Arc::new(Bus::memory()), options.clone()).await.unwrap());
     users.insert_one(doc! { "_id": 2 }).await.unwrap();
-    // Until the oplog begins after that.
+    // Waits until the oplog begins after that position.
     let oplog = database.client().database("local").collection::<Document>("oplog.rs");
     let oldest = async || oplog.find_one(doc! {}).sort(doc! { "$natural": 1 }).await.unwrap().unwrap();
     let (at_first, filler) = (oldest().await, database.collection::<Document>("filler"));
     let started = Instant::now();
     while oldest().await == at_first {
-        assert!(started.elapsed() < Duration::from_secs(90), "the oplog forgets nothing");
+        assert!(started.elapsed() < Duration::from_secs(90), "the oplog still contains the position");
         filler.insert_one(doc! { "text": "x".repeat(1 << 20) }).await.unwrap();
     }
     let feed = Changefeed::open(&database, Arc::new(Bus::memory()), options.clone()).await.unwrap().spawn();
@@ -140,7 +140,7 @@ async fn a_place_that_the_oplog_has_forgotten_is_an_error_that_says_how_to_seed_
     feed.stop().await.unwrap();
 }
 
-/// How many changes; 50,000 with `PROMBUS_TEST_CHANGES`.
+/// The number of changes; `PROMBUS_TEST_CHANGES` overrides it.
 fn change_count() -> usize {
     std::env::var("PROMBUS_TEST_CHANGES").ok().and_then(|count| count.parse().ok()).unwrap_or(6_000)
 }
@@ -156,7 +156,7 @@ async fn open_feed(database: &Database, bus: &Bus) -> Changefeed {
     Changefeed::open(database, Arc::new(bus.clone()), options).await.unwrap()
 }
 
-/// Not a test of its own: a process that feeds until it is killed.
+/// Not a test itself: the process that runs a feed until it is killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_is_killed() {
     let Ok(url) = std::env::var(URL) else { return };
@@ -168,7 +168,7 @@ async fn a_process_that_is_killed() {
     feed.run_until(std::future::pending()).await.unwrap();
 }
 
-/// Changes go on all the time: a restart, a kill -9 of the feed, a kill -9 of the primary.
+/// While changes continue, the feed is restarted, the feed is killed, and the primary is killed (kill -9).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_survive_a_restart_a_kill_and_a_failover() {
     let mut set = ReplicaSet::start().await;
@@ -190,7 +190,7 @@ async fn changes_survive_a_restart_a_kill_and_a_failover() {
         let variables = [(URL, Path::new(&set.url)), (FOLDER, folder.as_path())];
         let child = Child::start("changefeed::a_process_that_is_killed", &variables);
         tokio::time::sleep(Duration::from_millis(1_200)).await;
-        assert!(!child.kill().is_empty(), "it was killed before it fed");
+        assert!(!child.kill().is_empty(), "it was killed before it published a change");
     }
     let bus = open_bus(&folder).await;
     let feed = open_feed(&database, &bus).await.spawn();
@@ -199,14 +199,14 @@ async fn changes_survive_a_restart_a_kill_and_a_failover() {
     set.members[primary].kill();
     let killed = Instant::now();
     let before = feed.figures().published;
-    until("changes come again", || async { feed.figures().published > before + 100 }).await;
+    until("changes are published again", || async { feed.figures().published > before + 100 }).await;
     let outage = killed.elapsed();
     set.members[primary].restart();
     let written = writer.await.unwrap();
     until("all changes are events", || async { last_value(&bus, &written).await }).await;
     let figures = feed.figures();
     feed.stop().await.unwrap();
-    // Per document: 1, 2, 3, ..., each once and in order.
+    // The values of each document must be 1, 2, 3, ..., each once and in order.
     let mut values: BTreeMap<String, i64> = BTreeMap::new();
     let events = parsed(&bus, "changes").await;
     for event in &events {
@@ -233,7 +233,7 @@ async fn last_value(bus: &Bus, written: &BTreeMap<String, i64>) -> bool {
     payloads(bus, "changes").await.len() as i64 >= written.values().sum::<i64>()
 }
 
-/// Counts up in 20 documents, and says how far each came. A write whose answer was lost is looked for.
+/// Counts up in 20 documents, and returns the last value of each. If the response to a write was lost, the document is read.
 async fn write_changes(database: Database, count: usize) -> BTreeMap<String, i64> {
     let counters = database.collection::<Document>("counters");
     let write = |document: usize| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn marks_live_for_their_time() {
+async fn marks_expire_after_their_lifetime() {
     let (database, _drop) = database().await;
     let marks = MongoDedupe::open(&database).await.unwrap();
     let id = Uuid::from_u128(7);
@@ -19,7 +19,7 @@ async fn marks_live_for_their_time() {
     assert!(!marks.seen("a", "other", id).await.unwrap() && !marks.seen("b", "g", id).await.unwrap());
     let before = all(&database, "dedupe").await[0].clone();
     assert_eq!(before.get_str("_id").unwrap(), format!("a::g::{id}"));
-    // A mark that lives stays as it is.
+    // A live mark is unchanged.
     marks.mark("a", "g", id, 120_000).await.unwrap();
     assert_eq!(all(&database, "dedupe").await[0], before);
     let short = Uuid::from_u128(8);
@@ -55,7 +55,7 @@ async fn marks_keep_a_handler_from_being_called_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_handler_writes_and_the_mark_commit_together() {
+async fn the_writes_of_a_handler_and_the_mark_commit_together() {
     for per_transaction in [1, 10] {
         let (database, _drop) = database().await;
         let once = MongoExactlyOnce::open(&database).await.unwrap().events_per_transaction(per_transaction);
@@ -74,7 +74,7 @@ async fn what_a_handler_writes_and_the_mark_commit_together() {
                 ledger.insert_one(doc! { "_id": number }).session(&mut *session).await?;
                 let add = doc! { "$inc": { "sum": number } };
                 ledger.update_one(doc! { "_id": "total" }, add).session(session).await?;
-                // What fails was written, too, and must leave no trace.
+                // A handler that fails has written too, and its writes must be rolled back.
                 match counter.fetch_add(1, Ordering::SeqCst) % 7 {
                     3 => Err("not this time".into()),
                     5 => panic!("not this time"),
@@ -93,8 +93,8 @@ async fn what_a_handler_writes_and_the_mark_commit_together() {
             bus.group("a", "g").await.unwrap().is_some_and(|group| group.topics[0].floor == 50)
         })
         .await;
-        assert_eq!(calls.load(Ordering::SeqCst), before, "an event that was done is done again");
-        assert!(before > 50, "some were tried again");
+        assert_eq!(calls.load(Ordering::SeqCst), before, "an event was handled twice");
+        assert!(before > 50, "some events were retried");
         handler.unsubscribe().await.unwrap();
         let total = ledger.find_one(doc! { "_id": "total" }).await.unwrap().unwrap();
         assert_eq!(total.get_i64("sum").unwrap(), 51 * 25);

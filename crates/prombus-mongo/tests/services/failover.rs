@@ -1,4 +1,4 @@
-//! The primary is killed while all helpers are at work.
+//! Kills the primary while all helpers run.
 
 use crate::projectors::{Totals, read_sums, sums};
 use crate::servers::{ReplicaSet, open_database};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const EVENTS: u64 = 6_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_loses_nothing_and_doubles_nothing() {
+async fn a_failover_loses_and_duplicates_nothing() {
     let mut set = ReplicaSet::start().await;
     let database = open_database(&set.url, "services").await;
     let ledger = database.collection::<Document>("ledger");
@@ -51,7 +51,7 @@ async fn a_failover_loses_nothing_and_doubles_nothing() {
     options.projector.batch_size = 10;
     let changelog = ChangelogProjector::open(&bus, &database, options).await.unwrap().spawn();
 
-    // Rows whose answer was lost may be there or not; their ids tell.
+    // Rows whose response was lost may or may not be stored; their ids show it.
     let added = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let (rows, is_over) = (Arc::clone(&added), Arc::new(std::sync::atomic::AtomicBool::new(false)));
     let (adding, over) = (outbox.clone(), Arc::clone(&is_over));
@@ -72,7 +72,7 @@ async fn a_failover_loses_nothing_and_doubles_nothing() {
     let positions = (projector.figures().position, changelog.figures().position);
     assert!(
         positions.0 < EVENTS && before.1 < EVENTS,
-        "it was too quick for the failover: {positions:?} {before:?}"
+        "everything was done before the failover: {positions:?} {before:?}"
     );
     let mut outages = [Duration::ZERO; 4];
     while outages.contains(&Duration::ZERO) {

@@ -101,7 +101,7 @@ async fn changefeed(bus: &Bus, database: &Database) -> Result<ChangefeedHandle> 
 // end
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_examples_of_the_guide_do_what_it_says() {
+async fn the_examples_of_the_guide_work() {
     let (database, _drop) = database().await;
     let bus = Bus::memory();
     for (key, amount) in [("ann", 5), ("bob", 7), ("ann", 2)] {
@@ -140,7 +140,7 @@ async fn the_examples_of_the_guide_do_what_it_says() {
 }
 
 #[test]
-fn the_guide_has_these_examples() {
+fn the_guide_contains_these_examples() {
     let page = include_str!("../../../../docs/consuming.md");
     let mut examples = 0;
     for example in include_str!("guide.rs").split("\n// docs: ").skip(1) {

@@ -1,4 +1,4 @@
-//! kill -9 of a service at random points, many times in a row for each helper.
+//! Kills a service with kill -9 at random points, many times for each helper.
 
 use crate::child::{Child, open_bus, say};
 use crate::projectors::{Totals, read_sums, sums};
@@ -21,15 +21,15 @@ const DATABASE: &str = "PROMBUS_SERVICE_DATABASE";
 const FOLDER: &str = "PROMBUS_SERVICE_FOLDER";
 const KIND: &str = "PROMBUS_SERVICE_KIND";
 const ROUNDS: u64 = 6;
-/// Events for the consumers.
+/// The number of events for the consumers.
 const EVENTS: u64 = 6_000;
 
-/// More with `PROMBUS_TEST_ROUNDS`.
+/// The number of rounds; `PROMBUS_TEST_ROUNDS` overrides it.
 fn rounds() -> u64 {
     std::env::var("PROMBUS_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS)
 }
 
-/// Not a test of its own: the service that is killed.
+/// Not a test itself: the service that is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_service_that_is_killed() {
     let Ok(kind) = std::env::var(KIND) else { return };
@@ -38,7 +38,7 @@ async fn the_service_that_is_killed() {
     serve(&kind, &database, &bus, true).await;
 }
 
-/// Runs a service until it has nothing to do any more. `is_busy`: it makes work for itself, without end.
+/// Runs a service until its work is done. With `is_busy` it creates new work all the time and never ends.
 async fn serve(kind: &str, database: &Database, bus: &Bus, is_busy: bool) {
     match kind {
         "outbox" => {
@@ -63,7 +63,7 @@ async fn serve(kind: &str, database: &Database, bus: &Bus, is_busy: bool) {
             let handler = once.handler(subscribe, move |event, session| {
                 let ledger = ledger.clone();
                 Box::pin(async move {
-                    // Without a unique key: a second time would be seen.
+                    // The collection has no unique key, so a repeated effect would be visible.
                     ledger.insert_one(doc! { "seq": event.seq() as i64 }).session(session).await?;
                     Ok::<(), HandlerError>(())
                 })
@@ -75,7 +75,7 @@ async fn serve(kind: &str, database: &Database, bus: &Bus, is_busy: bool) {
         "projector" => {
             let options =
                 MongoProjectorOptions { batch_size: 10, ..MongoProjectorOptions::new("payments", "totals") };
-            // The take-over of a process that was killed may come through late: then it is opened again.
+            // The take-over of a killed process may still succeed later; then the projector is reopened.
             loop {
                 let totals = Totals(database.collection("totals"));
                 let opened = MongoProjector::open(bus, database, options.clone(), totals).await;
@@ -113,7 +113,7 @@ async fn until_floor(bus: &Bus, topic: &str, group: &str, is_over: impl Fn() -> 
         if is_over() || info.as_ref().is_some_and(|it| it.topics[0].floor == EVENTS) {
             return;
         }
-        assert!(started.elapsed() < Duration::from_secs(180), "{group} does not come to its end: {info:?}");
+        assert!(started.elapsed() < Duration::from_secs(180), "{group} does not finish: {info:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -131,7 +131,7 @@ async fn order(database: &Database, outbox: &MongoOutbox) {
     session.commit_transaction().await.unwrap();
 }
 
-/// Kills a service again and again, then lets it finish.
+/// Kills a service repeatedly, then lets it finish.
 async fn kill_rounds(kind: &'static str) -> (Database, Bus, DropDatabase) {
     let name = fresh_database();
     let dropped = DropDatabase(shared_set_url().to_owned(), name.clone());
@@ -156,7 +156,7 @@ async fn kill_rounds(kind: &'static str) -> (Database, Bus, DropDatabase) {
             (KIND, Path::new(kind)),
         ];
         let child = Child::start("kill::the_service_that_is_killed", &variables);
-        // Sometimes in the middle of its start, mostly at work.
+        // Sometimes this is during its start, mostly while it works.
         tokio::time::sleep(Duration::from_millis(40 + (round * 7_919) % 500)).await;
         killed_at_work += u64::from(!child.kill().iter().any(|line| line.contains("DONE")));
     }
@@ -167,7 +167,7 @@ async fn kill_rounds(kind: &'static str) -> (Database, Bus, DropDatabase) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outbox_publishes_what_committed_and_nothing_else() {
+async fn an_outbox_publishes_exactly_the_committed_rows() {
     let (database, bus, _drop) = kill_rounds("outbox").await;
     let mut orders: Vec<String> =
         all(&database, "orders").await.iter().map(|it| it.get_str("_id").unwrap().to_owned()).collect();
@@ -182,7 +182,7 @@ async fn an_outbox_publishes_what_committed_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_once_has_every_effect_once() {
+async fn exactly_once_applies_every_effect_once() {
     let (database, _bus, _drop) = kill_rounds("exactly-once").await;
     let mut seqs: Vec<i64> =
         all(&database, "ledger").await.iter().map(|it| it.get_i64("seq").unwrap()).collect();
@@ -197,7 +197,7 @@ async fn a_projector_folds_every_event_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_changelog_ends_with_the_newest_of_every_key() {
+async fn a_changelog_ends_with_the_newest_event_of_every_key() {
     let (database, _bus, _drop) = kill_rounds("changelog").await;
     let mut found = all(&database, "newest").await;
     found.sort_by_key(|it| it.get_str("_id").unwrap().to_owned());

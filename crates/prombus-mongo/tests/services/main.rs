@@ -1,4 +1,4 @@
-//! The helpers for services, against real servers.
+//! Tests the helpers for services with real servers.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 

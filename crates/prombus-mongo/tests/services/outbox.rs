@@ -1,4 +1,4 @@
-//! The outbox.
+//! Tests the outbox.
 
 use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
 use crate::setup::{all, database, payloads, until};
@@ -20,7 +20,7 @@ async fn statuses(database: &Database) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_is_there_when_its_transaction_commits() {
+async fn a_row_is_stored_if_its_transaction_commits() {
     let (database, _drop) = database().await;
     let outbox = MongoOutbox::open(&database).await.unwrap();
     let orders = database.collection::<Document>("orders");
@@ -57,7 +57,7 @@ async fn events_are_published_as_they_were_added() {
     written.key = Some("k".to_owned());
     written.ts = Some(5);
     outbox.add(&written, None).await.unwrap();
-    // By hand, in another language.
+    // A row as a service in another language writes it.
     let by_hand =
         doc! { "id": "order-17", "topic": "orders", "payload": { "n": 7.0 }, "ts": 6.0, "status": "pending" };
     database.collection::<Document>("outbox").insert_one(by_hand).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_claim_that_was_lost_changes_nothing() {
     until("the lease ends", || async { outbox.requeue_expired().await.unwrap() == 1 }).await;
     let second = outbox.claim_batch("two", 10, 60_000).await.unwrap();
     assert_eq!(second.len(), 1);
-    // The first one is late, with everything.
+    // All updates of the first worker are late.
     let row = first[0].row.clone();
     assert_eq!(outbox.mark_sent("one", std::slice::from_ref(&row)).await.unwrap(), 0);
     let failed = FailedRow { row: row.clone(), error: "late".to_owned(), is_permanent: true };
@@ -99,7 +99,7 @@ async fn a_claim_that_was_lost_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_are_tried_again_later_and_given_up_in_the_end() {
+async fn failed_rows_are_retried_and_finally_given_up() {
     let (database, _drop) = database().await;
     let outbox = MongoOutbox::open(&database).await.unwrap().max_attempts(2);
     outbox.add(&record(1), None).await.unwrap();
@@ -166,14 +166,14 @@ async fn several_drainers_share_the_work_and_publish_each_row_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_stream_wakes_an_idle_drainer_and_polling_does_without_one() {
+async fn a_change_stream_wakes_an_idle_drainer_and_polling_works_without_one() {
     for url in [crate::servers::shared_set_url(), shared_url()] {
         let name = fresh_database();
         let _drop = DropDatabase(url.to_owned(), name.clone());
         let database = open_database(url, &name).await;
         let outbox = MongoOutbox::open(&database).await.unwrap();
         let bus = Bus::memory();
-        // An interval that alone would be too long.
+        // With polling alone, this interval would be too long.
         let interval = if url == shared_url() { Duration::from_millis(20) } else { Duration::from_secs(30) };
         let drainer =
             OutboxDrainer::new(Arc::new(outbox.clone()), Arc::new(bus.clone())).interval(interval).spawn();

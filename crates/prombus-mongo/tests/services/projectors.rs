@@ -1,4 +1,4 @@
-//! Projectors: position and documents in one transaction.
+//! Tests projectors: position and documents commit in one transaction.
 
 use crate::setup::{all, database, payloads, publish_numbers, until};
 use mongodb::bson::{Document, doc};
@@ -49,7 +49,7 @@ pub async fn read_sums(totals: &Collection<Document>) -> Vec<(String, i64)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_are_folded_once_over_restarts_and_a_rebuild_begins_anew() {
+async fn events_are_folded_once_over_restarts_and_a_rebuild_starts_over() {
     let (database, _drop) = database().await;
     let totals = database.collection::<Document>("totals");
     let bus = Bus::memory();
@@ -61,13 +61,13 @@ async fn events_are_folded_once_over_restarts_and_a_rebuild_begins_anew() {
     let mut first = open(options.clone()).await.unwrap();
     first.next().await.unwrap();
     assert_eq!(first.figures().position, 100);
-    // A second one takes over; the first can do nothing any more.
+    // A second projector takes over; the first one is refused from then on.
     let mut second = open(options.clone()).await.unwrap();
     let refused = first.next().await.unwrap_err();
     assert!(matches!(refused, MongoProjectorError::Superseded), "{refused}");
     second.next().await.unwrap();
     assert_eq!(read_sums(&totals).await, sums(150));
-    // The group goes back: what was folded is not folded again.
+    // The group is moved back: folded events are not folded again.
     bus.seek("a", "p", prombus::Start::Earliest).await.unwrap();
     publish_numbers(&bus, "a", 150..200).await;
     let running = second.spawn();
@@ -78,7 +78,7 @@ async fn events_are_folded_once_over_restarts_and_a_rebuild_begins_anew() {
     );
     running.stop().await.unwrap();
     assert_eq!(read_sums(&totals).await, sums(200));
-    // The database goes back, as after a restore: the group follows it.
+    // The position is moved back, as after a restore of the database: the group follows it.
     let positions = database.collection::<Document>("prombus_positions");
     let position = positions.find_one(doc! {}).await.unwrap().unwrap();
     let event =
@@ -89,15 +89,15 @@ async fn events_are_folded_once_over_restarts_and_a_rebuild_begins_anew() {
     third.next().await.unwrap();
     assert_eq!((third.figures().folded, third.figures().position), (100, 200));
     drop(third);
-    let mut anew = open(MongoProjectorOptions { rebuild: true, ..options }).await.unwrap();
-    while anew.figures().position < 200 {
-        anew.next().await.unwrap();
+    let mut rebuilt = open(MongoProjectorOptions { rebuild: true, ..options }).await.unwrap();
+    while rebuilt.figures().position < 200 {
+        rebuilt.next().await.unwrap();
     }
     assert_eq!(read_sums(&totals).await, sums(200));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_that_make_no_sense_go_to_the_dead_letters() {
+async fn rejected_events_become_dead_letters() {
     let (database, _drop) = database().await;
     let totals = database.collection::<Document>("totals");
     let bus = Bus::memory();
@@ -118,7 +118,7 @@ async fn events_that_make_no_sense_go_to_the_dead_letters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changelog_keeps_a_collection_like_its_topic() {
+async fn a_changelog_keeps_the_state_of_its_topic_in_a_collection() {
     let (database, _drop) = database().await;
     let users = database.collection::<Document>("users");
     let unique = IndexOptions::builder().unique(true).sparse(true).build();
@@ -134,7 +134,7 @@ async fn a_changelog_keeps_a_collection_like_its_topic() {
     publish("eve", serde_json::json!(17)).await;
     let newest = publish("ann", serde_json::json!({ "mail": "ann@y" })).await;
     publish("fay", serde_json::json!({ "mail": "ann@x" })).await;
-    // Written by somebody who is further.
+    // Written by another program, with a newer version.
     users.insert_one(doc! { "_id": "eve", "_key": "eve", "_v": 1_000_i64, "value": 99 }).await.unwrap();
     let options = ChangelogOptions::new("users", "p", "users");
     let running = ChangelogProjector::open(&bus, &database, options.clone()).await.unwrap().spawn();
@@ -156,7 +156,7 @@ async fn a_changelog_keeps_a_collection_like_its_topic() {
         letters.iter().any(|it| it.contains("a unique index of users refuses it") && it.contains("mail")),
         "{letters:?}"
     );
-    // From the start: what somebody else removed is there again.
+    // After a rebuild, a document that another program removed exists again.
     users.delete_one(doc! { "_id": "ann" }).await.unwrap();
     let running = ChangelogProjector::open(&bus, &database, options.rebuild()).await.unwrap().spawn();
     until("all are folded", || async { running.figures().position == 8 }).await;

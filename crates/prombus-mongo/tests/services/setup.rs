@@ -1,4 +1,4 @@
-//! What the tests have in common.
+//! Helpers that the tests share.
 
 use crate::servers::{DropDatabase, fresh_database, open_database, shared_set_url};
 use mongodb::Database;
@@ -7,7 +7,7 @@ use prombus::{Bus, PublishOptions};
 use prombus_mongo::mongodb;
 use std::time::{Duration, Instant};
 
-/// A database of its own on the replica set.
+/// A new database on the replica set.
 pub async fn database() -> (Database, DropDatabase) {
     let name = fresh_database();
     let database = open_database(shared_set_url(), &name).await;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 pub async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
     let started = Instant::now();
     while !is_so().await {
-        assert!(started.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(started.elapsed() < PATIENCE, "timed out waiting until: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! A server that runs alone has neither transactions nor change streams.
+//! A standalone server has neither transactions nor change streams.
 
 use crate::servers::{DropDatabase, fresh_database, open_database, shared_url};
 use prombus::Bus;
@@ -6,7 +6,7 @@ use prombus_mongo::{Changefeed, ChangefeedOptions, ChangelogOptions, ChangelogPr
 use std::sync::Arc;
 
 #[tokio::test]
-async fn what_needs_a_replica_set_says_so_at_its_start() {
+async fn helpers_that_need_a_replica_set_say_so_when_they_start() {
     let name = fresh_database();
     let _drop = DropDatabase(shared_url().to_owned(), name.clone());
     let database = open_database(shared_url(), &name).await;

@@ -1,4 +1,4 @@
-//! The gateway's WebSocket tests and the examples of docs/protocol.md, over the MongoDB engine.
+//! Runs the server's WebSocket tests and the examples of docs/protocol.md on the MongoDB engine.
 
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 

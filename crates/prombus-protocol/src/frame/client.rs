@@ -1,4 +1,4 @@
-//! What a client sends.
+//! The frames that clients send.
 
 use super::put_corr;
 use crate::json::{Json, put_string, put_u64, put_uuid};
@@ -9,12 +9,12 @@ use std::fmt;
 use std::ops::Deref;
 use uuid::Uuid;
 
-/// A client's credential. It derefs to the text; its `Debug` does not show it, so that it cannot get into a log by mistake.
+/// A client's credential. It derefs to the text, but `Debug` does not show it, so that it cannot be logged by mistake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// A token.
+    /// Wraps a token.
     pub fn new(token: impl Into<String>) -> Self {
         Self(token.into())
     }
@@ -34,30 +34,30 @@ impl fmt::Debug for Token {
     }
 }
 
-/// A frame of a client, with the `corr` that its answer echoes.
+/// A client frame, with the `corr` that the response echoes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parsed<'a> {
-    /// The `corr` as it came: the JSON text of a string or a number.
+    /// The JSON text of the `corr` as the client sent it: a string or a number.
     pub corr: Option<&'a str>,
     /// The frame.
     pub frame: ClientFrame<'a>,
-    /// FrameFields that are not known; the OK lists them.
+    /// Unknown fields; the OK lists them.
     pub ignored: Vec<String>,
 }
 
-/// A frame of a client. In a parsed one, topics, groups and options keep their rules.
+/// A client frame. In a parsed frame, topics, groups and options are valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientFrame<'a> {
-    /// Says who the client is.
+    /// Sends the client's token.
     Auth {
-        /// The credential, if it gave one.
+        /// The token, if the frame has one.
         token: Option<Token>,
     },
     /// Publishes an event.
     Publish {
-        /// The topic's name; no pattern.
+        /// The topic's name, not a pattern.
         topic: Cow<'a, str>,
-        /// The payload, checked.
+        /// The checked payload.
         payload: Json<'a>,
         /// Id, key, headers and so on.
         opts: PublishOptions,
@@ -78,7 +78,7 @@ pub enum ClientFrame<'a> {
         /// The group.
         group: Cow<'a, str>,
     },
-    /// An event is done.
+    /// Settles an event.
     Ack {
         /// The subscription's topic or pattern, as it was subscribed.
         topic: Cow<'a, str>,
@@ -87,7 +87,7 @@ pub enum ClientFrame<'a> {
         /// The event.
         id: Uuid,
     },
-    /// An event failed, and should come again.
+    /// Reports that the member failed to handle an event, so that it is redelivered.
     Nack {
         /// The subscription's topic or pattern, as it was subscribed.
         topic: Cow<'a, str>,
@@ -95,14 +95,14 @@ pub enum ClientFrame<'a> {
         group: Cow<'a, str>,
         /// The event.
         id: Uuid,
-        /// Why; cut to [`MAX_REASON_BYTES`](crate::limits::MAX_REASON_BYTES).
+        /// The error, cut to [`MAX_REASON_BYTES`](crate::limits::MAX_REASON_BYTES).
         reason: Option<Cow<'a, str>>,
-        /// When it should come again; the server's backoff if absent.
+        /// The delay until the redelivery; the server's backoff if absent.
         delay_ms: Option<u64>,
-        /// Give the event up: it becomes a dead letter at once.
+        /// Gives the event up: it becomes a dead letter at once.
         dead: bool,
     },
-    /// An event needs more time.
+    /// Extends the lease of an event.
     Modack {
         /// The subscription's topic or pattern, as it was subscribed.
         topic: Cow<'a, str>,
@@ -114,21 +114,21 @@ pub enum ClientFrame<'a> {
         /// `ackTimeoutMs` if absent.
         extend_ms: Option<u64>,
     },
-    /// Stops the pushes of a subscription.
+    /// Stops the deliveries of a subscription.
     Pause {
         /// The subscription's topic or pattern, as it was subscribed.
         topic: Cow<'a, str>,
         /// The group.
         group: Cow<'a, str>,
     },
-    /// Starts them again.
+    /// Restarts the deliveries of a subscription.
     Resume {
         /// The subscription's topic or pattern, as it was subscribed.
         topic: Cow<'a, str>,
         /// The group.
         group: Cow<'a, str>,
     },
-    /// Asks how far a group is.
+    /// Asks for the progress of a group.
     Cursor {
         /// The group's topic or pattern.
         topic: Cow<'a, str>,
@@ -141,7 +141,7 @@ pub enum ClientFrame<'a> {
         topic: Cow<'a, str>,
         /// The group.
         group: Cow<'a, str>,
-        /// Where to.
+        /// The place to move to.
         to: Start,
     },
 }

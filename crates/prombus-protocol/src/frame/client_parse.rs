@@ -1,4 +1,4 @@
-//! Reading what a client sends: one pass over the bytes, no tree, no copy of the payload.
+//! Parses the frames of clients in one pass over the bytes, without building a tree or copying the payload.
 
 use super::client::{ClientFrame, Parsed, Token};
 use super::field_names::FieldNames;
@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Why a frame was refused: all that its ERR says.
+/// Why a frame was refused: the content of its ERR.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{code}: {msg}")]
 pub struct FrameError {
@@ -31,18 +31,18 @@ pub struct FrameError {
     pub corr: Option<String>,
 }
 
-/// Reads a client's frame. Names count in camelCase and snake_case, `null` is the same as absent (but as a payload), and of two
-/// fields with one spelling the last counts. Unknown fields are ignored and listed in [`Parsed::ignored`], unless they look
-/// like a mistake.
+/// Parses a client's frame. Field names may be in camelCase or snake_case. A field that is `null` counts as absent, except the payload.
+/// If a name occurs twice in one spelling, the last value counts. Unknown fields are ignored and listed in [`Parsed::ignored`],
+/// unless they look like a mistake.
 ///
 /// # Errors
-/// `bad_json` if it is not JSON; `bad_topic` if the topic's name breaks the rules; `bad_request` if it is no frame, has an
-/// option out of range or a mistyped field, or is nested deeper than [`MAX_NESTING`](crate::limits::MAX_NESTING).
+/// `bad_json` if it is not JSON; `bad_topic` if the topic name is not valid; `bad_request` if it is not a frame, has an option out of
+/// range or a mistyped field, or is nested deeper than [`MAX_NESTING`](crate::limits::MAX_NESTING).
 pub fn parse_client_frame(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
     parse_with(bytes, |_, _| ())
 }
 
-/// The same, and shows the fields of a frame that was read.
+/// Parses a frame as [`parse_client_frame`] does, and passes its fields to `show` if it has no ignored fields.
 pub(super) fn parse_with<'a>(
     bytes: &'a [u8],
     show: impl FnOnce(&FrameFields<'a>, &ClientFrame<'a>),
@@ -66,7 +66,8 @@ pub(super) fn parse_with<'a>(
             Ok(Parsed { corr, frame, ignored: ignored.into_names() })
         }
         Err(Refusal { code, msg, too_deep }) => {
-            let corr = corr.map(str::to_owned).or_else(|| if too_deep { corr_anyhow(bytes) } else { None });
+            let corr =
+                corr.map(str::to_owned).or_else(|| if too_deep { corr_of_deep_frame(bytes) } else { None });
             Err(FrameError { code, msg, corr })
         }
     }
@@ -114,7 +115,7 @@ impl From<OptionError> for Refusal {
     }
 }
 
-/// The fields of any frame, cut out but not read.
+/// The fields of any frame as JSON text, not parsed yet.
 #[derive(Default)]
 pub(super) struct FrameFields<'a> {
     op: Option<Json<'a>>,
@@ -132,14 +133,14 @@ pub(super) struct FrameFields<'a> {
     ts: Option<Json<'a>>,
     after_id: Option<Json<'a>>,
     dead: Option<Json<'a>>,
-    /// The rest.
+    /// Fields with other names.
     others: Vec<(Cow<'a, str>, Json<'a>)>,
     /// A field that came in two spellings, with different values.
     contradiction: Option<(&'static str, Cow<'a, str>)>,
 }
 
 impl<'a> FrameFields<'a> {
-    /// Checks the whole text and cuts out the fields. On an error those before it are kept.
+    /// Checks the whole text and cuts out the fields. After an error, the fields before it are available.
     fn read(&mut self, bytes: &'a [u8]) -> Result<(), Refusal> {
         let text = std::str::from_utf8(bytes)
             .map_err(|error| JsonError::NotUtf8 { position: error.valid_up_to() })?;
@@ -174,7 +175,7 @@ impl<'a> FrameFields<'a> {
             }
         }
         scanner.skip_whitespace();
-        if scanner.at_end() { Ok(()) } else { Err(JsonFault::Behind) }
+        if scanner.at_end() { Ok(()) } else { Err(JsonFault::Trailing) }
     }
 
     fn read_field(&mut self, scanner: &mut Scanner<'a>, text: &'a str) -> Result<(), JsonFault> {
@@ -188,7 +189,7 @@ impl<'a> FrameFields<'a> {
         scanner.expect(b':', JsonFault::Colon)?;
         scanner.skip_whitespace();
         let value = Json::scan(scanner, text)?;
-        // A name that cannot be unescaped is none of ours.
+        // A name that cannot be unescaped is an unknown name.
         let name = unescaped(name).unwrap_or(Cow::Borrowed(name));
         let slot = match &*name {
             "op" => &mut self.op,
@@ -220,7 +221,7 @@ impl<'a> FrameFields<'a> {
         Ok(())
     }
 
-    /// Puts names in their other spelling where they belong.
+    /// Moves fields that use the other spelling of a name into their slots.
     fn take_other_spellings(&mut self) {
         for (name, value) in std::mem::take(&mut self.others) {
             let (known, slot) = match &*name {
@@ -239,7 +240,7 @@ impl<'a> FrameFields<'a> {
         }
     }
 
-    /// Looks at what the frame does not use: a mistake is refused, the rest is listed.
+    /// Checks the fields that the frame does not use: a mistake is refused, others are listed as ignored.
     fn check_unused(&self, op: &str, ignored: &mut Ignored) -> Result<(), Refusal> {
         if let Some((field, other)) = &self.contradiction {
             let (field, other) = ((*field).to_owned(), other.to_string());
@@ -262,13 +263,13 @@ impl<'a> FrameFields<'a> {
             ("dead", self.dead.is_some()),
         ];
         for (name, _) in slots.iter().filter(|(name, is_there)| *is_there && !names.frame.contains(name)) {
-            names.judge(name, ignored)?;
+            names.check_unused(name, ignored)?;
         }
         for (name, _) in &self.others {
-            names.judge(name, ignored)?;
+            names.check_unused(name, ignored)?;
         }
         match self.opts {
-            Some(opts) if names.opts.is_empty() => Ok(names.judge_useless_opts(&loose(opts)?)?),
+            Some(opts) if names.opts.is_empty() => Ok(names.check_useless_opts(&untyped(opts)?)?),
             _ => Ok(()),
         }
     }
@@ -315,7 +316,7 @@ impl<'a> FrameFields<'a> {
         })
     }
 
-    /// A frame about a subscription or group, whose names are checked.
+    /// Builds a frame about a subscription or group. The topic and group names are checked already.
     fn group_frame(
         &self,
         op: &str,
@@ -337,9 +338,11 @@ impl<'a> FrameFields<'a> {
                 let reason = optional_text(self.reason, "reason")?.map(shortened);
                 let delay_ms = match self.delay_ms {
                     None => None,
-                    Some(delay) => Some(loose(delay)?.whole("delay_ms", 0, MAX_NACK_DELAY_MS as i64)? as u64),
+                    Some(delay) => {
+                        Some(untyped(delay)?.whole("delay_ms", 0, MAX_NACK_DELAY_MS as i64)? as u64)
+                    }
                 };
-                let dead = self.dead.map(loose).transpose()?.map(|dead| dead.bool("dead")).transpose()?;
+                let dead = self.dead.map(untyped).transpose()?.map(|dead| dead.bool("dead")).transpose()?;
                 let dead = dead.unwrap_or_default();
                 if dead && delay_ms.is_some() {
                     return Err(OptionError::Exclusive { field: "dead", other: "delay_ms" }.into());
@@ -351,9 +354,9 @@ impl<'a> FrameFields<'a> {
             "RESUME" => ClientFrame::Resume { topic, group },
             "CURSOR" => ClientFrame::Cursor { topic, group },
             _ => {
-                let to = loose(self.to.ok_or_else(|| missing("to"))?)?;
-                let ts = self.ts.map(loose).transpose()?;
-                let after_id = self.after_id.map(loose).transpose()?;
+                let to = untyped(self.to.ok_or_else(|| missing("to"))?)?;
+                let ts = self.ts.map(untyped).transpose()?;
+                let after_id = self.after_id.map(untyped).transpose()?;
                 let to = Start::from_field("to", to, ts, after_id, ignored)?;
                 ClientFrame::Seek { topic, group, to }
             }
@@ -366,13 +369,13 @@ impl<'a> FrameFields<'a> {
         if let Some(id) = inside.and_then(|text| Uuid::try_parse(text).ok()) {
             return Ok(id);
         }
-        Ok(loose(id)?.uuid("id")?)
+        Ok(untyped(id)?.uuid("id")?)
     }
 
-    /// Any number up to a day; what is less than the least lease asks for that.
+    /// A duration of at most a day; smaller values than [`MIN_EXTEND_MS`] count as that.
     fn extend_ms(&self) -> Result<Option<u64>, Refusal> {
         let Some(extend) = self.extend_ms else { return Ok(None) };
-        let number = match loose(extend)? {
+        let number = match untyped(extend)? {
             Untyped::Integer(number) if number < MIN_EXTEND_MS as i64 => {
                 Untyped::Integer(MIN_EXTEND_MS as i64)
             }
@@ -389,8 +392,8 @@ pub(super) fn is_corr(json: &str) -> bool {
     json.len() <= MAX_CORR_BYTES && matches!(json.as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9'))
 }
 
-/// The `corr` of a frame that is nested too deep for our own reader. Skipping needs no stack, here neither.
-fn corr_anyhow(bytes: &[u8]) -> Option<String> {
+/// The `corr` of a frame that is nested too deep for the scanner. `serde_json` skips values without recursion, so depth is safe here.
+fn corr_of_deep_frame(bytes: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct OnlyCorr<'a> {
         #[serde(borrow)]
@@ -400,16 +403,17 @@ fn corr_anyhow(bytes: &[u8]) -> Option<String> {
     is_corr(corr).then(|| corr.to_owned())
 }
 
-/// Whether two values say the same, however they are written.
+/// Whether two values are equal, however they are written.
 fn is_same(one: Json<'_>, other: Json<'_>) -> bool {
-    one.get() == other.get() || loose(one).is_ok_and(|one| loose(other).is_ok_and(|other| one.means(&other)))
+    one.get() == other.get()
+        || untyped(one).is_ok_and(|one| untyped(other).is_ok_and(|other| one.means(&other)))
 }
 
 fn missing(field: &str) -> Refusal {
     Refusal::bad_request(format_args!("\"{field}\" is missing"))
 }
 
-fn loose(json: Json<'_>) -> Result<Untyped<'_>, Refusal> {
+fn untyped(json: Json<'_>) -> Result<Untyped<'_>, Refusal> {
     Ok(Untyped::parse(json.get()).map_err(OptionError::unreadable)?)
 }
 

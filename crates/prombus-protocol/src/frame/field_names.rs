@@ -1,21 +1,21 @@
-//! Which fields a frame may have, and what is said about the others.
+//! Which fields each frame may have, and which errors other fields cause.
 
 use crate::names::{Found, find};
 use crate::options::OptionError;
-use crate::options::fields::{Ignored, SKETCH, shown};
+use crate::options::fields::{EVENT_AND_FRAME_FIELDS, Ignored, shown};
 use crate::options::untyped::Untyped;
 use crate::options::{PUBLISH_NAMES, SUBSCRIBE_NAMES};
 
-/// The names of one kind of frame.
+/// The field names of one kind of frame.
 pub(super) struct FieldNames {
-    /// Beside `op`.
+    /// Names at the top level, next to `op`.
     pub(super) frame: &'static [&'static str],
-    /// Inside `opts`; none if the frame has no options.
+    /// Names inside `opts`; empty if the frame has no options.
     pub(super) opts: &'static [&'static str],
 }
 
 impl FieldNames {
-    /// The names of the frame with this `op`; `None` if no frame has it.
+    /// The names of the frame with this `op`; `None` if the `op` is unknown.
     pub(super) fn of(op: &str) -> Option<Self> {
         let (frame, opts): (&[&str], &[&str]) = match op {
             "AUTH" => (&["op", "corr", "token"], &[]),
@@ -31,8 +31,8 @@ impl FieldNames {
         Some(Self { frame, opts })
     }
 
-    /// Judges a field beside `op` that the frame does not use.
-    pub(super) fn judge(&self, name: &str, ignored: &mut Ignored) -> Result<(), OptionError> {
+    /// Checks a top-level field that the frame does not use: an error if it looks like a mistake, otherwise it is ignored.
+    pub(super) fn check_unused(&self, name: &str, ignored: &mut Ignored) -> Result<(), OptionError> {
         let inside = |meant: &str| format!("opts.{meant}");
         match (find(name, self.opts), find(name, self.frame)) {
             (Found::Known(index), _) => Err(misplaced(name, inside(self.opts[index]))),
@@ -45,11 +45,12 @@ impl FieldNames {
         }
     }
 
-    /// Judges `opts` of a frame that has none.
-    pub(super) fn judge_useless_opts(&self, opts: &Untyped<'_>) -> Result<(), OptionError> {
+    /// Checks the `opts` of a frame that has no options: an error if they contain a field of the frame.
+    pub(super) fn check_useless_opts(&self, opts: &Untyped<'_>) -> Result<(), OptionError> {
         let Untyped::Map(fields) = opts else { return Ok(()) };
-        for (name, _) in
-            fields.iter().filter(|(name, value)| *value != Untyped::Null && !SKETCH.contains(&&**name))
+        for (name, _) in fields
+            .iter()
+            .filter(|(name, value)| *value != Untyped::Null && !EVENT_AND_FRAME_FIELDS.contains(&&**name))
         {
             match find(name, self.frame) {
                 Found::Known(index) => {

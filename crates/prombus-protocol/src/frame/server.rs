@@ -1,4 +1,4 @@
-//! What the server sends: OK, ERR and EVENT.
+//! The frames that the server sends: OK, ERR and EVENT.
 
 use super::put_corr;
 use crate::body::put_record;
@@ -11,21 +11,21 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-/// A frame of the server, as a client reads it. `T` is the payload of events; by default its JSON text.
+/// A server frame as a client reads it. `T` is the type of the payload; by default its JSON text.
 #[derive(Clone, Debug)]
 pub enum ServerFrame<T = Box<RawValue>> {
-    /// A frame of the client was taken.
+    /// A client frame succeeded.
     Ok(OkFrame),
-    /// A frame of the client was refused.
+    /// A client frame failed.
     Err(ErrFrame),
     /// An event is delivered.
     Event(EventFrame<T>),
 }
 
-/// The answer OK. Which fields it has depends on the frame that it answers.
+/// The response OK. Its fields depend on the client frame that it responds to.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct OkFrame {
-    /// The `corr` of the frame that it answers, as it was sent.
+    /// The `corr` of the client frame, as it was sent.
     #[serde(default)]
     pub corr: Option<Box<RawValue>>,
     /// PUBLISH: the event's id.
@@ -34,19 +34,19 @@ pub struct OkFrame {
     /// PUBLISH: the event's position in its topic.
     #[serde(default)]
     pub seq: Option<u64>,
-    /// PUBLISH: the topic had an event with this id, so nothing was added.
+    /// PUBLISH: the topic already had an event with this id, so nothing was added.
     #[serde(default)]
     pub duplicate: bool,
-    /// ACK, NACK: the lease was no longer the sender's, so nothing changed.
+    /// ACK, NACK: the sender did not hold the lease any more, so nothing changed.
     #[serde(default)]
     pub stale: bool,
-    /// SUBSCRIBE: whether the group is new. If it is not, `from` had no effect.
+    /// SUBSCRIBE: whether the group was created. If not, `from` had no effect.
     #[serde(default)]
     pub created: Option<bool>,
     /// AUTH: the server's version of the protocol.
     #[serde(default)]
     pub protocol: Option<u32>,
-    /// CURSOR, SEEK: how far the group is.
+    /// CURSOR, SEEK: the progress of the group.
     #[serde(default)]
     pub cursor: Option<CursorPosition>,
     /// Fields of the frame that the server does not know; at most 100.
@@ -54,19 +54,19 @@ pub struct OkFrame {
     pub ignored: Vec<String>,
 }
 
-/// The answer ERR.
+/// The response ERR.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ErrFrame {
-    /// What kind of error. A code that this version does not know is read as `internal`.
+    /// The kind of error. A code that this version does not know is read as `internal`.
     #[serde(deserialize_with = "code_or_internal")]
     pub code: ErrorCode,
     /// What is wrong, for people.
     #[serde(default)]
     pub msg: String,
-    /// `rate_limited`: when to try again.
+    /// `rate_limited`: the time to wait before the next try.
     #[serde(default)]
     pub retry_after_ms: Option<u64>,
-    /// The `corr` of the frame that it answers, as it was sent.
+    /// The `corr` of the client frame, as it was sent.
     #[serde(default)]
     pub corr: Option<Box<RawValue>>,
 }
@@ -87,17 +87,17 @@ pub struct EventFrame<T = Box<RawValue>> {
 /// Attempt and lease of a delivery, as EVENT has them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventContext {
-    /// Which delivery of the event this is, from 1.
+    /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// How long the lease runs, from now.
+    /// The duration of the lease, from now.
     pub ack_deadline_ms: u64,
-    /// After this many the event becomes a dead letter; 0 if the server does not say.
+    /// The number of attempts after which the event becomes a dead letter; 0 if the server does not say.
     #[serde(default)]
     pub max_attempts: u32,
-    /// Why it is delivered again; none for a reason that this version does not know.
+    /// Why it is redelivered; `None` for a reason that this version does not know.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known_reason")]
     pub reason: Option<RedeliveryReason>,
-    /// What the nack of the attempt before said, where it is known; cut to 256 bytes.
+    /// The reason of the last nack, if known; cut to 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
@@ -127,7 +127,7 @@ impl<'de, T: Deserialize<'de>> ServerFrame<T> {
     /// Reads a frame of the server.
     ///
     /// # Errors
-    /// If it is no OK, ERR or EVENT.
+    /// If it is not an OK, ERR or EVENT.
     pub fn parse(bytes: &'de [u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         enum Op {
@@ -142,7 +142,7 @@ impl<'de, T: Deserialize<'de>> ServerFrame<T> {
         struct OnlyOp {
             op: Op,
         }
-        // EVENT is by far the most frequent, and begins like this when it comes from our server.
+        // EVENT is by far the most frequent frame, and begins like this if a prombus server sent it.
         if bytes.starts_with(EVENT_OPENING) {
             return Ok(Self::Event(serde_json::from_slice(bytes)?));
         }
@@ -189,7 +189,7 @@ impl OkFrame {
     }
 }
 
-/// Adds a list of ignored fields to an OK that was just appended; nothing if there are none.
+/// Adds the list of ignored fields, if there are any, to an OK that was just appended.
 pub fn put_ignored(into: &mut Vec<u8>, ignored: &[String]) {
     if ignored.is_empty() {
         return;
@@ -200,14 +200,14 @@ pub fn put_ignored(into: &mut Vec<u8>, ignored: &[String]) {
     into.push(b'}');
 }
 
-/// Appends an OK that says no more. `corr` is JSON text, as it came.
+/// Appends an OK without further fields. `corr` is the JSON text that the client sent.
 pub fn put_ok(into: &mut Vec<u8>, corr: Option<&str>) {
     into.extend_from_slice(b"{\"op\":\"OK\"");
     put_corr(into, corr);
     into.push(b'}');
 }
 
-/// Appends the OK of a PUBLISH. `corr` is JSON text, as it came.
+/// Appends the OK of a PUBLISH. `corr` is the JSON text that the client sent.
 pub fn put_published(into: &mut Vec<u8>, corr: Option<&str>, id: Uuid, seq: u64, duplicate: bool) {
     into.extend_from_slice(b"{\"op\":\"OK\"");
     put_corr(into, corr);
@@ -218,7 +218,7 @@ pub fn put_published(into: &mut Vec<u8>, corr: Option<&str>, id: Uuid, seq: u64,
     into.extend_from_slice(if duplicate { b",\"duplicate\":true}" } else { b"}" });
 }
 
-/// Appends an ERR. `corr` is JSON text, as it came.
+/// Appends an ERR. `corr` is the JSON text that the client sent.
 pub fn put_err(
     into: &mut Vec<u8>,
     corr: Option<&str>,
@@ -240,7 +240,7 @@ pub fn put_err(
 
 const EVENT_OPENING: &[u8] = b"{\"op\":\"EVENT\",";
 
-/// Appends an EVENT up to its record. It is the same for all deliveries of a subscription, so it can be kept.
+/// Appends the head of an EVENT, up to its record. It is the same for all deliveries of a subscription, so callers can keep it.
 pub fn put_event_head(into: &mut Vec<u8>, topic: &str, group: &str) {
     into.extend_from_slice(EVENT_OPENING);
     into.extend_from_slice(b"\"topic\":");
@@ -250,7 +250,7 @@ pub fn put_event_head(into: &mut Vec<u8>, topic: &str, group: &str) {
     into.extend_from_slice(b",\"event\":");
 }
 
-/// Appends the end of an EVENT, behind its record.
+/// Appends the tail of an EVENT, after its record.
 pub fn put_event_tail(into: &mut Vec<u8>, context: &EventContext) {
     into.extend_from_slice(b",\"ctx\":{\"attempt\":");
     put_u64(into, u64::from(context.attempt));

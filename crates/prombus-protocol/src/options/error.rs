@@ -1,9 +1,9 @@
-//! What is wrong with an option. Messages name the field as JSON has it, what came, and what is allowed.
+//! Errors of options. Messages name the field as it is called in JSON, the value, and what is allowed.
 
 use crate::topic_name::TopicError;
 use thiserror::Error;
 
-/// An option that cannot be taken. Fields are named as in JSON.
+/// An invalid option. Fields are named as in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OptionError {
     /// The options as a whole cannot be read.
@@ -12,59 +12,59 @@ pub enum OptionError {
         /// What is wrong.
         why: String,
     },
-    /// An id that is none.
+    /// An id that is not a UUID.
     #[error("\"{field}\": not a UUID: {got}")]
     NotUuid {
         /// The field.
         field: String,
-        /// What came.
+        /// The value.
         got: String,
     },
-    /// A number out of range, a fraction, or no number.
+    /// A number out of range, a fraction, or a value that is not a number.
     #[error("\"{field}\": {got} is not allowed, only a whole number from {least} to {most}")]
     NotInRange {
         /// The field.
         field: String,
-        /// What came.
+        /// The value.
         got: String,
         /// The least that is allowed.
         least: i64,
         /// The most that is allowed.
         most: i64,
     },
-    /// Another type or value than the field has.
+    /// A value of the wrong type, or one that is not allowed.
     #[error("\"{field}\": {got} is not allowed, only {allowed}")]
     NotAllowed {
         /// The field.
         field: String,
-        /// What came.
+        /// The value.
         got: String,
         /// What is allowed.
         allowed: &'static str,
     },
-    /// A text of too many bytes, or none.
+    /// A text that is too long or too short.
     #[error("\"{field}\" of {bytes} bytes: {least} to {most} are allowed")]
     Length {
         /// The field.
         field: String,
-        /// The length of what came.
+        /// The length of the value.
         bytes: usize,
-        /// The fewest that are allowed.
+        /// The least number of bytes that is allowed.
         least: usize,
-        /// The most that are allowed.
+        /// The greatest number of bytes that is allowed.
         most: usize,
     },
-    /// Too many items.
+    /// A list with too many items.
     #[error("\"{field}\" has {count} items: at most {most} are allowed")]
     TooMany {
         /// The field.
         field: String,
-        /// How many came.
+        /// The number of items.
         count: usize,
-        /// How many may.
+        /// The greatest number of items that is allowed.
         most: usize,
     },
-    /// A field that another one needs.
+    /// A missing field that another field requires.
     #[error("\"{field}\" is missing: \"from\": \"{needed_by}\" needs it")]
     Missing {
         /// The field.
@@ -72,20 +72,20 @@ pub enum OptionError {
         /// The value of `from` that needs it.
         needed_by: &'static str,
     },
-    /// A field that is not known, but nearly.
+    /// An unknown field whose name resembles a known one.
     #[error("\"{field}\" is not known: did you mean \"{meant}\"?")]
     Mistyped {
-        /// The field as it came.
+        /// The field as the client wrote it.
         field: String,
-        /// The known one.
+        /// The known name.
         meant: String,
     },
-    /// A known field where it does not belong.
+    /// A known field in the wrong place.
     #[error("\"{field}\" has no effect here: did you mean \"{meant}\"?")]
     Misplaced {
-        /// The field as it came.
+        /// The field as the client wrote it.
         field: String,
-        /// Where it belongs, with dots.
+        /// Its right place, with dots.
         meant: String,
     },
     /// Both spellings of a field, with different values.
@@ -96,7 +96,7 @@ pub enum OptionError {
         /// The second.
         other: String,
     },
-    /// Two fields of which only one may be there.
+    /// Two fields of which only one may be present.
     #[error("\"{field}\" and \"{other}\" exclude each other: send one of them")]
     Exclusive {
         /// The first.
@@ -104,12 +104,12 @@ pub enum OptionError {
         /// The second.
         other: &'static str,
     },
-    /// A topic or pattern that breaks the rules.
+    /// A topic or pattern that is not valid.
     #[error("\"{field}\": {source}")]
     Topic {
         /// The field.
         field: String,
-        /// Which rule.
+        /// The rule that it breaks.
         source: TopicError,
     },
 }

@@ -1,16 +1,16 @@
-//! The fields of an object, sorted by the names that are known there.
+//! Sorts the fields of a JSON object by a list of known names.
 
 use super::OptionError;
 use super::untyped::Untyped;
 use crate::names::{self, Found, IgnoredNames, find};
 use std::borrow::Cow;
 
-/// Of a longer name the start is shown and listed.
+/// Longer names are cut to this many characters in messages and lists.
 const SHOWN_CHARS_MAX: usize = 100;
 
-/// Fields that the sketch has somewhere. Its clients may pass any of them on as an option, so none of them is taken for a
-/// mistyped one.
-pub(crate) const SKETCH: &[&str] = &[
+/// Names of event fields, frame fields and options. Clients may pass on any of them as an option, so none of them counts as a
+/// mistyped option.
+pub(crate) const EVENT_AND_FRAME_FIELDS: &[&str] = &[
     "topic",
     "group",
     "payload",
@@ -54,8 +54,8 @@ pub(crate) const SKETCH: &[&str] = &[
 /// Names of fields that were ignored.
 pub(crate) type Ignored = IgnoredNames<100, SHOWN_CHARS_MAX>;
 
-/// The values of the known fields, in the order of `known`; `null` counts as absent. Of two fields with one spelling the last
-/// counts.
+/// The values of the known fields, in the order of `known`; `null` counts as absent. If a name occurs twice in one spelling, the last
+/// value counts.
 pub(crate) fn sorted<'a, const N: usize>(
     fields: Vec<(Cow<'a, str>, Untyped<'a>)>,
     known: &[&str; N],
@@ -82,7 +82,7 @@ pub(crate) fn sorted<'a, const N: usize>(
                 names[index] = name;
             }
             _ if matches!(value, Untyped::Null) => {}
-            Found::Near(meant) if !SKETCH.contains(&&*name) => {
+            Found::Near(meant) if !EVENT_AND_FRAME_FIELDS.contains(&&*name) => {
                 return Err(OptionError::Mistyped { field: shown(&name), meant: meant.to_owned() });
             }
             Found::Near(_) | Found::Unknown => ignored.add(&name),
@@ -91,7 +91,7 @@ pub(crate) fn sorted<'a, const N: usize>(
     Ok(values)
 }
 
-/// So much of a stranger's name that a message may show.
+/// A name from a client, cut to the length that a message may show.
 pub(crate) fn shown(name: &str) -> String {
     names::shown(name, SHOWN_CHARS_MAX).to_owned()
 }

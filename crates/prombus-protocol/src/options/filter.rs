@@ -1,4 +1,4 @@
-//! Which events of a topic a group wants.
+//! Filters: which events of its topics a group receives.
 
 use super::publish::check_headers;
 use super::untyped::Untyped;
@@ -8,28 +8,28 @@ use crate::limits::{MAX_KEY_BYTES, MAX_TAG_BYTES};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
-/// A filter by key, tag and headers; an event must match all parts that are given. A filter with no part lets all through.
+/// A filter by key, tag and headers. An event must match every condition that is given. An empty filter matches every event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Filter {
-    /// The event's key is this.
+    /// The event must have this key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The event has this tag.
+    /// The event must have this tag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// The event has all these headers, with these values.
+    /// The event must have all these headers, with these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub header: BTreeMap<String, String>,
 }
 
 impl Filter {
-    /// Whether the filter lets all events through.
+    /// Whether the filter matches every event.
     pub fn is_empty(&self) -> bool {
         self.key.is_none() && self.tag.is_none() && self.header.is_empty()
     }
 
-    /// Whether the filter lets an event with this key and this stored body through. The key is given apart because stores
-    /// have it at hand.
+    /// Whether the filter matches an event with this key and this stored body. The key is a separate argument because stores have it
+    /// without parsing the body.
     pub fn matches(&self, key: Option<&str>, body: &Body<'_>) -> bool {
         self.key.as_deref().is_none_or(|wanted| key == Some(wanted))
             && self.tag.as_deref().is_none_or(|wanted| body.has_tag(wanted))
@@ -42,7 +42,7 @@ impl Filter {
     /// Checks the limits.
     ///
     /// # Errors
-    /// Names the field, what it is and what is allowed.
+    /// Names the field, its value and what is allowed.
     pub fn check(&self) -> Result<(), OptionError> {
         if let Some(key) = &self.key {
             check_length("filter.key", key, 1, MAX_KEY_BYTES)?;
@@ -53,7 +53,7 @@ impl Filter {
         check_headers("filter.header", &self.header)
     }
 
-    pub(crate) fn from_loose(value: Untyped<'_>) -> Result<Self, OptionError> {
+    pub(crate) fn from_untyped(value: Untyped<'_>) -> Result<Self, OptionError> {
         let mut filter = Self::default();
         for (name, value) in value.map("filter")? {
             let value = value.into_option();
@@ -79,6 +79,6 @@ impl Filter {
 
 impl<'de> Deserialize<'de> for Filter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_loose(Untyped::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        Self::from_untyped(Untyped::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }

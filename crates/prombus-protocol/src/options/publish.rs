@@ -12,25 +12,25 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// What a publisher may say beside topic and payload.
+/// Options of a publish, in addition to topic and payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PublishOptions {
-    /// The event's id. A second publish with an id that the topic has adds nothing.
+    /// The event's id. A publish with an id that the topic already has adds nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<Uuid>,
     /// Milliseconds since 1970; the server's time if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ts: Option<i64>,
-    /// What the event is about.
+    /// The entity that the event is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Names and values that travel beside the payload.
+    /// Names and values that are stored next to the payload.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
     /// Labels to filter by.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Ids of the events that led to this one.
+    /// Ids of the events that caused this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub caused_by: Vec<Uuid>,
     /// The session or boot of the publisher.
@@ -43,7 +43,7 @@ pub(crate) const NAMES: [&str; 8] =
     ["id", "ts", "key", "headers", "tags", "caused_by", "sid", "idempotencyKey"];
 
 impl PublishOptions {
-    /// Whether nothing is said.
+    /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -51,7 +51,7 @@ impl PublishOptions {
     /// Checks the limits.
     ///
     /// # Errors
-    /// Names the field, what it is and what is allowed.
+    /// Names the field, its value and what is allowed.
     pub fn check(&self) -> Result<(), OptionError> {
         if let Some(ts) = self.ts {
             check_range("ts", ts, 0, MAX_TS_MS)?;
@@ -67,19 +67,19 @@ impl PublishOptions {
         check_count("caused_by", self.caused_by.len(), MAX_CAUSED_BY)
     }
 
-    /// Reads and checks options. `idempotencyKey` becomes the id that [`id_of_key`] makes of it. Unknown fields are ignored.
+    /// Reads and checks options. `idempotencyKey` becomes an id ([`id_of_key`]). Unknown fields are ignored.
     ///
     /// # Errors
-    /// Names the field, what came and what is allowed.
+    /// Names the field, the value and what is allowed.
     pub fn from_json(json: &str) -> Result<Self, OptionError> {
         Self::from_json_noting(json, &mut Ignored::default())
     }
 
     pub(crate) fn from_json_noting(json: &str, ignored: &mut Ignored) -> Result<Self, OptionError> {
-        Self::from_loose(Untyped::parse(json).map_err(OptionError::unreadable)?, ignored)
+        Self::from_untyped(Untyped::parse(json).map_err(OptionError::unreadable)?, ignored)
     }
 
-    fn from_loose(value: Untyped<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
+    fn from_untyped(value: Untyped<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
         let mut options = Self::default();
         let Some(value) = value.into_option() else { return Ok(options) };
         let [id, ts, key, headers, tags, caused_by, sid, idempotency_key] =
@@ -125,6 +125,6 @@ pub(super) fn check_headers(field: &str, headers: &BTreeMap<String, String>) -> 
 impl<'de> Deserialize<'de> for PublishOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Untyped::deserialize(deserializer)?;
-        Self::from_loose(value, &mut Ignored::default()).map_err(serde::de::Error::custom)
+        Self::from_untyped(value, &mut Ignored::default()).map_err(serde::de::Error::custom)
     }
 }

@@ -1,4 +1,4 @@
-//! Where a group starts, or is moved to.
+//! The place where a group starts, or to which it is moved.
 
 use super::OptionError;
 use super::fields::{Ignored, sorted};
@@ -8,18 +8,18 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
-/// A place in a topic. In JSON `"latest"`, `"earliest"`, `{"from":"ts","ts":…}` or `{"from":"afterId","afterId":…}`; it is
-/// also read without the `from` where that is clear.
+/// A place in a topic. In JSON it is `"latest"`, `"earliest"`, `{"from":"ts","ts":…}` or `{"from":"afterId","afterId":…}`. The object
+/// may omit `from` if it has only one of `ts` and `afterId`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Start {
-    /// Behind the newest event.
+    /// After the newest event.
     #[default]
     Latest,
-    /// The oldest event that is kept.
+    /// At the oldest event that is kept.
     Earliest,
-    /// The first event with this `ts` or a later one; milliseconds since 1970.
+    /// At the first event with this `ts` or a later one, in milliseconds since 1970.
     Ts(i64),
-    /// Behind the event with this id.
+    /// After the event with this id.
     AfterId(Uuid),
 }
 
@@ -39,7 +39,7 @@ impl Start {
     /// Checks the limits.
     ///
     /// # Errors
-    /// Names the field, what it is and what is allowed.
+    /// Names the field, its value and what is allowed.
     pub fn check(&self) -> Result<(), OptionError> {
         match self {
             Self::Ts(ts) => super::check_range("ts", *ts, 0, MAX_TS_MS),
@@ -47,7 +47,7 @@ impl Start {
         }
     }
 
-    /// What `from` with the fields beside it means. A `ts` or `afterId` that `from` does not ask for is ignored.
+    /// The start that `from` and the fields `ts` and `afterId` describe. A `ts` or `afterId` that `from` does not use is ignored.
     pub(crate) fn from_parts(
         from: Option<Untyped<'_>>,
         ts: Option<Untyped<'_>>,
@@ -57,7 +57,7 @@ impl Start {
         let missing = |field: &str, needed_by| OptionError::Missing { field: field.to_owned(), needed_by };
         let Some(from) = from else { return Ok(Self::Latest) };
         if let (Untyped::Map(_), None, None) = (&from, &ts, &after_id) {
-            return Self::from_loose("from", from, ignored);
+            return Self::from_untyped("from", from, ignored);
         }
         let name = match &from {
             Untyped::Text(name) => &**name,
@@ -75,8 +75,8 @@ impl Start {
         }
     }
 
-    /// The value of a field such as SEEK's `to`, with what may stand beside it: `"ts"` and a `ts`, as in options, or an object
-    /// that has both.
+    /// The start that a field such as SEEK's `to` describes: either its value alone, or the value `"ts"` or `"afterId"` with the field of
+    /// that name next to it.
     pub(crate) fn from_field(
         field: &str,
         value: Untyped<'_>,
@@ -88,12 +88,12 @@ impl Start {
             Untyped::Text(name) if matches!(&**name, "ts" | "afterId") => {
                 Self::from_parts(Some(value), ts, after_id, ignored)
             }
-            _ => Self::from_loose(field, value, ignored),
+            _ => Self::from_untyped(field, value, ignored),
         }
     }
 
-    /// The value of a field that stands alone.
-    pub(crate) fn from_loose(
+    /// The start that the value of a single field describes.
+    pub(crate) fn from_untyped(
         field: &str,
         value: Untyped<'_>,
         ignored: &mut Ignored,
@@ -135,6 +135,6 @@ impl Serialize for Start {
 impl<'de> Deserialize<'de> for Start {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Untyped::deserialize(deserializer)?;
-        Self::from_loose("from", value, &mut Ignored::default()).map_err(serde::de::Error::custom)
+        Self::from_untyped("from", value, &mut Ignored::default()).map_err(serde::de::Error::custom)
     }
 }

@@ -12,7 +12,7 @@ use crate::pattern::check_pattern;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What a subscriber may say beside topic and group. A number that is `None` has the default that its method gives.
+/// Options of a subscription, in addition to topic and group. The method of the same name returns the default of a `None`.
 ///
 /// ```
 /// use prombus_protocol::{Start, SubscribeOptions};
@@ -26,27 +26,27 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubscribeOptions {
-    /// Where a group starts that does not exist yet.
+    /// Where the group starts, if this subscription creates it.
     pub from: Start,
-    /// `batchSize`: events that one pull leases.
+    /// `batchSize`: the number of events that one pull leases.
     pub batch_size: Option<u32>,
-    /// `maxInFlight`: deliveries that this member may hold unsettled.
+    /// `maxInFlight`: the number of unsettled deliveries that this member may hold.
     pub max_in_flight: Option<u32>,
-    /// `ackTimeoutMs`: how long a lease runs.
+    /// `ackTimeoutMs`: the duration of a lease.
     pub ack_timeout_ms: Option<u64>,
-    /// `maxAttempts`: deliveries of an event before it becomes a dead letter.
+    /// `maxAttempts`: the number of attempts after which an event becomes a dead letter.
     pub max_attempts: Option<u32>,
-    /// `maxUnsettled`: events of the group that may be leased or wait for redelivery.
+    /// `maxUnsettled`: the number of events of the group that may be leased or wait for redelivery.
     pub max_unsettled: Option<u32>,
-    /// More topics or patterns that the group reads.
+    /// Further topics or patterns that the group reads.
     pub topics: Vec<String>,
     /// `manualAck`: the handler settles its events itself.
     pub manual_ack: bool,
-    /// Which events the group wants; all if there is none.
+    /// Which events the group receives; without a filter, all.
     pub filter: Option<Filter>,
-    /// What to call the member in lists, metrics and logs.
+    /// The member's name in lists, metrics and logs.
     pub name: Option<String>,
-    /// `expireMs`: a group that this creates is deleted after this time without members.
+    /// `expireMs`: a group that this subscription creates is deleted after this time without members.
     pub expire_ms: Option<u64>,
 }
 
@@ -68,33 +68,33 @@ pub(crate) const NAMES: [&str; 13] = [
 ];
 
 impl SubscribeOptions {
-    /// Events that one pull leases; 100 unless said.
+    /// The number of events that one pull leases; 100 by default.
     pub fn batch_size(&self) -> u32 {
         self.batch_size.unwrap_or(DEFAULT_BATCH_SIZE)
     }
 
-    /// Deliveries that this member may hold unsettled; 1000 unless said. (Over WebSocket the default is
-    /// [`DEFAULT_MAX_IN_FLIGHT_WEBSOCKET`](crate::limits::DEFAULT_MAX_IN_FLIGHT_WEBSOCKET).)
+    /// The number of unsettled deliveries that this member may hold; 1000 by default. Over WebSocket, the server uses
+    /// [`DEFAULT_MAX_IN_FLIGHT_WEBSOCKET`](crate::limits::DEFAULT_MAX_IN_FLIGHT_WEBSOCKET) instead.
     pub fn max_in_flight(&self) -> u32 {
         self.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT)
     }
 
-    /// How long a lease runs; 30 seconds unless said.
+    /// The duration of a lease; 30 seconds by default.
     pub fn ack_timeout_ms(&self) -> u64 {
         self.ack_timeout_ms.unwrap_or(DEFAULT_ACK_TIMEOUT_MS)
     }
 
-    /// Deliveries of an event before it becomes a dead letter; 5 unless said.
+    /// The number of attempts after which an event becomes a dead letter; 5 by default.
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts.unwrap_or(DEFAULT_MAX_ATTEMPTS)
     }
 
-    /// Events of the group that may be leased or wait for redelivery; 100,000 unless said.
+    /// The number of events of the group that may be leased or wait for redelivery; 100,000 by default.
     pub fn max_unsettled(&self) -> u32 {
         self.max_unsettled.unwrap_or(DEFAULT_MAX_UNSETTLED)
     }
 
-    /// Whether nothing is said.
+    /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -102,7 +102,7 @@ impl SubscribeOptions {
     /// Checks the limits.
     ///
     /// # Errors
-    /// Names the field, what it is and what is allowed.
+    /// Names the field, its value and what is allowed.
     pub fn check(&self) -> Result<(), OptionError> {
         self.from.check()?;
         let numbers = [
@@ -132,16 +132,16 @@ impl SubscribeOptions {
     /// Reads and checks options. Unknown fields are ignored.
     ///
     /// # Errors
-    /// Names the field, what came and what is allowed.
+    /// Names the field, the value and what is allowed.
     pub fn from_json(json: &str) -> Result<Self, OptionError> {
         Self::from_json_noting(json, &mut Ignored::default())
     }
 
     pub(crate) fn from_json_noting(json: &str, ignored: &mut Ignored) -> Result<Self, OptionError> {
-        Self::from_loose(Untyped::parse(json).map_err(OptionError::unreadable)?, ignored)
+        Self::from_untyped(Untyped::parse(json).map_err(OptionError::unreadable)?, ignored)
     }
 
-    fn from_loose(value: Untyped<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
+    fn from_untyped(value: Untyped<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
         let Some(value) = value.into_option() else { return Ok(Self::default()) };
         let [
             from,
@@ -171,8 +171,8 @@ impl SubscribeOptions {
                 .map(|topic| Ok(topic.text("topics")?.into()))
                 .collect::<Result<_, _>>()?,
             manual_ack: manual.map(|flag| flag.bool("manualAck")).transpose()?.unwrap_or_default(),
-            // Two members, one with no filter and one with an empty one, agree.
-            filter: filter.map(Filter::from_loose).transpose()?.filter(|filter| !filter.is_empty()),
+            // An empty filter is the same as none, so that two such members do not conflict.
+            filter: filter.map(Filter::from_untyped).transpose()?.filter(|filter| !filter.is_empty()),
             name: name.map(|name| name.text("name")).transpose()?.map(Into::into),
             expire_ms: whole_ms(expire, "expireMs", MAX_EXPIRE_MS)?,
         };
@@ -193,7 +193,7 @@ fn whole_ms(value: Option<Untyped<'_>>, field: &str, most: u64) -> Result<Option
 impl<'de> Deserialize<'de> for SubscribeOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Untyped::deserialize(deserializer)?;
-        Self::from_loose(value, &mut Ignored::default()).map_err(serde::de::Error::custom)
+        Self::from_untyped(value, &mut Ignored::default()).map_err(serde::de::Error::custom)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A JSON value before it has a type, so that a wrong one gets an error that names its field instead of serde's words.
+//! A JSON value without a fixed type, so that an error about a wrong type can name the field, which serde's messages do not.
 
 use super::error::OptionError;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -6,22 +6,22 @@ use std::borrow::Cow;
 use std::fmt;
 use uuid::Uuid;
 
-/// What came; borrowed where it can be.
+/// A JSON value; borrowed where possible.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Untyped<'a> {
     Null,
     Bool(bool),
     Integer(i64),
-    /// Also whole numbers that fit no `i64`.
+    /// Also whole numbers that do not fit an `i64`.
     Float(f64),
     Text(Cow<'a, str>),
     List(Vec<Untyped<'a>>),
-    /// In the order of the text; of two fields with one name the last counts.
+    /// In the order of the text; if a name occurs twice, the last value counts.
     Map(Vec<(Cow<'a, str>, Untyped<'a>)>),
 }
 
 impl<'a> Untyped<'a> {
-    /// Reads a text that is known to be JSON.
+    /// Parses a text that is known to be JSON.
     pub(crate) fn parse(json: &'a str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(json)
     }
@@ -33,7 +33,7 @@ impl<'a> Untyped<'a> {
         }
     }
 
-    /// Whether two values say the same: `1000` and `1e3` do.
+    /// Whether two values are equal: `1000` and `1e3` are.
     pub(crate) fn means(&self, other: &Self) -> bool {
         match (self, other) {
             (Untyped::Integer(whole), Untyped::Float(float))
@@ -72,7 +72,7 @@ impl<'a> Untyped<'a> {
     pub(crate) fn whole(self, field: &str, least: i64, most: i64) -> Result<i64, OptionError> {
         let number = match self {
             Untyped::Integer(number) => Some(number),
-            // Exact: beyond 2^53 a float is not taken for a whole number.
+            // Above 2^53 a float is not exact, so it does not count as a whole number.
             Untyped::Float(number) if number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0 => {
                 Some(number as i64)
             }
@@ -99,7 +99,7 @@ impl<'a> Untyped<'a> {
     }
 }
 
-/// As it stands in a message: JSON, cut where it is long.
+/// The value as messages show it: JSON, cut if it is long.
 impl fmt::Display for Untyped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LONGEST: usize = 80;
@@ -190,14 +190,14 @@ impl<'de> Visitor<'de> for LooseVisitor {
     }
 }
 
-/// A field's name, borrowed where it can be (serde's own `Cow` never borrows here).
+/// A field's name, borrowed where possible (serde's own `Cow` never borrows here).
 struct Name<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Untyped::deserialize(deserializer)? {
             Untyped::Text(text) => Ok(Name(text)),
-            other => Err(serde::de::Error::custom(format_args!("{other} is no field name"))),
+            other => Err(serde::de::Error::custom(format_args!("{other} is not a field name"))),
         }
     }
 }

@@ -5,13 +5,13 @@ use prombus_protocol::{
 };
 use serde::Deserialize;
 
-/// A frame that is taken, and how we would write it.
+/// A valid frame, and the form in which this crate writes it.
 #[derive(Deserialize)]
 struct Good {
     name: String,
     text: String,
     canonical: Option<String>,
-    /// Fields that are not known.
+    /// Unknown fields.
     #[serde(default)]
     ignored: Vec<String>,
 }
@@ -149,7 +149,7 @@ fn a_payload_may_be_nested_128_deep_in_a_frame() {
         format!(r#"{{"op":"PUBLISH","topic":"a","payload":{payload},"corr":1}}"#)
     };
     assert!(parse_client_frame(frame(128).as_bytes()).is_ok());
-    // Far deeper than any stack would bear, if there were recursion.
+    // Deep enough to overflow the stack if the parser were recursive.
     for levels in [129, 1_000_000] {
         let error = parse_client_frame(frame(levels).as_bytes()).unwrap_err();
         assert_eq!((error.code, error.corr.as_deref()), (ErrorCode::BadRequest, Some("1")));

@@ -1,4 +1,4 @@
-//! Runs the golden fixtures, which the TypeScript SDK runs too: what one side writes the other one reads.
+//! Runs the golden fixtures. The TypeScript SDK runs them too, so that each side reads what the other writes.
 
 mod frames;
 mod names;

@@ -25,7 +25,7 @@ struct Match {
 }
 
 #[test]
-fn topic_and_group_names_keep_the_rules() {
+fn topic_and_group_names_are_checked() {
     let names: Names = fixture("topic-names");
     for name in names.good {
         let topic = Topic::new(&name).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -45,7 +45,7 @@ fn topic_and_group_names_keep_the_rules() {
 }
 
 #[test]
-fn patterns_match_what_they_should() {
+fn patterns_match_as_the_fixtures_say() {
     let patterns: Patterns = fixture("patterns");
     for Match { pattern, topic, matches } in patterns.matches {
         assert_eq!(Pattern::new(&pattern).unwrap().matches(&topic), matches, "{pattern} on {topic}");

@@ -13,7 +13,7 @@ struct Options {
     subscribe: Vec<Case>,
 }
 
-/// Options that come `in`, and what they are written as (`out`, or else the same), or the `error`.
+/// Options to read (`in`), and either the form in which they are written (`out`, or the same as `in`) or the `error`.
 #[derive(Deserialize)]
 struct Case {
     r#in: Value,
@@ -36,7 +36,7 @@ fn run<T: Serialize + DeserializeOwned>(cases: &[Case], read: impl Fn(&str) -> R
                     serde_json::from_str::<T>(&text).err().expect("serde refuses it too").to_string();
                 assert!(by_serde.starts_with(error), "{by_serde}");
             }
-            (result, _) => panic!("{text}: {:?}", result.map(|_| "taken")),
+            (result, _) => panic!("{text}: {:?}", result.map(|_| "accepted")),
         }
     }
 }
@@ -49,7 +49,7 @@ fn options_are_read_checked_and_written() {
 }
 
 #[test]
-fn options_made_in_rust_are_checked_too() {
+fn options_built_in_rust_are_checked_too() {
     assert_eq!(SubscribeOptions::default().check(), Ok(()));
     let error_of = |options: SubscribeOptions| options.check().unwrap_err().to_string();
     assert_eq!(

@@ -1,9 +1,9 @@
-//! A reader that remembers the frame before answers as the parser does, which remembers nothing: random sequences of frames that
-//! repeat each other, or nearly do. `PROMBUS_SEED` and `PROMBUS_ROUNDS` choose others, and more.
+//! Compares the frame reader, which keeps the previous frame, with the parser, which keeps nothing, on random sequences of frames that
+//! repeat each other, or nearly do. `PROMBUS_SEED` and `PROMBUS_ROUNDS` set the seed and the number of sequences.
 
 use prombus_protocol::{FrameReader, parse_client_frame};
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
+/// Pseudorandom numbers from a seed (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-/// What stands between tokens; mostly nothing.
+/// Whitespace between tokens; mostly none.
 fn put_space(random: &mut Random, into: &mut String) {
     if random.one_in(25) {
         into.push_str(random.pick(&[" ", " ", "\n", "\n", "\r\n", "\r", "\t", "\t", "  ", "  ", "\u{b}"]));
@@ -83,7 +83,7 @@ fn value(random: &mut Random, depth: usize) -> String {
         1 | 2 => number(random),
         3 | 4 => text(random),
         5 if random.one_in(4) => {
-            // Around the deepest that is allowed.
+            // Around the greatest depth that is allowed.
             let (levels, open) = (125 + random.below(6), random.below(2));
             let (open, close) = [("[", "]"), ("{\"a\":", "}")][open];
             format!("{}1{}", open.repeat(levels), close.repeat(levels - usize::from(random.one_in(9))))
@@ -166,7 +166,7 @@ fn field(random: &mut Random, name: &str) -> String {
     }
 }
 
-/// A frame as names and values: the next one has the same names, and other values.
+/// A frame as names and values: the next frame has the same names and other values.
 type Frame = Vec<(String, String)>;
 
 fn frame(random: &mut Random) -> Frame {
@@ -224,7 +224,7 @@ fn change(random: &mut Random, frame: &mut Frame) {
 }
 
 fn put(frame: &Frame, spaces: u64) -> Vec<u8> {
-    // The same spaces in every frame of a sequence, or none would be like the one before.
+    // Every frame of a sequence has the same whitespace; otherwise no frame would repeat the previous one.
     let mut random = Random(spaces);
     let mut json = String::from("{");
     for (at, (name, value)) in frame.iter().enumerate() {
@@ -240,7 +240,7 @@ fn put(frame: &Frame, spaces: u64) -> Vec<u8> {
     json.into_bytes()
 }
 
-/// Changes bytes, whatever they mean.
+/// Changes random bytes.
 fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..1 + random.below(2) {
         let at = random.below(bytes.len() + 1);
@@ -261,7 +261,7 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
 }
 
 #[test]
-fn a_reader_answers_as_the_parser_whatever_came_before() {
+fn the_reader_returns_what_the_parser_returns_whatever_came_before() {
     let number_of = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number_of("PROMBUS_SEED").unwrap_or(1);
     let rounds = number_of("PROMBUS_ROUNDS").unwrap_or(3_000);
@@ -285,7 +285,7 @@ fn a_reader_answers_as_the_parser_whatever_came_before() {
             assert_eq!(reader.read(&bytes), expected, "{}", said());
         }
     }
-    println!("{taken} of {} frames were taken", rounds * 40);
-    // A grammar whose frames are all refused would prove nothing.
-    assert!(taken > rounds * 4, "{taken} of {} frames were taken", rounds * 40);
+    println!("{taken} of {} frames were accepted", rounds * 40);
+    // If all frames were refused, the test would prove nothing.
+    assert!(taken > rounds * 4, "{taken} of {} frames were accepted", rounds * 40);
 }

@@ -5,7 +5,7 @@ use prombus_protocol::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A stored body and the record that goes out, both as text.
+/// A stored body and the record that clients receive, both as text.
 #[derive(Deserialize)]
 struct Event {
     name: String,
@@ -17,7 +17,7 @@ struct Event {
 }
 
 #[test]
-fn a_record_is_its_body_with_id_and_seq_in_front() {
+fn a_record_is_its_body_after_id_and_seq() {
     for event in fixture::<Vec<Event>>("events") {
         let mut record = Vec::new();
         put_record(&mut record, event.id, event.seq, event.body.as_bytes());
@@ -34,7 +34,7 @@ fn a_record_is_its_body_with_id_and_seq_in_front() {
 }
 
 #[test]
-fn what_comes_with_events_has_the_names_of_the_protocol() {
+fn delivery_types_use_the_json_names_of_the_protocol() {
     let id = "0196f1d0-1c2a-7b3c-8d4e-5f6071829304";
     fn same<T: serde::Serialize + serde::de::DeserializeOwned>(value: &Value) {
         let read: T = serde_json::from_str(&value.to_string()).unwrap();

@@ -1,8 +1,8 @@
-//! Histories of one or a few events.
+//! Tests with the histories of one or a few events.
 
 use super::*;
 
-/// No leases to extend.
+/// No leases must be extended.
 const NONE: [u64; 0] = [];
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -45,7 +45,7 @@ impl Fixture {
         self.table.settle(lease.serial(), settlement, self.now)
     }
 
-    /// Delivers an event again because its member was lost.
+    /// Redelivers an event because its member was lost.
     fn arrived(&mut self, number: u128) -> Arrival {
         self.arrived_because(number, Some(RedeliveryReason::MemberLost))
     }
@@ -70,7 +70,7 @@ impl Fixture {
         self.table.extended(lease, LEASE, self.now);
     }
 
-    /// Lets time pass in which every extension succeeds. Returns how many there were.
+    /// Lets time pass while every extension succeeds. Returns the number of extensions.
     fn pass_extended(&mut self, time: Duration) -> usize {
         let (end, mut extensions) = (self.now + time, 0);
         while self.now < end {
@@ -121,7 +121,7 @@ fn a_result_of_an_earlier_connection_waits_for_the_redelivery() {
 }
 
 #[test]
-fn a_result_whose_answer_was_lost_is_sent_again_and_a_late_answer_does_not_remove_it() {
+fn a_result_whose_response_was_lost_is_resent_and_a_late_response_does_not_remove_it() {
     let mut it = Fixture::new(true);
     let lease = it.deliver(1);
     it.settle(&lease, Settlement::Ack);
@@ -162,7 +162,7 @@ fn no_more_results_are_kept_than_allowed() {
 }
 
 #[test]
-fn what_the_consumer_has_not_taken_is_dropped_with_the_connection() {
+fn queued_deliveries_are_dropped_with_the_connection() {
     let mut it = Fixture::new(true);
     let (taken, queued) = (it.deliver(1), it.queue(2));
     it.reconnect();
@@ -172,7 +172,7 @@ fn what_the_consumer_has_not_taken_is_dropped_with_the_connection() {
 }
 
 #[test]
-fn a_redelivery_after_a_nack_is_new_even_before_the_answer() {
+fn a_redelivery_after_a_nack_is_new_even_before_the_nacks_response() {
     let mut it = Fixture::new(true);
     let first = it.deliver(1);
     it.settle(&first, nack());
@@ -183,7 +183,7 @@ fn a_redelivery_after_a_nack_is_new_even_before_the_answer() {
 }
 
 #[test]
-fn leases_are_extended_half_way_and_lost_when_that_fails() {
+fn leases_are_extended_halfway_and_lost_when_that_fails() {
     let mut it = Fixture::new(true);
     let lease = it.deliver(1);
     assert_eq!(it.pass(LEASE / 2 - Duration::from_millis(1)), NONE);
@@ -208,7 +208,7 @@ fn leases_are_extended_for_a_limited_time() {
             extensions += 1;
         }
     }
-    assert_eq!(extensions, 9, "half-way each, for less than five leases");
+    assert_eq!(extensions, 9, "halfway through each lease, for less than five leases");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn without_extension_a_lease_ends_and_a_queued_delivery_is_dropped() {
 }
 
 #[test]
-fn while_disconnected_nothing_is_extended_and_leases_run_out() {
+fn while_disconnected_nothing_is_extended_and_leases_expire() {
     let mut it = Fixture::new(true);
     let lease = it.deliver(1);
     it.table.disconnected(it.now);
@@ -256,7 +256,7 @@ fn while_disconnected_nothing_is_extended_and_leases_run_out() {
 fn the_limit_of_extensions_counts_from_the_start_of_handling_and_again_from_an_adoption() {
     let mut it = Fixture::new(true);
     let lease = it.queue(1);
-    assert_eq!(it.pass_extended(20 * LEASE), 40, "without a limit while it waits");
+    assert_eq!(it.pass_extended(20 * LEASE), 40, "there is no limit while it waits");
     assert!(lease.take(it.now));
     it.pass_extended(4 * LEASE);
     it.reconnect();
@@ -300,13 +300,13 @@ fn no_kept_result_is_forgotten_during_a_second_outage_or_while_paused() {
 }
 
 #[test]
-fn after_a_drain_only_what_the_consumer_has_is_extended() {
+fn after_a_drain_only_deliveries_of_the_consumer_are_extended() {
     let mut it = Fixture::new(true);
     let (taken, queued) = (it.deliver(1), it.queue(2));
     it.table.drain();
     assert!(!queued.take(it.now));
     assert_eq!(it.table.take_discarded(), 1);
-    assert!(matches!(it.arrived(3), Arrival::Ignored), "it was on its way");
+    assert!(matches!(it.arrived(3), Arrival::Ignored), "it was sent before the drain");
     assert_eq!(it.pass(LEASE / 2), [taken.serial()]);
     it.settle(&taken, Settlement::Ack);
     it.table.answered(taken.serial());
