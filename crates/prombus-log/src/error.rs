@@ -124,8 +124,7 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum AppendError {
     /// The next batch is full; retry after the next commit. Returned by `try_append` only, or by any append in a log
-    /// without
-/// threads.
+    /// without threads.
     #[error("the commit queue is full")]
     QueueFull,
     /// The append is larger than the largest possible batch.

@@ -53,8 +53,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A count of items of at least `item_bytes` each. `None` if they would not fit, so that a corrupt count cannot cause a
-    /// huge
-/// allocation.
+    /// huge allocation.
     pub(crate) fn count(&mut self, item_bytes: usize) -> Option<usize> {
         let count = self.u32()? as usize;
         (count.checked_mul(item_bytes)? <= self.bytes.len() - self.position).then_some(count)

@@ -273,7 +273,7 @@ impl Index {
     }
 
     /// Adds an event found in the segment. `with_entry` is false if the event's whole run is covered by one entry
-/// ([`cover_run`](Self::cover_run)).
+    /// ([`cover_run`](Self::cover_run)).
     pub(crate) fn add_event(&mut self, event: &FoundEvent, with_entry: bool) {
         let header = &event.header;
         self.summary.add(header);

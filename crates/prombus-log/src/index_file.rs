@@ -83,8 +83,7 @@ impl Directory {
 
 impl IndexFile {
     /// Opens the index file of a segment. Fails if its head or filters are damaged, or if it was written for another life
-    /// of the
-/// segment.
+    /// of the segment.
     pub(crate) fn open(
         storage: &Arc<dyn Storage>,
         segment: u64,
@@ -312,8 +311,7 @@ impl IndexFile {
     }
 
     /// Visits the items with this hash. Hashes are uniformly distributed, so the first guess is usually off by a page or
-    /// two at
-/// most.
+    /// two at most.
     fn search(
         &self,
         section: usize,

@@ -183,8 +183,8 @@ impl Log {
         self.parts().writer.delete_topic(topic, &[], true)
     }
 
-    /// Like [`delete_topic`](Self::delete_topic), but returns [`AppendError::QueueFull`] instead of waiting. The state records
-    /// become durable with the deletion or not at all.
+    /// Like [`delete_topic`](Self::delete_topic), but returns [`AppendError::QueueFull`] instead of waiting. The state
+    /// records become durable with the deletion or not at all.
     ///
     /// # Errors
     /// See [`AppendError`]: nothing was deleted.

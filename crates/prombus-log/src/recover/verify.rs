@@ -302,8 +302,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
     }
 
     /// Sets the chain to the previous value in the segment's first intact COMMIT, unless the segment continues the chain of
-    /// the
-/// previous one.
+    /// the previous one.
     fn begin_chain(
         &self,
         file: &dyn StorageFile,
