@@ -15,7 +15,7 @@ pub(crate) const PIECE_BYTES: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// A frame with a valid header.
-    Frame { position: u64, header: Header, body_checks: bool },
+    Frame { position: u64, header: Header, is_body_valid: bool },
     /// Bytes up to `end` that are not a frame: damage, or bytes from before the segment was written.
     Gap { position: u64, end: u64 },
 }
@@ -95,13 +95,13 @@ impl<'a> Scan<'a> {
                 // The header is valid but the body is missing: continue the search after the header.
                 self.frame = 0..0;
                 self.position = position + HEADER_BYTES as u64;
-                return Ok(Some(Found::Frame { position, header, body_checks: false }));
+                return Ok(Some(Found::Frame { position, header, is_body_valid: false }));
             }
             let start = (position - self.buffer_start) as usize;
             self.frame = start..start + header.frame_length();
-            let body_checks = !self.check_bodies || record::body_checks(&header, self.frame());
+            let is_body_valid = !self.check_bodies || record::is_body_valid(&header, self.frame());
             self.position = end;
-            return Ok(Some(Found::Frame { position, header, body_checks }));
+            return Ok(Some(Found::Frame { position, header, is_body_valid }));
         }
         let end = self.search(position + 1)?;
         self.position = end;

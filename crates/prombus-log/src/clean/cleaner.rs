@@ -6,13 +6,13 @@
 //! continue after what was cleaned, because checkpoints keep each topic's newest one.
 //!
 //! How much of a segment lives is known from its index. One that is damaged is never rewritten, because an event that is
-//! damaged and lives must stay damaged for its readers and not become cleaned; once nothing in it lives it goes like any other.
-//! One that cannot be read stays as it is until it can; only retention and the deletion of topics, which need not read it, may
-//! take it whole.
+//! damaged and lives must stay damaged for its readers and not become cleaned; once nothing in it lives it goes like any
+//! other. One that cannot be read stays as it is until it can; only retention and the deletion of topics, which need not
+//! read it, may take it whole.
 //!
-//! **Invariant:** no lock is held while segments are read or written, nor while the caller is asked. Any two neighbours that
-//! cleaning leaves behind have more live events than fit into one segment, so sealed segments take at most twice what lives and
-//! one segment more.
+//! **Invariant:** no lock is held while segments are read or written, nor while the caller is asked. Any two neighbours
+//! that cleaning leaves behind have more live events than fit into one segment, so sealed segments take at most twice what
+//! lives and one segment more.
 
 use crate::clean::clean_plan::RewriteGroup;
 use crate::clean::clean_stop::CleanStop;

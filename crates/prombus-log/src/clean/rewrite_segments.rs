@@ -1,5 +1,5 @@
-//! Puts what lives in neighbouring segments into a new one that takes their place, clustered by topic. The new file is as large
-//! as its content; it is durable, with its index, before the manifest names it.
+//! Puts what lives in neighbouring segments into a new one that takes their place, clustered by topic. The new file is as
+//! large as its content; it is durable, with its index, before the manifest names it.
 
 use crate::clean::clean_plan::RewriteGroup;
 use crate::clean::clean_stop::CleanStop;
@@ -127,7 +127,7 @@ fn gather(
                 }
             }
             let (header, position) = match found {
-                Found::Frame { header, body_checks: true, position } => (header, position),
+                Found::Frame { header, is_body_valid: true, position } => (header, position),
                 damaged => {
                     maintenance.committed.damage.report(fault_of(maintenance, segment, &damaged));
                     return Err(CleanStop::Damaged { segment: segment.id.number });

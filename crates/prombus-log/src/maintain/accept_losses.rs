@@ -16,8 +16,8 @@ impl Maintenance {
         let mut added = Vec::new();
         given_up.retain_mut(|events| {
             let Some(segment) = self.committed.segment_named(&events.file) else { return false };
-            // A reader stops early in a large place that fails, and remembers places that it could read later: only what fails
-            // now, sector by sector, is given up. Where a whole file cannot be opened, no byte is known to be bad.
+            // A reader stops early in a large place that fails, and remembers places that it could read later: only what
+            // fails now, sector by sector, is given up. Where a whole file cannot be opened, no byte is known to be bad.
             let sectors = |range| segment.file().and_then(|file| unreadable_sectors(&*file, range)).ok();
             events.bytes = events.bytes.iter().filter_map(sectors).flatten().collect();
             let (number, salt) = (segment.id.number, segment.id.salt);

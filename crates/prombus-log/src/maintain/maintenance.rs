@@ -1,8 +1,8 @@
 //! The maintaining part of a log: the manifest, retired segments and checkpoints behind one lock, long jobs, and accepted
 //! losses.
 //!
-//! **Lock order:** the maintenance lock first, then those of the append queue and of the committed log. Neither of those parts
-//! knows this one.
+//! **Lock order:** the maintenance lock first, then those of the append queue and of the committed log. Neither of those
+//! parts knows this one.
 
 use crate::accepted_losses::Losses;
 use crate::context::Context;

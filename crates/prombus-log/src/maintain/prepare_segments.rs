@@ -6,7 +6,7 @@ use crate::maintain::recycle_segments::FREE_MARGIN_BYTES;
 use crate::maintain::work::Work;
 use crate::manifest::SegmentRow;
 use crate::observer::Notice;
-use crate::read::durable::Durable;
+use crate::read::durable_batch::DurableBatch;
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::step::Step;
 use crate::storage::is_full;
@@ -124,7 +124,7 @@ impl Work {
 
 /// Gives commits precedence over the zeros of a segment that is not needed yet: both use the same disk. The zeros stay a few
 /// times ahead of what is committed, and never take much more than a second, because maintenance waits too.
-fn fill_pace(context: &Context, queue: &AppendQueue, durable: &Durable) -> impl FnMut(u64) {
+fn fill_pace(context: &Context, queue: &AppendQueue, durable: &DurableBatch) -> impl FnMut(u64) {
     let (at_start, _) = queue.room_left();
     let mut last_batch = (durable.get(), None::<Instant>);
     move |filled| {

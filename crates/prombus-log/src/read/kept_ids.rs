@@ -3,7 +3,7 @@
 use crate::index_file::IndexFile;
 use crate::manifest::KeptIndex;
 
-/// Ids whose events are gone.
+/// Ids whose events were cleaned away.
 pub(crate) struct KeptIds {
     pub(crate) row: KeptIndex,
     pub(crate) file: IndexFile,

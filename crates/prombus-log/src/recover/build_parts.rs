@@ -11,7 +11,7 @@ use crate::maintain::work::Work;
 use crate::manifest::{Manifest, SegmentRow};
 use crate::observer::Notice;
 use crate::read::committed_log::CommittedLog;
-use crate::read::damage_reports::NamedFaults;
+use crate::read::damage_reports::ReportedFaults;
 use crate::read::kept_ids::KeptIds;
 use crate::read::tail::Tail;
 use crate::read::view::View;
@@ -65,7 +65,7 @@ pub(super) fn build_parts(mut recovery: Recovery, mut found: Recovered) -> Resul
     let segment = found.active().map(|one| Arc::clone(&one.segment));
     let append = found.take_append_state(&context, place);
     let view = found.take_view(context.options.tail_bytes);
-    let mut reported = NamedFaults::default();
+    let mut reported = ReportedFaults::default();
     for fault in faults {
         if reported.add(&fault) {
             context.observer().notice(&Notice::Damaged(fault));

@@ -82,11 +82,11 @@ fn inspect_segment(
             Found::Gap { position, end } => {
                 writeln!(out, "{position:>10}  NO FRAME for {} bytes", end - position)?;
             }
-            Found::Frame { position, header, body_checks } => {
+            Found::Frame { position, header, is_body_valid } => {
                 write!(out, "{position:>10}  ")?;
-                let frame = if body_checks { scan.frame() } else { &[] };
+                let frame = if is_body_valid { scan.frame() } else { &[] };
                 inspect_frame(&header, frame, out)?;
-                writeln!(out, "{}", if body_checks { "" } else { "  BODY DOES NOT CHECK" })?;
+                writeln!(out, "{}", if is_body_valid { "" } else { "  BODY DOES NOT CHECK" })?;
             }
         }
     }

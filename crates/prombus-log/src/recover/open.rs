@@ -1,5 +1,5 @@
-//! What open does: finds the log or makes one, replays what follows the newest checkpoint, cuts a torn tail, and makes what it
-//! found durable before anyone sees it.
+//! What open does: finds the log or makes one, replays what follows the newest checkpoint, cuts a torn tail, and makes what
+//! it found durable before anyone sees it.
 //!
 //! Until the new manifest is written nothing that counts is changed, so a crash at any point only means to do it again.
 

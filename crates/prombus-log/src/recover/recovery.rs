@@ -64,7 +64,8 @@ impl UsedSegment {
 }
 
 impl FoundSegments {
-    /// Adds a segment without records. Data written to an unreadable place might be lost, so one with such a place is not used.
+    /// Adds a segment without records. Data written to an unreadable place might be lost, so one with such a place is not
+    /// used.
     pub(super) fn add_prepared(&mut self, row: &SegmentRow, segment: Arc<Segment>) {
         if segment.has_accepted_losses() {
             self.unusable.push(*row);

@@ -1,4 +1,5 @@
-//! Replaying records after a checkpoint: what they add to topics, ids, the state and the index, and the names of what is lost.
+//! Replaying records after a checkpoint: what they add to topics, ids, the state and the index, and the names of what is
+//! lost.
 
 use crate::caller_state::State;
 use crate::checkpoint::{Checkpoint, Mark};
@@ -113,7 +114,7 @@ impl Replay {
             }
             match found {
                 Found::Gap { position, end } => damage.push(DamagedRange::new(position, end, scan.holes())),
-                Found::Frame { position, header, body_checks: false } => {
+                Found::Frame { position, header, is_body_valid: false } => {
                     let place = DamagedRange::new(position, scan.position(), scan.holes());
                     let is_unreadable = place.is_unreadable;
                     damage.push(place);
@@ -126,7 +127,7 @@ impl Replay {
                         self.report(fault, is_unreadable);
                     }
                 }
-                Found::Frame { position, header, body_checks: true } => {
+                Found::Frame { position, header, is_body_valid: true } => {
                     self.take_frame(&header, scan.frame());
                     if header.kind == Kind::Event {
                         events.push(FoundEvent::new(header, scan.frame(), position, self.hash));

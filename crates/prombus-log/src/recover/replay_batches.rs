@@ -1,8 +1,8 @@
 //! Finding the batches of a segment, and telling corruption from a torn tail.
 //!
 //! Batch k+1 is written only after batch k was synced. So whatever follows a batch proves that the batch was durable: if it
-//! does not check, it is corruption, and every record in it that still checks is taken. A last batch that does not check, with
-//! nothing after it, was never acknowledged: it is a torn tail.
+//! does not check, it is corruption, and every record in it that still checks is taken. A last batch that does not check,
+//! with nothing after it, was never acknowledged: it is a torn tail.
 
 use crate::checkpoint::Mark;
 use crate::error::{Fault, FaultKind};
@@ -34,7 +34,8 @@ pub(crate) struct SegmentEnd {
     pub(crate) end: u64,
     /// Where the remains of an unfinished batch end, if there are any.
     pub(crate) torn_to: Option<u64>,
-    /// The last batch is damaged. Only what is known now proves that it was durable: seal the segment, so that it stays known.
+    /// The last batch is damaged. Only what is known now proves that it was durable: seal the segment, so that it stays
+    /// known.
     pub(crate) is_damaged: bool,
     /// Places that could not be read.
     pub(crate) holes: UnreadableRanges,
@@ -87,21 +88,21 @@ impl Replay {
         let mut scan = Scan::new(&*file, segment.id.salt, from, to, true).around_holes();
         let mut walk = SegmentWalk { last_end: from, seen: Vec::new(), suspect: None };
         while let Some(found) = scan.next()? {
-            let Found::Frame { position, header, body_checks } = found else { continue };
+            let Found::Frame { position, header, is_body_valid } = found else { continue };
             if let Some(batch) = walk.suspect.take() {
                 // Something follows it, so it was durable once.
                 self.take_suspect(segment, &batch, index)?;
                 walk.last_end = batch.end;
             }
-            let commit = (header.kind == Kind::Commit && body_checks)
+            let commit = (header.kind == Kind::Commit && is_body_valid)
                 .then(|| record::read_commit(&header, scan.frame()))
                 .flatten()
                 .filter(|commit| commit.batch > self.mark.batch);
             let end = scan.position();
             let start = commit.as_ref().and_then(|commit| end.checked_sub(commit.length));
             let (Some(commit), Some(start)) = (commit, start.filter(|&start| start >= walk.last_end)) else {
-                let crc = if body_checks { record::header_crc(scan.frame()) } else { 0 };
-                walk.seen.push(SeenFrame { position, end, header_crc: crc, checks: body_checks });
+                let crc = if is_body_valid { record::header_crc(scan.frame()) } else { 0 };
+                walk.seen.push(SeenFrame { position, end, header_crc: crc, checks: is_body_valid });
                 continue;
             };
             self.take_commit(segment, &mut walk, Suspect { start, end, commit }, position, index)?;
@@ -160,8 +161,8 @@ impl Replay {
         Ok(())
     }
 
-    /// Takes what follows the last whole batch of a segment that is known to be durable, up to `exact_end` where that is known.
-    /// Returns where the segment ends, and whether its last batch is damaged.
+    /// Takes what follows the last whole batch of a segment that is known to be durable, up to `exact_end` where that is
+    /// known. Returns where the segment ends, and whether its last batch is damaged.
     fn take_durable_end(
         &mut self,
         segment: &Segment,

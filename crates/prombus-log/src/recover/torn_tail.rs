@@ -38,9 +38,9 @@ impl Recovery {
         Ok(())
     }
 
-    /// After kill -9 the page cache may hold what the disk does not, and after a failed fsync it says otherwise: what was found
-    /// is written again and synced before it is served. Accepted losses are left as they are: they may be readable again one
-    /// day.
+    /// After kill -9 the page cache may hold what the disk does not, and after a failed fsync it says otherwise: what was
+    /// found is written again and synced before it is served. Accepted losses are left as they are: they may be readable
+    /// again one day.
     pub(super) fn make_durable(&self, one: &UsedSegment) -> Result<(), OpenError> {
         if self.manifest.clean || one.from >= one.end {
             return Ok(());

@@ -354,7 +354,7 @@ fn first_commit(
 ) -> io::Result<Option<record::Commit>> {
     let mut scan = Scan::new(file, row.id.salt, from, to, false).around_holes();
     while let Some(found) = scan.next()? {
-        if let Found::Frame { header, body_checks: true, .. } = found
+        if let Found::Frame { header, is_body_valid: true, .. } = found
             && header.kind == Kind::Commit
             && let Some(commit) = record::read_commit(&header, scan.frame())
         {

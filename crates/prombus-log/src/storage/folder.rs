@@ -88,7 +88,8 @@ impl Storage for Folder {
     }
 
     fn lock(&self) -> io::Result<Option<Box<dyn Lock>>> {
-        // The folder itself, because LOCK can be deleted while a server runs, and LOCK too, because older builds know only that.
+        // The folder itself, because LOCK can be deleted while a server runs, and LOCK too, because older builds know only
+        // that.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&self.handle, ".", flags, Mode::empty())?;
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {

@@ -5,8 +5,8 @@
 //! and no bytes. [`Disk::power_cut`] draws what survives of the rest. Everything drawn comes from the seed:
 //! the same seed and the same operations lose the same bytes.
 //!
-//! Here is what tests call; `machine.rs` has the machine with its names, `inode.rs` the sectors of one file, `chance.rs` draws
-//! what survives.
+//! Here is what tests call; `machine.rs` has the machine with its names, `inode.rs` the sectors of one file, `chance.rs`
+//! draws what survives.
 //!
 //! Not modelled: a sector is never torn inside itself, and what survives of it is its last synced or its
 //! newest content, never a version between the two.
