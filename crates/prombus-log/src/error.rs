@@ -108,7 +108,7 @@ pub enum OpenError {
     #[error("{0}")]
     Options(String),
     /// The system refused a file operation.
-    #[error("{folder}: {action}")]
+    #[error("{folder}: cannot {action}")]
     Io {
         /// The folder.
         folder: String,
