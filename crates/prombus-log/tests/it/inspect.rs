@@ -1,4 +1,4 @@
-//! The dump of every kind of file says what is in it, and a damaged one is said to be.
+//! `inspect` prints the content of every kind of file, and shows damage.
 
 use crate::support::{Rig, event};
 use prombus_log::{Append, NewEvent, NewState, inspect};
@@ -65,7 +65,7 @@ fn every_file_of_a_log_can_be_inspected() {
         segment.filter(|path| path.extension().is_some_and(|extension| extension == "seg")).min().unwrap();
     let mut bytes = std::fs::read(&segment).unwrap();
     bytes[4096 + 300] ^= 1;
-    // The salt then comes from the manifest.
+    // With a damaged header the salt comes from the manifest.
     bytes[3] ^= 1;
     std::fs::write(&segment, bytes).unwrap();
     let text = dump(&segment);
