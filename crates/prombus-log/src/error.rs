@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// Why a log could not be opened. Nothing that the folder held was changed.
+/// Why a log could not be opened. The folder was not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -47,7 +47,7 @@ pub enum OpenError {
     ReadOnly {
         /// The folder.
         folder: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The disk has no room for the first files.
@@ -57,7 +57,7 @@ pub enum OpenError {
         folder: String,
         /// The size of a new log.
         needed_bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Both copies of the manifest are damaged.
@@ -86,7 +86,7 @@ pub enum OpenError {
     State {
         /// The checkpoint.
         file: String,
-        /// What the caller said.
+        /// The error of [`State::restore`](crate::State::restore).
         reason: String,
     },
     /// A file that is needed cannot be read, and there is no second copy of its content. The folder is unchanged.
@@ -99,22 +99,22 @@ pub enum OpenError {
         folder: String,
         /// The file.
         file: String,
-        /// Where.
+        /// The position in the file.
         position: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// An invalid option.
     #[error("{0}")]
     Options(String),
-    /// The system refused a file operation.
+    /// A file operation failed.
     #[error("{folder}: cannot {action}")]
     Io {
         /// The folder.
         folder: String,
         /// The operation that failed.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -165,7 +165,7 @@ pub enum AppendError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// A write or fdatasync failed. Opening the log again recovers what is on disk.
+    /// A write or fdatasync failed. Opening the log again recovers the durable events.
     #[error("writing stopped after a failure ({0}); restart to recover")]
     Poisoned(String),
     /// The log was closed.
@@ -185,9 +185,9 @@ pub enum ReadError {
     Io {
         /// The file.
         file: String,
-        /// Where.
+        /// The position in the file.
         position: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// These events could not be read. They may be intact: retry later, or continue reading after `last_seq`.
@@ -199,14 +199,14 @@ pub enum ReadError {
         last_seq: u64,
         /// The file.
         file: String,
-        /// Where.
+        /// The position in the file.
         position: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why a log could not be backed up. Nothing that would open as a log is left behind.
+/// Why a log could not be backed up. No incomplete copy that would open as a log is left behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
@@ -229,7 +229,7 @@ pub enum BackupError {
     Folder {
         /// The folder.
         folder: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The disk is full.
@@ -243,20 +243,20 @@ pub enum BackupError {
     /// The log is closed, or writing stopped.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// The system refused to read the log.
-    #[error("reading {file}")]
+    /// The log could not be read.
+    #[error("cannot read {file}")]
     Read {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refused to write the backup.
-    #[error("writing {file}")]
+    /// The backup could not be written.
+    #[error("cannot write {file}")]
     Write {
         /// The file, or the folder.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -268,12 +268,12 @@ pub enum VerifyError {
     /// The folder cannot be read as a log.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The system refused to read.
-    #[error("reading {file}")]
+    /// A file could not be read.
+    #[error("cannot read {file}")]
     Io {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -25,11 +25,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The crate is synchronous and knows nothing of JSON, groups or sockets. `docs/disk-format.md` describes its files byte by
-//! byte.
+//! The crate is synchronous and knows nothing about JSON, groups or sockets. `docs/disk-format.md` describes its files byte
+//! by byte.
 //!
 //! # Code map
-//! [`Log`] is a facade of three parts, each of which owns its state and its locks:
+//! [`Log`] is a facade over three parts, each of which owns its state and its locks:
 //! - `write/`: `Writer` appends records and commits them in batches. `AppendQueue` passes records from appenders to the
 //!   committer.
 //! - `read/`: `CommittedLog` holds the durable part of the log and serves all reads.

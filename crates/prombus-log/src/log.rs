@@ -231,7 +231,7 @@ impl Log {
     /// The oldest seq of a topic that was not cleaned away.
     ///
     /// # Errors
-    /// [`ReadError`] when an index cannot be read.
+    /// [`ReadError`] if an index cannot be read.
     pub fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError> {
         self.parts().committed.first_seq(topic.0)
     }
@@ -255,7 +255,7 @@ impl Log {
     /// The first seq whose event has this `ts` or a later one. Publishers' times need not be in order.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
         find_time::first_at_or_after(&self.parts().committed, topic.0, ts, 0)
     }
@@ -263,7 +263,7 @@ impl Log {
     /// Like [`first_at_or_after`](Self::first_at_or_after), but only among the seqs from `from_seq` on.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn first_at_or_after_from(
         &self,
         topic: TopicId,
@@ -276,7 +276,7 @@ impl Log {
     /// The seq of the event with this id, whether the server or a publisher chose the id.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn find_id(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
         self.parts().writer.find_id(topic.0, id)
     }
@@ -290,7 +290,7 @@ impl Log {
     /// Events in the same segment do not matter: they are cleaned away no later than that event.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError> {
         find_key::has_key_before(&self.parts().committed, topic.0, key, seq)
     }
@@ -298,7 +298,7 @@ impl Log {
     /// The seq of the newest event with this key.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn find_key(&self, topic: TopicId, key: &[u8]) -> Result<Option<u64>, ReadError> {
         find_key::find_key(&self.parts().committed, topic.0, key)
     }
@@ -319,7 +319,7 @@ impl Log {
     /// which it asks the [`State`] for a snapshot.
     ///
     /// # Errors
-    /// See [`BackupError`]; nothing that opens is left behind.
+    /// See [`BackupError`]; no incomplete copy that would open is left behind.
     pub fn backup(
         &self,
         destination: &Path,
@@ -332,7 +332,7 @@ impl Log {
     /// Backs the log up to any storage that is empty.
     ///
     /// # Errors
-    /// See [`BackupError`]; nothing that opens is left behind.
+    /// See [`BackupError`]; no incomplete copy that would open is left behind.
     pub fn backup_storage(
         &self,
         destination: Arc<dyn Storage>,
@@ -345,7 +345,7 @@ impl Log {
     /// The size of each topic, including dead events that are not cleaned yet. Reads the indexes of all segments once.
     ///
     /// # Errors
-    /// [`ReadError`] when an index cannot be read.
+    /// [`ReadError`] if an index cannot be read.
     pub fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
         topic_usage::usage(&self.parts().committed)
     }
@@ -354,7 +354,7 @@ impl Log {
     /// does not grow with the total number of topics.
     ///
     /// # Errors
-    /// [`ReadError`] when an index cannot be read.
+    /// [`ReadError`] if an index cannot be read.
     pub fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
         topic_usage::usage_of(&self.parts().committed, topics)
     }
@@ -394,7 +394,7 @@ impl Log {
     /// a restart. Returns the events that were given up. Events in a file that cannot be opened at all are not among them.
     ///
     /// # Errors
-    /// The system refused to write the list of losses: nothing was given up.
+    /// The list of losses could not be read or written. Nothing was given up.
     pub fn accept_losses(&self) -> std::io::Result<Vec<UnreadableEvents>> {
         self.parts().maintenance.accept_losses()
     }

@@ -41,7 +41,7 @@ pub enum Notice {
     TornTail {
         /// The segment.
         file: String,
-        /// Where it was cut.
+        /// The position of the cut.
         position: u64,
         /// The file in which the bytes are kept.
         kept_in: String,
@@ -62,19 +62,19 @@ pub enum Notice {
     ReadableAgain,
     /// The disk has no room for another segment: publishers are refused once the current one is full.
     StorageFull {
-        /// What the system said.
+        /// The system's error.
         error: String,
     },
     /// The disk has room for segments again.
     StorageFreed,
     /// Writing stopped for good.
     Poisoned {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A checkpoint could not be written; the log continues, and opening it takes longer.
     CheckpointFailed {
-        /// What the system said.
+        /// The system's error.
         error: String,
     },
 }

@@ -42,7 +42,7 @@ const READ_RETRIES: u32 = 6;
 pub struct BackupProgress {
     /// Bytes of segments copied so far.
     pub bytes_done: u64,
-    /// Bytes of segments to copy in all.
+    /// Bytes of segments to copy in total.
     pub bytes_total: u64,
 }
 
@@ -128,7 +128,7 @@ impl Maintenance {
         let mut work = self.work().ok_or_else(|| self.context.why_stopped())?;
         let written = work.checkpoint();
         let is_written = written.map_err(|error| {
-            self.context.fail(format!("housekeeping: {error}"));
+            self.context.fail(format!("maintenance: {error}"));
             self.context.why_stopped()
         })?;
         if !is_written {

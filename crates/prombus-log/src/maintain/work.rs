@@ -80,7 +80,7 @@ impl Work {
                 Ok(Step::Idle) => {}
                 Ok(step) => return step,
                 Err(error) => {
-                    self.context.fail(format!("housekeeping: {error}"));
+                    self.context.fail(format!("maintenance: {error}"));
                     return Step::Stopped;
                 }
             }

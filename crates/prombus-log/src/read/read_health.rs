@@ -32,7 +32,7 @@ pub struct UnreadableEvents {
     pub bytes: Vec<Range<u64>>,
     /// When a read failed for the first time.
     pub since_ms: i64,
-    /// What the system said.
+    /// The system's error.
     pub error: String,
 }
 

@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub struct Progress {
     /// Bytes of segments read so far.
     pub bytes_done: u64,
-    /// Bytes of segments to read in all.
+    /// Bytes of segments to read in total.
     pub bytes_total: u64,
 }
 
@@ -57,9 +57,9 @@ pub struct VerifyReport {
 pub struct UnreadablePlace {
     /// The file's name inside the folder.
     pub file: String,
-    /// Where it begins.
+    /// The position of its first byte.
     pub position: u64,
-    /// Where it ends.
+    /// The position after its last byte.
     pub end: u64,
 }
 
