@@ -9,8 +9,8 @@ use crate::keyed_hash::KeyedHash;
 use crate::number_map::NumberMap;
 use crate::record::{FLAG_CLIENT_ID, FLAG_KEY, HEADER_BYTES, Header, Kind};
 
-/// A record joins the last entry of its topic if it starts within this distance of the entry's start. So does an entry of a
-/// run: an entry may therefore span up to twice the distance.
+/// A record is added to the last entry of its topic if it starts within this distance of the entry's start. The entries of
+/// a committed run are merged in the same way, so the records of an entry may start within twice the distance.
 pub(crate) const ENTRY_SPAN_BYTES: u32 = 16 * 1024;
 
 /// Records of one topic that are close together. Records of other topics may be between them.
@@ -330,8 +330,8 @@ impl EntrySearch for [Entry] {
     }
 
     fn for_own_id(&self, id: EventId) -> Option<Entry> {
-        // Server ids increase with the seq. Entries that contain publishers' ids only have no server id and are skipped
-        // backwards.
+        // Server ids increase with the seq. An entry with publishers' ids only has no server id: use an earlier entry
+        // instead.
         let mut low = 0;
         let mut high = self.len();
         let mut best = None;

@@ -143,8 +143,8 @@ impl Log {
         self.durable_batch() >= ticket.batch
     }
 
-    /// Returns the commit times that no later event gets. `closing` also closes that time itself, even if the clock has not
-    /// reached it: pass the commit time of an existing event, or the current time.
+    /// Returns up to which commit time the log is closed and complete. Also closes all times up to `closing`, even if the
+    /// clock has not reached it: pass the commit time of an existing event, or the current time.
     pub fn commit_times(&self, closing: i64) -> CommitTimes {
         self.parts().writer.commit_times(closing)
     }
@@ -281,7 +281,8 @@ impl Log {
         self.parts().writer.find_id(topic.0, id)
     }
 
-    /// Whether this log generated the id. Such ids increase with each append.
+    /// Whether this log generated the id. One in 65,536 other ids passes the check too. Server ids increase with each
+    /// append.
     pub fn is_own_id(&self, id: EventId) -> bool {
         is_own(self.parts().context.hash, id)
     }

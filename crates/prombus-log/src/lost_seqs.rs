@@ -64,8 +64,8 @@ impl OtherSegments {
     }
 }
 
-/// The span of each topic in a sealed segment. They come from the index file, or from the frames if the index file is
-/// missing, damaged or unreadable.
+/// The spans of all topics in a sealed segment: from its index file, or from its frames if the index file is missing,
+/// damaged or unreadable.
 ///
 /// # Errors
 /// Neither can be read. Then the seqs of the segment are unknown, and nothing may be concluded about other segments.

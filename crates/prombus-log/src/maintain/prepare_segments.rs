@@ -15,8 +15,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Filling a new segment slows down once it is ahead of the commits made meanwhile: by more than `FILL_AHEAD_BYTES` plus
-/// `FILL_AHEAD_TIMES` as many bytes as were committed.
+/// Filling a new segment slows down when more than `FILL_AHEAD_BYTES + FILL_AHEAD_TIMES * committed` bytes are filled,
+/// where `committed` is the number of bytes committed meanwhile.
 const FILL_AHEAD_BYTES: u64 = 1 << 20;
 const FILL_AHEAD_TIMES: u64 = 4;
 /// The pause after each piece of zeros if the filling is too far ahead.

@@ -146,7 +146,7 @@ impl ReadErrors {
         *self.last_error.lock() = text;
     }
 
-    /// Adds events that could not be read to the list.
+    /// Adds unreadable events to the list.
     pub(crate) fn note_events(&self, topic: u32, bytes: &[Range<u64>], error: &ReadError) {
         let ReadError::Unreadable { first_seq, last_seq, file, .. } = error else { return };
         self.add(UnreadableEvents {
@@ -160,7 +160,7 @@ impl ReadErrors {
         });
     }
 
-    /// Removes events that were read from the list.
+    /// Removes events from the list, because they were read.
     pub(crate) fn note_read(&self, topic: u32, first: u64, end: u64) {
         self.remove(TopicId(topic), first, end);
     }

@@ -153,9 +153,9 @@ impl Disk {
         self.state.lock().armed.fail_write = true;
     }
 
-    /// Makes the `operations`-th mutating operation from now (1 is the next one) fail with EIO, once. A write has the
-    /// effect of [`fail_next_write`](Disk::fail_next_write), a sync that of [`fail_next_sync`](Disk::fail_next_sync). Any
-    /// other operation has no effect.
+    /// Makes the `operations`-th mutating operation from now (1 is the next one) fail with EIO, once. A write or a sync
+    /// fails as after [`fail_next_write`](Disk::fail_next_write) or [`fail_next_sync`](Disk::fail_next_sync). Any other
+    /// failed operation changes nothing.
     pub fn fail_at(&self, operations: u64) {
         let mut state = self.state.lock();
         state.armed.fail_at = Some(state.operations.saturating_add(operations.max(1)));

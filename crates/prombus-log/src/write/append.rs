@@ -171,7 +171,8 @@ impl Writer {
             return Ok(self.wait(ticket)?);
         }
         self.context.failure.check()?;
-        // The flag is set before the check. The committer does it in reverse order, so it cannot miss the flag.
+        // The flag is set before the check. The committer first advances the durable batch and then reads the flag. So
+        // either this check succeeds, or the committer sees the flag.
         self.queue.wants_durable.store(true, Ordering::SeqCst);
         if self.committed.durable.get() < ticket.batch { Err(AppendError::QueueFull) } else { Ok(()) }
     }
