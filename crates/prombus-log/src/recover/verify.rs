@@ -179,7 +179,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
         }))
     }
 
-    /// The unsealed segment that was written last. Only in this one an unfinished batch is not a fault.
+    /// The unsealed segment that was written last. An unfinished batch in it is not a fault; in any other segment it is.
     fn last_begun(&self, rows: &[SegmentRow], mark: Mark) -> Result<Option<u64>, VerifyError> {
         let mut segments = Vec::new();
         for (at, row) in rows.iter().enumerate().filter(|(_, row)| row.sealed.is_none()) {

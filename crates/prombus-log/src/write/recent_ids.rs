@@ -100,8 +100,8 @@ pub(crate) struct RecentIds {
 }
 
 impl RecentIds {
-    /// Loads the slots of ids that are about to be inserted into the cache. Loads without other work between them overlap,
-    /// so the processor waits for all cache misses at once instead of one after another.
+    /// Prefetches the slots of ids that are about to be inserted. Loads without other work between them overlap, so the
+    /// processor waits for all cache misses at once instead of one after another.
     pub(crate) fn warm(&self, hashes: impl Iterator<Item = u64>) {
         let slots = &self.current.slots;
         if !slots.is_empty() {
